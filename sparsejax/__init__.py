@@ -1,0 +1,38 @@
+r"""Structured-sparse feature selection: pure, jit-compiled JAX solvers with certificates.
+
+>>> import numpy as np, sparsejax as sj
+>>> X, Y = np.eye(4, 3), np.eye(4, 2)
+>>> problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(0.05))
+>>> bool(sj.solve(problem).converged)
+True
+"""
+
+from sparsejax import losses, models, penalties, prox
+from sparsejax.paths import path
+from sparsejax.problem import Problem, Solution, duality_gap, lambda_max
+from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.solve import ConvergenceError, solve
+from sparsejax.solvers._admm import admm
+from sparsejax.solvers._alm import alm
+from sparsejax.solvers._fista import fista
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ConvergenceError",
+    "FeatureRanking",
+    "Problem",
+    "Solution",
+    "admm",
+    "alm",
+    "duality_gap",
+    "fista",
+    "lambda_max",
+    "losses",
+    "models",
+    "path",
+    "penalties",
+    "prox",
+    "rank_features",
+    "solve",
+]

@@ -1,0 +1,328 @@
+r"""Smooth convex losses of a linear model, :math:`f(W) = \ell(XW)`.
+
+A loss is a callable pytree: ``loss(W)`` is a scalar, its gradient is `jax.grad(loss)`, its data
+are leaves, so it can be vmapped over folds and differentiated in X, Y and weights. With
+``intercept=True`` it is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`: the unpenalised
+intercept never appears among the parameters; ``loss.intercept(W)`` returns it.
+
+Beyond its value a loss here knows two things that solvers and certificates use:
+
+* ``majorizer()``: a matrix A with :math:`\nabla^2 f \preceq I_k \otimes A^\top A`; an equality if
+  ``quadratic`` is True;
+* ``dual_scaling(W, limit)``: with :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes
+  :math:`\ell^*(sU)` least, and :math:`\ell^*(sU) - \ell^*(U)` (see `problem.duality_gap`).
+
+Any other callable pytree serves as a loss too, such as ``jax.tree_util.Partial(fun, *data)``;
+solvers then do without these.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.scipy.special import xlogy
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, as_float, is_traced
+
+
+class _LinearModelLoss(Pytree):
+    """What the losses share: data, their checks, predictions, the fitted intercept."""
+
+    X: jax.Array
+    Y: jax.Array
+    scale: jax.Array
+    weights: jax.Array | None
+    has_intercept: bool
+
+    @property
+    def quadratic(self) -> bool:
+        """True if one matrix A'A (see ``majorizer``) is the Hessian of every column, everywhere."""
+        return False
+
+    def _init(self, X, Y, scale, default_scale, weights, intercept):
+        X = as_float("X", X, (2,))
+        Y = as_float("Y", Y, (1, 2), X.dtype)
+        n, d = X.shape
+        if n == 0 or d == 0:
+            raise ValueError(f"X is empty: its shape is {X.shape}.")
+        if Y.shape[0] != n:
+            raise ValueError(f"X has {n} rows and Y has {Y.shape[0]}; they must agree.")
+        if Y.ndim == 2 and Y.shape[1] == 0:
+            raise ValueError("Y has no columns.")
+        scale = as_float("scale", default_scale(n) if scale is None else scale, (0,), X.dtype)
+        if not is_traced(scale) and not np.asarray(scale) > 0:
+            raise ValueError(f"scale must be > 0, got {np.asarray(scale):g}.")
+        if weights is not None:
+            weights = as_float("weights", weights, (1, 2), X.dtype)
+            if weights.shape not in ((n,), Y.shape):
+                raise ValueError(
+                    f"weights has shape {weights.shape}; it must be one a row, {(n,)}, or Y's {Y.shape}."
+                )
+            if not is_traced(weights) and (np.asarray(weights) < 0).any():
+                raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
+        if not isinstance(intercept, bool):
+            raise TypeError(f"intercept must be True or False, got {intercept!r}.")
+        self._set(X=X, Y=Y, scale=scale, weights=weights, has_intercept=intercept)
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """Shape of W: (d, k), or (d,) for a vector target."""
+        return (self.X.shape[-1], *self.Y.shape[1:])
+
+    @property
+    def dtype(self):
+        """dtype of the work: that of X."""
+        return self.X.dtype
+
+    def _weights(self) -> jax.Array:
+        """Weights broadcastable to Y."""
+        if self.weights is None:
+            return jnp.ones((1,) * self.Y.ndim, self.dtype)
+        extra = self.Y.ndim - self.weights.ndim
+        return self.weights.reshape(self.weights.shape + (1,) * extra)
+
+    def _predict(self, W: jax.Array) -> jax.Array:
+        H = self.X @ W
+        return H + self._best_intercept(H) if self.has_intercept else H
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        """The best intercept b at W, shape (k,) or () for a vector target; 0 if none is fitted."""
+        if not self.has_intercept:
+            return jnp.zeros(self.Y.shape[1:], self.dtype)
+        return self._best_intercept(self.X @ W)[0]
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _design(self, curvature: ArrayLike) -> jax.Array:
+        """sqrt(scale * curvature * weights) times X, centred if an intercept is fitted."""
+        w = self._weights()
+        w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (self.X.shape[0],))
+        X = self.X
+        if self.has_intercept:
+            X = X - ((w @ X) / _nonzero(jnp.sum(w)))[None]
+        return jnp.sqrt(curvature * self.scale * w)[:, None] * X
+
+
+class SquaredLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), static=("has_intercept",)):
+    r"""Least squares, ``scale * sum_i weights_i ||x_i W + b - y_i||^2``.
+
+    Args:
+      X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
+        dtype is the dtype of the whole solve. Constant columns are allowed.
+      Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
+      scale: > 0, shape (); default ``1/(2n)``, n the number of rows of X whatever the weights.
+      weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
+      intercept: fit an unpenalised b (then b is the weighted mean residual of each column).
+
+    Raises:
+      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight.
+    Source: the scale of scikit-learn, celer, skglm. Ming & Ding (IJCAI 2019, Eq. 14) have scale 1,
+      Chen et al. (ACM MM 2011) scale 1/2.
+    """
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        scale: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        intercept: bool = False,
+    ):
+        self._init(X, Y, scale, lambda n: 1 / (2 * n), weights, intercept)
+
+    @property
+    def quadratic(self) -> bool:
+        """True unless weights are by entry."""
+        return self.weights is None or self.weights.ndim < self.Y.ndim or self.Y.ndim == 1
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        R = self._predict(W) - self.Y
+        return self.scale * jnp.sum(self._weights() * R * R)
+
+    def majorizer(self) -> jax.Array:
+        """A (n, d) such that A'A is the Hessian of each column (an upper bound if weights are by entry)."""
+        return self._design(2.0)
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The best s, ``|s| <= limit``, and the change of the conjugate; see the module."""
+        R = self._predict(W) - self.Y
+        wR = self._weights() * R
+        return _quadratic_scaling(2 * self.scale * jnp.sum(wR * self.Y), self.scale * jnp.sum(wR * R), limit)
+
+    def gram(self) -> "GramLoss":
+        """The same function of W from X'X and X'Y alone, for n > d; needs ``quadratic``."""
+        A, B = self.majorizer(), self.target()
+        return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
+
+    def target(self) -> jax.Array:
+        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` with A of ``majorizer``; needs ``quadratic``."""
+        Y, w = self.Y, self._weights()
+        if self.has_intercept:
+            Y = Y - self._best_intercept(jnp.zeros_like(Y))
+        return jnp.sqrt(2 * self.scale * w) * Y
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        w = jnp.broadcast_to(self._weights(), H.shape)
+        total = jnp.sum(w, axis=0, keepdims=True)
+        return jnp.sum(w * (self.Y - H), axis=0, keepdims=True) / _nonzero(total)
+
+
+class GramLoss(Pytree, leaves=("G", "B", "constant")):
+    r"""A quadratic by its Gram matrix: :math:`\tfrac12\langle W, GW\rangle - \langle B, W\rangle + c`.
+
+    What `SquaredLoss.gram` returns: each evaluation costs d x d x k whatever n. ``G (d, d)`` is
+    symmetric positive semidefinite, ``B (d, k)`` or ``(d,)``, and the constant is the value at W = 0.
+    """
+
+    G: jax.Array
+    B: jax.Array
+    constant: jax.Array
+    quadratic = True
+
+    def __init__(self, G: jax.Array, B: jax.Array, constant: jax.Array):
+        self._set(G=G, B=B, constant=constant)
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        return self.B.shape
+
+    @property
+    def dtype(self):
+        return self.B.dtype
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return _half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return _quadratic_scaling(jnp.sum(W * self.B) - 2 * self.constant, self(W), limit)
+
+
+@jax.custom_jvp
+def _half_quadratic(G, W):
+    return 0.5 * jnp.sum(W * (G @ W))
+
+
+@_half_quadratic.defjvp
+def _half_quadratic_jvp(primals, tangents):
+    # Plain differentiation would multiply by G and by its transpose, which is the same matrix.
+    (G, W), (dG, dW) = primals, tangents
+    GW = G @ W
+    return 0.5 * jnp.sum(W * GW), jnp.sum(GW * dW) + 0.5 * jnp.sum(W * (dG @ W))
+
+
+class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), static=("has_intercept",)):
+    r"""Logistic loss of each label on its own, ``scale * sum_ij weights_ij [log(1 + e^h_ij) - y_ij h_ij]``.
+
+    ``H = XW + b``, one column a label (multi-label: the columns do not compete).
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry 0 or 1.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not 0 or 1; with ``intercept``, a
+        column of Y that is constant, whose best intercept is infinite.
+    """
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        scale: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        intercept: bool = False,
+    ):
+        self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
+        if is_traced(self.Y):
+            return
+        y = np.asarray(self.Y)
+        strange = y[(y != 0) & (y != 1)]
+        if strange.size:
+            raise ValueError(f"Y must hold 0 and 1 only for LogisticLoss; it has {strange[0]:g}.")
+        if intercept:
+            constant = np.flatnonzero(np.atleast_1d((y == y[:1]).all(axis=0)))
+            if constant.size:
+                raise ValueError(
+                    f"column {constant[0]} of Y has one label only, so its intercept has no finite "
+                    "minimiser: drop it, or use intercept=False."
+                )
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        values = optax.losses.sigmoid_binary_cross_entropy(self._predict(W), self.Y)
+        return self.scale * jnp.sum(self._weights() * values)
+
+    def majorizer(self) -> jax.Array:
+        """A (n, d) with A'A above the Hessian of each column: the logistic curvature is at most 1/4."""
+        return self._design(0.25)
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r"""``s = min(limit, 1)`` and the change of the conjugate; see the module.
+
+        ``l*(sU) = scale * sum weights h(y + s(sigmoid - y))``, ``h(p) = p log p + (1-p) log(1-p)``.
+        """
+        s = jnp.minimum(limit, 1)
+        sigma = jax.nn.sigmoid(self._predict(W))
+
+        def entropy(p):
+            return xlogy(p, p) + xlogy(1 - p, 1 - p)
+
+        p = self.Y + s * (sigma - self.Y)
+        return s, self.scale * jnp.sum(self._weights() * (entropy(p) - entropy(sigma)))
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        """Root of F(b) = sum_i w_i (sigmoid(h_i + b) - y_i), increasing in b, for each column."""
+        w = jnp.broadcast_to(self._weights(), H.shape)
+
+        def equation(b, H):
+            p = jax.nn.sigmoid(H + b[None])
+            return jnp.sum(w * (p - self.Y), axis=0), jnp.sum(w * p * (1 - p), axis=0)
+
+        b = lax.stop_gradient(_increasing_root(lambda b: equation(b, lax.stop_gradient(H)), H))
+        # One more Newton step, this time differentiated: it moves nothing and has the derivative
+        # db/dW of the root, so that second derivatives of the loss are right too.
+        value, slope = equation(b, H)
+        slope = lax.stop_gradient(slope)
+        return (b - jnp.where(slope > 0, value / _nonzero(slope), 0))[None]
+
+
+def _increasing_root(equation, H):
+    """Newton with a bisection safeguard for a scalar increasing equation in each column of H."""
+    H = lax.stop_gradient(H)
+    # Outside this bracket every sigmoid is 0 or 1 in float64 too; also the answer for a column
+    # whose (weighted) labels are all alike.
+    bound = 40 + jnp.max(jnp.abs(H), axis=0)
+    eps = jnp.finfo(H.dtype).eps
+
+    def body(carry):
+        b, low, high, _, n = carry
+        value, slope = equation(b)
+        low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
+        step = b - value / jnp.where(slope > 0, slope, 1)
+        inside = (slope > 0) & (step > low) & (step < high)
+        new = jnp.where(value == 0, b, jnp.where(inside, step, (low + high) / 2))
+        return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
+
+    def cond(carry):
+        return jnp.any(carry[3]) & (carry[4] < 100)
+
+    start = (jnp.zeros_like(bound), -bound, bound, jnp.ones(bound.shape, bool), jnp.int32(0))
+    return lax.while_loop(cond, body, start)[0]
+
+
+def _quadratic_scaling(linear, square, limit):
+    """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
+    best = jnp.where(square > 0, -linear / (2 * _nonzero(square)), 1)
+    s = jnp.clip(best, -limit, limit)
+    return s, (s - 1) * (linear + (s + 1) * square)
+
+
+def _nonzero(x):
+    return jnp.where(x == 0, 1, x)

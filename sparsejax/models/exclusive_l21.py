@@ -1,0 +1,93 @@
+"""Multi-class feature selection by exclusive l2,1 (Ming & Ding, IJCAI 2019)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, as_float
+from sparsejax.losses import SquaredLoss
+from sparsejax.penalties import ExclusiveL21
+from sparsejax.problem import Problem, Solution
+from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.solve import solve
+
+
+class Model(Pytree, leaves=("W", "intercept", "solution"), static=("classes",)):
+    """A fitted linear classifier; a pytree.
+
+    Attributes:
+      W: (d, k), one column a class; rows of removed features are exactly zero.
+      intercept: (k,).
+      solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
+      classes: tuple of the k labels, in the order of the columns.
+    """
+
+    W: jax.Array
+    intercept: jax.Array
+    solution: Solution
+    classes: tuple[Any, ...]
+
+    def __init__(self, W, intercept, solution, classes):
+        self._set(W=W, intercept=intercept, solution=solution, classes=classes)
+
+    def decision_function(self, X: ArrayLike) -> jax.Array:
+        """Scores XW + b, shape (n, k)."""
+        X = as_float("X", X, (2,), self.W.dtype)
+        if X.shape[1] != self.W.shape[0]:
+            raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.W.shape[0]}.")
+        return X @ self.W + self.intercept[None]
+
+    def predict(self, X: ArrayLike) -> np.ndarray:
+        """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
+        return np.asarray(self.classes)[np.asarray(jnp.argmax(self.decision_function(X), axis=1))]
+
+    def rank_features(self, num: int | None = None) -> FeatureRanking:
+        """`sparsejax.rank_features` of W."""
+        return rank_features(self.W, num)
+
+
+def fit(
+    X: ArrayLike,
+    y: Any,
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    *,
+    scale: ArrayLike | None = None,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+) -> Model:
+    r"""Fit ``min_{W,b} scale ||XW + 1b' - Y||_F^2 + sum_i alpha ||w_i||_2 + beta ||w_i||_1^2``.
+
+    Y is the 0/1 indicator matrix of the labels. Columns of X should be on comparable scales.
+
+    Args:
+      X: (n, d).
+      y: (n,), labels of any sortable kind, at least two different ones.
+      alpha: strength that removes features, >= 0, shape () or (d,).
+      beta: strength with which the classes compete for a feature, >= 0, shape () or (d,).
+      scale: > 0, default ``1/(2n)``; the paper's strengths belong to ``scale=1``.
+      tol, maxiter: as `sparsejax.solve`.
+
+    Returns:
+      `Model`.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss` and `ExclusiveL21`; one class only; X and y of different
+        lengths; a NaN among the labels.
+    Source: Ming & Ding, IJCAI 2019, Eq. (14), with an unpenalised intercept added.
+    """
+    X = as_float("X", X, (2,))
+    y = np.asarray(y)
+    if y.ndim != 1 or len(y) != X.shape[0]:
+        raise ValueError(f"y must have one label for each of X's {X.shape[0]} rows, got shape {y.shape}.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError("y has a NaN among its labels.")
+    classes = np.unique(y)
+    if len(classes) < 2:
+        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
+    loss = SquaredLoss(X, y[:, None] == classes, scale=scale, intercept=True)
+    solution = solve(Problem(loss, ExclusiveL21(alpha, beta)), tol=tol, maxiter=maxiter)
+    return Model(solution.params, loss.intercept(solution.params), solution, tuple(classes.tolist()))

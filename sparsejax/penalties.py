@@ -1,0 +1,276 @@
+r"""Penalties :math:`g(W)` on the rows of a (d, k) matrix, one row a feature.
+
+Each is a pytree whose strengths are leaves, so they can be vmapped and differentiated where they
+stand, and brings
+
+* ``value(W)``;
+* ``prox(V, scaling=1.0)`` :math:`= \arg\min_W \tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`, exact;
+* ``dual_scale(Z)``: the largest s at which the conjugate of sZ is finite, ``inf`` for squared norms;
+* ``conjugate(Z, aux=None)`` :math:`= \sup_W \langle Z,W\rangle - g(W)`, where Z is so scaled;
+* ``dual_norm(Z)``: the smallest ``strength`` (or ``alpha``) for which W = 0 solves the prox at Z;
+* ``support(W)``: the entries in which g is smooth at W; the rest stay at zero nearby.
+
+A strength is a scalar or one value a row, shape (d,). W may be a vector (d,): then every row has one
+entry. Strengths are cast to the dtype of W.
+"""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax import prox as _prox
+from sparsejax._pytree import Pytree, as_strength
+
+
+class _RowPenalty(Pytree):
+    """A penalty that is a sum over rows, written for matrices whose columns are those rows.
+
+    Subclasses give ``_value``, ``_prox``, ``_conjugate``, ... on ``Wt`` (k, d): solvers keep that
+    layout, in which every step is a vector operation over the d features.
+    """
+
+    finite_conjugate = False
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """g(W), shape ()."""
+        return self._value(columns(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
+        Vt = columns(V)
+        return like(self._prox(Vt, jnp.asarray(scaling, Vt.dtype)), V)
+
+    def conjugate(self, Z: jax.Array, aux=None) -> jax.Array:
+        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it).
+
+        ``aux`` is a split of Z, for sums of penalties without a closed form; unused here.
+        """
+        return self._conjugate(columns(Z))
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        return self._dual_scale(columns(Z))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The smallest strength at which 0 is the proximal point of Z."""
+        raise ValueError(
+            f"{type(self).__name__} has no finite strength that makes W = 0: a squared norm has slope 0 "
+            "at zero, so its minimiser only shrinks like 1/strength. Use L1, L21 or ExclusiveL21."
+        )
+
+    def support(self, W: jax.Array) -> jax.Array:
+        """Boolean, shape of W."""
+        return W != 0
+
+    @property
+    def terms(self) -> tuple["_RowPenalty", ...]:
+        """Parts with an exact prox each: here the penalty itself."""
+        return (self,)
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if a strength given by row does not have one value for each of the d rows."""
+        for name in self._leaves:
+            strength = getattr(self, name)
+            if strength.ndim and strength.shape[-1] != params_shape[0]:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} has shape {strength.shape}; it must be a scalar or "
+                    f"one value a row, ({params_shape[0]},)."
+                )
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _prox_start(self, Vt: jax.Array):
+        """First ``warm`` for `_prox_warm`."""
+        return ()
+
+    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm):
+        """The prox and whatever makes the next call at a near point cheaper."""
+        return self._prox(Vt, scaling), warm
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return jnp.zeros((), Zt.dtype)
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return jnp.full((), jnp.inf, Zt.dtype)
+
+
+class L1(_RowPenalty, leaves=("strength",)):
+    r"""Lasso: ``g(W) = sum_i strength_i ||w_i||_1``.
+
+    Args:
+      strength: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    """
+
+    strength: jax.Array
+
+    def __init__(self, strength: ArrayLike):
+        self._set(strength=as_strength("strength", strength))
+
+    def _value(self, Wt):
+        return jnp.sum(_cast(self.strength, Wt) * jnp.sum(jnp.abs(Wt), axis=0))
+
+    def _prox(self, Vt, scaling):
+        strength = _cast(self.strength, Vt)
+        return _prox.l1(Vt, strength if strength.ndim == 0 else strength[None], scaling)
+
+    def _dual_scale(self, Zt):
+        return _ratio(_cast(self.strength, Zt), jnp.max(jnp.abs(Zt), axis=0))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        return jnp.max(jnp.abs(Z))
+
+
+class L21(_RowPenalty, leaves=("alpha",)):
+    r"""Row-sparse group lasso: ``g(W) = sum_i alpha_i ||w_i||_2``.
+
+    Args:
+      alpha: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    """
+
+    alpha: jax.Array
+
+    def __init__(self, alpha: ArrayLike):
+        self._set(alpha=as_strength("alpha", alpha))
+
+    def _value(self, Wt):
+        return jnp.sum(_cast(self.alpha, Wt) * _prox.safe_norm(Wt))
+
+    def _prox(self, Vt, scaling):
+        return _prox.l2_columns(Vt, scaling * _cast(self.alpha, Vt))
+
+    def _dual_scale(self, Zt):
+        return _ratio(_cast(self.alpha, Zt), _prox.safe_norm(Zt))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        return jnp.max(_prox.safe_norm(columns(Z)))
+
+    def support(self, W: jax.Array) -> jax.Array:
+        return like(jnp.broadcast_to(jnp.any(columns(W) != 0, axis=0), columns(W).shape), W)
+
+
+class ExclusiveL21(_RowPenalty, leaves=("alpha", "beta")):
+    r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
+
+    The first term removes features from all classes, the second lets the classes compete for those
+    that stay.
+
+    Args:
+      alpha, beta: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    Source: Ming & Ding, IJCAI 2019, Eq. (14), where the loss has scale 1: at this library's default
+      ``scale=1/(2n)`` the same problem has their strengths divided by 2n.
+    """
+
+    finite_conjugate = True
+    alpha: jax.Array
+    beta: jax.Array
+
+    def __init__(self, alpha: ArrayLike, beta: ArrayLike):
+        self._set(alpha=as_strength("alpha", alpha), beta=as_strength("beta", beta))
+
+    def _value(self, Wt):
+        squared = jnp.sum(jnp.abs(Wt), axis=0) ** 2
+        return jnp.sum(_cast(self.alpha, Wt) * _prox.safe_norm(Wt) + _cast(self.beta, Wt) * squared)
+
+    def _prox(self, Vt, scaling):
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt))[0]
+
+    def _prox_start(self, Vt):
+        return jnp.zeros(Vt.shape[1:], Vt.dtype)
+
+    def _prox_warm(self, Vt, scaling, warm):
+        return _prox.exclusive_l21_columns(
+            Vt, scaling * _cast(self.alpha, Vt), scaling * _cast(self.beta, Vt), warm
+        )
+
+    def _dual_scale(self, Zt):
+        return _ratio(_where_unsquared(self.beta, _cast(self.alpha, Zt)), _prox.safe_norm(Zt))
+
+    def _conjugate(self, Zt):
+        return _squared_conjugate(_prox.tail_threshold(Zt, _cast(self.alpha, Zt)), _cast(self.beta, Zt))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The smallest alpha at which 0 is the proximal point of Z, the same for every beta."""
+        return jnp.max(_prox.safe_norm(columns(Z)))
+
+
+class ExclusiveLasso(_RowPenalty, leaves=("beta",)):
+    r"""Exclusive lasso over the entries of each row: ``g(W) = sum_i beta_i ||w_i||_1^2``.
+
+    No row is ever zero unless its gradient is: the penalty selects classes for each feature, not
+    features.
+
+    Args:
+      beta: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    Source: Zhou, Jin & Hoi, AISTATS 2010 (there with a factor 1/2); Ming & Ding write it
+      ``||W||_{1,2}^2``.
+    """
+
+    finite_conjugate = True
+    beta: jax.Array
+
+    def __init__(self, beta: ArrayLike):
+        self._set(beta=as_strength("beta", beta))
+
+    def _value(self, Wt):
+        return jnp.sum(_cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
+
+    def _prox(self, Vt, scaling):
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt))[0]
+
+    def _prox_start(self, Vt):
+        return jnp.zeros(Vt.shape[1:], Vt.dtype)
+
+    def _prox_warm(self, Vt, scaling, warm):
+        zero = jnp.zeros((), Vt.dtype)
+        return _prox.exclusive_l21_columns(Vt, zero, scaling * _cast(self.beta, Vt), warm)
+
+    def _dual_scale(self, Zt):
+        return _ratio(_where_unsquared(self.beta, jnp.zeros((), Zt.dtype)), _prox.safe_norm(Zt))
+
+    def _conjugate(self, Zt):
+        return _squared_conjugate(jnp.max(jnp.abs(Zt), axis=0), _cast(self.beta, Zt))
+
+
+def columns(W: jax.Array) -> jax.Array:
+    """W (d, k) or (d,) as (k, d) or (1, d): rows become columns."""
+    return W[None] if W.ndim == 1 else W.T
+
+
+def like(Wt: jax.Array, W: jax.Array) -> jax.Array:
+    """The inverse of `columns`, to the rank of W."""
+    return Wt[0] if W.ndim == 1 else Wt.T
+
+
+def _cast(strength, Wt):
+    return strength.astype(Wt.dtype)
+
+
+def _ratio(strength, norm):
+    """min over rows of strength / norm, inf where the norm is 0."""
+    return jnp.min(jnp.where(norm > 0, strength / jnp.where(norm > 0, norm, 1), jnp.inf))
+
+
+def _where_unsquared(beta, strength):
+    """The strength of the norm in rows whose squared part is switched off; no limit in the others."""
+    return jnp.where(beta > 0, jnp.inf, strength)
+
+
+def _squared_conjugate(m, beta):
+    """sum_i m_i^2 / (4 beta_i), over the rows with beta_i > 0."""
+    return jnp.sum(jnp.where(beta > 0, m * m / (4 * jnp.where(beta > 0, beta, 1)), 0))

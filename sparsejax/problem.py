@@ -1,0 +1,218 @@
+r"""What is solved, what comes back, and the certificate of its quality.
+
+A problem is :math:`\min_W F(W) = f(W) + g(W)`: a smooth convex loss and a penalty.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, is_traced
+
+CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE = range(5)
+
+MESSAGES = {
+    CONVERGED: "converged: the certificate is at most tol",
+    MAX_ITER: "maxiter reached before tol: raise maxiter, or tol",
+    NON_FINITE: "a NaN or infinity appeared: look at the data, the strengths and the start",
+    STALLED: (
+        "stopped above tol with no progress left: at the precision of the dtype (use float64, or a "
+        "larger tol), or by a published stopping rule that the certificate does not bear out"
+    ),
+    HOST_FAILURE: "the solver called on the host failed",
+}
+
+
+class Problem(Pytree, leaves=("smooth", "penalty")):
+    """``minimise smooth(W) + penalty.value(W)``.
+
+    Args:
+      smooth: a convex loss: one of `sparsejax.losses`, or any callable pytree W -> (), such as
+        ``jax.tree_util.Partial(fun, *data)``. Convexity is taken for granted.
+      penalty: one of `sparsejax.penalties`, or any pytree with ``value(W)`` and ``prox(V, scaling)``.
+
+    Raises:
+      TypeError: ``smooth`` is not callable, or ``penalty`` lacks value or prox.
+      ValueError: a strength by row that does not fit the number of features.
+    """
+
+    smooth: Any
+    penalty: Any
+
+    def __init__(self, smooth: Any, penalty: Any):
+        if not callable(smooth):
+            raise TypeError(f"smooth must be callable, W -> (), got {type(smooth).__name__}.")
+        missing = [name for name in ("value", "prox") if not callable(getattr(penalty, name, None))]
+        if missing or isinstance(penalty, type):
+            what = (
+                "a class, not an instance"
+                if isinstance(penalty, type)
+                else f"without {' and '.join(missing)}"
+            )
+            raise TypeError(f"penalty must have value(W) and prox(V, scaling), got {penalty!r}: {what}.")
+        if hasattr(smooth, "params_shape") and hasattr(penalty, "check"):
+            penalty.check(smooth.params_shape)
+        self._set(smooth=smooth, penalty=penalty)
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        """The objective at W, shape ()."""
+        return self.smooth(W) + self.penalty.value(W)
+
+    def replace(self, **changes: Any) -> "Problem":
+        """A problem with another ``smooth`` or ``penalty``, checked anew."""
+        unknown = set(changes) - {"smooth", "penalty"}
+        if unknown:
+            raise TypeError(f"Problem has no {', '.join(sorted(unknown))}; it has smooth and penalty.")
+        return Problem(**({"smooth": self.smooth, "penalty": self.penalty} | changes))
+
+
+class History(NamedTuple):
+    """The first iterations of a solver, the start at index 0, NaN after its end."""
+
+    objective: jax.Array  # (history,)
+    gap: jax.Array  # (history,)
+
+
+class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_iters", "status", "history")):
+    """How a solver ended.
+
+    Attributes:
+      params: the point with the best certificate that was seen; shape and dtype of W.
+      objective: F(params), shape ().
+      gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))``: no point is better than
+        params by more. NaN where no dual is known (a plain function with a norm, or strength 0).
+      residual: relative prox-gradient residual, ``||W - T|| / max(||W||, ||T||)`` with
+        ``T = prox(W - grad f(W)/L, 1/L)``; it decides where gap is NaN.
+      num_iters: () int32, 0 if the start was good enough.
+      status: () int32, one of the codes in `sparsejax.problem`; `message` says it in words.
+      history: `History` of length ``history`` (0 unless asked for).
+    """
+
+    params: jax.Array
+    objective: jax.Array
+    gap: jax.Array
+    residual: jax.Array
+    num_iters: jax.Array
+    status: jax.Array
+    history: History
+
+    def __init__(self, params, objective, gap, residual, num_iters, status, history):
+        self._set(
+            params=params, objective=objective, gap=gap, residual=residual,
+            num_iters=num_iters, status=status, history=history,
+        )  # fmt: skip
+
+    @property
+    def converged(self) -> jax.Array:
+        """True where the certificate met tol, shape of ``status``."""
+        return self.status == CONVERGED
+
+    @property
+    def message(self) -> str | list[str]:
+        """The status in words, one for each problem of a batch; not available under jit."""
+        if is_traced(self.status):
+            raise TypeError("Solution.message is text: read it outside jit and vmap.")
+        if self.status.ndim == 0:
+            return MESSAGES[int(self.status)]
+        return [MESSAGES[int(code)] for code in self.status.ravel()]
+
+
+class Certificate(NamedTuple):
+    objective: jax.Array
+    gap: jax.Array
+    residual: jax.Array
+
+    @property
+    def measure(self) -> jax.Array:
+        """What is compared with tol: the gap, or the residual where no gap is known."""
+        return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
+
+
+def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
+    r"""Relative duality gap of W: ``(P - D)/max(|P|, P(0))``, 0 where both are 0.
+
+    With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
+    :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality
+
+    .. math:: P - D(s) = g(W) + \langle G, W\rangle + g^*(-sG) + [\ell^*(sU) - \ell^*(U)] ,
+
+    where nothing large cancels near the optimum. Where :math:`g^*` is finite (squared norms, exclusive
+    l2,1) s = 1, the bracket vanishes and f may be any convex function. For norms s is the best
+    scaling that keeps :math:`-sG` in the dual ball, and the loss must bring ``dual_scaling``.
+
+    Returns:
+      Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
+      (strength 0).
+    """
+    W = jnp.asarray(W)
+    value, G = jax.value_and_grad(problem.smooth)(W)
+    return _gap(problem, W, value, G, value_at_zero(problem, W))
+
+
+def value_at_zero(problem: Problem, W: jax.Array) -> jax.Array:
+    """P(0), the scale of the relative gap."""
+    if hasattr(problem.smooth, "constant"):
+        return problem.smooth.constant
+    return problem(jnp.zeros_like(W))
+
+
+def certify(problem: Problem, W: jax.Array, step: jax.Array, scale: jax.Array) -> Certificate:
+    """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L, ``scale`` = P(0)."""
+    value, G = jax.value_and_grad(problem.smooth)(W)
+    T = problem.penalty.prox(W - step * G, step)
+    size = jnp.maximum(_norm(W), _norm(T))
+    residual = _norm(W - T) / jnp.where(size > 0, size, 1)
+    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale), residual)
+
+
+def lambda_max(problem: Problem) -> jax.Array:
+    r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `ExclusiveL21`) with solution W = 0.
+
+    The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
+    ``max_ij |G_ij|`` or ``max_i ||G_i||_2``; for exclusive l2,1 it does not depend on beta, since the
+    slope of a square is 0 at zero.
+
+    Raises:
+      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
+      TypeError: the shape of W is unknown because ``smooth`` is a plain function.
+    """
+    if not hasattr(problem.penalty, "dual_norm"):
+        raise TypeError(f"lambda_max needs a penalty with dual_norm, got {type(problem.penalty).__name__}.")
+    G = jax.grad(problem.smooth)(zeros(problem))
+    return problem.penalty.dual_norm(G) * (1 + 4 * jnp.finfo(G.dtype).eps)
+
+
+def zeros(problem: Problem) -> jax.Array:
+    """W = 0 of the right shape and dtype."""
+    if not hasattr(problem.smooth, "params_shape"):
+        raise TypeError(
+            "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
+            "of sparsejax.losses."
+        )
+    return jnp.zeros(problem.smooth.params_shape, problem.smooth.dtype)
+
+
+def _gap(problem, W, value, G, scale):
+    penalty, smooth = problem.penalty, problem.smooth
+    finite = getattr(penalty, "finite_conjugate", False)
+    if not hasattr(penalty, "conjugate") or not (finite or hasattr(smooth, "dual_scaling")):
+        return jnp.full((), jnp.nan, G.dtype)
+    limit = penalty.dual_scale(-G)
+    s, change = jnp.ones((), G.dtype), jnp.zeros((), G.dtype)
+    if hasattr(smooth, "dual_scaling"):
+        s_loss, change_loss = smooth.dual_scaling(W, limit)
+        free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
+        s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
+        limit = jnp.where(limit == 0, 0, 1)
+    primal = value + penalty.value(W)
+    excess = penalty.value(W) + jnp.sum(G * W) + penalty.conjugate(-s * G) + change
+    size = jnp.maximum(jnp.abs(primal), scale)
+    gap = jnp.maximum(excess, 0) / jnp.where(size > 0, size, 1)
+    # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
+    return jnp.where(limit < 1, jnp.nan, gap)
+
+
+def _norm(x):
+    return jnp.sqrt(jnp.sum(x * x))

@@ -1,0 +1,42 @@
+"""From a weight matrix to a list of selected features."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+
+class FeatureRanking(NamedTuple):
+    """Features of each class by decreasing weight, from `rank_features`."""
+
+    indices: jax.Array  # (num, k) or (num,), int32: features by decreasing |weight|, one column a class
+    scores: jax.Array  # same shape: |weight|; 0 means that the feature is not selected
+
+
+def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
+    """The features with the largest weights of each class.
+
+    Args:
+      W: (d, k), or (d,) for one class.
+      num: how many to return for each class, 1 <= num <= d; default all d.
+
+    Returns:
+      `FeatureRanking` with ``indices`` and ``scores`` of shape (num, k), or (num,). Equal weights keep
+      the order of the features. A score of exactly 0 is a feature that the penalty removed, there only
+      to fill the list.
+
+    Raises:
+      ValueError: W is not 1-d or 2-d, or ``num`` is out of range.
+    Source: Ming & Ding, IJCAI 2019, Section 6.2 ("top features with largest weights for each class").
+    """
+    W = jnp.asarray(W)
+    if W.ndim not in (1, 2) or W.shape[0] == 0:
+        raise ValueError(f"W must have shape (d, k) or (d,), got {W.shape}.")
+    num = W.shape[0] if num is None else num
+    if not isinstance(num, (int, np.integer)) or not 1 <= num <= W.shape[0]:
+        raise ValueError(f"num must be an integer from 1 to {W.shape[0]}, got {num!r}.")
+    scores = jnp.abs(W)
+    order = jnp.argsort(scores, axis=0, stable=True, descending=True)[:num].astype(jnp.int32)
+    return FeatureRanking(order, jnp.take_along_axis(scores, order, axis=0))

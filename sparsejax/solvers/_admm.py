@@ -1,0 +1,203 @@
+r"""The engine: two-block ADMM with one factorisation and the exact joint prox."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax.penalties import columns, like
+from sparsejax.problem import Problem, Solution
+from sparsejax.solvers import _loop
+
+RELAX = 1.6
+CHECK = 25
+# rho is balanced so that the relative primal residual is 1/0.3 of the relative dual one, and changed for
+# imbalances above 1.2. Over l2,1 and exclusive l2,1 on isolet, yale and glioma this took 2.4 times fewer
+# iterations (geometric mean for l2,1) than equal residuals and a threshold of 2.
+BALANCE, THRESHOLD = 0.3, 1.2
+
+
+class Factor(NamedTuple):
+    """Eigendecomposition of M = A'A, the (bound of the) Hessian: any rho is then a diagonal."""
+
+    basis: jax.Array  # d <= n: eigenvectors as rows, (d, d). n < d: U'A, (n, d), U those of AA'
+    values: jax.Array  # eigenvalues, (min(n, d),)
+
+
+class State(NamedTuple):
+    Z: jax.Array  # (k, d), the last prox point: exact zeros; the answer
+    V: jax.Array  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
+    W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
+    rho: jax.Array
+    inverse: jax.Array  # (M + rho I)^-1 if d <= n, else (0, 0)
+    warm: Any  # what the penalty's prox wants back
+
+
+def admm(
+    problem: Problem,
+    init: ArrayLike | None = None,
+    *,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    history: int = 0,
+) -> Solution:
+    r"""Minimise by the alternating direction method of multipliers on :math:`W = Z`.
+
+    .. math:: W &= (M + \rho I)^{-1}(M W' - \nabla f(W') + \rho(Z - U)), \qquad
+              Z = \operatorname{prox}_{g/\rho}(1.6\,W + (1 - 1.6)\,Z + U), \\
+              U &= U + 1.6\,W + (1-1.6)\,Z_{\text{old}} - Z .
+
+    M is the Hessian for `SquaredLoss` (so that W' is immaterial) and an upper bound of it for
+    `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
+    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between
+    the primal and the dual residual every 25 iterations, the last time at half of ``maxiter``. The duality
+    gap of Z, looked at just as often, ends the loop.
+
+    Args:
+      problem: its loss must have ``majorizer`` (`SquaredLoss`, `LogisticLoss`).
+      init: start, shape of W; default zeros.
+      tol: largest accepted gap; default 1e-6 in float64, 1e-4 in float32. Below the precision of the
+        dtype (``tol=0``) the solve runs to the floor, is finished by Newton steps on the support, and
+        ends as stalled unless the gap met tol.
+      maxiter: iterations, >= 0.
+      history: record that many iterations (it makes each of them evaluate the certificate).
+
+    Returns:
+      `Solution`; ``params`` is Z, with exact zeros.
+
+    Raises:
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+    Source: Boyd et al., Foundations and Trends in Machine Learning 3(1), 2011, Sections 3.4.1 and 3.4.3; the
+      splitting of Ming & Ding, IJCAI 2019, Eq. (15), with both steps exact and rho bounded.
+    """
+    init, tol, maxiter = _loop.prepare("admm", problem, init, tol, maxiter, history)
+    check_fit(problem)
+    return _admm(problem, init, tol, maxiter, history)
+
+
+def check_fit(problem: Problem) -> None:
+    """Raise if the loss has no known curvature."""
+    if not hasattr(problem.smooth, "majorizer"):
+        raise TypeError(
+            f"admm needs a loss with majorizer() (SquaredLoss, LogisticLoss), got "
+            f"{type(problem.smooth).__name__}; fista takes any smooth function."
+        )
+
+
+@partial(jax.jit, static_argnames="history")
+def _admm(problem, init, tol, maxiter, history):
+    return solve_factored(problem, factorise(problem), init, None, tol, maxiter, history)[0]
+
+
+def factorise(problem: Problem) -> Factor:
+    """Decompose the majoriser of the loss once; it depends on X, weights and scale only."""
+    A = problem.smooth.majorizer()
+    n, d = A.shape
+    if d <= n:
+        values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
+        return Factor(vectors.T, jnp.maximum(values, 0))
+    values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
+    return Factor(vectors.T @ A, jnp.maximum(values, 0))
+
+
+def first_rho(factor: Factor, init: jax.Array) -> jax.Array:
+    """The mean eigenvalue of M."""
+    mean = jnp.sum(factor.values) / init.shape[0]
+    return jnp.where(mean > 0, mean, 1)
+
+
+def solve_factored(problem, factor, init, rho, tol, maxiter, history):
+    """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
+    smooth, penalty = problem.smooth, problem.penalty
+    exact = bool(smooth.quadratic)
+    basis, values = factor
+    dense = basis.shape[0] == basis.shape[1]
+    quick = problem._replace(smooth=smooth.gram()) if exact and dense else None
+    cheap = problem if quick is None else quick
+
+    def grad(Wt):
+        return columns(jax.grad(cheap.smooth)(like(Wt, init)))
+
+    def invert(rho):
+        if dense:
+            return (basis.T / (values + rho)[None]) @ basis
+        return jnp.zeros((0, 0), basis.dtype)
+
+    def solve(Q, rho, inverse):
+        """(M + rho I)^-1 Q for the rows of Q."""
+        if dense:
+            return Q @ inverse
+        return (Q - ((Q @ basis.T) / (values + rho)[None]) @ basis) / rho
+
+    # M W' - grad f(W') does not depend on W' when M is the Hessian.
+    linear = -grad(jnp.zeros_like(columns(init))) if exact else jnp.zeros(())
+
+    def iterate(s: State) -> State:
+        if exact:
+            W = solve(linear + s.rho * (2 * s.Z - s.V), s.rho, s.inverse)
+        else:
+            Q = s.rho * (2 * s.Z - s.V - s.W) - grad(s.W)
+            W = s.W + solve(Q, s.rho, s.inverse)
+        V = s.V + RELAX * (W - s.Z)
+        Z, warm = prox_warm(penalty, V, 1 / s.rho, s.warm)
+        return State(Z, V, W, s.rho, s.inverse, warm)
+
+    def block(carry, n):
+        s, k = carry
+        s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s), s)
+        new = iterate(s)
+        U = new.V - new.Z
+        primal = _norm(new.W - new.Z) / jnp.maximum(_norm(new.Z), tiny)
+        dual = _norm(new.Z - s.Z) / jnp.maximum(_norm(U), tiny)
+        ratio = BALANCE * primal / jnp.maximum(dual, tiny)
+        change_by = jnp.clip(jnp.sqrt(ratio), 0.2, 5.0)
+        k = k + n
+        due = (k // CHECK > (k - n) // CHECK) & (2 * k <= maxiter)
+        change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
+        rho = jnp.where(change, new.rho * change_by, new.rho)
+        inverse = lax.cond(change, lambda: invert(rho), lambda: new.inverse) if dense else new.inverse
+        V = jnp.where(change, new.Z + U / change_by, new.V)
+        return State(new.Z, V, new.W, rho, inverse, new.warm), k
+
+    tiny = jnp.finfo(init.dtype).tiny * 1e4
+    rho = first_rho(factor, init) if rho is None else rho
+    Zt = columns(init)
+    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, invert(rho), prox_start(penalty, Zt))
+    largest = values[-1]
+    solution, last = _loop.run(
+        problem,
+        init,
+        (state, jnp.int32(0)),
+        block,
+        lambda carry: like(carry[0].Z, init),
+        step=lambda _: 1 / jnp.where(largest > 0, largest, 1),
+        tol=tol,
+        maxiter=maxiter,
+        check_every=CHECK,
+        history=history,
+        quick=quick,
+    )
+    return solution, last[0].rho
+
+
+def prox_start(penalty, Zt):
+    """The first value of what a warm-started prox hands from call to call."""
+    start = getattr(penalty, "_prox_start", None)
+    return () if start is None else start(Zt)
+
+
+def prox_warm(penalty, Vt, scaling, warm):
+    """The prox on columns, from the last call's by-product where the penalty has one."""
+    if hasattr(penalty, "_prox_warm"):
+        return penalty._prox_warm(Vt, scaling, warm)
+    if hasattr(penalty, "_prox"):
+        return penalty._prox(Vt, scaling), ()
+    W = like(Vt, Vt[0]) if Vt.shape[0] == 1 else Vt.T
+    return columns(penalty.prox(W, scaling)), ()
+
+
+def _norm(x):
+    return jnp.sqrt(jnp.sum(x * x))

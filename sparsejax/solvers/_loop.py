@@ -1,0 +1,207 @@
+"""The one loop of every solver: blocks of iterations, a certificate after each, an honest end.
+
+A solver supplies its state, ``block(state, n)`` that makes n iterations, and ``candidate(state)``,
+the W to be judged. The loop keeps the best W seen, counts, records, and decides when to stop.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import as_float, is_traced
+from sparsejax.problem import (
+    CONVERGED,
+    MAX_ITER,
+    NON_FINITE,
+    STALLED,
+    Certificate,
+    History,
+    Problem,
+    Solution,
+    certify,
+    value_at_zero,
+    zeros,
+)
+from sparsejax.solvers._newton import newton_on_support
+
+RUNNING = -1
+# Iterations without the best certificate halving after which a solver is at the floor of its dtype,
+# if that certificate is below sqrt(eps), where rounding can be the reason.
+PATIENCE = 300
+
+
+class _Carry(NamedTuple):
+    state: Any
+    best: jax.Array  # W with the smallest measure so far
+    certificate: Certificate  # its certificate
+    mark: jax.Array  # measure that must be halved before ``waiting`` starts anew
+    waiting: jax.Array  # iterations since then
+    num_iters: jax.Array
+    status: jax.Array
+    history: History
+
+
+def run(
+    problem: Problem,
+    init: jax.Array,
+    state: Any,
+    block: Callable[[Any, jax.Array], Any],
+    candidate: Callable[[Any], jax.Array],
+    *,
+    step: Callable[[Any], jax.Array],
+    tol: jax.Array,
+    maxiter: jax.Array,
+    check_every: int,
+    history: int,
+    quick: Problem | None = None,
+    ended: Callable[[Any], jax.Array] | None = None,
+) -> tuple[Solution, Any]:
+    """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
+
+    A solve that stalls is finished by Newton steps on the support of the best W seen.
+
+    ``quick`` is the same problem in a form that is cheaper to evaluate: it is used until its
+    certificate meets ``tol``, which is then confirmed on ``problem``. ``step(state)`` = 1/L defines the
+    residual. ``ended(state)`` is an algorithm's own stopping rule, for those that are kept as
+    published: what it stops is the last point, not the best, is not finished by Newton, and counts
+    as stalled unless the certificate agrees.
+    """
+    scale = value_at_zero(problem, init)
+    check_every = 1 if history else check_every
+    eps = float(jnp.finfo(init.dtype).eps)
+    floor = 2 * eps
+    inner = problem if quick is None else quick
+
+    def confirm(W, rough, step):
+        if quick is None:
+            return rough
+        met = rough.measure <= jnp.maximum(tol, floor)
+        return lax.cond(met, lambda: certify(problem, W, step, scale), lambda: rough)
+
+    def record(h, k, c):
+        if not history:
+            return h
+        return History(h.objective.at[k].set(c.objective, mode="drop"), h.gap.at[k].set(c.gap, mode="drop"))
+
+    def body(carry: _Carry) -> _Carry:
+        n = jnp.minimum(check_every, maxiter - carry.num_iters)
+        state = block(carry.state, n)
+        k = carry.num_iters + n
+        W = candidate(state)
+        t = step(state)
+        c = confirm(W, certify(inner, W, t, scale), t)
+
+        over = jnp.zeros((), bool) if ended is None else ended(state)
+        better = (c.measure < carry.certificate.measure) | over
+        certificate = Certificate(
+            *(jnp.where(better, a, b) for a, b in zip(c, carry.certificate, strict=True))
+        )
+        measure = certificate.measure
+        halved = measure <= carry.mark / 2
+        waiting = jnp.where(halved, 0, carry.waiting + n)
+        stalled = over | (measure <= floor) | ((waiting >= PATIENCE) & (measure <= eps**0.5))
+        finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
+        status = jnp.where(stalled, STALLED, RUNNING)
+        status = jnp.where(measure <= tol, CONVERGED, status)
+        status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+        return _Carry(
+            state=state,
+            best=jnp.where(better, W, carry.best),
+            certificate=certificate,
+            mark=jnp.where(halved, measure, carry.mark),
+            waiting=waiting,
+            num_iters=k,
+            status=status,
+            history=record(carry.history, k, c),
+        )
+
+    first = certify(problem, init, step(state), scale)
+    status = jnp.where(first.measure <= tol, CONVERGED, RUNNING)
+    status = jnp.where(jnp.isnan(first.measure) | ~jnp.isfinite(first.objective), NON_FINITE, status)
+    empty = History(*(jnp.full((history,), jnp.nan, init.dtype) for _ in History._fields))
+    carry = _Carry(
+        state=state,
+        best=init,
+        certificate=first,
+        mark=first.measure,
+        waiting=jnp.int32(0),
+        num_iters=jnp.int32(0),
+        status=status.astype(jnp.int32),
+        history=record(empty, 0, first),
+    )
+    carry = lax.while_loop(lambda c: (c.status == RUNNING) & (c.num_iters < maxiter), body, carry)
+    t = step(carry.state)
+    best, c = carry.best, certify(problem, carry.best, t, scale)
+    if ended is None:
+        # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.
+        active = (carry.status == STALLED) | ((carry.status == CONVERGED) & (tol < floor))
+        best, c = newton_on_support(problem, best, c, t, scale, active)
+    met = (c.measure <= tol) & (carry.status != NON_FINITE)
+    status = jnp.where(carry.status == RUNNING, MAX_ITER, carry.status)
+    # The quick certificate may have met tol at a point that the data do not bear out.
+    status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
+    solution = Solution(
+        best, c.objective, c.gap, c.residual, carry.num_iters, status.astype(jnp.int32), carry.history
+    )
+    return solution, carry.state
+
+
+def prepare(
+    name: str,
+    problem: Problem,
+    init: ArrayLike | None,
+    tol: ArrayLike | None,
+    maxiter: ArrayLike,
+    history: int,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Check a solver's arguments before anything is traced; returns init, tol, maxiter as arrays."""
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{name}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
+    if init is None:
+        init = zeros(problem)
+    else:
+        dtype = getattr(problem.smooth, "dtype", None)
+        init = as_float("init", init, (1, 2), dtype)
+        shape = getattr(problem.smooth, "params_shape", init.shape)
+        if init.shape != shape:
+            raise ValueError(f"{name}: init has shape {init.shape}; the parameters have shape {shape}.")
+    if tol is None:
+        tol = 1e-6 if init.dtype == jnp.float64 else 1e-4
+    tol = as_float("tol", tol, (0,), init.dtype)
+    if not is_traced(tol) and np.asarray(tol) < 0:
+        raise ValueError(f"{name}: tol must be >= 0, got {np.asarray(tol):g}.")
+    if not is_traced(maxiter):
+        count: Any = np.asarray(maxiter)
+        whole = count.ndim == 0 and count.dtype.kind in "iuf" and count == np.floor(count)
+        if not (whole and 0 <= count <= np.iinfo(np.int32).max):
+            raise ValueError(f"{name}: maxiter must be an integer >= 0, got {maxiter!r}.")
+    if isinstance(history, bool) or not isinstance(history, int) or history < 0:
+        raise ValueError(f"{name}: history must be an integer >= 0, got {history!r}.")
+    return init, tol, jnp.asarray(maxiter, jnp.int32)
+
+
+def smoothness(A: jax.Array) -> jax.Array:
+    r"""An upper bound, at most 6 % too large up to 1000 rows or columns, of the largest eigenvalue of A'A.
+
+    :math:`\|G^{m}\|_F^{1/m}` with m = 64 by repeated squaring of the smaller Gram matrix: products
+    only, so cheap on every device and in a batch, and never below the true value, unlike a power
+    iteration.
+    """
+    n, d = A.shape
+    G = A.T @ A if d <= n else A @ A.T
+    squarings = 6
+    log_norm = jnp.zeros((), A.dtype)
+    for i in range(squarings + 1):
+        size = jnp.sqrt(jnp.sum(G * G))
+        log_norm = log_norm + jnp.where(size > 0, jnp.log(jnp.where(size > 0, size, 1)), -jnp.inf) / 2**i
+        G = G / jnp.where(size > 0, size, 1)
+        if i < squarings:
+            G = G @ G
+    # Room for the rounding of the products.
+    return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * jnp.finfo(A.dtype).eps)

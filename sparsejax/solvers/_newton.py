@@ -1,0 +1,79 @@
+"""Newton's method on the support of W: the last digits, for which first-order steps take long."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax.problem import Certificate, Problem, certify
+
+ROUNDS = 5
+INNER = 1000  # conjugate gradient steps at most, in each
+
+
+class _Carry(NamedTuple):
+    W: jax.Array
+    certificate: Certificate
+    n: jax.Array
+    go: jax.Array
+
+
+def newton_on_support(
+    problem: Problem,
+    W: jax.Array,
+    start: Certificate,
+    step: jax.Array,
+    scale: jax.Array,
+    active: jax.Array,
+) -> tuple[jax.Array, Certificate]:
+    """Up to 5 Newton steps in the entries where the penalty is smooth; returns W and its certificate.
+
+    The system is symmetric positive semidefinite and solved by conjugate gradients on Hessian
+    products, so that dependent columns do no harm. Zeros stay exactly zero. A step is kept only if
+    the residual falls and the gap does not rise beyond rounding; the first that is not ends the
+    method. Nothing happens where ``active`` is False.
+    """
+    penalty: Any = problem.penalty
+    support = penalty.support(W) if hasattr(penalty, "support") else W != 0
+    mask = support.astype(W.dtype)
+    eps = float(jnp.finfo(W.dtype).eps)
+
+    def gradient(V):
+        return jax.grad(problem)(V) * mask
+
+    def body(c: _Carry) -> _Carry:
+        rhs, hessian = jax.linearize(gradient, c.W)
+        D = -_cg(lambda D: hessian(D * mask), rhs, eps)
+        new = c.W + D
+        trial = certify(problem, new, step, scale)
+        # The gap is flat at its rounding error long before the residual is.
+        keep = (trial.residual < c.certificate.residual) & ~(trial.gap > c.certificate.gap + 10 * eps)
+        pick = lambda a, b: jnp.where(keep, a, b)
+        certificate = Certificate(*map(pick, trial, c.certificate))
+        return _Carry(pick(new, c.W), certificate, c.n + 1, keep)
+
+    carry = _Carry(W, start, jnp.int32(0), active & jnp.any(support))
+    carry = lax.while_loop(lambda c: c.go & (c.n < ROUNDS), body, carry)
+    return carry.W, carry.certificate
+
+
+def _cg(matvec, b, tol):
+    """Conjugate gradients from zero until the residual has fallen by ``tol``."""
+
+    def cond(c):
+        _, _, _, rr, n = c
+        return (rr > stop) & (n < INNER)
+
+    def body(c):
+        x, r, p, rr, n = c
+        Ap = matvec(p)
+        pAp = jnp.sum(p * Ap)
+        a = jnp.where(pAp > 0, rr / jnp.where(pAp > 0, pAp, 1), 0)
+        x, r = x + a * p, r - a * Ap
+        new = jnp.where(a > 0, jnp.sum(r * r), 0)
+        return x, r, r + new / rr * p, new, n + 1
+
+    rr = jnp.sum(b * b)
+    stop = rr * tol**2
+    return lax.while_loop(cond, body, (jnp.zeros_like(b), b, b, rr, jnp.int32(0)))[0]

@@ -1,0 +1,44 @@
+"""Strict from the start: implicit rank or dtype promotion is an error, and so is every warning.
+
+The suite runs in float64 (and float32 arrays beside it); ``SPARSEJAX_X64=0`` runs what can be run with
+64-bit numbers switched off, as a user of plain JAX has it.
+"""
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+# Two workers share the machine: one thread each is faster than a crowd.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import jax
+import numpy as np
+import pytest
+
+X64 = os.environ.get("SPARSEJAX_X64", "1") != "0"
+jax.config.update("jax_enable_x64", X64)
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+def pytest_collection_modifyitems(config, items):
+    if X64:
+        return
+    skip = pytest.mark.skip(reason="needs 64-bit numbers (SPARSEJAX_X64=0)")
+    for item in items:
+        if "float32_only_ok" not in item.keywords:
+            item.add_marker(skip)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Folder with the real data sets; tests that need it are skipped without it."""
+    folder = os.environ.get("SPARSEJAX_DATA")
+    if not folder:
+        pytest.skip("SPARSEJAX_DATA is not set: real data sets are not part of the repository")
+    return Path(folder)

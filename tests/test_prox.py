@@ -1,0 +1,276 @@
+"""Every prox: the documented objective, optimality entry by entry, corner cases, derivatives."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from registry import PROXES
+
+from sparsejax import penalties, prox
+
+ids = [p.name for p in PROXES]
+every = pytest.mark.parametrize("p", PROXES, ids=ids)
+
+
+@every
+@pytest.mark.parametrize("scaling", [1.0, 0.3, 4.0])
+def test_minimises_the_documented_objective(p, scaling, rng):
+    """No point nearby or on the way to 0, to x or to a sparser point is better."""
+
+    @jax.jit
+    @jax.vmap
+    def excess(x, steps):
+        z = p.call(x, *p.strengths, scaling)
+        objective = lambda z: 0.5 * jnp.sum((z - x) ** 2) + scaling * p.penalty(z, *p.strengths)
+        sparser = jnp.where(jnp.abs(z) == jnp.min(jnp.abs(z)), 0, z)
+        ways = jnp.concatenate([steps, jnp.stack([x, 0 * x, sparser, 2 * z]) - z[None]])
+        others = jnp.concatenate([z[None] + radius * ways for radius in (1e-1, 1e-3, 1e-5)])
+        return jnp.min(jax.vmap(objective)(others)) - objective(z), objective(z)
+
+    X = jnp.asarray(rng.standard_normal((200, 6)) * 3)
+    worse, value = excess(X, jnp.asarray(rng.standard_normal((200, 20, 6))))
+    assert (worse >= -1e-14 * value).all()
+
+
+def kkt_error(x, w, alpha, beta):
+    """Largest violation of the subgradient equation of exclusive l2,1, relative to max|x|."""
+    norm, total = np.linalg.norm(w), np.abs(w).sum()
+    if norm == 0:
+        return max(0.0, np.linalg.norm(x) - alpha) / max(np.abs(x).max(), 1e-300)
+    on = w != 0
+    error = np.abs(w - x + alpha * w / norm + 2 * beta * total * np.sign(w))[on].max()
+    if not on.all():
+        error = max(error, (np.abs(x[~on]) - 2 * beta * total).max())
+    return error / np.abs(x).max()
+
+
+@settings(max_examples=400, deadline=None, derandomize=True)
+@given(
+    arrays(np.float64, 7, elements=st.floats(-100, 100, allow_subnormal=False).map(lambda v: round(v, 3))),
+    st.sampled_from([0.0, 1e-12, 1e-3, 0.3, 0.9, 0.999999, 1 - 1e-12, 1.0, 2.0]),
+    st.floats(-9, 12),
+    st.booleans(),
+)
+def test_exclusive_l21_optimality(x, part, log_beta, ties):
+    if ties:
+        x = np.round(x / 50)
+    if not np.abs(x).max() > 0:
+        x = np.ones(7)
+    alpha, beta = part * np.linalg.norm(x), 10.0**log_beta
+    w = np.asarray(exclusive(jnp.asarray(x), alpha, beta))
+    assert np.isfinite(w).all()
+    assert np.all((w == 0) | (np.sign(w) == np.sign(x)))
+    assert kkt_error(x, w, alpha, beta) < 3e-15
+    if beta < 1e9:  # beyond, rounding 2 beta ||w||_1 alone exceeds this
+        w = np.asarray(exclusive(jnp.asarray(x), 0.0, beta))
+        np.testing.assert_allclose(np.asarray(squared(jnp.asarray(x), beta)), w, rtol=0, atol=0)
+
+
+exclusive = jax.jit(prox.exclusive_l21)
+squared = jax.jit(prox.squared_l1)
+
+
+@pytest.mark.parametrize("p", [1, 2, 5, 64, 65, 300])
+def test_exclusive_l21_any_length(p, rng):
+    """Both ways of summing (written out up to 64 entries, reduced beyond) and long active sets."""
+    for beta in (1e-6, 1e-2, 1.0, 1e3):
+        for x in (rng.standard_normal(p), 2.0 ** -np.arange(p, dtype=float), np.ones(p)):
+            alpha = 0.3 * np.linalg.norm(x)
+            w = np.asarray(exclusive(jnp.asarray(x), alpha, beta))
+            assert kkt_error(x, w, alpha, beta) < 1e-14
+
+
+def test_any_start_gives_the_same_point(rng):
+    """The guess of theta saves passes and changes nothing."""
+    X = jnp.asarray(rng.standard_normal((5, 40)) * 3)
+    alpha, beta, zero = jnp.asarray(0.8), jnp.asarray(0.4), jnp.zeros(40)
+    w, theta = prox.exclusive_l21_columns(X, alpha, beta, zero)
+    for start in (theta, theta * 1.01, theta * 0.9, zero - 3, theta + 100, jnp.full(40, jnp.nan)):
+        again, theta_again = prox.exclusive_l21_columns(X, alpha, beta, start)
+        np.testing.assert_allclose(again, w, atol=2e-15)
+        np.testing.assert_allclose(theta_again, theta, atol=2e-15)
+
+
+def test_tail_threshold(rng):
+    """Smallest m with ||(|z| - m)_+|| <= alpha, also at alpha = 0, ties and zero columns."""
+    Z = rng.standard_normal((6, 30))
+    Z[:, 0], Z[:, 1], Z[:, 2] = 0, 1, np.arange(6)
+    for alpha in (0.0, 1e-8, 0.5, 1.5, 100.0):
+        m = np.asarray(prox.tail_threshold(jnp.asarray(Z), jnp.asarray(alpha)))
+        tail = np.sqrt((np.maximum(np.abs(Z) - m, 0) ** 2).sum(0))
+        assert (m >= 0).all()
+        assert (tail <= alpha + 1e-13).all()
+        binding = m > 0
+        np.testing.assert_allclose(tail[binding], alpha, atol=1e-13)
+
+
+# ------------------------------------------------------------------ named corner cases
+
+
+@every
+def test_strength_zero_is_the_identity(p, rng):
+    x = jnp.asarray(rng.standard_normal(5)).at[2].set(0.0)
+    zeros = [0.0] * len(p.strengths)
+    np.testing.assert_array_equal(p.call(x, *zeros), x)
+    np.testing.assert_array_equal(p.call(x, *p.strengths, 0.0), x)
+    np.testing.assert_allclose(jax.jacobian(p.call)(x, *zeros), np.eye(5), atol=1e-15)
+
+
+@every
+def test_zero_input(p):
+    x = jnp.zeros(4)
+    strengths = [jnp.asarray(s) for s in p.strengths]
+    np.testing.assert_array_equal(p.call(x, *strengths), 0)
+    for J in jax.jacobian(p.call, argnums=tuple(range(1 + len(strengths))))(x, *strengths):
+        assert np.isfinite(J).all()
+
+
+@every
+def test_ties_are_treated_alike(p):
+    for x in jnp.asarray([[1.0, 1.0, 1.0], [2.0, -2.0, 1.0], [3.0, 1.0, 1.0]]):
+        z = np.asarray(p.call(x, *p.strengths))
+        for size in np.unique(np.abs(x)):
+            assert len(np.unique(np.abs(z[np.abs(np.asarray(x)) == size]))) == 1
+        assert np.isfinite(jax.jacobian(p.call)(x, *p.strengths)).all()
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("huge", [1e8, 1e15, 1e30])
+def test_huge_strength(p, dtype, huge):
+    x = jnp.asarray([3.0, -2.0, 0.5], dtype)
+    strengths = [jnp.asarray(huge, dtype) for _ in p.strengths]
+    z = p.call(x, *strengths)
+    assert np.isfinite(z).all()
+    assert np.abs(z).max() <= 3 / huge  # 0 for norms, about x / (2 beta) for the squared one
+    for J in jax.jacobian(p.call, argnums=tuple(range(1 + len(strengths))))(x, *strengths):
+        assert np.isfinite(J).all()
+
+
+def test_one_entry_is_known():
+    """p = 1: soft thresholding by alpha, then the ridge factor 1 / (1 + 2 beta)."""
+    x = jnp.linspace(-3, 3, 13)[:, None]
+    z = jax.vmap(lambda x: prox.exclusive_l21(x, 0.5, 0.7))(x)
+    np.testing.assert_allclose(z, jnp.sign(x) * jnp.maximum(jnp.abs(x) - 0.5, 0) / 2.4, atol=1e-15)
+
+
+def test_exclusive_l21_contains_its_parts(rng):
+    x = jnp.asarray(rng.standard_normal(6))
+    np.testing.assert_allclose(prox.exclusive_l21(x, 0.7, 0.0), prox.l2(x, 0.7), atol=1e-15)
+    np.testing.assert_allclose(prox.exclusive_l21(x, 0.0, 0.7), prox.squared_l1(x, 0.7), atol=1e-15)
+    # and is not the composition of the two
+    composed = prox.l2(prox.squared_l1(x, 0.7), 0.7)
+    assert np.abs(prox.exclusive_l21(x, 0.7, 0.7) - composed).max() > 1e-3
+
+
+# ------------------------------------------------------------------ derivatives and transformations
+
+
+def safe_points(p, rng, count=12):
+    """Points whose support does not change within 1e-3, so that differences mean something."""
+
+    @jax.jit
+    def supports(x, steps):
+        nearby = jax.vmap(lambda s: p.call(x + 1e-3 * s, *p.strengths))(steps)
+        return p.call(x, *p.strengths) != 0, nearby != 0
+
+    points = []
+    while len(points) < count:
+        x = jnp.asarray(rng.standard_normal(5) * 2)
+        z, near = supports(x, jnp.asarray(rng.standard_normal((20, 5))))
+        if bool((near == z[None]).all()) and bool(z.any()):
+            points.append(x)
+    return points
+
+
+@every
+def test_derivatives(p, rng):
+    """jvp = vjp = central differences, in x, the strengths and the scaling; the Jacobian is symmetric."""
+
+    def f(x, strengths, scaling):
+        return p.call(x, *strengths, scaling)
+
+    strengths, scaling = tuple(jnp.asarray(s) for s in p.strengths), jnp.asarray(0.8)
+    f = jax.jit(f)
+    forward, reverse = jax.jit(jax.jacfwd(p.call)), jax.jit(jax.jacrev(p.call))
+    for x in safe_points(p, rng):
+        chex.assert_numerical_grads(f, (x, strengths, scaling), order=1, atol=1e-6, rtol=1e-6, eps=1e-5)
+        J = forward(x, *p.strengths)
+        np.testing.assert_allclose(J, reverse(x, *p.strengths), atol=1e-14)
+        np.testing.assert_allclose(J, J.T, atol=1e-14)
+
+
+@every
+def test_second_derivatives(p, rng):
+    """Derivatives of the derivative rule itself."""
+    f = lambda x: jnp.sum(jnp.sin(p.call(x, *p.strengths)))
+    grad, hessian = jax.jit(jax.grad(f)), jax.jit(jax.hessian(f))
+    h = 1e-5
+    for x in safe_points(p, rng, 4):
+        H = hessian(x)
+        rows = [(grad(x + h * e) - grad(x - h * e)) / (2 * h) for e in np.eye(5)]
+        np.testing.assert_allclose(H, np.stack(rows), atol=1e-7)
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_transformations(p, dtype, rng):
+    """jit = eager; vmap over rows, over strengths and over both = a loop; dtype in = dtype out."""
+    X = jnp.asarray(rng.standard_normal((7, 5)) * 2, dtype)
+    strengths = [jnp.asarray(s * np.linspace(0.2, 2, 7), dtype) for s in p.strengths]
+    tol = {"atol": 1e-6 if dtype == np.float32 else 1e-14}
+    first = [s[0] for s in strengths]
+    loop = np.stack([p.call(x, *first) for x in X])
+    assert loop.dtype == dtype
+    np.testing.assert_allclose(jax.jit(p.call)(X[0], *first), loop[0], **tol)
+    np.testing.assert_allclose(jax.vmap(lambda x: p.call(x, *first))(X), loop, **tol)
+    over = np.stack([p.call(X[0], *s) for s in zip(*strengths, strict=True)])
+    np.testing.assert_allclose(jax.vmap(lambda *s: p.call(X[0], *s))(*strengths), over, **tol)
+    both = np.stack([p.call(x, *s) for x, *s in zip(X, *strengths, strict=True)])
+    np.testing.assert_allclose(jax.jit(jax.vmap(p.call))(X, *strengths), both, **tol)
+    grads = jax.vmap(jax.grad(lambda x, *s: jnp.sum(p.call(x, *s) ** 2)))(X, *strengths)
+    each = [
+        jax.grad(lambda x, *s: jnp.sum(p.call(x, *s) ** 2))(x, *s)
+        for x, *s in zip(X, *strengths, strict=True)
+    ]
+    np.testing.assert_allclose(grads, np.stack(each), **tol)
+
+
+@every
+@pytest.mark.parametrize("bad, error", [(np.arange(3), TypeError), ("matrix", ValueError)])
+def test_bad_input(p, bad, error):
+    if isinstance(bad, str):
+        if p.name == "l1":
+            pytest.skip("l1 is elementwise: any shape is allowed")
+        bad = jnp.ones((2, 2))
+    with pytest.raises(error, match=rf"prox\.{p.name}"):
+        p.call(bad, *p.strengths)
+
+
+# ------------------------------------------------------------------ penalties are their proxes by row
+
+
+@pytest.mark.parametrize(
+    "penalty, row",
+    [
+        (penalties.L1, prox.l1),
+        (penalties.L21, prox.l2),
+        (penalties.ExclusiveLasso, prox.squared_l1),
+        (penalties.ExclusiveL21, prox.exclusive_l21),
+    ],
+)
+@pytest.mark.parametrize("by_row", [False, True])
+def test_penalty_prox_is_the_row_prox(penalty, row, by_row, rng):
+    V = jnp.asarray(rng.standard_normal((6, 4)))
+    count = 2 if penalty is penalties.ExclusiveL21 else 1
+    strengths = [jnp.asarray(rng.uniform(0.1, 1, 6 if by_row else ())) for _ in range(count)]
+    full = [jnp.broadcast_to(s, (6,)) for s in strengths]
+    scaling = jnp.asarray(0.7)
+    expected = jax.vmap(lambda v, *s: row(v, *s, scaling))(V, *full)
+    np.testing.assert_allclose(penalty(*strengths).prox(V, scaling), expected, atol=1e-15)
+    vector = penalty(*strengths).prox(V[:, 0], scaling)
+    np.testing.assert_allclose(vector, penalty(*strengths).prox(V[:, :1], scaling)[:, 0], atol=1e-15)
