@@ -105,17 +105,20 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     if x.ndim not in ndims:
         allowed = " or ".join(f"{n}-d" for n in ndims)
         raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {allowed}.")
-    if not is_traced(x):
-        finite = np.isfinite(np.asarray(x))
-        if not finite.all():
-            where = tuple(int(i) for i in np.argwhere(~finite)[0])
-            raise ValueError(
-                f"{name} has {int((~finite).sum())} NaN or infinite value(s), the first at {where}; "
-                "all must be finite."
-            )
     if dtype is None:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
-    return jnp.asarray(x, dtype=jax.dtypes.canonicalize_dtype(dtype))
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if not is_traced(x):
+        with np.errstate(over="ignore"):
+            finite = np.isfinite(np.asarray(x).astype(dtype))
+        if not finite.all():
+            where = tuple(int(i) for i in np.argwhere(~finite)[0])
+            at = f", the first at {where}" if where else ""
+            raise ValueError(
+                f"{name} has {int((~finite).sum())} value(s) that are NaN, infinite or too large for "
+                f"{dtype.name}{at}; all must be finite."
+            )
+    return jnp.asarray(x, dtype=dtype)
 
 
 def as_strength(name: str, x: Any) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, is_traced
+from sparsejax._pytree import Pytree, as_float, is_traced
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE = range(5)
 
@@ -58,6 +58,7 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 
     def __call__(self, W: jax.Array) -> jax.Array:
         """The objective at W, shape ()."""
+        _check_shape(self, W)
         return self.smooth(W) + self.penalty.value(W)
 
     def replace(self, **changes: Any) -> "Problem":
@@ -66,6 +67,12 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         if unknown:
             raise TypeError(f"Problem has no {', '.join(sorted(unknown))}; it has smooth and penalty.")
         return Problem(**({"smooth": self.smooth, "penalty": self.penalty} | changes))
+
+
+def _check_shape(problem: Problem, W: jax.Array) -> None:
+    shape = getattr(problem.smooth, "params_shape", jnp.shape(W))
+    if jnp.shape(W) != shape:
+        raise ValueError(f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}.")
 
 
 class History(NamedTuple):
@@ -83,8 +90,9 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
       objective: F(params), shape ().
       gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))``: no point is better than
         params by more. NaN where no dual is known (a plain function with a norm, or strength 0).
-      residual: relative prox-gradient residual, ``||W - T|| / max(||W||, ||T||)`` with
-        ``T = prox(W - grad f(W)/L, 1/L)``; it decides where gap is NaN.
+      residual: relative prox-gradient residual, ``||G + S|| / max(||G||, ||S||, ||grad f(0)||)`` with
+        ``G = grad f(W)`` and ``S = L(W - T) - G``, a subgradient of g at the prox-gradient step
+        ``T = prox(W - G/L, 1/L)``; it decides where gap is NaN.
       num_iters: () int32, 0 if the start was good enough.
       status: () int32, one of the codes in `sparsejax.problem`; `message` says it in words.
       history: `History` of length ``history`` (0 unless asked for).
@@ -142,29 +150,41 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     l2,1) s = 1, the bracket vanishes and f may be any convex function. For norms s is the best
     scaling that keeps :math:`-sG` in the dual ball, and the loss must bring ``dual_scaling``.
 
+    Args:
+      problem: what W is a candidate for.
+      W: finite, of the shape of the parameters.
+
     Returns:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
       (strength 0).
     """
-    W = jnp.asarray(W)
+    W = as_float("W", W, (1, 2), getattr(problem.smooth, "dtype", None))
+    _check_shape(problem, W)
     value, G = jax.value_and_grad(problem.smooth)(W)
-    return _gap(problem, W, value, G, value_at_zero(problem, W))
+    return _gap(problem, W, value, G, scale_of(problem, W).value)
 
 
-def value_at_zero(problem: Problem, W: jax.Array) -> jax.Array:
-    """P(0), the scale of the relative gap."""
-    if hasattr(problem.smooth, "constant"):
-        return problem.smooth.constant
-    return problem(jnp.zeros_like(W))
+class Scale(NamedTuple):
+    """What gap and residual are relative to: the objective and the gradient's norm at W = 0."""
+
+    value: jax.Array
+    gradient: jax.Array
 
 
-def certify(problem: Problem, W: jax.Array, step: jax.Array, scale: jax.Array) -> Certificate:
-    """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L, ``scale`` = P(0)."""
+def scale_of(problem: Problem, W: jax.Array) -> Scale:
+    """The `Scale` of a problem whose W has this shape."""
+    zero = jnp.zeros_like(W)
+    value, G = jax.value_and_grad(problem.smooth)(zero)
+    return Scale(value + problem.penalty.value(zero), _norm(G))
+
+
+def certify(problem: Problem, W: jax.Array, step: jax.Array, scale: Scale) -> Certificate:
+    """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L."""
     value, G = jax.value_and_grad(problem.smooth)(W)
-    T = problem.penalty.prox(W - step * G, step)
-    size = jnp.maximum(_norm(W), _norm(T))
-    residual = _norm(W - T) / jnp.where(size > 0, size, 1)
-    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale), residual)
+    mapping = (W - problem.penalty.prox(W - step * G, step)) / step
+    size = jnp.maximum(jnp.maximum(_norm(G), _norm(mapping - G)), scale.gradient)
+    residual = _norm(mapping) / jnp.where(size > 0, size, 1)
+    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale.value), residual)
 
 
 def lambda_max(problem: Problem) -> jax.Array:

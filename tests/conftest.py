@@ -41,4 +41,7 @@ def shared_data():
     folder = os.environ.get("SPARSEJAX_DATA")
     if not folder:
         pytest.skip("SPARSEJAX_DATA is not set: real data sets are not part of the repository")
-    return Path(folder)
+    folder = Path(folder)
+    if not folder.is_dir():
+        pytest.fail(f"SPARSEJAX_DATA={folder} is not a folder")  # asked for: a skip would hide it
+    return folder

@@ -32,6 +32,7 @@ class State(NamedTuple):
     V: jax.Array  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
     W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
     rho: jax.Array
+    fixed: jax.Array  # part of the W-step that changes with rho only, see `w_step`
     inverse: jax.Array  # (M + rho I)^-1 if d <= n, else (0, 0)
     warm: Any  # what the penalty's prox wants back
 
@@ -114,36 +115,51 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     smooth, penalty = problem.smooth, problem.penalty
     exact = bool(smooth.quadratic)
     basis, values = factor
-    dense = basis.shape[0] == basis.shape[1]
+    n_values, d = basis.shape
+    dense = n_values == d
     quick = problem._replace(smooth=smooth.gram()) if exact and dense else None
     cheap = problem if quick is None else quick
 
     def grad(Wt):
         return columns(jax.grad(cheap.smooth)(like(Wt, init)))
 
-    def invert(rho):
-        if dense:
-            return (basis.T / (values + rho)[None]) @ basis
-        return jnp.zeros((0, 0), basis.dtype)
+    # M W' - grad f(W'), the same for every W' when M is the Hessian; in the eigenbasis, with the
+    # directions left out in which M has nothing but rounding errors.
+    usable = values > 4 * jnp.finfo(values.dtype).eps * d * values[-1]
+    inverse_values = jnp.where(usable, 1 / jnp.where(usable, values, 1), 0)[None]
+    linear = -grad(jnp.zeros_like(columns(init))) @ basis.T if exact else jnp.zeros(())
 
-    def solve(Q, rho, inverse):
-        """(M + rho I)^-1 Q for the rows of Q."""
-        if dense:
-            return Q @ inverse
-        return (Q - ((Q @ basis.T) / (values + rho)[None]) @ basis) / rho
+    def prepare(rho):
+        """What the W-step needs of rho: (fixed, inverse)."""
+        if not dense:
+            return jnp.zeros(()), jnp.zeros((0, 0), basis.dtype)
+        inverse = (basis.T / (values + rho)[None]) @ basis
+        fixed = (jnp.where(usable, linear, 0) / (values + rho)[None]) @ basis if exact else jnp.zeros(())
+        return fixed, inverse
 
-    # M W' - grad f(W') does not depend on W' when M is the Hessian.
-    linear = -grad(jnp.zeros_like(columns(init))) if exact else jnp.zeros(())
+    def w_step(s: State) -> jax.Array:
+        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), in the rows of W.
+
+        For n < d Woodbury's identity is applied to the change of 2Z - V, so that nothing cancels when
+        rho is small, which in float32 would leave few digits.
+        """
+        target = 2 * s.Z - s.V
+        if exact and dense:
+            return s.fixed + s.rho * (target @ s.inverse)
+        if exact:
+            inner = (target @ basis.T - linear * inverse_values) / (values + s.rho)[None]
+            return target - inner @ basis
+        change, G = target - s.W, grad(s.W)
+        if dense:
+            return s.W + (s.rho * change - G) @ s.inverse
+        inner = (change @ basis.T + (G @ basis.T) * inverse_values) / (values + s.rho)[None]
+        return target - inner @ basis
 
     def iterate(s: State) -> State:
-        if exact:
-            W = solve(linear + s.rho * (2 * s.Z - s.V), s.rho, s.inverse)
-        else:
-            Q = s.rho * (2 * s.Z - s.V - s.W) - grad(s.W)
-            W = s.W + solve(Q, s.rho, s.inverse)
+        W = w_step(s)
         V = s.V + RELAX * (W - s.Z)
         Z, warm = prox_warm(penalty, V, 1 / s.rho, s.warm)
-        return State(Z, V, W, s.rho, s.inverse, warm)
+        return s._replace(Z=Z, V=V, W=W, warm=warm)
 
     def block(carry, n):
         s, k = carry
@@ -158,14 +174,17 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         due = (k // CHECK > (k - n) // CHECK) & (2 * k <= maxiter)
         change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
         rho = jnp.where(change, new.rho * change_by, new.rho)
-        inverse = lax.cond(change, lambda: invert(rho), lambda: new.inverse) if dense else new.inverse
+        fixed, inverse = new.fixed, new.inverse
+        if dense:
+            fixed, inverse = lax.cond(change, lambda: prepare(rho), lambda: (fixed, inverse))
         V = jnp.where(change, new.Z + U / change_by, new.V)
-        return State(new.Z, V, new.W, rho, inverse, new.warm), k
+        return new._replace(V=V, rho=rho, fixed=fixed, inverse=inverse), k
 
     tiny = jnp.finfo(init.dtype).tiny * 1e4
     rho = first_rho(factor, init) if rho is None else rho
     Zt = columns(init)
-    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, invert(rho), prox_start(penalty, Zt))
+    fixed, inverse = prepare(rho)
+    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, fixed, inverse, prox_start(penalty, Zt))
     largest = values[-1]
     solution, last = _loop.run(
         problem,

@@ -25,14 +25,14 @@ from sparsejax.problem import (
     Problem,
     Solution,
     certify,
-    value_at_zero,
+    scale_of,
     zeros,
 )
 from sparsejax.solvers._newton import newton_on_support
 
 RUNNING = -1
-# Iterations without the best certificate halving after which a solver is at the floor of its dtype,
-# if that certificate is below sqrt(eps), where rounding can be the reason.
+# A solver is at the floor of its dtype if the best certificate has not halved for this many iterations and
+# is small enough for rounding to be the reason: below 1000 eps, or below sqrt(eps) for ten times as many.
 PATIENCE = 300
 
 
@@ -72,7 +72,7 @@ def run(
     published: what it stops is the last point, not the best, is not finished by Newton, and counts
     as stalled unless the certificate agrees.
     """
-    scale = value_at_zero(problem, init)
+    scale = scale_of(problem, init)
     check_every = 1 if history else check_every
     eps = float(jnp.finfo(init.dtype).eps)
     floor = 2 * eps
@@ -105,7 +105,9 @@ def run(
         measure = certificate.measure
         halved = measure <= carry.mark / 2
         waiting = jnp.where(halved, 0, carry.waiting + n)
-        stalled = over | (measure <= floor) | ((waiting >= PATIENCE) & (measure <= eps**0.5))
+        stuck = (waiting >= PATIENCE) & (measure <= 1000 * eps)
+        stuck |= (waiting >= 10 * PATIENCE) & (measure <= eps**0.5)
+        stalled = over | (measure <= floor) | stuck
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
         status = jnp.where(stalled, STALLED, RUNNING)
         status = jnp.where(measure <= tol, CONVERGED, status)

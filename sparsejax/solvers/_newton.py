@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.problem import Certificate, Problem, certify
+from sparsejax.problem import Certificate, Problem, Scale, certify
 
 ROUNDS = 5
 INNER = 1000  # conjugate gradient steps at most, in each
@@ -24,7 +24,7 @@ def newton_on_support(
     W: jax.Array,
     start: Certificate,
     step: jax.Array,
-    scale: jax.Array,
+    scale: Scale,
     active: jax.Array,
 ) -> tuple[jax.Array, Certificate]:
     """Up to 5 Newton steps in the entries where the penalty is smooth; returns W and its certificate.
