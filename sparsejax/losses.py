@@ -278,24 +278,25 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
         return s, self.scale * jnp.sum(self._weights() * (entropy(p) - entropy(sigma)))
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
-        """Root of F(b) = sum_i w_i (sigmoid(h_i + b) - y_i), increasing in b, for each column."""
+        """The b at which weighted probabilities and labels balance in each column."""
         w = jnp.broadcast_to(self._weights(), H.shape)
-
-        def equation(b, H):
-            p = jax.nn.sigmoid(H + b[None])
-            return jnp.sum(w * (p - self.Y), axis=0), jnp.sum(w * p * (1 - p), axis=0)
-
-        b = lax.stop_gradient(_increasing_root(lambda b: equation(b, lax.stop_gradient(H)), H))
+        b = lax.stop_gradient(_balance(*map(lax.stop_gradient, (H, self.Y, w))))
         # One more Newton step, this time differentiated: it moves nothing and has the derivative
         # db/dW of the root, so that second derivatives of the loss are right too.
-        value, slope = equation(b, H)
+        value, slope = _imbalance(b, H, self.Y, w)
         slope = lax.stop_gradient(slope)
         return (b - jnp.where(slope > 0, value / _nonzero(slope), 0))[None]
 
 
-def _increasing_root(equation, H):
-    """Newton with a bisection safeguard for a scalar increasing equation in each column of H."""
-    H = lax.stop_gradient(H)
+def _imbalance(b, H, Y, w):
+    """F(b) = sum_i w_i (sigmoid(h_i + b) - y_i) and its slope, for each column."""
+    p = jax.nn.sigmoid(H + b[None])
+    return jnp.sum(w * (p - Y), axis=0), jnp.sum(w * p * (1 - p), axis=0)
+
+
+@jax.jit
+def _balance(H, Y, w):
+    """The root of the increasing function `_imbalance`, by Newton with a bisection safeguard."""
     # Outside this bracket every sigmoid is 0 or 1 in float64 too; also the answer for a column
     # whose (weighted) labels are all alike.
     bound = 40 + jnp.max(jnp.abs(H), axis=0)
@@ -303,7 +304,7 @@ def _increasing_root(equation, H):
 
     def body(carry):
         b, low, high, _, n = carry
-        value, slope = equation(b)
+        value, slope = _imbalance(b, H, Y, w)
         low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
         step = b - value / jnp.where(slope > 0, slope, 1)
         inside = (slope > 0) & (step > low) & (step < high)

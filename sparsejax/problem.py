@@ -160,6 +160,11 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     """
     W = as_float("W", W, (1, 2), getattr(problem.smooth, "dtype", None))
     _check_shape(problem, W)
+    return _duality_gap(problem, W)
+
+
+@jax.jit
+def _duality_gap(problem, W):
     value, G = jax.value_and_grad(problem.smooth)(W)
     return _gap(problem, W, value, G, scale_of(problem, W).value)
 
@@ -200,8 +205,12 @@ def lambda_max(problem: Problem) -> jax.Array:
     """
     if not hasattr(problem.penalty, "dual_norm"):
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {type(problem.penalty).__name__}.")
-    G = jax.grad(problem.smooth)(zeros(problem))
+    G = jax.jit(_gradient_at_zero)(problem)
     return problem.penalty.dual_norm(G) * (1 + 4 * jnp.finfo(G.dtype).eps)
+
+
+def _gradient_at_zero(problem):
+    return jax.grad(problem.smooth)(zeros(problem))
 
 
 def zeros(problem: Problem) -> jax.Array:

@@ -6,7 +6,8 @@ Each function solves, for one vector ``x`` of shape (p,),
 
 with :math:`g` written in its docstring. Many rows: `jax.vmap`. All are exact up to rounding, also at
 ties, at ``x = 0``, at strength 0 (where they are the identity) and at huge strengths, and their
-derivatives are finite there. The derivative is that of the smooth piece on which the answer lies;
+derivatives are finite there. (Squares must not underflow: entries below 1e-150, or 1e-18 in float32, count as
+zero where a norm is taken.) The derivative is that of the smooth piece on which the answer lies;
 at a kink it is the one of the piece where the entries at zero stay at zero.
 
 Functions ending in ``_columns`` are the same operators on a matrix whose *columns* are the rows
@@ -170,7 +171,7 @@ def exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, start
 @jax.custom_jvp
 def _exclusive_l21_columns(x, alpha, beta, start):
     m = jnp.abs(x)
-    top = jnp.max(m, axis=0)
+    top = _fold(jnp.maximum, m) if m.shape[0] <= _UNROLL else jnp.max(m, axis=0)
     below = top[None] - m
     delta, alive = _threshold(below, top, alpha, beta, start)
     a1, n2, _ = _moments(delta, below)
@@ -186,6 +187,7 @@ def _exclusive_l21_columns(x, alpha, beta, start):
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
+@jax.jit  # called eagerly, a loop in a plain function would be compiled anew every time
 def _threshold(below, top, alpha, beta, start):
     """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta.
 
@@ -262,6 +264,7 @@ def _exclusive_l21_columns_jvp(primals, tangents):
     return (w, theta), (dw, jnp.zeros_like(theta))
 
 
+@jax.jit
 def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
 
@@ -311,9 +314,13 @@ def _moments(delta, below):
         return r, r * r, (r > 0).astype(r.dtype)
 
     if below.shape[0] <= _UNROLL:
-        return functools.reduce(add, (powers(jnp.maximum(delta - row, 0)) for row in below))
+        return _fold(add, [powers(jnp.maximum(delta - row, 0)) for row in below])
     zero = jnp.zeros((), below.dtype)
     return lax.reduce(powers(jnp.maximum(delta[None] - below, 0)), (zero,) * 3, add, (0,))
+
+
+def _fold(operation, rows):
+    return functools.reduce(operation, list(rows))
 
 
 def safe_norm(x):

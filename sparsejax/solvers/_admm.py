@@ -25,6 +25,7 @@ class Factor(NamedTuple):
 
     basis: jax.Array  # d <= n: eigenvectors as rows, (d, d). n < d: U'A, (n, d), U those of AA'
     values: jax.Array  # eigenvalues, (min(n, d),)
+    left: jax.Array  # U if n < d, else (0, 0)
 
 
 class State(NamedTuple):
@@ -99,9 +100,9 @@ def factorise(problem: Problem) -> Factor:
     n, d = A.shape
     if d <= n:
         values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
-        return Factor(vectors.T, jnp.maximum(values, 0))
+        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype))
     values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
-    return Factor(vectors.T @ A, jnp.maximum(values, 0))
+    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors)
 
 
 def first_rho(factor: Factor, init: jax.Array) -> jax.Array:
@@ -114,7 +115,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
     smooth, penalty = problem.smooth, problem.penalty
     exact = bool(smooth.quadratic)
-    basis, values = factor
+    basis, values, left = factor
     n_values, d = basis.shape
     dense = n_values == d
     quick = problem._replace(smooth=smooth.gram()) if exact and dense else None
@@ -123,18 +124,18 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     def grad(Wt):
         return columns(jax.grad(cheap.smooth)(like(Wt, init)))
 
-    # M W' - grad f(W'), the same for every W' when M is the Hessian; in the eigenbasis, with the
-    # directions left out in which M has nothing but rounding errors.
-    usable = values > 4 * jnp.finfo(values.dtype).eps * d * values[-1]
-    inverse_values = jnp.where(usable, 1 / jnp.where(usable, values, 1), 0)[None]
-    linear = -grad(jnp.zeros_like(columns(init))) @ basis.T if exact else jnp.zeros(())
+    # M W' - grad f(W') is the same for every W' when M is the Hessian. Here in the eigenbasis, and
+    # for n < d as A'B with B'U computed directly: dividing by small eigenvalues would lose digits.
+    linear = jnp.zeros(())
+    if exact:
+        linear = -grad(jnp.zeros_like(columns(init))) @ basis.T if dense else columns(smooth.target()) @ left
 
     def prepare(rho):
         """What the W-step needs of rho: (fixed, inverse)."""
         if not dense:
             return jnp.zeros(()), jnp.zeros((0, 0), basis.dtype)
         inverse = (basis.T / (values + rho)[None]) @ basis
-        fixed = (jnp.where(usable, linear, 0) / (values + rho)[None]) @ basis if exact else jnp.zeros(())
+        fixed = (linear / (values + rho)[None]) @ basis if exact else jnp.zeros(())
         return fixed, inverse
 
     def w_step(s: State) -> jax.Array:
@@ -147,17 +148,17 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         if exact and dense:
             return s.fixed + s.rho * (target @ s.inverse)
         if exact:
-            inner = (target @ basis.T - linear * inverse_values) / (values + s.rho)[None]
-            return target - inner @ basis
+            return target - ((target @ basis.T - linear) / (values + s.rho)[None]) @ basis
         change, G = target - s.W, grad(s.W)
         if dense:
             return s.W + (s.rho * change - G) @ s.inverse
-        inner = (change @ basis.T + (G @ basis.T) * inverse_values) / (values + s.rho)[None]
-        return target - inner @ basis
+        inner = ((change - G / s.rho) @ basis.T) / (values + s.rho)[None]
+        return target - G / s.rho - inner @ basis
 
     def iterate(s: State) -> State:
         W = w_step(s)
-        V = s.V + RELAX * (W - s.Z)
+        # Without the barrier XLA recomputes V, fused into each of the prox's passes over it.
+        V = lax.optimization_barrier(s.V + RELAX * (W - s.Z))
         Z, warm = prox_warm(penalty, V, 1 / s.rho, s.warm)
         return s._replace(Z=Z, V=V, W=W, warm=warm)
 

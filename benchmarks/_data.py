@@ -1,0 +1,37 @@
+"""Loading of data sets kept as numpy ``.npz`` archives.
+
+An archive holds ``y`` (a label a row) and ``X``, dense, or its compressed sparse rows as ``data``,
+``indices``, ``indptr`` and ``shape``. The folder is given by ``--data`` or by the environment variable
+SPARSEJAX_DATA.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+
+def folder(argument: str | None) -> Path:
+    """The folder with the archives, or an error that says how to name it."""
+    path = argument or os.environ.get("SPARSEJAX_DATA")
+    if not path or not Path(path).is_dir():
+        raise SystemExit("give the folder with the .npz files: --data DIR, or SPARSEJAX_DATA=DIR")
+    return Path(path)
+
+
+def load(path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """X (n, d) as float64 and the labels as 0..k-1."""
+    with np.load(path / f"{name}.npz") as f:
+        labels = np.unique(f["y"], return_inverse=True)[1]
+        if "X" in f:
+            return f["X"].astype(float), labels
+        data, columns, starts = f["data"], f["indices"].astype(int), f["indptr"]
+        X = np.zeros(tuple(int(s) for s in f["shape"]))
+    X[np.repeat(np.arange(len(X)), np.diff(starts)), columns] = data
+    return X, labels
+
+
+def draw_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
+    """Rows of ``count`` examples a class, drawn without replacement."""
+    rng = np.random.default_rng(seed)
+    return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
