@@ -118,7 +118,8 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
                 f"{name} has {int((~finite).sum())} value(s) that are NaN, infinite or too large for "
                 f"{dtype.name}{at}; all must be finite."
             )
-    return jnp.asarray(x, dtype=dtype)
+    # A copy of what is not already JAX's: on a CPU asarray would share memory with the caller's array.
+    return x.astype(dtype) if isinstance(x, jax.Array) else jnp.array(x, dtype=dtype)
 
 
 def as_strength(name: str, x: Any) -> jax.Array:

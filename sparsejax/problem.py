@@ -42,8 +42,14 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
     penalty: Any
 
     def __init__(self, smooth: Any, penalty: Any):
-        if not callable(smooth):
-            raise TypeError(f"smooth must be callable, W -> (), got {type(smooth).__name__}.")
+        if not callable(smooth) or isinstance(smooth, type):
+            what = f"the class {smooth.__name__}" if isinstance(smooth, type) else type(smooth).__name__
+            raise TypeError(f"smooth must be callable, W -> (), got {what}.")
+        if any(leaf is smooth for leaf in jax.tree.leaves(smooth)):
+            raise TypeError(
+                "smooth is a plain function, which cannot pass through jit: wrap it and its data as "
+                "jax.tree_util.Partial(fun, *data)."
+            )
         missing = [name for name in ("value", "prox") if not callable(getattr(penalty, name, None))]
         if missing or isinstance(penalty, type):
             what = (
@@ -67,6 +73,11 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         if unknown:
             raise TypeError(f"Problem has no {', '.join(sorted(unknown))}; it has smooth and penalty.")
         return Problem(**({"smooth": self.smooth, "penalty": self.penalty} | changes))
+
+
+def _check_problem(name: str, problem: Any) -> None:
+    if not isinstance(problem, Problem):
+        raise TypeError(f"{name}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
 
 
 def _check_shape(problem: Problem, W: jax.Array) -> None:
@@ -158,6 +169,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
       (strength 0).
     """
+    _check_problem("duality_gap", problem)
     W = as_float("W", W, (1, 2), getattr(problem.smooth, "dtype", None))
     _check_shape(problem, W)
     return _duality_gap(problem, W)
@@ -203,6 +215,7 @@ def lambda_max(problem: Problem) -> jax.Array:
       ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
       TypeError: the shape of W is unknown because ``smooth`` is a plain function.
     """
+    _check_problem("lambda_max", problem)
     if not hasattr(problem.penalty, "dual_norm"):
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {type(problem.penalty).__name__}.")
     G = jax.jit(_gradient_at_zero)(problem)
