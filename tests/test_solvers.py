@@ -54,7 +54,7 @@ def assert_same(batch, singles, dtype):
 @every
 @both_dtypes
 def test_jit_and_vmap(solver, loss, penalty, dtype):
-    """jit = eager; vmap over data and strengths, each alone and together = a loop."""
+    """jit = eager; vmap over data and strengths together = a loop."""
     solve = run(solver, dtype)
     problems = [
         problem(loss, penalty, dtype=dtype, seed=s, factor=f) for s, f in ((0, 0.5), (1, 1.0), (2, 2.0))
@@ -66,13 +66,21 @@ def test_jit_and_vmap(solver, loss, penalty, dtype):
         return
     batch = jax.jit(jax.vmap(solve))(stack(problems))
     assert_same(batch, singles, dtype)
+
+
+@pytest.mark.parametrize("solver, loss, penalty", [c for c in ENGINES if c[2] == "ExclusiveL21"])
+def test_vmap_over_one_of_the_two(solver, loss, penalty):
+    """vmap over strengths with the data shared, and over data with the strengths shared = a loop."""
+    solve = run(solver, np.float64)
+    problems = [problem(loss, penalty, seed=s, factor=f) for s, f in ((0, 0.5), (1, 1.0), (2, 2.0))]
     first = problems[0]
     strengths = stack([p.penalty for p in problems])
     over_strengths = jax.vmap(lambda penalty: solve(first.replace(penalty=penalty)))(strengths)
-    assert_same(over_strengths, [solve(first.replace(penalty=p.penalty)) for p in problems], dtype)
+    singles = [solve(first.replace(penalty=p.penalty)) for p in problems]
+    assert_same(over_strengths, singles, np.float64)
     losses = stack([p.smooth for p in problems])
     over_data = jax.vmap(lambda smooth: solve(first.replace(smooth=smooth)))(losses)
-    assert_same(over_data, [solve(first.replace(smooth=p.smooth)) for p in problems], dtype)
+    assert_same(over_data, [solve(first.replace(smooth=p.smooth)) for p in problems], np.float64)
 
 
 @float32_only_ok
@@ -128,7 +136,6 @@ def test_to_the_floor(solver, loss, penalty):
 # ------------------------------------------------------------------ paths
 
 
-@float32_only_ok
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("penalty", PENALTIES)
 @pytest.mark.parametrize("mode", ["warm", "batch"])
