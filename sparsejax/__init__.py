@@ -8,6 +8,7 @@ True
 """
 
 from sparsejax import losses, models, penalties, prox
+from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.paths import path
 from sparsejax.problem import Problem, Solution, duality_gap, lambda_max
 from sparsejax.ranking import FeatureRanking, rank_features
@@ -15,16 +16,20 @@ from sparsejax.solve import ConvergenceError, solve
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
 from sparsejax.solvers._fista import fista
+from sparsejax.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConvergenceError",
+    "CrossValidation",
     "FeatureRanking",
     "Problem",
     "Solution",
+    "Tuning",
     "admm",
     "alm",
+    "cross_validate",
     "duality_gap",
     "fista",
     "lambda_max",
@@ -35,4 +40,5 @@ __all__ = [
     "prox",
     "rank_features",
     "solve",
+    "tune",
 ]

@@ -93,6 +93,18 @@ class _LinearModelLoss(Pytree):
             return jnp.zeros(self.Y.shape[1:], self.dtype)
         return self._best_intercept(self.X @ W)[0]
 
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        """The loss of W with this intercept, (k,) or (), in place of the best: for rows held out of a fit."""
+        H = self.X @ W
+        b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), H.shape[1:])
+        return self._value(H + b[None])
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return self._value(self._predict(W))
+
+    def _value(self, H: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         raise NotImplementedError
 
@@ -103,7 +115,8 @@ class _LinearModelLoss(Pytree):
         X = self.X
         if self.has_intercept:
             X = X - ((w @ X) / _nonzero(jnp.sum(w)))[None]
-        return jnp.sqrt(curvature * self.scale * w)[:, None] * X
+        # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        return lax.optimization_barrier(jnp.sqrt(curvature * self.scale * w)[:, None] * X)
 
 
 class SquaredLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), static=("has_intercept",)):
@@ -139,8 +152,8 @@ class SquaredLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stati
         """True unless weights are by entry."""
         return self.weights is None or self.weights.ndim < self.Y.ndim or self.Y.ndim == 1
 
-    def __call__(self, W: jax.Array) -> jax.Array:
-        R = self._predict(W) - self.Y
+    def _value(self, H: jax.Array) -> jax.Array:
+        R = H - self.Y
         return self.scale * jnp.sum(self._weights() * R * R)
 
     def majorizer(self) -> jax.Array:
@@ -181,7 +194,6 @@ class GramLoss(Pytree, leaves=("G", "B", "constant")):
     G: jax.Array
     B: jax.Array
     constant: jax.Array
-    quadratic = True
 
     def __init__(self, G: jax.Array, B: jax.Array, constant: jax.Array):
         self._set(G=G, B=B, constant=constant)
@@ -255,8 +267,8 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
                     "minimiser: drop it, or use intercept=False."
                 )
 
-    def __call__(self, W: jax.Array) -> jax.Array:
-        values = optax.losses.sigmoid_binary_cross_entropy(self._predict(W), self.Y)
+    def _value(self, H: jax.Array) -> jax.Array:
+        values = optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
         return self.scale * jnp.sum(self._weights() * values)
 
     def majorizer(self) -> jax.Array:

@@ -10,6 +10,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import is_traced
+from sparsejax.implicit import attach
 from sparsejax.problem import Problem, Solution
 from sparsejax.solve import solve
 from sparsejax.solvers import _admm, _loop
@@ -41,18 +42,23 @@ def path(
     Raises:
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode.
     """
+    return batched_path(problem, penalties, *prepare_path("path", problem, penalties, mode, tol, maxiter))
+
+
+def prepare_path(name: str, problem: Problem, penalties: Any, mode: str, tol: Any, maxiter: Any):
+    """Check the arguments of `path`; returns the further ones of `batched_path`."""
     modes = ("auto", "warm", "batch")
     if mode not in modes:
-        raise ValueError(f"path: mode must be one of {modes}, got {mode!r}.")
-    init, tol, maxiter = _loop.prepare("path", problem, None, tol, maxiter, 0)
-    axes = _varied_axes(problem.penalty, penalties)
+        raise ValueError(f"{name}: mode must be one of {modes}, got {mode!r}.")
+    init, tol, maxiter = _loop.prepare(name, problem, None, tol, maxiter, 0)
+    axes = _varied_axes(name, problem.penalty, penalties)
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return _path(problem, penalties, init, tol, maxiter, axes, mode)
+    return init, tol, maxiter, axes, mode
 
 
 @partial(jax.jit, static_argnames=("axes", "mode"))
-def _path(problem, penalties, init, tol, maxiter, axes, mode):
+def batched_path(problem, penalties, init, tol, maxiter, axes, mode):
     leaves, treedef = jax.tree.flatten(penalties)
     varied = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
 
@@ -61,11 +67,15 @@ def _path(problem, penalties, init, tol, maxiter, axes, mode):
         full = [leaf if axis is None else next(values) for leaf, axis in zip(leaves, axes, strict=True)]
         return problem._replace(penalty=jax.tree.unflatten(treedef, full))
 
-    factor = _admm.factorise(problem) if hasattr(problem.smooth, "majorizer") else None
+    fixed = lax.stop_gradient(problem)
+    factor = _admm.factorise(fixed) if hasattr(problem.smooth, "majorizer") else None
 
     def one(values, init, rho):
         if factor is not None:
-            return _admm.solve_factored(at(values), factor, init, rho, tol, maxiter, 0)
+            problem = at(values)
+            args = lax.stop_gradient((problem, init))
+            solution, rho = _admm.solve_factored(args[0], factor, args[1], rho, tol, maxiter, 0)
+            return attach(problem, solution), rho
         return solve(at(values), init, tol=tol, maxiter=maxiter), rho
 
     if mode == "batch":
@@ -79,12 +89,12 @@ def _path(problem, penalties, init, tol, maxiter, axes, mode):
     return lax.scan(step, (init, rho), varied)[1]
 
 
-def _varied_axes(penalty, penalties) -> tuple[int | None, ...]:
+def _varied_axes(caller, penalty, penalties) -> tuple[int | None, ...]:
     """0 for each leaf that has one more axis than in ``penalty``, None for the others."""
     leaves = jax.tree.leaves(penalty)
     if len({jax.tree.structure(penalty), jax.tree.structure(penalties)}) > 1:
         raise TypeError(
-            f"path: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
+            f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
             f"axis on what varies; got {penalties!r}."
         )
     axes: list[int | None] = []
@@ -96,17 +106,19 @@ def _varied_axes(penalty, penalties) -> tuple[int | None, ...]:
         if not is_traced(new) and jnp.issubdtype(new.dtype, jnp.floating):
             values = np.asarray(new)  # jax.vmap of a constructor has checked nothing
             if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise ValueError(f"path: {name} must be finite and >= 0, got {values}.")
+                raise ValueError(f"{caller}: {name} must be finite and >= 0, got {values}.")
         if extra == 1:
             lengths.add(new.shape[0])
         if extra not in (0, 1) or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
-                f"path: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
+                f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
                 f"{jnp.shape(old)}, or have one more leading axis."
             )
         axes.append(0 if extra == 1 else None)
     if not lengths:
-        raise ValueError("path: nothing varies: give at least one strength a leading axis.")
+        raise ValueError(f"{caller}: nothing varies: give at least one strength a leading axis.")
     if len(lengths) > 1 or 0 in lengths:
-        raise ValueError(f"path: leading axes must agree and not be empty, got lengths {sorted(lengths)}.")
+        raise ValueError(
+            f"{caller}: leading axes must agree and not be empty, got lengths {sorted(lengths)}."
+        )
     return tuple(axes)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import Pytree, as_float, is_traced
@@ -75,14 +76,15 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         return Problem(**({"smooth": self.smooth, "penalty": self.penalty} | changes))
 
 
-def _check_problem(name: str, problem: Any) -> None:
+def check_problem(name: str, problem: Any) -> None:
+    """Raise if ``problem`` is not a `Problem`; ``name`` is the function that was called."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{name}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
 
 
-def _check_shape(problem: Problem, W: jax.Array) -> None:
-    shape = getattr(problem.smooth, "params_shape", jnp.shape(W))
-    if jnp.shape(W) != shape:
+def _check_shape(problem: Problem, W: Any) -> None:
+    shape = getattr(problem.smooth, "params_shape", None)
+    if shape is not None and jnp.shape(W) != shape:
         raise ValueError(f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}.")
 
 
@@ -169,7 +171,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
       (strength 0).
     """
-    _check_problem("duality_gap", problem)
+    check_problem("duality_gap", problem)
     W = as_float("W", W, (1, 2), getattr(problem.smooth, "dtype", None))
     _check_shape(problem, W)
     return _duality_gap(problem, W)
@@ -215,7 +217,7 @@ def lambda_max(problem: Problem) -> jax.Array:
       ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
       TypeError: the shape of W is unknown because ``smooth`` is a plain function.
     """
-    _check_problem("lambda_max", problem)
+    check_problem("lambda_max", problem)
     if not hasattr(problem.penalty, "dual_norm"):
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {type(problem.penalty).__name__}.")
     G = jax.jit(_gradient_at_zero)(problem)
@@ -234,6 +236,45 @@ def zeros(problem: Problem) -> jax.Array:
             "of sparsejax.losses."
         )
     return jnp.zeros(problem.smooth.params_shape, problem.smooth.dtype)
+
+
+class _FlatPenalty(Pytree, leaves=("penalty",), static=("restore",)):
+    """A penalty on a pytree as one on the vector of all its entries."""
+
+    penalty: Any
+    restore: Any
+
+    def __init__(self, penalty: Any, restore: Any):
+        self._set(penalty=penalty, restore=restore)
+
+    def value(self, W: jax.Array) -> jax.Array:
+        return self.penalty.value(self.restore(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        return ravel_pytree(self.penalty.prox(self.restore(V), scaling))[0]
+
+    @property
+    def by_prox(self) -> bool:
+        return getattr(self.penalty, "by_prox", False)
+
+    def support(self, W: jax.Array) -> jax.Array:
+        return ravel_pytree(support_of(self.penalty, self.restore(W)))[0]
+
+
+def support_of(penalty: Any, W: Any) -> Any:
+    """The entries in which the penalty is smooth, those that are not 0 if it does not say."""
+    if hasattr(penalty, "support"):
+        return penalty.support(W)
+    return jax.tree.map(lambda w: w != 0, W)
+
+
+def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
+    """The problem in one array, its value, and the way back: as they are if ``params`` is an array."""
+    if jax.tree_util.all_leaves([params]):
+        return problem, params, lambda W: W
+    vector, restore = ravel_pytree(params)
+    smooth = jax.tree_util.Partial(lambda smooth, W: smooth(restore(W)), problem.smooth)
+    return Problem(smooth, _FlatPenalty(problem.penalty, restore)), vector, restore
 
 
 def _gap(problem, W, value, G, scale):

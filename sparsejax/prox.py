@@ -139,7 +139,7 @@ def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def _l2_columns(x, alpha):
-    norm = jnp.sqrt(jnp.sum(x * x, axis=0))
+    norm = jnp.sqrt(_sum_squares(x))
     return x * jnp.where(norm > alpha, 1 - alpha / jnp.where(norm > 0, norm, 1), 0)[None]
 
 
@@ -157,23 +157,34 @@ def _l2_columns_jvp(primals, tangents):
     return z, jnp.where(on, dz, 0)
 
 
-def exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array):
+def exclusive_l21_columns(
+    x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None = None
+):
     """`exclusive_l21` of every column of ``x`` (p, ...), and its thetas (...).
 
     ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta,
     say from the last call of an iterative solver: any value is correct, a near one saves passes.
+    ``passes`` limits the Newton steps, for a solver whose guesses get better as it converges: the error
+    of theta is then of the order of the square of that of the guess, for one pass.
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
-    return _exclusive_l21_columns(x, alpha, beta, lax.stop_gradient(start))
+    if passes is None:
+        return _exclusive_l21_columns(x, alpha, beta, lax.stop_gradient(start))
+    return _with_threshold(x, alpha, beta, start, passes)
 
 
 @jax.custom_jvp
 def _exclusive_l21_columns(x, alpha, beta, start):
+    return _with_threshold(x, alpha, beta, start, None)
+
+
+def _with_threshold(x, alpha, beta, start, passes):
     m = jnp.abs(x)
-    top = _fold(jnp.maximum, m) if m.shape[0] <= _UNROLL else jnp.max(m, axis=0)
+    # As a reduction: XLA computes anything simpler anew for every entry in which it is used.
+    top = jnp.max(m, axis=0)
     below = top[None] - m
-    delta, alive = _threshold(below, top, alpha, beta, start)
+    delta, alive = _threshold(below, top, alpha, beta, start, passes)
     a1, n2, _ = _moments(delta, below)
     norm, a1 = jnp.sqrt(n2), 2 * beta * a1
     theta = top - delta
@@ -187,8 +198,8 @@ def _exclusive_l21_columns(x, alpha, beta, start):
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
-@jax.jit  # called eagerly, a loop in a plain function would be compiled anew every time
-def _threshold(below, top, alpha, beta, start):
+@functools.partial(jax.jit, static_argnames="passes")  # eagerly, a loop would be compiled anew every time
+def _threshold(below, top, alpha, beta, start, passes):
     """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta.
 
     psi(theta) = A (1 - alpha/N) is convex and decreasing where N > alpha, kinks included (A is
@@ -211,7 +222,7 @@ def _threshold(below, top, alpha, beta, start):
         slope = rest + b * (count * (1 - p) + p * a1 * a1 / n2)
         return jnp.where(norm > alpha, delta - value / slope, top), norm > alpha
 
-    alive = jnp.sqrt(_moments(top, below)[1]) > alpha
+    alive = jnp.sqrt(_sum_squares(top[None] - below)) > alpha
     # theta = 2 beta A (1 - alpha/N) <= 2 beta p delta bounds delta from below, away from 0.
     least = top * rest / (rest + b * below.shape[0])
     # theta >= 0 is delta <= top. A guess outside (0, top], or at which N <= alpha, falls back to top.
@@ -219,6 +230,11 @@ def _threshold(below, top, alpha, beta, start):
     guess = jnp.where((guess > 0) & (guess <= top), guess, top)
     first, usable = newton(guess)
     delta = jnp.where(usable, jnp.clip(first, least, top), top)
+    if passes is not None:
+        for _ in range(passes - 1):
+            new, usable = newton(delta)
+            delta = jnp.where(usable, jnp.clip(new, least, top), delta)
+        return delta, alive
 
     def cond(carry):
         _, moving, n = carry
@@ -321,6 +337,11 @@ def _moments(delta, below):
 
 def _fold(operation, rows):
     return functools.reduce(operation, list(rows))
+
+
+def _sum_squares(x):
+    """Of every column; written out for short columns for the same reason."""
+    return _fold(jnp.add, x * x) if x.shape[0] <= _UNROLL else jnp.sum(x * x, axis=0)
 
 
 def safe_norm(x):

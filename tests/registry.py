@@ -42,6 +42,8 @@ PENALTIES = {
     "ExclusiveL21": (penalties.ExclusiveL21, (0.06, 0.02)),
 }
 
+STRUCTURE = {"ByLeaf"}  # made of penalties; see test_interop.py
+
 LOSSES = {
     "SquaredLoss": losses.SquaredLoss,
     "LogisticLoss": losses.LogisticLoss,
@@ -49,7 +51,7 @@ LOSSES = {
 INTERNAL_LOSSES = {"GramLoss"}  # built by SquaredLoss.gram only
 
 SOLVERS = {"admm": sj.admm, "fista": sj.fista, "alm": sj.alm, "solve": sj.solve}
-NOT_SOLVERS = {"duality_gap", "lambda_max", "path", "rank_features"}
+NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "tune"}
 
 
 def fits(solver: str, loss: str, penalty: str) -> bool:

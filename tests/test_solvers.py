@@ -208,13 +208,13 @@ def test_one_compilation_for_fifty_strengths():
     assert len(traces) == count  # the public solvers compile once for all strengths, too
 
     for mode in ("warm", "batch"):
-        before = sj.paths._path._cache_size()
+        before = sj.paths.batched_path._cache_size()
         for low in (0.003, 0.004, 0.005):
             alphas = jnp.asarray(np.geomspace(0.3, low, 50))
             assert bool(
                 sj.path(p, jax.vmap(sj.penalties.ExclusiveL21)(alphas, alphas), mode=mode).converged.all()
             )
-        assert sj.paths._path._cache_size() == before + 1
+        assert sj.paths.batched_path._cache_size() == before + 1
 
 
 # ------------------------------------------------------------------ other promises

@@ -1,6 +1,5 @@
 r"""The engine: two-block ADMM with one factorisation and the exact joint prox."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax.implicit import differentiable
 from sparsejax.penalties import columns, like
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
@@ -33,8 +33,6 @@ class State(NamedTuple):
     V: jax.Array  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
     W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
     rho: jax.Array
-    fixed: jax.Array  # part of the W-step that changes with rho only, see `w_step`
-    inverse: jax.Array  # (M + rho I)^-1 if d <= n, else (0, 0)
     warm: Any  # what the penalty's prox wants back
 
 
@@ -89,7 +87,7 @@ def check_fit(problem: Problem) -> None:
         )
 
 
-@partial(jax.jit, static_argnames="history")
+@differentiable("history")
 def _admm(problem, init, tol, maxiter, history):
     return solve_factored(problem, factorise(problem), init, None, tol, maxiter, history)[0]
 
@@ -116,8 +114,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     smooth, penalty = problem.smooth, problem.penalty
     exact = bool(smooth.quadratic)
     basis, values, left = factor
-    n_values, d = basis.shape
-    dense = n_values == d
+    dense = basis.shape[0] == basis.shape[1]
     quick = problem._replace(smooth=smooth.gram()) if exact and dense else None
     cheap = problem if quick is None else quick
 
@@ -130,44 +127,43 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     if exact:
         linear = -grad(jnp.zeros_like(columns(init))) @ basis.T if dense else columns(smooth.target()) @ left
 
-    def prepare(rho):
-        """What the W-step needs of rho: (fixed, inverse)."""
-        if not dense:
-            return jnp.zeros(()), jnp.zeros((0, 0), basis.dtype)
-        inverse = (basis.T / (values + rho)[None]) @ basis
-        fixed = (linear / (values + rho)[None]) @ basis if exact else jnp.zeros(())
-        return fixed, inverse
-
     def w_step(s: State) -> jax.Array:
         """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), in the rows of W.
 
-        For n < d Woodbury's identity is applied to the change of 2Z - V, so that nothing cancels when
-        rho is small, which in float32 would leave few digits.
+        Two products whatever rho: an explicit inverse needs one, but d / k times that to form it for every
+        new rho, and in a batch each problem would need its own. For n < d Woodbury's identity is applied
+        to the change of 2Z - V, so that nothing cancels when rho is small, which in float32 would
+        leave few digits.
         """
-        target = 2 * s.Z - s.V
+        target, scale = 2 * s.Z - s.V, (values + s.rho)[None]
         if exact and dense:
-            return s.fixed + s.rho * (target @ s.inverse)
+            return ((s.rho * (target @ basis.T) + linear) / scale) @ basis
         if exact:
-            return target - ((target @ basis.T - linear) / (values + s.rho)[None]) @ basis
+            return target - ((target @ basis.T - linear) / scale) @ basis
         change, G = target - s.W, grad(s.W)
         if dense:
-            return s.W + (s.rho * change - G) @ s.inverse
-        inner = ((change - G / s.rho) @ basis.T) / (values + s.rho)[None]
-        return target - G / s.rho - inner @ basis
+            return s.W + (((s.rho * change - G) @ basis.T) / scale) @ basis
+        return target - G / s.rho - (((change - G / s.rho) @ basis.T) / scale) @ basis
 
-    def iterate(s: State) -> State:
+    def prox(Vt, scaling, warm):
+        """The prox on columns, from the last call's by-product where the penalty has one."""
+        if hasattr(penalty, "_prox_warm"):
+            return penalty._prox_warm(Vt, scaling, warm)
+        return columns(penalty.prox(like(Vt, init), scaling)), warm
+
+    def iterate(s: State) -> tuple[State, jax.Array]:
         W = w_step(s)
-        # Without the barrier XLA recomputes V, fused into each of the prox's passes over it.
-        V = lax.optimization_barrier(s.V + RELAX * (W - s.Z))
-        Z, warm = prox_warm(penalty, V, 1 / s.rho, s.warm)
-        return s._replace(Z=Z, V=V, W=W, warm=warm)
+        V = s.V + RELAX * (W - s.Z)
+        Z, warm = prox(V, 1 / s.rho, s.warm)
+        # What is not carried need not be written: with an exact W-step nobody asks for the last W.
+        return s._replace(Z=Z, V=V, W=s.W if exact else W, warm=warm), W
 
     def block(carry, n):
         s, k = carry
-        s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s), s)
-        new = iterate(s)
+        s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s)[0], s)
+        new, W = iterate(s)
         U = new.V - new.Z
-        primal = _norm(new.W - new.Z) / jnp.maximum(_norm(new.Z), tiny)
+        primal = _norm(W - new.Z) / jnp.maximum(_norm(new.Z), tiny)
         dual = _norm(new.Z - s.Z) / jnp.maximum(_norm(U), tiny)
         ratio = BALANCE * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.2, 5.0)
@@ -175,17 +171,14 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         due = (k // CHECK > (k - n) // CHECK) & (2 * k <= maxiter)
         change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
         rho = jnp.where(change, new.rho * change_by, new.rho)
-        fixed, inverse = new.fixed, new.inverse
-        if dense:
-            fixed, inverse = lax.cond(change, lambda: prepare(rho), lambda: (fixed, inverse))
         V = jnp.where(change, new.Z + U / change_by, new.V)
-        return new._replace(V=V, rho=rho, fixed=fixed, inverse=inverse), k
+        return new._replace(V=V, rho=rho), k
 
     tiny = jnp.finfo(init.dtype).tiny * 1e4
     rho = first_rho(factor, init) if rho is None else rho
     Zt = columns(init)
-    fixed, inverse = prepare(rho)
-    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, fixed, inverse, prox_start(penalty, Zt))
+    warm = penalty._prox_start(Zt) if hasattr(penalty, "_prox_start") else ()
+    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, warm)
     largest = values[-1]
     solution, last = _loop.run(
         problem,
@@ -201,22 +194,6 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         quick=quick,
     )
     return solution, last[0].rho
-
-
-def prox_start(penalty, Zt):
-    """The first value of what a warm-started prox hands from call to call."""
-    start = getattr(penalty, "_prox_start", None)
-    return () if start is None else start(Zt)
-
-
-def prox_warm(penalty, Vt, scaling, warm):
-    """The prox on columns, from the last call's by-product where the penalty has one."""
-    if hasattr(penalty, "_prox_warm"):
-        return penalty._prox_warm(Vt, scaling, warm)
-    if hasattr(penalty, "_prox"):
-        return penalty._prox(Vt, scaling), ()
-    W = like(Vt, Vt[0]) if Vt.shape[0] == 1 else Vt.T
-    return columns(penalty.prox(W, scaling)), ()
 
 
 def _norm(x):

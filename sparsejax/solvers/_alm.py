@@ -1,6 +1,5 @@
 """Algorithm 2 of Ming & Ding (IJCAI 2019), as printed; the default is the engine instead."""
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax.implicit import differentiable
 from sparsejax.losses import SquaredLoss
 from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, columns, like
 from sparsejax.problem import Problem, Solution
@@ -81,12 +81,13 @@ def alm(
     return _alm(problem, init, tol, maxiter, history)
 
 
-@partial(jax.jit, static_argnames="history")
+@differentiable("history")
 def _alm(problem, init, tol, maxiter, history):
     smooth, penalty = problem.smooth, problem.penalty
     scale = smooth.scale
     # At scale 1, with the weights and the centring of an intercept in X and Y.
-    X = smooth.majorizer() / jnp.sqrt(2 * scale)
+    A = smooth.majorizer()
+    X = A / jnp.sqrt(2 * scale)
     Yt = columns(smooth.target()) / jnp.sqrt(2 * scale)
     zero = jnp.zeros((), X.dtype)
     alpha = getattr(penalty, "alpha", zero).astype(X.dtype) / scale
@@ -112,22 +113,18 @@ def _alm(problem, init, tol, maxiter, history):
         done &= jnp.max(jnp.abs(Z - W)) <= EPS_SPLIT
         return State(W, Z, multiplier, R, RHO * s.nu, objective, done)
 
-    def block(s, n):
-        # Once the rule holds nothing moves any more: the loop sees no progress and ends as stalled.
-        return lax.fori_loop(0, n, lambda _, s: lax.cond(s.done, lambda s: s, iterate, s), s)
-
     Wt = columns(init)
     R = Yt - Wt @ X.T
     objective = jnp.sum(R * R) + penalty.value(init) / scale
     size = jnp.sqrt(jnp.sum(X * X))
     nu = 1 / jnp.where(size > 0, size, 1)
     state = State(Wt, Wt, jnp.zeros_like(Wt), R, nu, objective, jnp.zeros((), bool))
-    largest = _loop.smoothness(smooth.majorizer())
+    largest = _loop.smoothness(A)
     solution, _ = _loop.run(
         problem,
         init,
         state,
-        block,
+        lambda s, n: lax.fori_loop(0, n, lambda _, s: iterate(s), s),
         lambda s: like(s.W, init),
         step=lambda _: 1 / jnp.where(largest > 0, largest, 1),
         tol=tol,

@@ -1,7 +1,6 @@
 """Accelerated proximal gradient with restart, for any smooth loss."""
 
-from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import as_float, is_traced
-from sparsejax.problem import Problem, Solution
+from sparsejax.implicit import differentiable
+from sparsejax.problem import Problem, Solution, flattened
 from sparsejax.solvers import _loop
 
 CHECK = 10
@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 def fista(
     problem: Problem,
-    init: ArrayLike | None = None,
+    init: Any = None,
     *,
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
@@ -63,14 +63,15 @@ def fista(
     """
     init, tol, maxiter = _loop.prepare("fista", problem, init, tol, maxiter, history)
     if stepsize is not None:
-        stepsize = as_float("stepsize", stepsize, (0,), init.dtype)
+        stepsize = as_float("stepsize", stepsize, (0,), jax.tree.leaves(init)[0].dtype)
         if not is_traced(stepsize) and not np.asarray(stepsize) > 0:
             raise ValueError(f"fista: stepsize must be > 0, got {np.asarray(stepsize):g}.")
     return _fista(problem, init, tol, maxiter, history, stepsize)
 
 
-@partial(jax.jit, static_argnames="history")
+@differentiable("history")
 def _fista(problem, init, tol, maxiter, history, stepsize):
+    problem, init, restore = flattened(problem, init)
     smooth, penalty = problem.smooth, problem.penalty
     backtrack = stepsize is None and not hasattr(smooth, "majorizer")
     if stepsize is not None:
@@ -127,7 +128,7 @@ def _fista(problem, init, tol, maxiter, history, stepsize):
         check_every=CHECK,
         history=history,
     )
-    return solution
+    return solution._replace(params=restore(solution.params))
 
 
 def _first_step(smooth, init):

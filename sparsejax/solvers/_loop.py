@@ -25,6 +25,7 @@ from sparsejax.problem import (
     Problem,
     Solution,
     certify,
+    check_problem,
     scale_of,
     zeros,
 )
@@ -157,25 +158,27 @@ def run(
 def prepare(
     name: str,
     problem: Problem,
-    init: ArrayLike | None,
+    init: Any,
     tol: ArrayLike | None,
     maxiter: ArrayLike,
     history: int,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+) -> tuple[Any, jax.Array, jax.Array]:
     """Check a solver's arguments before anything is traced; returns init, tol, maxiter as arrays."""
-    if not isinstance(problem, Problem):
-        raise TypeError(f"{name}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
+    check_problem(name, problem)
     if init is None:
         init = zeros(problem)
-    else:
-        dtype = getattr(problem.smooth, "dtype", None)
-        init = as_float("init", init, (1, 2), dtype)
-        shape = getattr(problem.smooth, "params_shape", init.shape)
+    elif hasattr(problem.smooth, "params_shape"):
+        init = as_float("init", init, (1, 2), problem.smooth.dtype)
+        shape = problem.smooth.params_shape
         if init.shape != shape:
             raise ValueError(f"{name}: init has shape {init.shape}; the parameters have shape {shape}.")
+    else:
+        init = _as_params(name, init)
+        _check_function(name, problem, init)
+    dtype = jax.tree.leaves(init)[0].dtype
     if tol is None:
-        tol = 1e-6 if init.dtype == jnp.float64 else 1e-4
-    tol = as_float("tol", tol, (0,), init.dtype)
+        tol = 1e-6 if dtype == jnp.float64 else 1e-4
+    tol = as_float("tol", tol, (0,), dtype)
     if not is_traced(tol) and np.asarray(tol) < 0:
         raise ValueError(f"{name}: tol must be >= 0, got {np.asarray(tol):g}.")
     if not is_traced(maxiter):
@@ -186,6 +189,51 @@ def prepare(
     if isinstance(history, bool) or not isinstance(history, int) or history < 0:
         raise ValueError(f"{name}: history must be an integer >= 0, got {history!r}.")
     return init, tol, jnp.asarray(maxiter, jnp.int32)
+
+
+def _as_params(name: str, init: Any) -> Any:
+    """``init`` for a plain function: an array of any rank, or a pytree of arrays of one dtype."""
+    if not jax.tree.leaves(init):
+        raise ValueError(f"{name}: init has no arrays; it must be an array or a pytree of arrays.")
+    init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
+    dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
+    if len(dtypes) > 1:
+        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}; give them one.")
+    return init
+
+
+def _check_function(name: str, problem: Problem, init: Any) -> None:
+    """Raise if a plain ``smooth`` is no differentiable scalar function of W, or the prox changes its form."""
+    try:
+        value = jax.eval_shape(_evaluate, problem.smooth, init)
+        shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
+        if shapes != [()] or not jnp.issubdtype(value.dtype, jnp.floating):
+            raise TypeError(f"it returns {value}, not one real number")
+        jax.eval_shape(_gradient, problem.smooth, init)
+    except Exception as error:
+        raise TypeError(
+            f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
+        ) from error
+    form = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)
+    after = jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype),
+        jax.eval_shape(_prox, problem.penalty, init),
+    )
+    if form != after:
+        raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
+
+
+# By name, so that jax recognises what it has traced before.
+def _evaluate(smooth, W):
+    return smooth(W)
+
+
+def _gradient(smooth, W):
+    return jax.grad(smooth)(W)
+
+
+def _prox(penalty, W):
+    return penalty.prox(W, jnp.ones((), jax.tree.leaves(W)[0].dtype))
 
 
 def smoothness(A: jax.Array) -> jax.Array:

@@ -1,12 +1,12 @@
 """Newton's method on the support of W: the last digits, for which first-order steps take long."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.problem import Certificate, Problem, Scale, certify
+from sparsejax.problem import Certificate, Problem, Scale, certify, support_of
 
 ROUNDS = 5
 INNER = 1000  # conjugate gradient steps at most, in each
@@ -34,8 +34,9 @@ def newton_on_support(
     the residual falls and the gap does not rise beyond rounding; the first that is not ends the
     method. Nothing happens where ``active`` is False.
     """
-    penalty: Any = problem.penalty
-    support = penalty.support(W) if hasattr(penalty, "support") else W != 0
+    if getattr(problem.penalty, "by_prox", False):  # not known where it is smooth
+        return W, start
+    support = support_of(problem.penalty, W)
     mask = support.astype(W.dtype)
     eps = float(jnp.finfo(W.dtype).eps)
 

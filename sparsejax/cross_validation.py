@@ -1,0 +1,163 @@
+"""Choosing strengths on a grid, by cross-validation."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, is_traced
+from sparsejax.paths import batched_path, prepare_path
+from sparsejax.problem import Problem
+
+
+class CrossValidation(
+    Pytree,
+    leaves=("penalties", "fold_loss", "num_nonzero", "gap", "converged", "index", "index_1se"),
+):
+    """What was tried, m candidates on K folds, and the choices.
+
+    Attributes:
+      penalties: the candidates, every leaf with a leading axis of length m.
+      fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
+      num_nonzero: (K, m), nonzero weights of each solution.
+      gap, converged: (K, m), the certificates.
+      index: the candidate of least mean loss.
+      index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
+        loss is within one standard error of the least; of equally sparse ones the better.
+    """
+
+    penalties: Any
+    fold_loss: jax.Array
+    num_nonzero: jax.Array
+    gap: jax.Array
+    converged: jax.Array
+    index: jax.Array
+    index_1se: jax.Array
+
+    def __init__(self, penalties, fold_loss, num_nonzero, gap, converged):
+        mean = jnp.mean(fold_loss, axis=0)
+        # A candidate without a finite loss is never chosen.
+        mean = jnp.where(jnp.isfinite(mean), mean, jnp.inf)
+        index = jnp.argmin(mean)
+        self._set(
+            penalties=penalties, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap, converged=converged,
+            index=index,
+        )  # fmt: skip
+        near = mean <= mean[index] + self.standard_error[index]
+        size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
+        least = jnp.min(jnp.where(near, size, jnp.inf))
+        self._set(index_1se=jnp.argmin(jnp.where(near & (size == least), mean, jnp.inf)))
+
+    @property
+    def loss(self) -> jax.Array:
+        """(m,), the mean over folds."""
+        return jnp.mean(self.fold_loss, axis=0)
+
+    @property
+    def standard_error(self) -> jax.Array:
+        """(m,), of that mean."""
+        folds = self.fold_loss.shape[0]
+        return jnp.std(self.fold_loss, axis=0, ddof=1) / folds**0.5
+
+    @property
+    def best(self) -> Any:
+        """The penalty of least mean loss."""
+        return jax.tree.map(lambda leaf: leaf[self.index], self.penalties)
+
+    @property
+    def best_1se(self) -> Any:
+        """The sparsest penalty within one standard error of it."""
+        return jax.tree.map(lambda leaf: leaf[self.index_1se], self.penalties)
+
+
+def cross_validate(
+    problem: Problem,
+    penalties: Any,
+    *,
+    folds: int | ArrayLike = 5,
+    mode: str = "auto",
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+) -> CrossValidation:
+    """The held-out loss of every candidate penalty on every fold, in one compiled call.
+
+    A fold is a mask in the weights of the loss, so all folds have one shape and are solved by `jax.vmap`.
+    The weights that remain are scaled up to their old sum: a strength means on a fold what it means on
+    the whole set. The rows left out are judged by the same loss, likewise scaled, with the
+    intercept of the fit.
+
+    Args:
+      problem: its loss must have weights (`SquaredLoss`, `LogisticLoss`); its strengths are not used.
+      penalties: the candidates, as for `sparsejax.path`.
+      folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
+        0..K-1, shape (n,), the fold of each row.
+      mode, tol, maxiter: as `sparsejax.path`, for each fold.
+
+    Returns:
+      `CrossValidation`.
+
+    Raises:
+      TypeError, ValueError: a loss without weights, folds that are not as above, and as `sparsejax.path`.
+    """
+    arguments = prepare_path("cross_validate", problem, penalties, mode, tol, maxiter)
+    smooth = problem.smooth
+    if not hasattr(smooth, "weights"):
+        raise TypeError(
+            "cross_validate needs a loss with weights (SquaredLoss, LogisticLoss), got "
+            f"{type(smooth).__name__}."
+        )
+    fold_of, count = _folds(folds, smooth.X.shape[0])
+    return _cross_validate(problem, penalties, fold_of, count, *arguments)
+
+
+@partial(jax.jit, static_argnames=("count", "axes", "mode"))
+def _cross_validate(problem, penalties, fold_of, count, init, tol, maxiter, axes, mode):
+    smooth = problem.smooth
+    total = smooth.weights
+    if total is None:
+        total = jnp.ones(smooth.X.shape[0], smooth.dtype)
+
+    def keep(mask):
+        mask = mask.reshape(mask.shape + (1,) * (total.ndim - 1))
+        weights = total * mask
+        kept = jnp.sum(weights)
+        return smooth._replace(weights=weights * (jnp.sum(total) / jnp.where(kept > 0, kept, 1)))
+
+    def one(fold):
+        out = (fold_of == fold).astype(smooth.dtype)
+        train, test = keep(1 - out), keep(out)
+        solution = batched_path(problem._replace(smooth=train), penalties, init, tol, maxiter, axes, mode)
+        loss = jax.vmap(lambda W: test.evaluate(W, train.intercept(W)))(solution.params)
+        nonzero = jax.vmap(jnp.count_nonzero)(solution.params)
+        return loss, nonzero, solution.gap, solution.converged
+
+    results = jax.vmap(one)(jnp.arange(count))
+    length = results[0].shape[1]
+    leaves, treedef = jax.tree.flatten(penalties)
+    full = [
+        jnp.broadcast_to(leaf, (length, *leaf.shape)) if axis is None else jnp.asarray(leaf)
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ]
+    return CrossValidation(jax.tree.unflatten(treedef, full), *results)
+
+
+def _folds(folds, n):
+    """The fold of every row, and their number, checked."""
+    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
+        if not 2 <= folds <= n:
+            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {folds}.")
+        return jnp.arange(n) % int(folds), int(folds)
+    if is_traced(folds):
+        raise TypeError("folds must be known outside jit: their number is a shape.")
+    labels = np.asarray(folds)
+    if labels.shape != (n,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"folds must be an integer, or one integer a row, ({n},); got {labels.dtype} {labels.shape}."
+        )
+    count = int(labels.max()) + 1
+    if count < 2 or not np.array_equal(np.unique(labels), np.arange(count)):
+        raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
+    return jnp.asarray(labels), count

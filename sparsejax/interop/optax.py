@@ -1,0 +1,69 @@
+"""Exact zeros in anything that optax trains."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.typing import ArrayLike
+
+
+class ProximalState(NamedTuple):
+    inner: Any  # the optimiser's
+    step: jax.Array  # () int32, steps made
+
+
+def proximal(
+    optimizer: optax.GradientTransformation,
+    penalty: Any,
+    step_size: ArrayLike | Callable[[jax.Array], jax.Array],
+) -> optax.GradientTransformationExtraArgs:
+    r"""``optimizer``, followed at every step by the prox of ``penalty``.
+
+    .. math:: p_{t+1} = \operatorname{prox}_{\eta_t g}(p_t + u_t),
+
+    u the optimiser's update, so that training minimises loss + g and weights become *exactly* zero. With
+    ``optax.sgd(eta)`` and the same ``step_size`` this is the proximal gradient method. Adaptive methods
+    (adam) change the metric of the gradient step, which the prox does not follow: with their learning
+    rate as ``step_size`` they work in practice, but their stationary points are not exactly those of
+    loss + g.
+
+    Args:
+      optimizer: any optax optimiser that ends in an update of the parameters.
+      penalty: on the whole parameters; for chosen leaves `sparsejax.penalties.ByLeaf`. The rows of a matrix
+        are its first axis: for a layer ``x @ kernel``, the inputs.
+      step_size: eta, the learning rate of the optimiser, > 0, or the same schedule.
+
+    Returns:
+      A gradient transformation; its ``update`` needs ``params``.
+
+    Raises:
+      TypeError, ValueError: a penalty without prox, a step size that is not > 0.
+    """
+    if not isinstance(optimizer, optax.GradientTransformation):
+        raise TypeError(f"proximal: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")
+    if not callable(getattr(penalty, "prox", None)) or isinstance(penalty, type):
+        raise TypeError(f"proximal: penalty must have prox(V, scaling), got {penalty!r}.")
+    if not callable(step_size) and not isinstance(step_size, jax.core.Tracer):
+        value = np.asarray(step_size)
+        if value.ndim or value.dtype.kind not in "fiu" or not 0 < value < np.inf:
+            raise ValueError(f"proximal: step_size must be > 0 and finite, or a schedule, got {step_size!r}.")
+    inner = optax.with_extra_args_support(optimizer)
+
+    def init(params):
+        return ProximalState(inner.init(params), jnp.zeros((), jnp.int32))
+
+    def update(updates, state, params=None, **extra):
+        if params is None:
+            raise ValueError("proximal: update needs params: optimizer.update(grads, state, params).")
+        updates, inner_state = inner.update(updates, state.inner, params, **extra)
+        eta = step_size(state.step) if callable(step_size) else step_size
+        eta = jnp.asarray(eta, jax.tree.leaves(params)[0].dtype)
+        new = penalty.prox(jax.tree.map(lambda p, u: p + u, params, updates), eta)
+        # p + (0 - p) is exactly 0, so zeros survive optax.apply_updates.
+        change = jax.tree.map(lambda n, p: n - p, new, params)
+        return change, ProximalState(inner_state, state.step + 1)
+
+    return optax.GradientTransformationExtraArgs(init, update)

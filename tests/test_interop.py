@@ -1,0 +1,280 @@
+"""jaxopt's programs on our solvers, beside jaxopt; proxes after optax's optimisers; penalties by leaf."""
+
+import re
+import warnings
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.tree_util import Partial
+
+import sparsejax as sj
+from sparsejax.interop import jaxopt as sjo
+from sparsejax.interop import optax as sjx
+
+GUIDE = Path(__file__).parents[1] / "docs" / "migrating-from-jaxopt.md"
+
+
+@pytest.fixture
+def jaxopt():
+    """The real one; it warns when imported, and mixes types and ranks."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import jaxopt
+
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            yield jaxopt
+
+
+@pytest.fixture
+def regression():
+    rng = np.random.default_rng(0)
+    X = jnp.asarray(rng.standard_normal((40, 6)))
+    Y = X[:, :2] @ jnp.array([[1.0, -1.0], [0.5, 2.0]]) + 0.1 * jnp.asarray(rng.standard_normal((40, 2)))
+    return X, Y
+
+
+SECTIONS = re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", GUIDE.read_text(), re.S | re.M)
+
+
+def test_the_guide_has_its_sections():
+    assert len(SECTIONS) == 5
+
+
+@pytest.mark.parametrize("title, text", SECTIONS, ids=[s[0] for s in SECTIONS])
+def test_guide(title, text, jaxopt, regression):
+    """Before and after of every section give the same numbers."""
+    X, Y = regression
+    names = {"jax": jax, "jnp": jnp, "X": X, "Y": Y, "y": Y[:, 0], "jaxopt": jaxopt, "sj": sj, "sjo": sjo}
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        exec(block, names)
+    np.testing.assert_allclose(names["after"], names["before"], atol=2e-4)
+    assert np.abs(np.asarray(names["before"])).max() > 1e-3
+
+
+# ------------------------------------------------- ten programs in jaxopt's style, the library exchanged
+
+
+def least_squares(w, data):
+    X, y = data
+    return jnp.mean((X @ w - y) ** 2) / 2
+
+
+def logistic(w, l2, data):
+    X, y = data
+    h = X @ w
+    return jnp.mean(jnp.logaddexp(0.0, h) - (y > 0) * h) + l2 * jnp.sum(w * w) / 2
+
+
+def with_bias(params, data):
+    X, y = data
+    return jnp.mean((X @ params["w"] + params["b"] - y) ** 2) / 2
+
+
+def kernel_dual(a, K, y):
+    return jnp.sum(a * (K @ a)) / 2 - jnp.sum(a * y)
+
+
+def nmf(H, W, data):
+    return jnp.mean((W @ H - data) ** 2)
+
+
+def huber(w, data, delta=0.5):
+    X, y = data
+    return jnp.mean(optax.losses.huber_loss(X @ w, y, delta=delta))
+
+
+def has_aux(w, data):
+    value = least_squares(w, data)
+    return value, {"loss": value}
+
+
+def programs(lib, jaxopt, X, Y):
+    """name -> the answer; ``lib`` is jaxopt or the wrapper, and nothing else differs."""
+    y, zero = Y[:, 0], jnp.zeros(6)
+    options = {"tol": 1e-8, "maxiter": 10_000}
+    prox, projection = jaxopt.prox, jaxopt.projection
+    run = lambda solver, *args, **kwargs: solver.run(*args, **kwargs).params
+    prox_tree = lambda p, s, scaling=1.0: {"w": prox.prox_lasso(p["w"], s, scaling), "b": p["b"]}
+    gradient = jax.grad(
+        lambda s: jnp.sum(
+            run(lib.ProximalGradient(least_squares, prox.prox_lasso, **options), zero, s, (X, y)) ** 2
+        )
+    )
+    return {
+        "lasso": run(lib.ProximalGradient(least_squares, prox.prox_lasso, **options), zero, 0.1, (X, y)),
+        "elastic net, logistic": run(
+            lib.ProximalGradient(logistic, prox.prox_elastic_net, **options), zero, (0.02, 0.5), 0.1, data=(X, y)
+        ),
+        "pytree with a bias": run(
+            lib.ProximalGradient(with_bias, prox_tree, **options), {"w": zero, "b": jnp.zeros(())}, 0.1, (X, y)
+        ),
+        "group lasso, vmapped": run(
+            lib.ProximalGradient(least_squares, jax.vmap(prox.prox_group_lasso, in_axes=(0, None, None)), **options),
+            jnp.zeros((6, 2)), 0.05, (X, Y),
+        ),
+        "nonnegative": run(lib.ProjectedGradient(least_squares, projection.projection_non_negative, **options), zero, None, (X, y)),
+        "box, svm dual": run(lib.ProjectedGradient(kernel_dual, projection.projection_box, **options), jnp.zeros(40), (-0.2, 0.2), X @ X.T + jnp.eye(40), y),
+        "l1 ball": run(lib.ProjectedGradient(huber, projection.projection_l1_ball, **options), zero, 0.7, (X, y)),
+        "nmf, one factor": run(
+            lib.ProximalGradient(nmf, prox.prox_non_negative_lasso, **options), jnp.ones((3, 5)), 0.01, jnp.abs(X[:, :3]), jnp.abs(X[:, 1:])
+        ),
+        "has_aux": run(lib.ProximalGradient(has_aux, prox.prox_lasso, has_aux=True, **options), zero, 0.1, (X, y)),
+        "derivative of run": gradient(0.1),
+    }  # fmt: skip
+
+
+def test_ten_programs(jaxopt, regression):
+    X, Y = regression
+    ours, theirs = (programs(lib, jaxopt, X, Y) for lib in (sjo, jaxopt))
+    assert len(ours) == 10
+    for name in ours:
+        chex_equal = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), ours[name], theirs[name])
+        assert max(jax.tree.leaves(chex_equal)) < 1e-5, name
+
+
+def test_there_and_back(jaxopt, regression):
+    X, Y = regression
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.ExclusiveL21(0.05, 0.02))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theirs = sjo.to_jaxopt(problem, tol=1e-8, maxiter=5000)
+    params = theirs.run(jnp.zeros((6, 2)), problem.penalty).params
+    np.testing.assert_allclose(params, sj.solve(problem, tol=1e-12).params, atol=1e-6)
+    prox = sjo.prox(sj.penalties.ExclusiveL21)
+    again = jaxopt.ProximalGradient(lambda W: problem.smooth(W), prox, tol=1e-8, maxiter=5000)
+    np.testing.assert_allclose(again.run(jnp.zeros((6, 2)), (0.05, 0.02)).params, params, atol=1e-6)
+
+
+def test_bad_input_of_the_wrappers():
+    with pytest.raises(TypeError, match="fun must be callable"):
+        sjo.ProximalGradient(3)
+    with pytest.raises(TypeError, match="class of"):
+        sjo.prox(sj.penalties.L1(0.1))
+    with pytest.raises(TypeError, match="value must be callable"):
+        sjo.FromProx(lambda x, h, s: x, value=1)
+
+
+# ------------------------------------------------------------------ parameters that are pytrees
+
+
+def test_pytree_parameters(regression):
+    """An unpenalised bias as a leaf of its own is the intercept of the loss."""
+    X, Y = regression
+    y = Y[:, 0]
+    penalty = sj.penalties.ByLeaf({"w": sj.penalties.L1(0.1), "b": None})
+    start = {"w": jnp.zeros(6), "b": jnp.zeros(())}
+    problem = sj.Problem(Partial(with_bias, data=(X, y)), penalty)
+    solution = sj.fista(problem, start, tol=1e-11, history=3)
+    loss = sj.losses.SquaredLoss(X, y, intercept=True)
+    reference = sj.solve(sj.Problem(loss, sj.penalties.L1(0.1)), tol=1e-13)
+    np.testing.assert_allclose(solution.params["w"], reference.params, atol=1e-8)
+    np.testing.assert_allclose(solution.params["b"], loss.intercept(reference.params), atol=1e-8)
+    assert bool((solution.params["w"] == 0).any()) and bool(jnp.isfinite(solution.history.objective).all())
+    assert bool(jnp.isnan(solution.gap)) and bool(solution.converged)
+
+    def size(s):
+        p = sj.penalties.ByLeaf({"w": sj.penalties.L1(s), "b": None})
+        found = sj.fista(problem.replace(penalty=p), start, tol=1e-12).params
+        return jnp.sum(found["w"]) + found["b"]
+
+    np.testing.assert_allclose(jax.grad(size)(0.1), (size(0.1 + 1e-5) - size(0.1 - 1e-5)) / 2e-5, rtol=1e-5)
+    batch = jax.jit(jax.vmap(size))(jnp.array([0.1, 0.2]))
+    np.testing.assert_allclose(batch, [size(0.1), size(0.2)], rtol=1e-8)
+    again = sj.fista(problem, solution.params, tol=1e-6)
+    assert int(again.num_iters) == 0
+
+
+@pytest.mark.parametrize(
+    "smooth, init, match",
+    [
+        (lambda w: w, jnp.zeros(3), "differentiable function"),
+        (lambda w: jnp.sum(w > 0), jnp.zeros(3), "differentiable function"),
+        (lambda w: float(np.sum(np.asarray(w))), jnp.zeros(3), "differentiable function"),
+        (lambda w: jnp.sum(w["b"]), {"a": jnp.zeros(3)}, "differentiable function"),
+        (lambda w: jnp.sum(w), {}, "no arrays"),
+        (lambda w: jnp.sum(w[0]), [jnp.zeros(2), jnp.zeros(2, jnp.float32)], "float32, float64"),
+    ],
+)
+def test_bad_functions_are_named_before_tracing(smooth, init, match):
+    problem = sj.Problem(Partial(smooth), sj.penalties.ByLeaf(None))
+    with pytest.raises((TypeError, ValueError), match=match):
+        sj.fista(problem, init)
+
+
+def test_by_leaf_refuses_what_is_no_penalty():
+    with pytest.raises(TypeError, match="penalties and None"):
+        sj.penalties.ByLeaf({"w": 0.1})
+
+
+# ------------------------------------------------------------------ after an optax optimiser
+
+
+@pytest.mark.parametrize("schedule", [False, True])
+def test_sgd_with_a_prox_is_proximal_gradient(schedule, regression):
+    X, Y = regression
+    penalty = sj.penalties.L21(0.05)
+    loss = sj.losses.SquaredLoss(X, Y)
+    rate = optax.constant_schedule(0.3) if schedule else 0.3
+    optimizer = sjx.proximal(optax.sgd(rate), penalty, rate)
+
+    @jax.jit
+    def step(carry, _):
+        W, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(W), state, W)
+        return (optax.apply_updates(W, updates), state), None
+
+    start = jnp.ones((6, 2))
+    (W, state), _ = jax.lax.scan(step, (start, optimizer.init(start)), length=2000)
+    reference = sj.solve(sj.Problem(loss, penalty), tol=1e-13).params
+    np.testing.assert_allclose(W, reference, atol=1e-9)
+    assert int(state.step) == 2000
+    np.testing.assert_array_equal(W == 0, reference == 0)
+    assert bool((W == 0).any())
+
+
+def test_chosen_leaves_of_a_network(regression):
+    X, Y = regression
+    noise = jnp.asarray(np.random.default_rng(1).standard_normal((40, 6)))
+    Z = jnp.concatenate([X, noise], axis=1)
+    key = jax.random.split(jax.random.PRNGKey(0))
+    params = {
+        "first": {"kernel": 0.3 * jax.random.normal(key[0], (12, 8)), "bias": jnp.zeros(8)},
+        "last": {"kernel": 0.3 * jax.random.normal(key[1], (8, 2))},
+    }
+    penalty = sj.penalties.ByLeaf({"first": {"kernel": sj.penalties.L21(0.25), "bias": None}, "last": None})
+    optimizer = sjx.proximal(optax.sgd(0.1, momentum=0.5), penalty, 0.1)
+
+    def loss(p):
+        hidden = jnp.tanh(Z @ p["first"]["kernel"] + p["first"]["bias"][None])
+        return jnp.mean((hidden @ p["last"]["kernel"] - Y) ** 2)
+
+    @jax.jit
+    def step(carry, _):
+        p, state = carry
+        updates, state = optimizer.update(jax.grad(loss)(p), state, p)
+        return (optax.apply_updates(p, updates), state), None
+
+    (trained, _), _ = jax.lax.scan(step, (params, optimizer.init(params)), length=3000)
+    rows = np.asarray((trained["first"]["kernel"] != 0).any(axis=1))
+    assert rows[:2].all() and not rows[2:].all() and not rows[6:].any()  # exact zeros: no noise is used
+    assert float(loss(trained)) < 0.3 * float(loss(params))
+    assert bool((trained["last"]["kernel"] != 0).all())
+
+
+def test_bad_input_of_proximal():
+    with pytest.raises(TypeError, match="GradientTransformation"):
+        sjx.proximal(0.1, sj.penalties.L1(0.1), 0.1)
+    with pytest.raises(TypeError, match="prox"):
+        sjx.proximal(optax.sgd(0.1), 0.1, 0.1)
+    for bad in (0.0, -1.0, np.nan, "a"):
+        with pytest.raises(ValueError, match="step_size"):
+            sjx.proximal(optax.sgd(0.1), sj.penalties.L1(0.1), bad)
+    optimizer = sjx.proximal(optax.sgd(0.1), sj.penalties.L1(0.1), 0.1)
+    with pytest.raises(ValueError, match="needs params"):
+        optimizer.update(jnp.zeros(3), optimizer.init(jnp.zeros(3)))

@@ -1,0 +1,170 @@
+"""Cross-validation against a loop of separate fits, and tuning against a grid."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from registry import LOSSES, data
+
+import sparsejax as sj
+
+SETS = {"SquaredLoss": 0.5, "LogisticLoss": 0.1}
+
+
+def small(loss, n=30, seed=0, **kwargs):
+    X, Y = data(loss, n=n, d=6, seed=seed)
+    return LOSSES[loss](X, Y, **kwargs)
+
+
+@pytest.mark.parametrize("mode", ["warm", "batch"])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_cross_validation_is_a_loop_of_fits(loss, mode):
+    """Fits on the rows kept, at their own default scale, judged on the others with the fitted intercept."""
+    smooth = small(loss, intercept=True)
+    alphas = SETS[loss] * np.geomspace(1, 0.01, 4)
+    labels = np.random.default_rng(0).integers(0, 3, 30)
+    problem = sj.Problem(smooth, sj.penalties.ExclusiveL21(1.0, 0.01))
+    penalties = jax.vmap(lambda a: sj.penalties.ExclusiveL21(a, 0.01))(jnp.asarray(alphas))
+    cv = sj.cross_validate(problem, penalties, folds=labels, mode=mode, tol=1e-11)
+    X, Y = np.asarray(smooth.X), np.asarray(smooth.Y)
+    expected = np.empty((3, 4))
+    for fold in range(3):
+        out = labels == fold
+        train = LOSSES[loss](X[~out], Y[~out], intercept=True)
+        test = LOSSES[loss](X[out], Y[out])
+        for i, alpha in enumerate(alphas):
+            W = sj.solve(sj.Problem(train, sj.penalties.ExclusiveL21(alpha, 0.01)), tol=1e-11).params
+            expected[fold, i] = test.evaluate(W, train.intercept(W))
+            assert int(cv.num_nonzero[fold, i]) == int((W != 0).sum())
+    np.testing.assert_allclose(cv.fold_loss, expected, rtol=1e-6)
+    np.testing.assert_allclose(cv.loss, expected.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(cv.standard_error, expected.std(0, ddof=1) / np.sqrt(3), rtol=1e-5)
+    assert bool(cv.converged.all()) and cv.gap.shape == (3, 4)
+    assert int(cv.index) == expected.mean(0).argmin()
+    assert float(cv.best.alpha) == alphas[int(cv.index)] and cv.best.beta == 0.01
+
+
+def test_the_sparsest_within_one_standard_error():
+    fold_loss = jnp.array([[3.0, 1.30, 1.0, 1.2], [3.0, 1.28, 1.4, 1.2]])
+    nonzero = jnp.array([[0, 4, 8, 4], [0, 4, 8, 4]])
+    penalties = sj.penalties.L1(jnp.array([4.0, 3.0, 2.0, 1.0]))
+    cv = sj.cross_validation.CrossValidation(penalties, fold_loss, nonzero, fold_loss, nonzero == 0)
+    assert float(cv.best.strength) == 2.0 or float(cv.best.strength) == 1.0
+    assert float(cv.best_1se.strength) == 1.0  # two are equally sparse: the better of them
+    worse = sj.cross_validation.CrossValidation(
+        penalties, fold_loss.at[:, 3].set(jnp.nan), nonzero, fold_loss, nonzero == 0
+    )
+    assert float(worse.best.strength) == 2.0 and float(worse.best_1se.strength) == 3.0
+
+
+def test_integer_folds_weights_and_jit():
+    smooth = small("SquaredLoss", weights=np.linspace(1, 2, 30))
+    problem = sj.Problem(smooth, sj.penalties.L1(0.1))
+    penalties = jax.vmap(sj.penalties.L1)(jnp.array([0.3, 0.1, 0.01]))
+    cv = sj.cross_validate(problem, penalties, folds=5)
+    same = sj.cross_validate(problem, penalties, folds=np.arange(30) % 5)
+    np.testing.assert_array_equal(cv.fold_loss, same.fold_loss)
+    assert cv.fold_loss.shape == (5, 3)
+    jitted = jax.jit(lambda p, q: sj.cross_validate(p, q, folds=5))(problem, penalties)
+    np.testing.assert_allclose(jitted.fold_loss, cv.fold_loss, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "folds, match",
+    [
+        (1, "between 2"),
+        (31, "between 2"),
+        (True, "integer"),
+        (np.zeros(30, int), "every label"),
+        (np.arange(30) % 2 * 2, "every label"),
+        (np.arange(29) % 3, "one integer a row"),
+        (np.linspace(0, 1, 30), "integer"),
+    ],
+)
+def test_bad_folds(folds, match):
+    problem = sj.Problem(small("SquaredLoss"), sj.penalties.L1(0.1))
+    with pytest.raises((TypeError, ValueError), match=match):
+        sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.1, 0.2])), folds=folds)
+
+
+def test_cross_validation_needs_weights():
+    X, Y = data("SquaredLoss")
+    gram = sj.losses.SquaredLoss(X, Y).gram()
+    with pytest.raises(TypeError, match="needs a loss with weights"):
+        sj.cross_validate(sj.Problem(gram, sj.penalties.L1(0.1)), jax.vmap(sj.penalties.L1)(jnp.ones(2)))
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_tuning_beats_a_grid(loss):
+    """Both strengths at once, to within 1 % of the best of a 12 x 12 grid, in at most 20 solves."""
+    train, test = small(loss, intercept=True), small(loss, seed=3, n=60, intercept=True)
+    # one model for both halves: the same weights by construction of ``data``
+    problem = sj.Problem(train, sj.penalties.ExclusiveL21(1.0, 1.0))
+    top = float(sj.lambda_max(problem))
+    side = top * np.geomspace(1, 1e-3, 12)
+    grid = np.stack([
+        [float(test.evaluate(W, train.intercept(W))) for W in sj.path(
+            problem, jax.vmap(lambda a, b=b: sj.penalties.ExclusiveL21(a, b))(jnp.asarray(side))
+        ).params]
+        for b in side
+    ])  # fmt: skip
+    start = problem.replace(penalty=sj.penalties.ExclusiveL21(top / 10, top / 10))
+    tuned = sj.tune(start, test)
+    assert int(tuned.num_solves) <= 20
+    assert float(tuned.loss) <= 1.01 * grid.min()
+    n = int(tuned.num_solves)
+    loss_tried = np.asarray(tuned.tried.loss)
+    assert np.isfinite(loss_tried[:n]).all() and np.isnan(loss_tried[n:]).all()
+    assert float(tuned.loss) == loss_tried[:n].min()
+    best = int(loss_tried[:n].argmin())
+    assert float(tuned.tried.penalties.alpha[best]) == float(tuned.penalty.alpha)
+    np.testing.assert_allclose(
+        test.evaluate(tuned.solution.params, train.intercept(tuned.solution.params)), tuned.loss, rtol=1e-12
+    )
+    assert bool(tuned.solution.converged)
+
+
+def test_tuning_keeps_its_bounds_and_stops_on_the_slope():
+    train, test = small("SquaredLoss"), small("SquaredLoss", seed=3, n=60)
+    top = sj.lambda_max(sj.Problem(train, sj.penalties.L1(1.0)))
+    problem = sj.Problem(train, sj.penalties.L1(top / 2))
+    held = sj.tune(problem, test, low=0.9, high=1.1)
+    ratio = np.asarray(held.tried.penalties.strength)[: int(held.num_solves)] / float(top / 2)
+    assert ((ratio >= 0.9 - 1e-9) & (ratio <= 1.1 + 1e-9)).all()
+    # At a bound with the slope outward there is nothing to gain: it stops there.
+    assert bool(held.converged) and int(held.num_solves) < 20
+    flat = sj.tune(problem.replace(penalty=sj.penalties.L1(2 * top)), test)
+    assert int(flat.num_solves) == 1 and bool(flat.converged)  # above lambda_max every slope is 0
+
+
+def test_tuning_takes_functions_and_optimisers():
+    train = small("SquaredLoss")
+    problem = sj.Problem(train, sj.penalties.L1(0.1))
+    target = jnp.asarray(sj.solve(problem.replace(penalty=sj.penalties.L1(0.03)), tol=1e-10).params)
+    distance = jax.tree_util.Partial(lambda target, W: jnp.sum((W - target) ** 2), target)
+    tuned = sj.tune(problem, distance, optimizer=optax.sgd(0.5), maxiter=60, tol=1e-9)
+    assert float(tuned.loss) < 0.1 * float(tuned.tried.loss[0])
+    with jax.numpy_dtype_promotion("standard"):
+        by_row = sj.tune(problem.replace(penalty=sj.penalties.L1(np.full(6, 0.1))), distance)
+    assert by_row.penalty.strength.shape == (6,) and float(by_row.loss) < float(by_row.tried.loss[0])
+
+
+@pytest.mark.parametrize(
+    "change, match",
+    [
+        ({"held_out": 3}, "held_out must be callable"),
+        ({"penalty": sj.penalties.ExclusiveL21(0.1, 0.0)}, "must be > 0"),
+        ({"optimizer": 0.1}, "GradientTransformation"),
+        ({"maxiter": 0}, "maxiter"),
+        ({"low": 2.0}, "low <= 1"),
+        ({"high": 0.5}, "low <= 1"),
+        ({"solver_tol": -1.0}, "tol must be >= 0"),
+    ],
+)
+def test_bad_input_of_tune(change, match):
+    train = small("SquaredLoss")
+    problem = sj.Problem(train, change.pop("penalty", sj.penalties.L1(0.1)))
+    held_out = change.pop("held_out", train)
+    with pytest.raises((TypeError, ValueError), match=match):
+        sj.tune(problem, held_out, **change)
