@@ -169,7 +169,7 @@ def test_zero_and_finite_at_and_above_lambda_max(penalty):
 
 
 def test_at_a_change_of_support_todays_zeros_stay():
-    """The lasso on the identity thresholds: at |y| = strength it has two derivatives, ours is that of zero."""
+    """The lasso on the identity thresholds: at |y| = strength are two derivatives, ours is that of zero."""
     for y, expected in ((1.0, 0.0), (1.0 + 1e-9, -1.0)):
         p = sj.Problem(sj.losses.SquaredLoss([[1.0]], [y], scale=0.5), sj.penalties.L1(1.0))
         slope = jax.grad(lambda s, p=p: sj.solve(p._replace(penalty=sj.penalties.L1(s)), tol=0.0).params[0])(
