@@ -17,8 +17,7 @@ def small(loss, n=30, seed=0, **kwargs):
     return LOSSES[loss](X, Y, **kwargs)
 
 
-@pytest.mark.parametrize("mode", ["warm", "batch"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss, mode", [("SquaredLoss", "warm"), ("LogisticLoss", "batch")])
 def test_cross_validation_is_a_loop_of_fits(loss, mode):
     """Fits on the rows kept, at their own default scale, judged on the others with the fitted intercept."""
     smooth = small(loss, intercept=True)
@@ -95,9 +94,9 @@ def test_cross_validation_needs_weights():
         sj.cross_validate(sj.Problem(gram, sj.penalties.L1(0.1)), jax.vmap(sj.penalties.L1)(jnp.ones(2)))
 
 
-@pytest.mark.parametrize("loss", LOSSES)
-def test_tuning_beats_a_grid(loss):
+def test_tuning_beats_a_grid():
     """Both strengths at once, to within 1 % of the best of a 12 x 12 grid, in at most 20 solves."""
+    loss = "SquaredLoss"
     train, test = small(loss, intercept=True), small(loss, seed=3, n=60, intercept=True)
     # one model for both halves: the same weights by construction of ``data``
     problem = sj.Problem(train, sj.penalties.ExclusiveL21(1.0, 1.0))
