@@ -39,7 +39,7 @@ from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._pytree import is_traced
 from sparsejax.penalties import columns, like
-from sparsejax.problem import Problem, Solution, flattened, support_of
+from sparsejax.problem import Problem, Solution, flattened, measure_of, support_of
 
 DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
@@ -74,7 +74,7 @@ def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable
 
 def attach(problem: Problem, solution: Solution) -> Solution:
     """``solution`` (of ``problem`` with its gradients stopped) with the derivative of the solution."""
-    params, objective = _attach(problem, solution.params, solution.objective, _measure(solution))
+    params, objective = _attach(problem, solution.params, solution.objective, measure_of(solution))
     return solution._replace(params=params, objective=objective)
 
 
@@ -85,7 +85,7 @@ def hoist(problem: Problem, init: Any) -> Problem:
         return problem
     if not _closes_over_tracers(smooth, init):
         return problem
-    converted, found = jax.closure_convert(_evaluate, smooth, init)
+    converted, found = jax.closure_convert(evaluate, smooth, init)
 
     def call(smooth, found, W):
         return converted(smooth, W, *found)
@@ -93,7 +93,8 @@ def hoist(problem: Problem, init: Any) -> Problem:
     return problem._replace(smooth=jax.tree_util.Partial(call, smooth, found))
 
 
-def _evaluate(smooth, W):
+def evaluate(smooth, W):
+    """``smooth(W)``; by name, so that jax recognises what it has traced before."""
     return smooth(W)
 
 
@@ -115,7 +116,7 @@ def _looked_up(*forms):
         jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
         for treedef, leaves in forms
     ]
-    if jax.closure_convert(_evaluate, *trees)[1]:
+    if jax.closure_convert(evaluate, *trees)[1]:
         raise _Found
     return False
 
@@ -129,7 +130,7 @@ def _warn(problem, solution):
     differentiated = any(map(is_traced, jax.tree.leaves(problem)))
     if not differentiated or is_traced(solution.status):
         return
-    measure = np.asarray(_measure(solution))
+    measure = np.asarray(measure_of(solution))
     # tol = 0 asks for the floor of the dtype and never counts as converged.
     reliable = np.asarray(solution.converged) | (measure <= np.finfo(measure.dtype).eps * 1000)
     if not reliable.all():
@@ -138,10 +139,6 @@ def _warn(problem, solution):
             f"{measure.max():.1e}",
             stacklevel=4,
         )
-
-
-def _measure(solution):
-    return jnp.where(jnp.isnan(solution.gap), solution.residual, solution.gap)
 
 
 @jax.custom_jvp
@@ -177,12 +174,12 @@ def _attach_jvp(primals, tangents):
 
     flat_problem, W, restore = flattened(problem, params)
     if getattr(problem.penalty, "by_prox", False):
-        dW = restore(_through_prox(flat_problem, W, moved, params, primal, tangent, measure))
-        _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
-        return (params, objective), (dW, dF)
-    mask = lax.stop_gradient(support_of(flat_problem.penalty, W)).astype(W.dtype)
-    rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
-    dW = restore(_solve(flat_problem, W, mask, rhs, measure))
+        dW = _through_prox(flat_problem, W, moved, params, primal, tangent, measure)
+    else:
+        mask = lax.stop_gradient(support_of(flat_problem.penalty, W)).astype(W.dtype)
+        rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
+        dW = _solve(flat_problem, W, mask, rhs, measure)
+    dW = restore(dW)
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return (params, objective), (dW, dF)
 
@@ -200,13 +197,7 @@ def _solve(problem, W, mask, rhs, measure):
     # Any symmetric positive definite preconditioner gives the same derivative.
     fixed = lax.stop_gradient((smooth, problem.penalty, W))
     precondition = _dense(matvec, W) if W.size <= DENSE else _split(*fixed, mask)
-    eps = float(jnp.finfo(W.dtype).eps)
-    tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4)
-
-    def solve(matvec, b):
-        return _pcg(matvec, b, precondition, tol.astype(b.dtype), eps**0.5)
-
-    return lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+    return _symmetric_solve(matvec, rhs, precondition, measure)
 
 
 def _through_prox(problem, W, moved, params, primal, tangent, measure):
@@ -233,25 +224,32 @@ def _through_prox(problem, W, moved, params, primal, tangent, measure):
         Jz = J(z)
         return J(z - Jz + eta * hessian(Jz))
 
-    eps = float(jnp.finfo(W.dtype).eps)
-    tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4).astype(W.dtype)
-
-    def solve(matvec, b):
-        return _pcg(matvec, b, lambda r: r, tol, eps**0.5)
-
-    z = lax.custom_linear_solve(matvec, J(c - eta * hessian(c)), solve, symmetric=True)
+    z = _symmetric_solve(matvec, J(c - eta * hessian(c)), lambda r: r, measure)
     return c + J(z)
 
 
-def _pcg(matvec, b, precondition, tol, acceptable):
-    """Preconditioned conjugate gradients from zero; NaN if the residual stays above what is acceptable.
+def _symmetric_solve(matvec, rhs, precondition, measure):
+    """Solve as accurately as a solution with this certificate deserves; NaN where that fails."""
+    eps = float(jnp.finfo(rhs.dtype).eps)
+    tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4).astype(rhs.dtype)
+
+    def solve(matvec, b):
+        x = conjugate_gradients(matvec, b, precondition, tol, INNER)
+        failed = ~(_norm(b - matvec(x)) <= jnp.maximum(eps**0.5, 10 * tol) * _norm(b))
+        return jnp.where(failed, jnp.nan, x)
+
+    return lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+
+
+def conjugate_gradients(matvec, b, precondition, tol, maxiter):
+    """Preconditioned conjugate gradients from zero until the residual has fallen by ``tol``.
 
     A direction without curvature (a singular system) ends the iteration.
     """
 
     def cond(c):
         _, r, _, rz, n = c
-        return (_norm(r) > tol * size) & (rz > 0) & (n < INNER)
+        return (_norm(r) > tol * size) & (rz > 0) & (n < maxiter)
 
     def body(c):
         x, r, p, rz, n = c
@@ -266,9 +264,7 @@ def _pcg(matvec, b, precondition, tol, acceptable):
     size = _norm(b)
     z = precondition(b)
     start = (jnp.zeros_like(b), b, z, jnp.sum(b * z), jnp.int32(0))
-    x, *_ = lax.while_loop(cond, body, start)
-    failed = ~(_norm(b - matvec(x)) <= jnp.maximum(acceptable, 10 * tol) * size)
-    return jnp.where(failed, jnp.nan, x)
+    return lax.while_loop(cond, body, start)[0]
 
 
 def _dense(matvec, W):

@@ -148,7 +148,12 @@ class Certificate(NamedTuple):
     @property
     def measure(self) -> jax.Array:
         """What is compared with tol: the gap, or the residual where no gap is known."""
-        return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
+        return measure_of(self)
+
+
+def measure_of(certified: "Certificate | Solution") -> jax.Array:
+    """The gap, or the residual where no gap is known."""
+    return jnp.where(jnp.isnan(certified.gap), certified.residual, certified.gap)
 
 
 def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:

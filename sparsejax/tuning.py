@@ -11,7 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import Pytree, as_float, is_traced
-from sparsejax.problem import Problem, Solution, check_problem
+from sparsejax.problem import Problem, Solution, check_problem, measure_of
 from sparsejax.solve import solve
 from sparsejax.solvers import _loop
 
@@ -153,8 +153,8 @@ def _tune(problem, held_out, init, low, high, tol, solver_tol, solver_maxiter, o
         )
         better = loss < c.best[0]
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (loss, penalty, solution), c.best)
-        measure = jnp.where(jnp.isnan(solution.gap), solution.residual, solution.gap)
-        tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, Tried(penalty, loss, slope, measure))
+        new = Tried(penalty, loss, slope, measure_of(solution))
+        tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, new)
         done = slope <= tol * jnp.abs(loss)
         return Carry(logs, state, solution.params, best, c.n + 1, done, tried)
 

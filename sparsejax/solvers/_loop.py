@@ -15,6 +15,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import as_float, is_traced
+from sparsejax.implicit import evaluate
 from sparsejax.problem import (
     CONVERGED,
     MAX_ITER,
@@ -205,7 +206,7 @@ def _as_params(name: str, init: Any) -> Any:
 def _check_function(name: str, problem: Problem, init: Any) -> None:
     """Raise if a plain ``smooth`` is no differentiable scalar function of W, or the prox changes its form."""
     try:
-        value = jax.eval_shape(_evaluate, problem.smooth, init)
+        value = jax.eval_shape(evaluate, problem.smooth, init)
         shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
         if shapes != [()] or not jnp.issubdtype(value.dtype, jnp.floating):
             raise TypeError(f"it returns {value}, not one real number")
@@ -224,10 +225,6 @@ def _check_function(name: str, problem: Problem, init: Any) -> None:
 
 
 # By name, so that jax recognises what it has traced before.
-def _evaluate(smooth, W):
-    return smooth(W)
-
-
 def _gradient(smooth, W):
     return jax.grad(smooth)(W)
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsejax.implicit import conjugate_gradients
 from sparsejax.problem import Certificate, Problem, Scale, certify, support_of
 
 ROUNDS = 5
@@ -45,7 +46,7 @@ def newton_on_support(
 
     def body(c: _Carry) -> _Carry:
         rhs, hessian = jax.linearize(gradient, c.W)
-        D = -_cg(lambda D: hessian(D * mask), rhs, eps)
+        D = -conjugate_gradients(lambda D: hessian(D * mask), rhs, lambda r: r, eps, INNER)
         new = c.W + D
         trial = certify(problem, new, step, scale)
         # The gap is flat at its rounding error long before the residual is.
@@ -57,24 +58,3 @@ def newton_on_support(
     carry = _Carry(W, start, jnp.int32(0), active & jnp.any(support))
     carry = lax.while_loop(lambda c: c.go & (c.n < ROUNDS), body, carry)
     return carry.W, carry.certificate
-
-
-def _cg(matvec, b, tol):
-    """Conjugate gradients from zero until the residual has fallen by ``tol``."""
-
-    def cond(c):
-        _, _, _, rr, n = c
-        return (rr > stop) & (n < INNER)
-
-    def body(c):
-        x, r, p, rr, n = c
-        Ap = matvec(p)
-        pAp = jnp.sum(p * Ap)
-        a = jnp.where(pAp > 0, rr / jnp.where(pAp > 0, pAp, 1), 0)
-        x, r = x + a * p, r - a * Ap
-        new = jnp.where(a > 0, jnp.sum(r * r), 0)
-        return x, r, r + new / rr * p, new, n + 1
-
-    rr = jnp.sum(b * b)
-    stop = rr * tol**2
-    return lax.while_loop(cond, body, (jnp.zeros_like(b), b, b, rr, jnp.int32(0)))[0]
