@@ -7,7 +7,7 @@ r"""Structured-sparse feature selection: pure, jit-compiled JAX solvers with cer
 True
 """
 
-from sparsejax import losses, models, penalties, prox
+from sparsejax import groups, losses, metrics, models, penalties, prox
 from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.paths import path
 from sparsejax.problem import Problem, Solution, duality_gap, lambda_max
@@ -16,6 +16,7 @@ from sparsejax.solve import ConvergenceError, solve
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
 from sparsejax.solvers._fista import fista
+from sparsejax.solvers._irls import irls
 from sparsejax.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -32,8 +33,11 @@ __all__ = [
     "cross_validate",
     "duality_gap",
     "fista",
+    "groups",
+    "irls",
     "lambda_max",
     "losses",
+    "metrics",
     "models",
     "path",
     "penalties",

@@ -4,7 +4,7 @@ A class is registered here rather than by `jax.tree_util.register_dataclass` bec
 ``__init__`` when it unflattens; ours checks its arguments, and must not do so inside `jax.vmap`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Self
 
 import jax
@@ -76,6 +76,23 @@ def _show(value: Any) -> str:
             return f"{value.item():.6g}" if jnp.issubdtype(value.dtype, jnp.floating) else str(value.item())
         return f"{value.dtype.name}{list(value.shape)}"
     return repr(value)
+
+
+def split_floating(tree: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
+    """The floating leaves of a tree, and the function that puts others in their places.
+
+    Of a penalty these are its strengths; the other leaves are the indices of groups.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def rebuild(values):
+        values = iter(values)
+        return jax.tree.unflatten(
+            treedef, [next(values) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
+        )
+
+    return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild
 
 
 def is_traced(x: Any) -> bool:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, is_traced
+from sparsejax._pytree import Pytree, is_traced, split_floating
 from sparsejax.paths import batched_path, prepare_path
 from sparsejax.problem import Problem
 
@@ -20,7 +20,7 @@ class CrossValidation(
     """What was tried, m candidates on K folds, and the choices.
 
     Attributes:
-      penalties: the candidates, every leaf with a leading axis of length m.
+      penalties: the candidates, every strength with a leading axis of length m.
       fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
       num_nonzero: (K, m), nonzero weights of each solution.
       gap, converged: (K, m), the certificates.
@@ -65,12 +65,16 @@ class CrossValidation(
     @property
     def best(self) -> Any:
         """The penalty of least mean loss."""
-        return jax.tree.map(lambda leaf: leaf[self.index], self.penalties)
+        return self._candidate(self.index)
 
     @property
     def best_1se(self) -> Any:
         """The sparsest penalty within one standard error of it."""
-        return jax.tree.map(lambda leaf: leaf[self.index_1se], self.penalties)
+        return self._candidate(self.index_1se)
+
+    def _candidate(self, index: jax.Array) -> Any:
+        strengths, rebuild = split_floating(self.penalties)
+        return rebuild([leaf[index] for leaf in strengths])
 
 
 def cross_validate(
@@ -102,7 +106,7 @@ def cross_validate(
     Raises:
       TypeError, ValueError: a loss without weights, folds that are not as above, and as `sparsejax.path`.
     """
-    arguments = prepare_path("cross_validate", problem, penalties, mode, tol, maxiter)
+    penalties, *arguments = prepare_path("cross_validate", problem, penalties, mode, tol, maxiter)
     smooth = problem.smooth
     if not hasattr(smooth, "weights"):
         raise TypeError(
@@ -136,12 +140,12 @@ def _cross_validate(problem, penalties, fold_of, count, init, tol, maxiter, axes
 
     results = jax.vmap(one)(jnp.arange(count))
     length = results[0].shape[1]
-    leaves, treedef = jax.tree.flatten(penalties)
+    strengths, rebuild = split_floating(penalties)
     full = [
         jnp.broadcast_to(leaf, (length, *leaf.shape)) if axis is None else jnp.asarray(leaf)
-        for leaf, axis in zip(leaves, axes, strict=True)
+        for leaf, axis in zip(strengths, axes, strict=True)
     ]
-    return CrossValidation(jax.tree.unflatten(treedef, full), *results)
+    return CrossValidation(rebuild(full), *results)
 
 
 def _folds(folds, n):

@@ -37,6 +37,7 @@ import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
+from sparsejax._linalg import conjugate_gradients, norm
 from sparsejax._pytree import is_traced
 from sparsejax.penalties import columns, like
 from sparsejax.problem import Problem, Solution, flattened, measure_of, support_of
@@ -210,7 +211,7 @@ def _through_prox(problem, W, moved, params, primal, tangent, measure):
     grad, hessian = jax.linearize(jax.grad(problem.smooth), W)
     # Any step will do; this one is 1 / (curvature along the gradient), where there is one.
     probe = lax.stop_gradient(jnp.where(jnp.any(grad != 0), grad, jnp.ones_like(grad)))
-    curvature = _norm(hessian(probe)) / _norm(probe)
+    curvature = norm(hessian(probe)) / norm(probe)
     eta = lax.stop_gradient(jnp.where(curvature > 0, 1 / jnp.where(curvature > 0, curvature, 1), 1))
 
     def forward(values, W):
@@ -235,36 +236,10 @@ def _symmetric_solve(matvec, rhs, precondition, measure):
 
     def solve(matvec, b):
         x = conjugate_gradients(matvec, b, precondition, tol, INNER)
-        failed = ~(_norm(b - matvec(x)) <= jnp.maximum(eps**0.5, 10 * tol) * _norm(b))
+        failed = ~(norm(b - matvec(x)) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
         return jnp.where(failed, jnp.nan, x)
 
     return lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
-
-
-def conjugate_gradients(matvec, b, precondition, tol, maxiter):
-    """Preconditioned conjugate gradients from zero until the residual has fallen by ``tol``.
-
-    A direction without curvature (a singular system) ends the iteration.
-    """
-
-    def cond(c):
-        _, r, _, rz, n = c
-        return (_norm(r) > tol * size) & (rz > 0) & (n < maxiter)
-
-    def body(c):
-        x, r, p, rz, n = c
-        Ap = matvec(p)
-        curvature = jnp.sum(p * Ap)
-        a = jnp.where(curvature > 0, rz / jnp.where(curvature > 0, curvature, 1), 0)
-        x, r = x + a * p, r - a * Ap
-        z = precondition(r)
-        new = jnp.where(a > 0, jnp.sum(r * z), 0)
-        return x, r, z + new / rz * p, new, n + 1
-
-    size = _norm(b)
-    z = precondition(b)
-    start = (jnp.zeros_like(b), b, z, jnp.sum(b * z), jnp.int32(0))
-    return lax.while_loop(cond, body, start)[0]
 
 
 def _dense(matvec, W):
@@ -299,7 +274,3 @@ def _split(smooth, penalty, W, mask):
         return mask * like(half(Rt), R) + (1 - mask) * R
 
     return apply
-
-
-def _norm(x):
-    return jnp.sqrt(jnp.sum(x * x))

@@ -105,7 +105,58 @@ class _LinearModelLoss(Pytree):
     def _value(self, H: jax.Array) -> jax.Array:
         raise NotImplementedError
 
+    def _derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and second derivative in h of each entry of the loss, without scale and weight."""
+        raise NotImplementedError
+
+    # A best intercept lies within ``max|h| + _reach``.
+    _reach: float
+
     def _best_intercept(self, H: jax.Array) -> jax.Array:
+        """A b at which the weighted derivatives of each column sum to 0, as a row."""
+        b = lax.stop_gradient(_balance(*lax.stop_gradient((self, H))))
+        # One more Newton step, this time differentiated: it moves nothing and has the derivative
+        # db/dW of the root, so that second derivatives of the loss are right too.
+        value, slope = self._imbalance(b, H)
+        slope = lax.stop_gradient(slope)
+        return (b - jnp.where(slope > 0, value / _nonzero(slope), 0))[None]
+
+    def _imbalance(self, b: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The derivative in b of the weighted loss of each column, and its slope."""
+        first, second = self._derivatives(H + b[None])
+        w = self._weights()
+        return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)
+
+    def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
+        """Orthonormal columns (n, r) that span X[:, free] and the intercept, where weights are not 0.
+
+        None where weights are by entry, so that each column would need its own.
+        """
+        w = self._weights()
+        if w.ndim > 1 and w.shape[1] > 1:
+            return None
+        F = self.X[:, free]
+        if self.has_intercept:
+            F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
+        U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)
+        keep = sizes > max(F.shape) * jnp.finfo(F.dtype).eps * sizes[0]
+        return jnp.where(keep[None], U, 0)
+
+    def dual_projection(self, W: jax.Array, basis: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis.
+
+        The divergence is :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0` at ``H = XW + b``,
+        where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate.
+        """
+        H = self._predict(W)
+        w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
+        first = self._derivatives(H)[0]
+        dU = -(basis @ (basis.T @ (w * first)))
+        change = jnp.where(w > 0, dU / jnp.where(w > 0, w, 1), 0)
+        return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self._divergence(H, first, change), 0))
+
+    def _divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """``phi(h) + phi*(u) - u h`` of each entry, u = first + change, without scale and weight."""
         raise NotImplementedError
 
     def _design(self, curvature: ArrayLike) -> jax.Array:
@@ -155,6 +206,12 @@ class SquaredLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stati
     def _value(self, H: jax.Array) -> jax.Array:
         R = H - self.Y
         return self.scale * jnp.sum(self._weights() * R * R)
+
+    def _derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return 2 * (H - self.Y), jnp.full_like(H, 2)
+
+    def _divergence(self, H, first, change):
+        return change * change / 4
 
     def majorizer(self) -> jax.Array:
         """A (n, d) such that A'A is the Hessian of each column (an upper bound if weights are by entry)."""
@@ -271,6 +328,15 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
         values = optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
         return self.scale * jnp.sum(self._weights() * values)
 
+    def _divergence(self, H, first, change):
+        # Kullback-Leibler: of the probabilities that belong to first + change from sigmoid(H)
+        p = self.Y + first + change
+        inside = (p >= 0) & (p <= 1)
+        p = jnp.where(inside, p, 0)
+        excess = xlogy(p, p) - p * jax.nn.log_sigmoid(H)
+        excess += xlogy(1 - p, 1 - p) - (1 - p) * jax.nn.log_sigmoid(-H)
+        return jnp.where(inside, jnp.maximum(excess, 0), jnp.inf)
+
     def majorizer(self) -> jax.Array:
         """A (n, d) with A'A above the Hessian of each column: the logistic curvature is at most 1/4."""
         return self._design(0.25)
@@ -289,34 +355,175 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
         p = self.Y + s * (sigma - self.Y)
         return s, self.scale * jnp.sum(self._weights() * (entropy(p) - entropy(sigma)))
 
-    def _best_intercept(self, H: jax.Array) -> jax.Array:
-        """The b at which weighted probabilities and labels balance in each column."""
-        w = jnp.broadcast_to(self._weights(), H.shape)
-        b = lax.stop_gradient(_balance(*map(lax.stop_gradient, (H, self.Y, w))))
-        # One more Newton step, this time differentiated: it moves nothing and has the derivative
-        # db/dW of the root, so that second derivatives of the loss are right too.
-        value, slope = _imbalance(b, H, self.Y, w)
-        slope = lax.stop_gradient(slope)
-        return (b - jnp.where(slope > 0, value / _nonzero(slope), 0))[None]
+    # Beyond it every sigmoid is 0 or 1 in float64 too; where the weighted labels of a column are all
+    # alike the answer is this bound.
+    _reach = 40.0
+
+    def _derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        p = jax.nn.sigmoid(H)
+        return p - self.Y, p * (1 - p)
 
 
-def _imbalance(b, H, Y, w):
-    """F(b) = sum_i w_i (sigmoid(h_i + b) - y_i) and its slope, for each column."""
-    p = jax.nn.sigmoid(H + b[None])
-    return jnp.sum(w * (p - Y), axis=0), jnp.sum(w * p * (1 - p), axis=0)
+class _HingeLoss(_LinearModelLoss):
+    """What the hinge losses share: labels -1 and 1, and the slack ``max(0, 1 - yh)`` of each entry."""
+
+    # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one; twice that for
+    # labels that a derivative has moved.
+    _reach = 2.0
+
+    def _check_labels(self) -> None:
+        if is_traced(self.Y):
+            return
+        y = np.asarray(self.Y)
+        strange = y[(y != -1) & (y != 1)]
+        if strange.size:
+            raise ValueError(f"Y must hold -1 and 1 only for {type(self).__name__}; it has {strange[0]:g}.")
+
+    def unpenalised_basis(self, free: jax.Array) -> None:
+        """None: entries without slack are at the edge of the domain, and any projection leaves it."""
+        return None
+
+    def _slack(self, H: jax.Array) -> jax.Array:
+        margin = self.Y * H
+        return jnp.where(margin < 1, 1 - margin, 0)
+
+
+class SquaredHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights"), static=("has_intercept",)):
+    r"""Squared hinge loss, ``scale * sum_ij weights_ij max(0, 1 - y_ij h_ij)^2``.
+
+    ``H = XW + b``, one column a label. That of support vector machines, made smooth by the square.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry -1 or 1.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, as for a column with one label only, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1.
+    Source: Fan et al., JMLR 9, 2008 (LIBLINEAR), where scale is C and the intercept is penalised as well.
+    """
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        scale: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        intercept: bool = False,
+    ):
+        self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
+        self._check_labels()
+
+    def _value(self, H: jax.Array) -> jax.Array:
+        r = self._slack(H)
+        return self.scale * jnp.sum(self._weights() * r * r)
+
+    def _derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r = self._slack(H)
+        return -2 * self.Y * r, jnp.where(r > 0, 2 * self.Y * self.Y, 0)
+
+    def majorizer(self) -> jax.Array:
+        """A (n, d) with A'A above the Hessian of each column: the curvature of an entry is 0 or 2."""
+        return self._design(2.0)
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r"""The best s, ``0 <= s <= limit``, and the change of the conjugate; see the module.
+
+        ``l*(sU) = sum -s a + (s a)^2 / (4 scale weights)`` for s >= 0, where ``a = -U/Y = 2 scale weights r``
+        with the slack r.
+        """
+        r = self._slack(self._predict(W))
+        wr = self._weights() * r
+        return _quadratic_scaling(-2 * self.scale * jnp.sum(wr), self.scale * jnp.sum(wr * r), limit)
+
+
+class HuberHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights", "delta"), static=("has_intercept",)):
+    r"""Hinge loss with its corner rounded off, ``scale * sum_ij weights_ij phi(y_ij h_ij)``.
+
+    .. math:: \phi(m) = 0 \text{ if } m \ge 1, \qquad (1-m)^2/(2\delta) \text{ if } 1-\delta < m < 1,
+              \qquad 1-m-\delta/2 \text{ otherwise;}
+
+    at most :math:`\delta/2` below the hinge loss ``max(0, 1 - m)``. ``H = XW + b``, one column a label.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry -1 or 1.
+      delta: > 0, shape (): the width of the rounded part.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, as for a column with one label only, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1; delta not > 0.
+    Source: Chapelle, Neural Computation 19(5), 2007, whose loss is centred at m = 1: this one with
+      ``delta = 2h``, its margins moved by h.
+    """
+
+    delta: jax.Array
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        delta: ArrayLike = 0.5,
+        scale: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        intercept: bool = False,
+    ):
+        self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
+        self._check_labels()
+        delta = as_float("delta", delta, (0,), self.dtype)
+        if not is_traced(delta) and not np.asarray(delta) > 0:
+            raise ValueError(f"delta must be > 0, got {np.asarray(delta):g}.")
+        self._set(delta=delta)
+
+    def _bent(self, r: jax.Array) -> jax.Array:
+        """min(r, delta): delta times the slope of phi in the slack r."""
+        return jnp.where(r < self.delta, r, self.delta)
+
+    def _value(self, H: jax.Array) -> jax.Array:
+        r = self._slack(H)
+        q = self._bent(r)
+        return self.scale * jnp.sum(self._weights() * (q / self.delta) * (r - q / 2))
+
+    def _derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r = self._slack(H)
+        curved = (r > 0) & (r < self.delta)
+        return -self.Y * self._bent(r) / self.delta, jnp.where(curved, self.Y * self.Y / self.delta, 0)
+
+    def majorizer(self) -> jax.Array:
+        """A (n, d) with A'A above the Hessian of each column: the curvature of an entry is 0 or 1/delta."""
+        return self._design(1 / self.delta)
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r"""The best s, ``0 <= s <= limit`` and ``s p <= 1``, and the change of the conjugate; see the module.
+
+        ``l*(sU) = sum -s a + delta (s a)^2 / (2 scale weights)`` for ``0 <= s a <= scale weights``, where
+        ``a = -U/Y = scale weights p`` with ``p = min(r/delta, 1)``, r the slack.
+        """
+        p = self._bent(self._slack(self._predict(W))) / self.delta
+        w = self._weights()
+        top = jnp.max(jnp.where(w > 0, p, 0))
+        limit = jnp.minimum(limit, jnp.where(top > 0, 1 / _nonzero(top), jnp.inf))
+        linear, square = -self.scale * jnp.sum(w * p), 0.5 * self.delta * self.scale * jnp.sum(w * p * p)
+        return _quadratic_scaling(linear, square, limit)
 
 
 @jax.jit
-def _balance(H, Y, w):
-    """The root of the increasing function `_imbalance`, by Newton with a bisection safeguard."""
-    # Outside this bracket every sigmoid is 0 or 1 in float64 too; also the answer for a column
-    # whose (weighted) labels are all alike.
-    bound = 40 + jnp.max(jnp.abs(H), axis=0)
+def _balance(loss, H):
+    """A root b of the increasing function ``loss._imbalance(b, H)``, by Newton with a bisection safeguard."""
+    bound = loss._reach + jnp.max(jnp.abs(H), axis=0)
     eps = jnp.finfo(H.dtype).eps
 
     def body(carry):
         b, low, high, _, n = carry
-        value, slope = _imbalance(b, H, Y, w)
+        value, slope = loss._imbalance(b, H)
         low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
         step = b - value / jnp.where(slope > 0, slope, 1)
         inside = (slope > 0) & (step > low) & (step < high)

@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import is_traced
+from sparsejax._pytree import is_traced, split_floating
 from sparsejax.implicit import attach
 from sparsejax.problem import Problem, Solution
 from sparsejax.solve import solve
@@ -42,30 +42,31 @@ def path(
     Raises:
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode.
     """
-    return batched_path(problem, penalties, *prepare_path("path", problem, penalties, mode, tol, maxiter))
+    return batched_path(problem, *prepare_path("path", problem, penalties, mode, tol, maxiter))
 
 
 def prepare_path(name: str, problem: Problem, penalties: Any, mode: str, tol: Any, maxiter: Any):
-    """Check the arguments of `path`; returns the further ones of `batched_path`."""
+    """Check the arguments of `path`; returns those of `batched_path` after the problem."""
     modes = ("auto", "warm", "batch")
     if mode not in modes:
         raise ValueError(f"{name}: mode must be one of {modes}, got {mode!r}.")
     init, tol, maxiter = _loop.prepare(name, problem, None, tol, maxiter, 0)
+    penalties = _shared_indices(name, problem.penalty, penalties)
     axes = _varied_axes(name, problem.penalty, penalties)
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return init, tol, maxiter, axes, mode
+    return penalties, init, tol, maxiter, axes, mode
 
 
 @partial(jax.jit, static_argnames=("axes", "mode"))
 def batched_path(problem, penalties, init, tol, maxiter, axes, mode):
-    leaves, treedef = jax.tree.flatten(penalties)
-    varied = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    strengths, rebuild = split_floating(penalties)
+    varied = [leaf for leaf, axis in zip(strengths, axes, strict=True) if axis is not None]
 
     def at(values):
         values = iter(values)
-        full = [leaf if axis is None else next(values) for leaf, axis in zip(leaves, axes, strict=True)]
-        return problem._replace(penalty=jax.tree.unflatten(treedef, full))
+        full = [leaf if axis is None else next(values) for leaf, axis in zip(strengths, axes, strict=True)]
+        return problem._replace(penalty=rebuild(full))
 
     fixed = lax.stop_gradient(problem)
     factor = _admm.factorise(fixed) if hasattr(problem.smooth, "majorizer") else None
@@ -89,21 +90,36 @@ def batched_path(problem, penalties, init, tol, maxiter, axes, mode):
     return lax.scan(step, (init, rho), varied)[1]
 
 
-def _varied_axes(caller, penalty, penalties) -> tuple[int | None, ...]:
-    """0 for each leaf that has one more axis than in ``penalty``, None for the others."""
-    leaves = jax.tree.leaves(penalty)
+def _shared_indices(caller, penalty, penalties):
+    """``penalties`` with one copy of the groups, which `jax.vmap` of a constructor has repeated."""
     if len({jax.tree.structure(penalty), jax.tree.structure(penalties)}) > 1:
         raise TypeError(
             f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
             f"axis on what varies; got {penalties!r}."
         )
+
+    def shared(new, old):
+        if jnp.issubdtype(jnp.result_type(new), jnp.floating) or jnp.shape(new) == jnp.shape(old):
+            return new
+        same = is_traced(new) or (np.asarray(new) == np.asarray(new)[:1]).all()
+        if jnp.shape(new)[1:] != jnp.shape(old) or not same:
+            raise ValueError(f"{caller}: the groups must be the same in all penalties.")
+        return new[0]
+
+    return jax.tree.map(shared, penalties, penalty)
+
+
+def _varied_axes(caller, penalty, penalties) -> tuple[int | None, ...]:
+    """For each strength 0 if it has one more axis than in ``penalty``, else None."""
     axes: list[int | None] = []
     lengths = set()
     paths, _ = jax.tree_util.tree_flatten_with_path(penalties)
-    for (key, new), old in zip(paths, leaves, strict=True):
+    for (key, new), old in zip(paths, jax.tree.leaves(penalty), strict=True):
+        if not jnp.issubdtype(jnp.result_type(new), jnp.floating):
+            continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new) and jnp.issubdtype(new.dtype, jnp.floating):
+        if not is_traced(new):
             values = np.asarray(new)  # jax.vmap of a constructor has checked nothing
             if not (np.isfinite(values).all() and (values >= 0).all()):
                 raise ValueError(f"{caller}: {name} must be finite and >= 0, got {values}.")

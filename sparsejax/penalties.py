@@ -8,7 +8,8 @@ stand, and brings
 * ``dual_scale(Z)``: the largest s at which the conjugate of sZ is finite, ``inf`` for squared norms;
 * ``conjugate(Z, aux=None)`` :math:`= \sup_W \langle Z,W\rangle - g(W)`, where Z is so scaled;
 * ``dual_norm(Z)``: the smallest ``strength`` (or ``alpha``) for which W = 0 solves the prox at Z;
-* ``support(W)``: the entries in which g is smooth at W; the rest stay at zero nearby.
+* ``support(W)``: the entries in which g is smooth at W; the rest stay at zero nearby. Unused where
+  ``by_prox`` is True: g has kinks elsewhere too, and solutions are differentiated through the prox.
 
 A strength is a scalar or one value a row, shape (d,). W may be a vector (d,): then every row has one
 entry. Strengths are cast to the dtype of W.
@@ -20,8 +21,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from sparsejax import _group_prox
 from sparsejax import prox as _prox
 from sparsejax._pytree import Pytree, as_strength
+from sparsejax.groups import Groups
 
 # Newton steps in the prox when it starts from the last one: its error falls with the square of the step
 # between the calls. Run to the end it costs more and saves no iteration of the solver (yale, glioma, isolet).
@@ -209,6 +212,40 @@ class L21(_RowPenalty, leaves=("alpha",)):
         return like(jnp.broadcast_to(jnp.any(columns(W) != 0, axis=0), columns(W).shape), W)
 
 
+class L1Inf(_RowPenalty, leaves=("alpha",)):
+    r"""Row-sparse group lasso by the largest entry: ``g(W) = sum_i alpha_i max_j |w_ij|``.
+
+    Entries below the largest of their row cost nothing, so that features are shared by classes, and the
+    largest entries of a row mostly tie. Tied entries move together: derivatives of solutions go through
+    the prox (``by_prox``).
+
+    Args:
+      alpha: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009 (there as the constraint g(W) <= C).
+    """
+
+    by_prox = True
+    alpha: jax.Array
+
+    def __init__(self, alpha: ArrayLike):
+        self._set(alpha=as_strength("alpha", alpha))
+
+    def _value(self, Wt):
+        return jnp.sum(_cast(self.alpha, Wt) * jnp.max(jnp.abs(Wt), axis=0))
+
+    def _prox(self, Vt, scaling):
+        return _prox.linf_columns(Vt, scaling * _cast(self.alpha, Vt))
+
+    def _dual_scale(self, Zt):
+        return _ratio(_cast(self.alpha, Zt), jnp.sum(jnp.abs(Zt), axis=0))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        return jnp.max(jnp.sum(jnp.abs(columns(Z)), axis=0))
+
+
 class ExclusiveL21(_RowPenalty, leaves=("alpha", "beta")):
     r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
 
@@ -302,6 +339,110 @@ class ExclusiveLasso(_RowPenalty, leaves=("beta",)):
 
     def _conjugate(self, Zt):
         return _squared_conjugate(jnp.max(jnp.abs(Zt), axis=0), _cast(self.beta, Zt))
+
+
+class ExclusiveGroupL21(_RowPenalty, leaves=("alpha", "groups")):
+    r"""Exclusive group l2,1 over groups of features: ``g(W) = sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
+
+    Features of a group compete, so that few of those that say the same are kept; different groups do not.
+    Features in no group are not penalised. Unless its gradient is 0, no group vanishes as a whole: the
+    minimiser only shrinks like 1/alpha while its zero rows settle.
+
+    Args:
+      alpha: >= 0, shape () or (G,), one a group.
+      groups: `sparsejax.groups.Groups`, say of pairs of correlated features (`from_correlation`).
+
+    Raises:
+      TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type.
+    Source: Kong et al., AAAI 2016, Eq. (2). Its square root is a norm if every feature is in a group; the
+      penalty itself is not (Prop. 1), since it grows with the square of W.
+    """
+
+    finite_conjugate = True
+    alpha: jax.Array
+    groups: Groups
+
+    def __init__(self, alpha: ArrayLike, groups: Groups):
+        if not isinstance(groups, Groups):
+            raise TypeError(
+                f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
+            )
+        self._set(alpha=as_strength("alpha", alpha), groups=groups)
+
+    @property
+    def free(self) -> jax.Array:
+        """The unpenalised features, (f,)."""
+        return self.groups.free
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the groups are of another number of features, or alpha of another number of groups."""
+        if params_shape[0] != self.groups.num_features:
+            raise ValueError(
+                f"ExclusiveGroupL21: groups has {self.groups.num_features} features; X has {params_shape[0]}."
+            )
+        if self.alpha.shape not in ((), (self.groups.num_groups,)):
+            raise ValueError(
+                f"ExclusiveGroupL21: alpha has shape {self.alpha.shape}; it must be a scalar or one value a "
+                f"group, ({self.groups.num_groups},)."
+            )
+
+    def support(self, W: jax.Array) -> jax.Array:
+        on = jnp.any(columns(W) != 0, axis=0).at[self.groups.free].set(True)
+        return like(jnp.broadcast_to(on, columns(W).shape), W)
+
+    def _value(self, Wt):
+        return jnp.sum(_cast(self.alpha, Wt) * self.groups.sums(_prox.safe_norm(Wt)) ** 2)
+
+    def _prox(self, Vt, scaling):
+        return _group_prox.exclusive_group_l21_columns(
+            Vt, scaling * _cast(self.alpha, Vt), self.groups, None
+        )[0]
+
+    def _prox_start(self, Vt):
+        return _group_prox.start(_prox.safe_norm(Vt), _cast(self.alpha, Vt), self.groups)
+
+    def _prox_warm(self, Vt, scaling, warm):
+        return _group_prox.exclusive_group_l21_columns(Vt, scaling * _cast(self.alpha, Vt), self.groups, warm)
+
+    def _slopes(self, norms):
+        r"""c (d,): the penalty grows by :math:`2c_i` for each unit of the norm of row i."""
+        return self.groups.spread(_cast(self.alpha, norms) * self.groups.sums(norms))
+
+    def _curvature(self, Wt):
+        # The part within a row; preconditioners do without the coupling of the rows.
+        norm = _prox.safe_norm(Wt)
+        q = jnp.where(norm > 0, 2 * self._slopes(norm) / jnp.where(norm > 0, norm, 1), 0)
+        return q, jnp.zeros_like(q)
+
+    def _dual_scale(self, Zt):
+        held = self.groups.spread(jnp.broadcast_to(_cast(self.alpha, Zt), (self.groups.num_groups,))) > 0
+        outside = jnp.where(held, 0, _prox.safe_norm(Zt))
+        return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
+
+    def conjugate(self, Z: jax.Array, aux=None) -> jax.Array:
+        r"""An upper bound of g*(Z), shape (), exact if Z is a subgradient of g at ``aux``.
+
+        .. math:: g^*(Z) = \min_y \big\{ \textstyle\sum_g y_g^2/(4\alpha_g) :
+                  \sum_{g \ni i} y_g \ge \|z_i\| \big\} ,
+
+        so any feasible y bounds it from above: here ``y_g = 2 alpha_g sum_{i in g} ||w_i||`` of W = ``aux``,
+        increased where it falls short. ``aux`` None: a W that nearly attains the supremum, by the prox.
+        """
+        Zt = columns(Z)
+        alpha, groups = _cast(self.alpha, Zt), self.groups
+        if aux is None:
+            # argmax <Z, W> - g(W) - ||W||^2 / (2 t), for a large t
+            t = 1e8 / jnp.maximum(jnp.max(alpha, initial=0), jnp.finfo(Zt.dtype).tiny)
+            Wt = self._prox(t * Zt, t)
+        else:
+            Wt = columns(aux)
+        wanted = _prox.safe_norm(Zt)
+        y = 2 * alpha * groups.sums(_prox.safe_norm(Wt))
+        held = jnp.broadcast_to(alpha > 0, y.shape)
+        degree = groups.spread(held.astype(Zt.dtype))
+        missing = jnp.maximum(wanted - groups.spread(y), 0) / jnp.where(degree > 0, degree, 1)
+        y = jnp.where(held, y + groups.maxima(missing), 0)
+        return jnp.sum(y * y / jnp.where(held, 4 * alpha, 1))
 
 
 class ByLeaf(Pytree, leaves=("penalties",)):

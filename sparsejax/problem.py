@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from sparsejax._linalg import norm
 from sparsejax._pytree import Pytree, as_float, is_traced
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE = range(5)
@@ -185,38 +186,42 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 @jax.jit
 def _duality_gap(problem, W):
     value, G = jax.value_and_grad(problem.smooth)(W)
-    return _gap(problem, W, value, G, scale_of(problem, W).value)
+    return _gap(problem, W, value, G, scale_of(problem, W))
 
 
 class Scale(NamedTuple):
-    """What gap and residual are relative to: the objective and the gradient's norm at W = 0."""
+    """What gap and residual are relative to, and what every certificate of a problem shares."""
 
-    value: jax.Array
-    gradient: jax.Array
+    value: jax.Array  # the objective at W = 0
+    gradient: jax.Array  # the norm of the gradient of the loss there
+    basis: jax.Array | None  # of the predictions that unpenalised features can change
 
 
 def scale_of(problem: Problem, W: jax.Array) -> Scale:
     """The `Scale` of a problem whose W has this shape."""
     zero = jnp.zeros_like(W)
     value, G = jax.value_and_grad(problem.smooth)(zero)
-    return Scale(value + problem.penalty.value(zero), _norm(G))
+    free, basis = getattr(problem.penalty, "free", None), None
+    if free is not None and free.shape[0] and hasattr(problem.smooth, "unpenalised_basis"):
+        basis = problem.smooth.unpenalised_basis(free)
+    return Scale(value + problem.penalty.value(zero), norm(G), basis)
 
 
 def certify(problem: Problem, W: jax.Array, step: jax.Array, scale: Scale) -> Certificate:
     """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L."""
     value, G = jax.value_and_grad(problem.smooth)(W)
     mapping = (W - problem.penalty.prox(W - step * G, step)) / step
-    size = jnp.maximum(jnp.maximum(_norm(G), _norm(mapping - G)), scale.gradient)
-    residual = _norm(mapping) / jnp.where(size > 0, size, 1)
-    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale.value), residual)
+    size = jnp.maximum(jnp.maximum(norm(G), norm(mapping - G)), scale.gradient)
+    residual = norm(mapping) / jnp.where(size > 0, size, 1)
+    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale), residual)
 
 
 def lambda_max(problem: Problem) -> jax.Array:
-    r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `ExclusiveL21`) with solution W = 0.
+    r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `L1Inf`, `ExclusiveL21`) with W = 0.
 
     The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
-    ``max_ij |G_ij|`` or ``max_i ||G_i||_2``; for exclusive l2,1 it does not depend on beta, since the
-    slope of a square is 0 at zero.
+    ``max_ij |G_ij|``, ``max_i ||G_i||_2`` or, for l1,inf, ``max_i ||G_i||_1``; for exclusive l2,1 it does
+    not depend on beta, since the slope of a square is 0 at zero.
 
     Raises:
       ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
@@ -287,20 +292,22 @@ def _gap(problem, W, value, G, scale):
     finite = getattr(penalty, "finite_conjugate", False)
     if not hasattr(penalty, "conjugate") or not (finite or hasattr(smooth, "dual_scaling")):
         return jnp.full((), jnp.nan, G.dtype)
+    offset = jnp.zeros((), G.dtype)
+    if scale.basis is not None:
+        # A dual point must be orthogonal to the unpenalised features: take its projection, at the price of
+        # the divergence of the conjugate.
+        dG, offset = smooth.dual_projection(W, scale.basis)
+        G = (G + dG).at[penalty.free].set(0)
     limit = penalty.dual_scale(-G)
-    s, change = jnp.ones((), G.dtype), jnp.zeros((), G.dtype)
-    if hasattr(smooth, "dual_scaling"):
+    s, change = jnp.ones((), G.dtype), offset
+    if hasattr(smooth, "dual_scaling") and scale.basis is None:
         s_loss, change_loss = smooth.dual_scaling(W, limit)
         free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
         s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
         limit = jnp.where(limit == 0, 0, 1)
     primal = value + penalty.value(W)
-    excess = penalty.value(W) + jnp.sum(G * W) + penalty.conjugate(-s * G) + change
-    size = jnp.maximum(jnp.abs(primal), scale)
+    excess = penalty.value(W) + jnp.sum(G * W) + penalty.conjugate(-s * G, W) + change
+    size = jnp.maximum(jnp.abs(primal), scale.value)
     gap = jnp.maximum(excess, 0) / jnp.where(size > 0, size, 1)
     # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
     return jnp.where(limit < 1, jnp.nan, gap)
-
-
-def _norm(x):
-    return jnp.sqrt(jnp.sum(x * x))

@@ -15,11 +15,15 @@ of W, shape (p, ...): with the p entries leading, every step is a vector operati
 """
 
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
+
+from sparsejax import _group_prox
+from sparsejax._linalg import safe_norm
 
 _MAX_PASSES = 200  # of the monotone Newton iteration below; 4 to 8 are usual
 _UNROLL = 64  # entries a column up to which a reduction over them is written out
@@ -115,6 +119,34 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
     scaling = _cast(scaling, x)
     alpha, beta = _cast(alpha, x) * scaling, _cast(beta, x) * scaling
     return exclusive_l21_columns(x, alpha, beta, jnp.zeros((), x.dtype))[0]
+
+
+def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Cutting off at a level: the prox of :math:`g(z) = \text{strength}\,\|z\|_\infty`.
+
+    With t the scaled strength the answer is 0 where :math:`\|x\|_1 \le t`; otherwise
+
+    .. math:: z_i = \operatorname{sign}(x_i)\min(|x_i|, \theta), \qquad
+              \textstyle\sum_i(|x_i|-\theta)_+ = t ,
+
+    so that every entry above the level :math:`\theta` ends at it. A monotone Newton iteration finds
+    :math:`\theta`, exactly and without a sort.
+
+    Args:
+      x: one group, floating, shape (p,).
+      strength: >= 0, shape ().
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      Shape and dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf; here
+      by Moreau's identity, ``x`` minus its projection on the l1 ball of radius t.
+    """
+    x = _one_group("linf", x)
+    return linf_columns(x, _cast(strength, x) * _cast(scaling, x))
 
 
 # ---------------------------------------------------------------- the operators on columns
@@ -280,6 +312,64 @@ def _exclusive_l21_columns_jvp(primals, tangents):
     return (w, theta), (dw, jnp.zeros_like(theta))
 
 
+def linf_columns(x: jax.Array, strength: jax.Array) -> jax.Array:
+    """`linf` of every column of ``x`` (p, ...); ``strength`` is broadcastable to the columns (...)."""
+    return _linf_columns(x, jnp.broadcast_to(strength, x.shape[1:]))
+
+
+@jax.custom_jvp
+def _linf_columns(x, t):
+    return jnp.sign(x) * jnp.minimum(jnp.abs(x), _level(jnp.abs(x), t)[None])
+
+
+@jax.jit
+def _level(m, t):
+    """The theta of `linf` in each column of m = |x|, 0 where the column ends at zero.
+
+    The sum of (m - theta)_+ is convex and decreasing in theta, so Newton from theta = 0 is monotone, and
+    it is exact as soon as it knows which entries are above. The unknown is delta = max(m) - theta, so that
+    nothing cancels when t is small and theta close to max(m).
+    """
+    top = jnp.max(m, axis=0)
+    below = top[None] - m
+
+    def newton(delta):
+        total, _, count = _moments(delta, below)
+        return delta - (total - t) / jnp.where(count > 0, count, 1)
+
+    def cond(carry):
+        _, moving, n = carry
+        return jnp.any(moving) & (n < _MAX_PASSES)
+
+    def body(carry):
+        delta, _, n = carry
+        new = newton(delta)
+        # As in `_threshold`: the first step that does not shrink delta is the last, and is taken.
+        moving = alive & (new < delta * (1 - 4 * jnp.finfo(delta.dtype).eps))
+        return jnp.where(alive, jnp.clip(new, 0, top), delta), moving, n + 1
+
+    alive = jnp.sum(m, axis=0) > t
+    delta, _, _ = lax.while_loop(cond, body, (top, alive, jnp.int32(0)))
+    return jnp.where(t > 0, top - delta, top)
+
+
+@_linf_columns.defjvp
+def _linf_columns_jvp(primals, tangents):
+    # Entries that end at the level theta = max|z| move with it, the others freely. With s = sign(x) and
+    # tau the number at the level, dtheta = (sum over them of s dx - dt) / tau. At t = 0, where
+    # theta = max|x|, the entries at the level are free too, and fall at the rate 1 / tau as t grows.
+    (x, t), (dx, dt) = primals, tangents
+    z = _linf_columns(x, t)
+    theta = jnp.max(jnp.abs(z), axis=0, keepdims=True)
+    free, zero = (t == 0)[None], theta == 0
+    at = jnp.abs(x) >= theta
+    s = jnp.where(at, jnp.sign(x), 0)
+    tau = jnp.sum(at.astype(x.dtype), axis=0, keepdims=True)
+    level = jnp.sum(s * dx, axis=0, keepdims=True) / tau
+    dz = jnp.where(at & ~free, s * level, dx) - s * (dt[None] / tau)
+    return z, jnp.where(zero & ~free, 0, dz)
+
+
 @jax.jit
 def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
@@ -312,6 +402,43 @@ def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     return top - delta
 
 
+def exclusive_group_l21(V: jax.Array, alpha: ArrayLike, groups: Any, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""The prox of :math:`g(U) = \sum_g \alpha_g (\sum_{i\in g}\|u_i\|_2)^2`, all rows at once.
+
+    Rows keep their directions; their norms solve a nonnegative quadratic programme, by a semismooth Newton
+    method that ends exactly: closed form for disjoint groups, a Cholesky factorisation of d x d up to 1024
+    features, conjugate gradients beyond, in time proportional to the number of memberships.
+
+    Args:
+      V: floating, (d, k), or (d,) for rows of one entry.
+      alpha: >= 0, shape () or one a group, (G,).
+      groups: `sparsejax.groups.Groups` of d features; rows in no group stay as they are.
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      U, shape and dtype of ``V``.
+
+    Raises:
+      TypeError, ValueError: ``V`` is not floating or does not have d rows; alpha of another shape.
+    Source: the penalty: Kong et al., AAAI 2016, Eq. (2) and (19), where the prox is found by reweighting.
+    """
+    V = _floating("exclusive_group_l21", V)
+    if V.ndim not in (1, 2) or V.shape[0] != groups.num_features:
+        raise ValueError(
+            f"prox.exclusive_group_l21: V has shape {V.shape}; it must have {groups.num_features} rows, as "
+            "groups has features."
+        )
+    strength = _cast(alpha, V) * _cast(scaling, V)
+    if strength.shape not in ((), (groups.num_groups,)):
+        raise ValueError(
+            f"prox.exclusive_group_l21: alpha has shape {strength.shape}; it must be a scalar or one value a "
+            f"group, ({groups.num_groups},)."
+        )
+    columns = V[None] if V.ndim == 1 else V.T
+    U, _ = _group_prox.exclusive_group_l21_columns(columns, strength, groups, None)
+    return U[0] if V.ndim == 1 else U.T
+
+
 # ---------------------------------------------------------------- helpers
 
 
@@ -342,12 +469,6 @@ def _fold(operation, rows):
 def _sum_squares(x):
     """Of every column; written out for short columns for the same reason."""
     return _fold(jnp.add, x * x) if x.shape[0] <= _UNROLL else jnp.sum(x * x, axis=0)
-
-
-def safe_norm(x):
-    """2-norm of the columns whose derivative at 0 is 0 rather than NaN."""
-    n2 = jnp.sum(x * x, axis=0)
-    return jnp.where(n2 > 0, jnp.sqrt(jnp.where(n2 > 0, n2, 1)), 0)
 
 
 def _cast(value: ArrayLike, like: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import optax
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._pytree import Pytree, as_float, is_traced, split_floating
 from sparsejax.problem import Problem, Solution, check_problem, measure_of
 from sparsejax.solve import solve
 from sparsejax.solvers import _loop
@@ -23,7 +23,7 @@ OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)
 class Tried(NamedTuple):
     """Every solve in its order; NaN after the last."""
 
-    penalties: Any  # leaves with a leading axis (maxiter,)
+    penalties: Any  # strengths with a leading axis (maxiter,)
     loss: jax.Array  # (maxiter,), held out
     slope: jax.Array  # (maxiter,), norm of the gradient in the log strengths that the bounds leave free
     measure: jax.Array  # (maxiter,), the certificate of each solve
@@ -98,8 +98,7 @@ def tune(
     check_problem("tune", problem)
     if not callable(held_out) or isinstance(held_out, type):
         raise TypeError(f"tune: held_out must be callable, W -> (), got {type(held_out).__name__}.")
-    leaves = jax.tree.leaves(problem.penalty)
-    for leaf in leaves:
+    for leaf in split_floating(problem.penalty)[0]:
         if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
             raise ValueError("tune: every strength must be > 0: at 0 its logarithm has nowhere to start.")
     if not isinstance(optimizer, optax.GradientTransformation):
@@ -117,27 +116,28 @@ def tune(
 
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
 def _tune(problem, held_out, init, low, high, tol, solver_tol, solver_maxiter, optimizer, maxiter):
-    start = jax.tree.map(jnp.log, problem.penalty)
+    strengths, rebuild = split_floating(problem.penalty)
+    start = jax.tree.map(jnp.log, strengths)
 
     def judge(logs, init):
-        penalty = jax.tree.map(jnp.exp, logs)
+        penalty = rebuild(jax.tree.map(jnp.exp, logs))
         solution = solve(problem._replace(penalty=penalty), init, tol=solver_tol, maxiter=solver_maxiter)
         W = solution.params
         if hasattr(held_out, "evaluate") and hasattr(problem.smooth, "intercept"):
-            return held_out.evaluate(W, problem.smooth.intercept(W)), (penalty, solution)
-        return held_out(W), (penalty, solution)
+            return held_out.evaluate(W, problem.smooth.intercept(W)), solution
+        return held_out(W), solution
 
     class Carry(NamedTuple):
         logs: Any
         optimizer: Any
         init: jax.Array
-        best: Any  # (loss, penalty, solution)
+        best: Any  # (loss, logs, solution)
         n: jax.Array
         done: jax.Array
         tried: Tried
 
     def body(c):
-        (loss, (penalty, solution)), grad = jax.value_and_grad(judge, has_aux=True)(c.logs, c.init)
+        (loss, solution), grad = jax.value_and_grad(judge, has_aux=True)(c.logs, c.init)
         # A slope that points out of the box is no slope.
         free = jax.tree.map(
             lambda g, x, x0: jnp.where(
@@ -152,21 +152,22 @@ def _tune(problem, held_out, init, low, high, tol, solver_tol, solver_maxiter, o
             lambda x, u, x0: jnp.clip(x + u, x0 + jnp.log(low), x0 + jnp.log(high)), c.logs, updates, start
         )
         better = loss < c.best[0]
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (loss, penalty, solution), c.best)
-        new = Tried(penalty, loss, slope, measure_of(solution))
+        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (loss, c.logs, solution), c.best)
+        new = Tried(jax.tree.map(jnp.exp, c.logs), loss, slope, measure_of(solution))
         tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, new)
         done = slope <= tol * jnp.abs(loss)
         return Carry(logs, state, solution.params, best, c.n + 1, done, tried)
 
     shapes = jax.eval_shape(judge, start, init)[1]
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (start, shapes))
     dtype = init.dtype
     empty = Tried(
-        jax.tree.map(lambda x: jnp.full((maxiter, *x.shape), jnp.nan, x.dtype), problem.penalty),
+        jax.tree.map(lambda x: jnp.full((maxiter, *x.shape), jnp.nan, x.dtype), strengths),
         *(jnp.full((maxiter,), jnp.nan, dtype) for _ in range(3)),
     )
     best = (jnp.full((), jnp.inf, dtype), *nothing)
     carry = Carry(start, optimizer.init(start), init, best, jnp.int32(0), jnp.zeros((), bool), empty)
     c = lax.while_loop(lambda c: ~c.done & (c.n < maxiter), body, carry)
-    loss, penalty, solution = c.best
-    return Tuning(penalty, solution, loss, c.n, c.done, c.tried)
+    loss, logs, solution = c.best
+    tried = c.tried._replace(penalties=rebuild(c.tried.penalties))
+    return Tuning(rebuild(jax.tree.map(jnp.exp, logs)), solution, loss, c.n, c.done, tried)

@@ -3,7 +3,8 @@
 `test_registry.py` fails if something public is missing from this table.
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import sparsejax as sj
-from sparsejax import losses, penalties, prox
+from sparsejax import groups, losses, penalties, prox
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Prox:
 PROXES = [
     Prox("l1", prox.l1, lambda z, s: s * jnp.sum(jnp.abs(z)), (0.3,)),
     Prox("l2", prox.l2, lambda z, s: s * jnp.sqrt(jnp.sum(z**2)), (0.6,)),
+    Prox("linf", prox.linf, lambda z, s: s * jnp.max(jnp.abs(z)), (0.6,)),
     Prox("squared_l1", prox.squared_l1, lambda z, b: b * jnp.sum(jnp.abs(z)) ** 2, (0.2,)),
     Prox(
         "exclusive_l21",
@@ -34,12 +36,19 @@ PROXES = [
     ),
 ]
 
+# overlapping, and every one of the 8 features in some group
+GROUPS = groups.from_lists([[0, 1, 4], [1, 5], [2, 3, 6], [6, 7], [7, 4]], 8)
+
+OTHER_PROXES = {"exclusive_group_l21"}  # of all rows at once; see test_groups.py
+
 # strengths at which the small problems below have some zeros and some nonzeros
 PENALTIES = {
     "L1": (penalties.L1, (0.05,)),
     "L21": (penalties.L21, (0.08,)),
+    "L1Inf": (penalties.L1Inf, (0.2,)),
     "ExclusiveLasso": (penalties.ExclusiveLasso, (0.03,)),
     "ExclusiveL21": (penalties.ExclusiveL21, (0.06, 0.02)),
+    "ExclusiveGroupL21": (functools.partial(penalties.ExclusiveGroupL21, groups=GROUPS), (0.05,)),
 }
 
 STRUCTURE = {"ByLeaf"}  # made of penalties; see test_interop.py
@@ -47,16 +56,36 @@ STRUCTURE = {"ByLeaf"}  # made of penalties; see test_interop.py
 LOSSES = {
     "SquaredLoss": losses.SquaredLoss,
     "LogisticLoss": losses.LogisticLoss,
+    "SquaredHingeLoss": losses.SquaredHingeLoss,
+    "HuberHingeLoss": losses.HuberHingeLoss,
 }
+MAIN_LOSSES = ("SquaredLoss", "LogisticLoss")  # for all of them, where what is tested lies outside the loss
 INTERNAL_LOSSES = {"GramLoss"}  # built by SquaredLoss.gram only
 
-SOLVERS = {"admm": sj.admm, "fista": sj.fista, "alm": sj.alm, "solve": sj.solve}
+SOLVERS = {"admm": sj.admm, "fista": sj.fista, "alm": sj.alm, "irls": sj.irls, "solve": sj.solve}
 NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "tune"}
 
 
 def fits(solver: str, loss: str, penalty: str) -> bool:
     """Whether the solver takes the problem."""
-    return solver != "alm" or (loss == "SquaredLoss" and penalty != "L1")
+    by_alm = penalty in ("L21", "ExclusiveLasso", "ExclusiveL21")
+    if solver == "irls":
+        return penalty == "ExclusiveGroupL21"
+    return solver != "alm" or (loss == "SquaredLoss" and by_alm)
+
+
+def pairs(losses: Iterable[str], penalties: Iterable[str]) -> list[tuple[str, str]]:
+    """What tests go over in place of all losses x penalties, of which each costs compilations.
+
+    Every penalty with the first loss (least squares), every other loss with exclusive l2,1, and the
+    second (logistic) with l2,1.
+    """
+    first, second, *others = losses
+    chosen = [(first, penalty) for penalty in penalties] + [(second, "L21")]
+    return chosen + [(loss, "ExclusiveL21") for loss in (second, *others)]
+
+
+PAIRS = pairs(LOSSES, PENALTIES)
 
 
 def data(loss: str, n: int = 12, d: int = 8, k: int = 3, dtype: Any = np.float64, seed: int = 0):
@@ -65,7 +94,7 @@ def data(loss: str, n: int = 12, d: int = 8, k: int = 3, dtype: Any = np.float64
     X = rng.standard_normal((n, d)) + 0.5 * rng.standard_normal((n, 1))
     W = rng.standard_normal((d, k)) * (np.arange(d) < d // 2)[:, None]
     H = X @ W + 0.3 * rng.standard_normal((n, k))
-    Y = (H > 0) if loss == "LogisticLoss" else H
+    Y = H if loss == "SquaredLoss" else (H > 0) if loss == "LogisticLoss" else np.sign(H)
     return X.astype(dtype), Y.astype(dtype)
 
 

@@ -13,12 +13,13 @@ from jax.experimental import sparse
 
 import sparsejax as sj
 from sparsejax import losses, penalties, prox
-from sparsejax.losses import LogisticLoss, SquaredLoss
-from sparsejax.penalties import L1, L21, ExclusiveL21, ExclusiveLasso
+from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
+from sparsejax.penalties import L1, L21, ExclusiveL21, ExclusiveLasso, L1Inf
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.standard_normal((8, 4)), RNG.standard_normal((8, 3))
 LABELS = (Y > 0).astype(float)
+SIGNS = 2 * LABELS - 1
 W = np.zeros((4, 3))
 NAN, INF = X.copy(), X.copy()
 NAN[2, 1], INF[0, 3] = np.nan, -np.inf
@@ -94,6 +95,28 @@ TABLE = {
         ValueError,
         "column 0 of Y has one label",
     ),
+    "labels 0 and 1 for a hinge": (
+        lambda: SquaredHingeLoss(X, LABELS),
+        ValueError,
+        "Y must hold -1 and 1 only for SquaredHingeLoss; it has 0",
+    ),
+    "class numbers for a hinge": (lambda: HuberHingeLoss(X, np.arange(8)), ValueError, "-1 and 1 only.* 0"),
+    "NaN labels for a hinge": (lambda: HuberHingeLoss(X, NAN[:, :3]), ValueError, r"Y has 1 .*NaN"),
+    "NaN in X for a hinge": (lambda: SquaredHingeLoss(NAN, SIGNS), ValueError, r"X has 1 .*NaN.*\(2, 1\)"),
+    "delta 0": (lambda: HuberHingeLoss(X, SIGNS, delta=0), ValueError, "delta must be > 0, got 0"),
+    "negative delta": (
+        lambda: HuberHingeLoss(X, SIGNS, delta=-0.5),
+        ValueError,
+        r"delta must be > 0, got -0\.5",
+    ),
+    "NaN delta": (lambda: HuberHingeLoss(X, SIGNS, delta=np.nan), ValueError, "delta has 1 .*NaN"),
+    "infinite delta": (lambda: HuberHingeLoss(X, SIGNS, delta=np.inf), ValueError, "delta has 1 .*infinite"),
+    "delta by class": (
+        lambda: HuberHingeLoss(X, SIGNS, delta=np.ones(3)),
+        ValueError,
+        r"delta has shape \(3,\).* 0-d",
+    ),
+    "delta by name": (lambda: HuberHingeLoss(X, SIGNS, delta="half"), TypeError, "delta has dtype <U4"),
     # ---- weights, scale, intercept
     "negative weights": (
         lambda: SquaredLoss(X, Y, weights=-np.ones(8)),
@@ -139,6 +162,7 @@ TABLE = {
     ),
     # ---- strengths
     "negative alpha": (lambda: L21(-0.1), ValueError, r"alpha must be >= 0, got -0\.1"),
+    "negative alpha of l1,inf": (lambda: L1Inf(-1), ValueError, "alpha must be >= 0, got -1"),
     "negative entry": (lambda: L1([0.1, -0.2]), ValueError, r"strength must be >= 0, got -0\.2"),
     "negative beta": (lambda: ExclusiveL21(0.1, -1), ValueError, "beta must be >= 0, got -1"),
     "NaN strength": (lambda: L1(np.nan), ValueError, "strength has 1 .*NaN"),
@@ -358,6 +382,7 @@ TABLE = {
         ValueError,
         r"prox\.exclusive_l21: .*vmap",
     ),
+    "prox of rows by linf": (lambda: prox.linf(X, 0.1), ValueError, r"prox\.linf: one group .*vmap"),
     "prox of nothing": (lambda: prox.l2(np.ones(0), 0.1), ValueError, r"prox\.l2: .*p >= 1, got \(0,\)"),
 }
 
@@ -456,6 +481,7 @@ def test_degenerate_data_are_allowed():
         SquaredLoss(X, Y, weights=np.zeros(8), intercept=True),
         SquaredLoss(X[:1, :1], Y[:1, :1], intercept=True),
         LogisticLoss(constant, LABELS, intercept=True),
+        HuberHingeLoss(constant, np.c_[SIGNS, np.ones(8)], intercept=True),  # one column has one label
         LogisticLoss(X[:1], np.ones(1)),
     ):
         s = sj.solve(sj.Problem(loss, ExclusiveL21(0.05, 0.05)), tol=1e-8)

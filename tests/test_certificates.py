@@ -10,20 +10,28 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from registry import pairs as chosen_pairs
 
 import sparsejax as sj
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 P = sj.penalties
 N, D, K = 14, 6, 3
-LOSSES = {"squared": sj.losses.SquaredLoss, "logistic": sj.losses.LogisticLoss}
+LOSSES = {
+    "squared": sj.losses.SquaredLoss,
+    "logistic": sj.losses.LogisticLoss,
+    "squared hinge": sj.losses.SquaredHingeLoss,
+    "huber hinge": sj.losses.HuberHingeLoss,
+}
+MAIN = ("squared", "logistic")  # for all, where what is tested lies outside the loss
 PENALTIES = {
     "L1": (P.L1, (0.04,)),
     "L21": (P.L21, (0.06,)),
+    "L1Inf": (P.L1Inf, (0.1,)),
     "ExclusiveLasso": (P.ExclusiveLasso, (0.03,)),
     "ExclusiveL21": (P.ExclusiveL21, (0.04, 0.02)),
 }
-PAIRS = [(loss, penalty) for loss in LOSSES for penalty in PENALTIES]
+PAIRS = chosen_pairs(LOSSES, PENALTIES)
 pairs = pytest.mark.parametrize("loss, penalty", PAIRS)
 
 
@@ -31,8 +39,8 @@ def data(loss, seed=0):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((N, D)) + 0.5 * rng.standard_normal((N, 1))
     H = X @ rng.standard_normal((D, K)) + 0.5 * rng.standard_normal((N, K)) + 1
-    Y = H if loss == "squared" else (np.median(H, axis=0) < H).astype(float)
-    return X, Y
+    labels = (np.median(H, axis=0) < H).astype(float)
+    return X, H if loss == "squared" else labels if loss == "logistic" else 2 * labels - 1
 
 
 @functools.cache
@@ -96,7 +104,7 @@ def test_gap_does_not_depend_on_units(loss, penalty):
         scaled = make(*(np.full(D, c * s) for s in strengths))
         np.testing.assert_allclose(float(sj.duality_gap(sj.Problem(again, scaled), W)), gap, rtol=1e-9)
         again = type(f)(f.X * c, f.Y, weights=f.weights, intercept=True)
-        powers = [c] if penalty in ("L1", "L21") else [c**2] if penalty == "ExclusiveLasso" else [c, c**2]
+        powers = {"ExclusiveLasso": [c**2], "ExclusiveL21": [c, c**2]}.get(penalty, [c])
         scaled = make(*(np.full(D, s * power) for s, power in zip(strengths, powers, strict=True)))
         np.testing.assert_allclose(float(sj.duality_gap(sj.Problem(again, scaled), W / c)), gap, rtol=1e-9)
 
@@ -178,7 +186,8 @@ def test_fenchel_young(seed, size):
     rng = np.random.default_rng(seed)
     Z, W = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
     alpha, beta = rng.uniform(0.1, 2, (2, D))
-    for penalty in (P.L1(alpha), P.L21(alpha), P.ExclusiveLasso(beta), P.ExclusiveL21(alpha, beta)):
+    norms = P.L1(alpha), P.L21(alpha), P.L1Inf(alpha)
+    for penalty in (*norms, P.ExclusiveLasso(beta), P.ExclusiveL21(alpha, beta)):
         feasible = Z * min(1.0, float(penalty.dual_scale(Z)))
         scale = np.abs(feasible * W).sum() + float(penalty.value(W))
         slack = float(penalty.value(W) + penalty.conjugate(feasible)) - np.sum(feasible * W)
@@ -196,19 +205,22 @@ def test_dual_scale_is_where_the_conjugate_ends():
     strength = rng.uniform(0.1, 2, D)
     largest = np.abs(Z).max(axis=1)
     length = np.linalg.norm(Z, axis=1)
+    total = np.abs(Z).sum(axis=1)
     for penalty, expected in (
         (P.L1(0.7), 0.7 / largest.max()),
         (P.L1(strength), (strength / largest).min()),
         (P.L21(0.7), 0.7 / length.max()),
         (P.L21(strength), (strength / length).min()),
+        (P.L1Inf(0.7), 0.7 / total.max()),
+        (P.L1Inf(strength), (strength / total).min()),
         (P.ExclusiveL21(strength, 0.0), (strength / length).min()),
     ):
         s = float(penalty.dual_scale(Z))
         np.testing.assert_allclose(s, expected, rtol=1e-14)
-        # from here on some ray climbs for ever: s <Z, tW> > g(tW), along a row of Z or its largest entry
+        # from here on some ray climbs for ever, s <Z, tW> > g(tW): a row of Z, its largest entry or its signs
         ratios = []
         for i in range(D):
-            for w in (Z[i], np.eye(K)[np.abs(Z[i]).argmax()] * np.sign(Z[i])):
+            for w in (Z[i], np.eye(K)[np.abs(Z[i]).argmax()] * np.sign(Z[i]), np.sign(Z[i])):
                 W = np.zeros((D, K))
                 W[i] = w
                 ratios.append(float(penalty.value(W)) / np.sum(Z * W))
@@ -224,6 +236,51 @@ def test_dual_scale_is_where_the_conjugate_ends():
         assert np.isinf(penalty.dual_scale(0 * Z))
 
 
+def conjugate_of_loss(f, U):
+    """sup_H <U, H> - l(H) by the conic solver, over the entries that have a weight."""
+    on = np.asarray(f.weights) > 0
+    w, y, u = (np.asarray(values)[on] for values in (f.weights, f.Y, U))
+    r, q, h = cp.Variable(on.sum(), nonneg=True), cp.Variable(on.sum(), nonneg=True), cp.Variable(on.sum())
+    if isinstance(f, sj.losses.HuberHingeLoss):  # the slack in two parts, of which one is squared
+        slack, cost = q + r, w @ r + cp.sum_squares(cp.multiply(np.sqrt(w / (2 * float(f.delta))), q))
+    else:
+        slack, cost = r, cp.sum_squares(cp.multiply(np.sqrt(w), r))
+    gain = u @ h - float(f.scale) * cost
+    supremum = cp.Problem(cp.Maximize(gain), [slack >= 1 - cp.multiply(y, h)])
+    return supremum.solve(solver=cp.CLARABEL, tol_gap_abs=1e-8, tol_gap_rel=1e-8, tol_feas=1e-8)
+
+
+HINGES = {
+    "squared": sj.losses.SquaredHingeLoss,
+    "rounded": sj.losses.HuberHingeLoss,
+    "wide": functools.partial(sj.losses.HuberHingeLoss, delta=4.0),  # no entry on its straight part
+}
+
+
+@pytest.mark.parametrize("hinge", HINGES)
+def test_dual_scaling_of_hinge_losses(hinge):
+    """The change of the conjugate is that of the supremum; no other s is better, or even finite."""
+    X, Y = data("squared hinge")
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(0.2, 2, Y.shape)
+    weights[:2] = 0
+    f = HINGES[hinge](X, Y, weights=weights)
+    for size in (0.01, 0.5):
+        W = jnp.asarray(size * rng.standard_normal((D, K)))
+        U = np.asarray(jax.grad(f._value)(f._predict(W)))
+        at_one = conjugate_of_loss(f, U)
+        best, least = map(float, f.dual_scaling(W, jnp.asarray(np.inf)))
+        for limit in (0.0, 0.3, 1.0, np.inf):
+            s, change = map(float, f.dual_scaling(W, jnp.asarray(limit)))
+            assert s == min(limit, best)
+            there = conjugate_of_loss(f, s * U) if s else 0.0  # less the least loss
+            np.testing.assert_allclose(change, there - at_one, atol=1e-7)
+        for other in (0.9 * best, 1.1 * best):
+            assert conjugate_of_loss(f, other * U) > at_one + least + 1e-4
+        if hinge == "rounded":
+            assert best == 1 and conjugate_of_loss(f, 1.01 * U) == np.inf
+
+
 # ------------------------------------------------------------------ lambda_max
 
 
@@ -233,8 +290,7 @@ def with_strength(penalty, alpha):
     return make(*(np.full(D, s) for s in (alpha, *strengths[1:])))
 
 
-@pytest.mark.parametrize("penalty", ["L1", "L21", "ExclusiveL21"])
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss, penalty", [pair for pair in PAIRS if pair[1] != "ExclusiveLasso"])
 def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
     p = problem(loss, penalty)
     top = float(sj.lambda_max(p))
@@ -253,9 +309,15 @@ def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
     f = p.smooth
     b = np.asarray(f.intercept(jnp.zeros((D, K))))
     Y, w = np.asarray(f.Y), np.asarray(f.weights)[:, None]
-    residual = 2 * (b - Y) if loss == "squared" else 1 / (1 + np.exp(-b)) - Y
+    residual = {
+        "squared": 2 * (b - Y),
+        "logistic": 1 / (1 + np.exp(-b)) - Y,
+        "squared hinge": -2 * Y * np.maximum(1 - Y * b, 0),
+        "huber hinge": -Y * np.clip((1 - Y * b) / 0.5, 0, 1),
+    }[loss]
     G = float(f.scale) * np.asarray(f.X).T @ (w * residual)
-    by_hand = np.abs(G).max() if penalty == "L1" else np.linalg.norm(G, axis=1).max()
+    order = {"L1": np.inf, "L1Inf": 1}.get(penalty, 2)
+    by_hand = np.linalg.norm(G, order, axis=1).max()
     np.testing.assert_allclose(top, by_hand, rtol=1e-13)
     # it scales with the loss
     twice = type(f)(f.X, f.Y, scale=2 * f.scale, weights=f.weights, intercept=True)
@@ -312,7 +374,7 @@ def test_a_plain_function_with_a_squared_penalty_has_a_gap():
     assert excess <= float(s.gap) + 1e-14
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", MAIN)
 def test_unpenalised_rows(loss):
     """Strength 0 in some rows: no dual, the residual decides, their gradients vanish, the others obey."""
     f = problem(loss, "L1").smooth

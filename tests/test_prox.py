@@ -108,6 +108,24 @@ def test_tail_threshold(rng):
         np.testing.assert_allclose(tail[binding], alpha, atol=1e-13)
 
 
+@pytest.mark.parametrize("p", [1, 2, 5, 64, 65, 300])
+def test_linf_is_what_the_projection_on_the_l1_ball_leaves(p, rng):
+    """Against the sorted formula: ties, long columns, and levels near 0 and near max|x|."""
+    for x in (rng.standard_normal(p), 2.0 ** -np.arange(p, dtype=float), np.ones(p), rng.standard_cauchy(p)):
+        above = np.cumsum(np.sort(np.abs(x))[::-1])
+        for part in (0.0, 1e-14, 1e-6, 0.3, 0.9, 1 - 1e-12, 1.0, 1.5):
+            t = part * above[-1]
+            level = max(0.0, ((above - t) / np.arange(1, p + 1)).max())
+            z = np.asarray(linf(jnp.asarray(x), t))
+            np.testing.assert_allclose(z, np.sign(x) * np.minimum(np.abs(x), level), atol=1e-14 * above[-1])
+            # t is met to the last digits of x, not only to those of the sum
+            if 0 < part < 1:
+                np.testing.assert_allclose(np.abs(x - z).sum(), t, atol=2e-16 * p * np.abs(x).max())
+
+
+linf = jax.jit(prox.linf)
+
+
 # ------------------------------------------------------------------ named corner cases
 
 
@@ -118,6 +136,17 @@ def test_strength_zero_is_the_identity(p, rng):
     np.testing.assert_array_equal(p.call(x, *zeros), x)
     np.testing.assert_array_equal(p.call(x, *p.strengths, 0.0), x)
     np.testing.assert_allclose(jax.jacobian(p.call)(x, *zeros), np.eye(5), atol=1e-15)
+
+
+def test_linf_at_strength_zero():
+    """The identity in x, also at ties; in the strength one-sided: the largest entries share the loss."""
+    for x, slope in (([3.0, -2.0, 1.0], [-1, 0, 0]), ([1.0, -3.0, 3.0], [0, 0.5, -0.5])):
+        in_x, in_strength = jax.jacfwd(prox.linf, argnums=(0, 1))(jnp.asarray(x), 0.0)
+        np.testing.assert_allclose(in_x, np.eye(3), atol=1e-15)
+        np.testing.assert_allclose(in_strength, slope, atol=1e-15)
+        np.testing.assert_allclose(
+            prox.linf(jnp.asarray(x), 1e-3), np.add(x, np.multiply(slope, 1e-3)), atol=1e-15
+        )
 
 
 @every
@@ -171,17 +200,20 @@ def test_exclusive_l21_contains_its_parts(rng):
 
 
 def safe_points(p, rng, count=12):
-    """Points whose support does not change within 1e-3, so that differences mean something."""
+    """Points with zeros and ties at the top that last for 1e-3, so that differences mean something."""
+
+    def pattern(x):
+        z = p.call(x, *p.strengths)
+        return jnp.where(z == 0, 0, jnp.where(jnp.abs(z) == jnp.max(jnp.abs(z)), 2, 1))
 
     @jax.jit
-    def supports(x, steps):
-        nearby = jax.vmap(lambda s: p.call(x + 1e-3 * s, *p.strengths))(steps)
-        return p.call(x, *p.strengths) != 0, nearby != 0
+    def patterns(x, steps):
+        return pattern(x), jax.vmap(lambda s: pattern(x + 1e-3 * s))(steps)
 
     points = []
     while len(points) < count:
         x = jnp.asarray(rng.standard_normal(5) * 2)
-        z, near = supports(x, jnp.asarray(rng.standard_normal((20, 5))))
+        z, near = patterns(x, jnp.asarray(rng.standard_normal((20, 5))))
         if bool((near == z[None]).all()) and bool(z.any()):
             points.append(x)
     return points
@@ -259,6 +291,7 @@ def test_bad_input(p, bad, error):
     [
         (penalties.L1, prox.l1),
         (penalties.L21, prox.l2),
+        (penalties.L1Inf, prox.linf),
         (penalties.ExclusiveLasso, prox.squared_l1),
         (penalties.ExclusiveL21, prox.exclusive_l21),
     ],

@@ -4,6 +4,7 @@ Objectives are evaluated here, in numpy, from the formulas in the docstrings. Th
 an upper bound of the optimum, and so is every point of ours: the lowest of all stands for the optimum.
 """
 
+import functools
 import warnings
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ import cvxpy as cp
 import jax
 import numpy as np
 import pytest
-from scipy.optimize import brentq
+from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 from sklearn.datasets import load_wine
 from sklearn.linear_model import Lasso, LogisticRegression, MultiTaskLasso
@@ -23,7 +24,23 @@ ACCURACY = 1e-8  # relative, of the objective
 CLARABEL = {
     "tol_gap_abs": 1e-12, "tol_gap_rel": 1e-12, "tol_feas": 1e-12, "tol_ktratio": 1e-10, "max_iter": 500,
 }  # fmt: skip
-LOSSES = {"squared": sj.losses.SquaredLoss, "logistic": sj.losses.LogisticLoss}
+LOSSES = {
+    "squared": sj.losses.SquaredLoss,
+    "logistic": sj.losses.LogisticLoss,
+    "squared hinge": sj.losses.SquaredHingeLoss,
+    "huber hinge": sj.losses.HuberHingeLoss,
+}
+DELTA = 0.5  # the default of the last
+
+
+def target(loss, Y):
+    """Y, or labels from it of the kind that the loss needs."""
+    above = np.median(Y, axis=0) < Y
+    return Y if loss == "squared" else above.astype(float) if loss == "logistic" else 2.0 * above - 1
+
+
+def huber(slack):
+    return np.where(slack < DELTA, slack**2 / (2 * DELTA), slack - DELTA / 2)
 
 
 # ------------------------------------------------------------------ a problem in numpy and in cvxpy
@@ -71,19 +88,29 @@ class Instance:
         H = self.X.astype(float) @ W
         if self.intercept:
             H = H + np.array([self._intercept(*column) for column in zip(H.T, Y.T, weights.T, strict=True)])
-        if self.loss == "squared":
-            value = self.scale * np.sum(weights * (H - Y) ** 2)
-        else:
-            value = self.scale * np.sum(weights * (np.logaddexp(0, H) - Y * H))
-        l1, l2 = np.abs(W).sum(1), np.sqrt((W**2).sum(1))
-        terms = {"L1": [l1], "L21": [l2], "ExclusiveLasso": [l1**2], "ExclusiveL21": [l2, l1**2]}
+        slack = np.maximum(1 - Y * H, 0)
+        entries = {
+            "squared": lambda: (H - Y) ** 2,
+            "logistic": lambda: np.logaddexp(0, H) - Y * H,
+            "squared hinge": lambda: slack**2,
+            "huber hinge": lambda: huber(slack),
+        }[self.loss]()
+        value = self.scale * np.sum(weights * entries)
+        l1, l2, top = np.abs(W).sum(1), np.sqrt((W**2).sum(1)), np.abs(W).max(1)
+        terms = {"L1": [l1], "L21": [l2], "L1Inf": [top], "ExclusiveLasso": [l1**2]}
+        terms["ExclusiveL21"] = [l2, l1**2]
         return value + sum(float(s @ t) for s, t in zip(strengths, terms[self.penalty], strict=True))
 
     def _intercept(self, h, y, w):
         if self.loss == "squared":
             return w @ (y - h) / w.sum()
+        slope = {
+            "logistic": lambda h: expit(h) - y,
+            "squared hinge": lambda h: -y * np.maximum(1 - y * h, 0),
+            "huber hinge": lambda h: -y * np.clip((1 - y * h) / DELTA, 0, 1),
+        }[self.loss]
         bound = 50 + np.abs(h).max()
-        return brentq(lambda b: w @ (expit(h + b) - y), -bound, bound, xtol=1e-15, rtol=1e-14)
+        return brentq(lambda b: w @ slope(h + b), -bound, bound, xtol=1e-15, rtol=1e-14)
 
     def reference(self):
         """W by Clarabel, from the epigraph form."""
@@ -93,15 +120,26 @@ class Instance:
         H = self.X.astype(float) @ W
         if self.intercept:
             H = H + np.ones((len(Y), 1)) @ cp.Variable((1, k))
+        constraints = []
         if self.loss == "squared":
             cost = self.scale * cp.sum_squares(cp.multiply(np.sqrt(weights), H - Y))
-        else:
+        elif self.loss == "logistic":
             cost = self.scale * cp.sum(cp.multiply(weights, cp.logistic(H) - cp.multiply(Y, H)))
-        constraints = []
+        else:
+            squared, plain = cp.Variable(Y.shape, nonneg=True), cp.Variable(Y.shape, nonneg=True)
+            factor = self.scale
+            if self.loss == "huber hinge":  # the slack in two parts, of which one is squared
+                factor /= 2 * DELTA
+            else:
+                constraints += [plain == 0]
+            constraints += [squared + plain >= 1 - cp.multiply(Y, H)]
+            cost = factor * cp.sum_squares(cp.multiply(np.sqrt(weights), squared))
+            cost += self.scale * cp.sum(cp.multiply(weights, plain))
         if self.penalty != "L21":
             A, t = cp.Variable((d, k)), cp.Variable(d)
-            constraints += [A >= W, A >= -W, t == cp.sum(A, axis=1)]
-            if self.penalty == "L1":
+            constraints += [A >= W, A >= -W]
+            constraints += [t >= cp.max(A, axis=1) if self.penalty == "L1Inf" else t == cp.sum(A, axis=1)]
+            if self.penalty in ("L1", "L1Inf"):
                 cost += strengths[0] @ t
             else:
                 cost += cp.sum_squares(cp.multiply(np.sqrt(strengths[-1]), t))
@@ -119,6 +157,7 @@ SHAPES = {"tall": (20, 6, 3), "wide": (8, 14, 3), "vector": (20, 6, None)}
 STRENGTHS = {
     "L1": (0.04,),
     "L21": (0.06,),
+    "L1Inf": (0.1,),
     "ExclusiveLasso": (0.03,),
     "ExclusiveL21": (0.04, 0.02),
 }
@@ -141,10 +180,16 @@ CASES = [
     ("logistic", "ExclusiveLasso", "vector", "entry", "scalar", False),
     ("logistic", "ExclusiveL21", "tall", "row", "row", True),
     ("logistic", "ExclusiveL21", "wide", "entry", "scalar", False),
+    ("squared", "L1Inf", "tall", "entry", "scalar", True),
+    ("squared", "L1Inf", "wide", None, "row", False),
+    ("squared hinge", "L21", "tall", "row", "scalar", True),
+    ("squared hinge", "ExclusiveL21", "vector", "entry", "row", False),
+    ("huber hinge", "L1", "wide", None, "scalar", False),
+    ("huber hinge", "ExclusiveL21", "tall", "entry", "row", True),
 ]
 
 
-WITH_FISTA = [CASES[i] for i in (0, 3, 5, 7, 8, 10, 12, 15)]
+WITH_FISTA = [CASES[i] for i in (0, 3, 5, 7, 8, 10, 12, 15, 16, 21)]
 
 
 def case_id(case):
@@ -169,8 +214,7 @@ def instances(case, dtype=np.float64):
         Y = X @ truth + 0.5 * rng.standard_normal((n, *columns))
         if awkward and columns:
             Y[:, 1] = Y[:, 0]  # a tie between classes
-        if loss == "logistic":
-            Y = (np.median(Y, axis=0) < Y).astype(float)
+        Y = target(loss, Y)
         weights = None
         if weights_by is not None:
             weights = rng.uniform(0.2, 2, (n,) if weights_by == "row" else Y.shape)
@@ -204,7 +248,8 @@ def test_against_conic_solver(case):
         answers = [(tol, solve(problem, tol=tol)) for solve in solvers for tol in TOLS]
         # calls of the others, which share their compilation
         answers.append((1e-10, sj.solve(problem, tol=1e-10)))
-        if instance.loss == "squared" and instance.penalty != "L1" and problem.smooth.quadratic:
+        by_alm = instance.loss == "squared" and instance.penalty not in ("L1", "L1Inf")
+        if by_alm and problem.smooth.quadratic:
             answers.append((1e-10, sj.alm(problem, tol=1e-10)))
 
         objectives = [instance.objective(s.params) for _, s in answers]
@@ -304,12 +349,11 @@ def test_logistic_regression_of_scikit_learn():
 # ------------------------------------------------------------------ limits that must coincide
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
 def test_exclusive_l21_has_its_parts_as_limits(loss):
     """beta = 0 is L21, alpha = 0 the exclusive lasso: as functions, and once as a solution."""
     X, Y, rng = linear_data()
-    Y = Y if loss == "squared" else (np.median(Y, axis=0) < Y).astype(float)
-    smooth = LOSSES[loss](X, Y)
+    smooth = LOSSES[loss](X, target(loss, Y))
     V, Z = rng.standard_normal((2, 6, 3))
     P = sj.penalties
     for both, part in (
@@ -355,8 +399,7 @@ def same_function(a, b, rng):
 def test_weights_leave_rows_out_and_repeat_them(loss, intercept):
     """Weight 0 is a row left out, weight 2 a row twice; weights by entry agree with weights by row."""
     X, Y, rng = linear_data()
-    Y = Y if loss == "squared" else (np.median(Y, axis=0) < Y).astype(float)
-    make = LOSSES[loss]
+    Y, make = target(loss, Y), LOSSES[loss]
     scale = make(X, Y).scale
     counts = rng.integers(0, 4, len(X))
     assert 0 in counts and 1 in counts and 3 in counts
@@ -378,12 +421,12 @@ def test_entries_left_out_are_columns_solved_alone():
     X, Y, rng = linear_data()
     weights = rng.integers(0, 2, Y.shape)
     for loss, make in LOSSES.items():
-        target = Y if loss == "squared" else (np.median(Y, axis=0) < Y).astype(float)
-        whole = make(X, target, weights=weights, intercept=True)
+        labels = target(loss, Y)
+        whole = make(X, labels, weights=weights, intercept=True)
         W = rng.standard_normal((6, 3))
         alone = 0
         for j, w in enumerate(weights.T.astype(bool)):
-            column = make(X[w], target[w, j], scale=whole.scale, intercept=True)
+            column = make(X[w], labels[w, j], scale=whole.scale, intercept=True)
             alone += column(W[:, j])
             np.testing.assert_allclose(whole.intercept(W)[j], column.intercept(W[:, j]), rtol=1e-9)
         np.testing.assert_allclose(whole(W), alone, rtol=1e-12)
@@ -435,3 +478,47 @@ def test_logistic_intercept_is_stationary_and_shift_free(rng):
         np.testing.assert_allclose(moved(W), loss(W), rtol=1e-10)
         if factor <= 1:  # beyond, a whole interval is best to the last digit
             np.testing.assert_allclose(moved.intercept(W), b - W.sum(0), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", ["squared hinge", "huber hinge"])
+def test_hinge_intercept_is_the_minimiser(loss, rng):
+    """Against scipy, near and far from the data, also in columns all of one label; and its derivative."""
+    X, Y, _ = linear_data()
+    labels = target(loss, Y)
+    labels[:, 1], labels[:, 2] = 1, -1
+    weights = rng.integers(0, 3, labels.shape)
+    smooth = LOSSES[loss](X, labels, weights=weights, intercept=True)
+    phi = huber if loss == "huber hinge" else np.square
+    for factor in (0.0, 0.1, 1.0, 1e3):
+        W = factor * rng.standard_normal((6, 3))
+        H, b = X @ W, np.asarray(smooth.intercept(W))
+
+        def value(t):
+            return np.sum(weights * phi(np.maximum(1 - labels * (H + t), 0)), axis=0) / len(X)
+
+        ours = value(b)
+        assert np.isfinite(b).all() and (ours[1:] <= 1e-30).all()
+        best = minimize_scalar(lambda t: value(t)[0], bracket=(b[0] - 1, b[0] + 1), tol=1e-12).fun
+        assert ours[0] <= best * (1 + 1e-14)
+        np.testing.assert_allclose(smooth(W), ours.sum(), rtol=1e-13)
+        shifted = LOSSES[loss](X + 1, labels, weights=weights, intercept=True)
+        np.testing.assert_allclose(shifted(W), smooth(W), rtol=1e-9)
+    W, step = rng.standard_normal((2, 6, 3))
+    # with these weights all the intercepts of an interval can be best: the loss has its derivative still
+    slope = jax.jvp(smooth, (W,), (step,))[1]
+    np.testing.assert_allclose(slope, (smooth(W + 1e-6 * step) - smooth(W - 1e-6 * step)) / 2e-6, rtol=1e-7)
+    smooth = LOSSES[loss](X, labels, weights=weights * rng.uniform(0.9, 1.1, labels.shape), intercept=True)
+    slope = jax.jvp(smooth.intercept, (W,), (step,))[1]
+    there, back = (smooth.intercept(W + h * step) for h in (1e-6, -1e-6))
+    np.testing.assert_allclose(slope[0], (there - back)[0] / 2e-6, rtol=1e-7)
+
+
+@pytest.mark.parametrize(
+    "make", [sj.losses.SquaredHingeLoss, functools.partial(sj.losses.HuberHingeLoss, delta=4.0)]
+)
+def test_majorizer_of_hinge_losses(make):
+    """It is the Hessian where every entry is on a curved part, such as at W = 0."""
+    X, Y, rng = linear_data()
+    loss = make(X, target("squared hinge", Y)[:, 0], weights=rng.uniform(0, 2, len(X)), intercept=True)
+    A = np.asarray(loss.majorizer())
+    np.testing.assert_allclose(A.T @ A, jax.hessian(loss)(np.zeros(6)), atol=1e-13)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._linalg import norm
 from sparsejax.implicit import differentiable
 from sparsejax.penalties import columns, like
 from sparsejax.problem import Problem, Solution
@@ -115,11 +116,13 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     exact = bool(smooth.quadratic)
     basis, values, left = factor
     dense = basis.shape[0] == basis.shape[1]
-    quick = problem._replace(smooth=smooth.gram()) if exact and dense else None
-    cheap = problem if quick is None else quick
+    # The Gram form does not know the residuals, which certify a problem with unpenalised features.
+    hidden = getattr(penalty, "free", jnp.zeros(0)).shape[0] > 0
+    quick = problem._replace(smooth=smooth.gram()) if exact and dense and not hidden else None
+    cheap = smooth.gram() if exact and dense else smooth
 
     def grad(Wt):
-        return columns(jax.grad(cheap.smooth)(like(Wt, init)))
+        return columns(jax.grad(cheap)(like(Wt, init)))
 
     # M W' - grad f(W') is the same for every W' when M is the Hessian. Here in the eigenbasis, and
     # for n < d as A'B with B'U computed directly: dividing by small eigenvalues would lose digits.
@@ -163,8 +166,8 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s)[0], s)
         new, W = iterate(s)
         U = new.V - new.Z
-        primal = _norm(W - new.Z) / jnp.maximum(_norm(new.Z), tiny)
-        dual = _norm(new.Z - s.Z) / jnp.maximum(_norm(U), tiny)
+        primal = norm(W - new.Z) / jnp.maximum(norm(new.Z), tiny)
+        dual = norm(new.Z - s.Z) / jnp.maximum(norm(U), tiny)
         ratio = BALANCE * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.2, 5.0)
         k = k + n
@@ -194,7 +197,3 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         quick=quick,
     )
     return solution, last[0].rho
-
-
-def _norm(x):
-    return jnp.sqrt(jnp.sum(x * x))

@@ -42,8 +42,8 @@ class _Carry(NamedTuple):
     state: Any
     best: jax.Array  # W with the smallest measure so far
     certificate: Certificate  # its certificate
-    mark: jax.Array  # measure that must be halved before ``waiting`` starts anew
-    waiting: jax.Array  # iterations since then
+    mark: jax.Array  # measure that must be halved for progress to be seen
+    marked: jax.Array  # iterations when it last was
     num_iters: jax.Array
     status: jax.Array
     history: History
@@ -91,63 +91,69 @@ def run(
             return h
         return History(h.objective.at[k].set(c.objective, mode="drop"), h.gap.at[k].set(c.gap, mode="drop"))
 
-    def body(carry: _Carry) -> _Carry:
-        n = jnp.minimum(check_every, maxiter - carry.num_iters)
-        state = block(carry.state, n)
-        k = carry.num_iters + n
-        W = candidate(state)
-        t = step(state)
+    def judge(carry: _Carry) -> _Carry:
+        k = carry.num_iters
+        W = candidate(carry.state)
+        t = step(carry.state)
         c = confirm(W, certify(inner, W, t, scale), t)
 
-        over = jnp.zeros((), bool) if ended is None else ended(state)
-        better = (c.measure < carry.certificate.measure) | over
+        over = jnp.zeros((), bool) if ended is None else ended(carry.state)
+        better = (c.measure < carry.certificate.measure) | over | (k == 0)
+        # Until a certificate is known, the lowest objective.
+        better |= jnp.isinf(carry.certificate.measure) & (c.objective < carry.certificate.objective)
         certificate = Certificate(
             *(jnp.where(better, a, b) for a, b in zip(c, carry.certificate, strict=True))
         )
         measure = certificate.measure
         halved = measure <= carry.mark / 2
-        waiting = jnp.where(halved, 0, carry.waiting + n)
-        stuck = (waiting >= PATIENCE) & (measure <= 1000 * eps)
-        stuck |= (waiting >= 10 * PATIENCE) & (measure <= eps**0.5)
-        stalled = over | (measure <= floor) | stuck
+        marked = jnp.where(halved, k, carry.marked)
+        stuck = (k - marked >= PATIENCE) & (measure <= 1000 * eps)
+        stuck |= (k - marked >= 10 * PATIENCE) & (measure <= eps**0.5)
+        stalled = over | ((measure <= floor) & (k > 0)) | stuck
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
-        status = jnp.where(stalled, STALLED, RUNNING)
+        status = jnp.where(k < maxiter, RUNNING, MAX_ITER)
+        status = jnp.where(stalled, STALLED, status)
         status = jnp.where(measure <= tol, CONVERGED, status)
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
         return _Carry(
-            state=state,
+            state=carry.state,
             best=jnp.where(better, W, carry.best),
             certificate=certificate,
             mark=jnp.where(halved, measure, carry.mark),
-            waiting=waiting,
+            marked=marked,
             num_iters=k,
             status=status,
             history=record(carry.history, k, c),
         )
 
-    first = certify(problem, init, step(state), scale)
-    status = jnp.where(first.measure <= tol, CONVERGED, RUNNING)
-    status = jnp.where(jnp.isnan(first.measure) | ~jnp.isfinite(first.objective), NON_FINITE, status)
+    def body(carry: _Carry) -> _Carry:
+        # In this order the certificate, much the largest part of the program, is compiled once for the
+        # start, the iterates and the end.
+        carry = judge(carry)
+        running = carry.status == RUNNING
+        n = jnp.where(running, jnp.minimum(check_every, maxiter - carry.num_iters), 0)
+        state = lax.cond(running, lambda s: block(s, n), lambda s: s, carry.state)
+        return carry._replace(state=state, num_iters=carry.num_iters + n)
+
+    infinite = jnp.full((), jnp.inf, init.dtype)
     empty = History(*(jnp.full((history,), jnp.nan, init.dtype) for _ in History._fields))
     carry = _Carry(
         state=state,
         best=init,
-        certificate=first,
-        mark=first.measure,
-        waiting=jnp.int32(0),
+        certificate=Certificate(infinite, infinite, infinite),
+        mark=infinite,
+        marked=jnp.int32(0),
         num_iters=jnp.int32(0),
-        status=status.astype(jnp.int32),
-        history=record(empty, 0, first),
+        status=jnp.int32(RUNNING),
+        history=empty,
     )
-    carry = lax.while_loop(lambda c: (c.status == RUNNING) & (c.num_iters < maxiter), body, carry)
-    t = step(carry.state)
-    best, c = carry.best, certify(problem, carry.best, t, scale)
+    carry = lax.while_loop(lambda c: c.status == RUNNING, body, carry)
+    best, c, status = carry.best, carry.certificate, carry.status
     if ended is None:
         # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.
-        active = (carry.status == STALLED) | ((carry.status == CONVERGED) & (tol < floor))
-        best, c = newton_on_support(problem, best, c, t, scale, active)
-    met = (c.measure <= tol) & (carry.status != NON_FINITE)
-    status = jnp.where(carry.status == RUNNING, MAX_ITER, carry.status)
+        polish = (status == STALLED) | ((status == CONVERGED) & (tol < floor))
+        best, c = newton_on_support(problem, best, step(carry.state), scale, polish)
+    met = (c.measure <= tol) & (status != NON_FINITE)
     # The quick certificate may have met tol at a point that the data do not bear out.
     status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
     solution = Solution(

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.implicit import conjugate_gradients
+from sparsejax._linalg import conjugate_gradients
 from sparsejax.problem import Certificate, Problem, Scale, certify, support_of
 
 ROUNDS = 5
@@ -21,40 +21,39 @@ class _Carry(NamedTuple):
 
 
 def newton_on_support(
-    problem: Problem,
-    W: jax.Array,
-    start: Certificate,
-    step: jax.Array,
-    scale: Scale,
-    active: jax.Array,
+    problem: Problem, W: jax.Array, step: jax.Array, scale: Scale, active: jax.Array
 ) -> tuple[jax.Array, Certificate]:
     """Up to 5 Newton steps in the entries where the penalty is smooth; returns W and its certificate.
 
     The system is symmetric positive semidefinite and solved by conjugate gradients on Hessian
     products, so that dependent columns do no harm. Zeros stay exactly zero. A step is kept only if
     the residual falls and the gap does not rise beyond rounding; the first that is not ends the
-    method. Nothing happens where ``active`` is False.
+    method. W is certified and kept where ``active`` is False.
     """
     if getattr(problem.penalty, "by_prox", False):  # not known where it is smooth
-        return W, start
+        return W, certify(problem, W, step, scale)
     support = support_of(problem.penalty, W)
     mask = support.astype(W.dtype)
     eps = float(jnp.finfo(W.dtype).eps)
+    active &= jnp.any(support)
 
     def gradient(V):
         return jax.grad(problem)(V) * mask
 
     def body(c: _Carry) -> _Carry:
-        rhs, hessian = jax.linearize(gradient, c.W)
-        D = -conjugate_gradients(lambda D: hessian(D * mask), rhs, lambda r: r, eps, INNER)
-        new = c.W + D
+        first = c.n == 0  # no step yet: this pass certifies W, by the one certificate in the program
+        value, hessian = jax.linearize(gradient, c.W)
+        rhs = jnp.where(first, 0, value)
+        new = c.W - conjugate_gradients(lambda D: hessian(D * mask), rhs, lambda r: r, eps, INNER)
         trial = certify(problem, new, step, scale)
         # The gap is flat at its rounding error long before the residual is.
         keep = (trial.residual < c.certificate.residual) & ~(trial.gap > c.certificate.gap + 10 * eps)
+        keep |= first
         pick = lambda a, b: jnp.where(keep, a, b)
         certificate = Certificate(*map(pick, trial, c.certificate))
-        return _Carry(pick(new, c.W), certificate, c.n + 1, keep)
+        return _Carry(pick(new, c.W), certificate, c.n + 1, keep & active)
 
-    carry = _Carry(W, start, jnp.int32(0), active & jnp.any(support))
-    carry = lax.while_loop(lambda c: c.go & (c.n < ROUNDS), body, carry)
+    unknown = jnp.zeros((), W.dtype)
+    carry = _Carry(W, Certificate(unknown, unknown, unknown), jnp.int32(0), jnp.ones((), bool))
+    carry = lax.while_loop(lambda c: c.go & (c.n <= ROUNDS), body, carry)
     return carry.W, carry.certificate

@@ -1,0 +1,208 @@
+r"""The prox of the exclusive group l2,1 penalty over groups of rows, disjoint or overlapping.
+
+.. math:: \operatorname*{argmin}_U \tfrac12\|U-V\|_F^2
+          + \sum_g a_g \big(\textstyle\sum_{i\in g}\|u_i\|_2\big)^2 .
+
+Rows keep their directions; their norms r solve, with :math:`\rho_i = \|v_i\|_2`,
+:math:`K = M\operatorname{diag}(a)M^\top` (M the memberships) and :math:`H = I + 2K`,
+
+.. math:: \min_{r \ge 0}\; \tfrac12 r^\top H r - \rho^\top r ,
+
+which is solved by a semismooth Newton method on the dual function
+:math:`\phi(v) = \tfrac12\|(\rho - 2Kv)_+\|^2 + v^\top K v`: with the rows A in which
+:math:`\rho - 2Kv > 0`, the next point solves :math:`H_{AA} v_A = \rho_A`, v = 0 elsewhere. It ends exactly,
+when A repeats. In disjoint groups the linear systems have a closed form and the sets only shrink.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax._linalg import conjugate_gradients, norm, safe_norm
+
+ROUNDS = 30  # Newton steps at most; 1 to 4 are usual
+INNER = 500  # conjugate gradient steps at most, in each
+
+
+class Warm(NamedTuple):
+    """What makes the next call with a similar argument cheaper."""
+
+    active: jax.Array  # (d,) bool, the rows of the last answer
+    factor: jax.Array  # Cholesky factor of H on them; (0, 0) where none is used
+    strength: jax.Array  # the strength it was made for, NaN if none
+    v: jax.Array  # (d,), the last Newton point
+
+
+def start(rho: jax.Array, strength: jax.Array, groups: Any) -> Warm:
+    """A cold start."""
+    size = rho.shape[0] if _dense(strength, groups) else 0
+    nowhere = jnp.full(jnp.shape(strength), jnp.nan, rho.dtype)
+    return Warm(rho > 0, jnp.zeros((size, size), rho.dtype), nowhere, jnp.zeros_like(rho))
+
+
+@jax.jit  # eagerly, the loops would be compiled anew every time
+def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Any, warm: Warm) -> tuple[jax.Array, Warm]:
+    """The norms r (d,) and what the next call wants; ``strength`` () or (G,) includes the step size."""
+    dtype = rho.dtype
+    eps = jnp.finfo(dtype).eps
+    top = jnp.max(rho, initial=0)
+    diagonal = 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
+
+    def product(v):
+        return _product(v, strength, groups)
+
+    def phi(v, Kv):
+        return 0.5 * jnp.sum(jnp.maximum(rho - 2 * Kv, 0) ** 2) + jnp.sum(v * Kv)
+
+    def finished(active, new, K_new):
+        # A row at the edge may be in or out by rounding: what counts is the violation.
+        violation = jnp.abs(jnp.minimum(new, (new + 2 * K_new - rho) / diagonal))
+        rounding = 4 * eps * (jnp.max(jnp.abs(new), initial=0) + top / diagonal)
+        return jnp.all(((rho - 2 * K_new > 0) == active) | (violation <= rounding))
+
+    def newton_point(active, factor, guess):
+        new = _solve(active, rho, strength, groups, factor, guess)
+        return new, product(new)
+
+    v, Kv, done = warm.v, jnp.zeros_like(rho), jnp.zeros((), bool)
+    if _dense(strength, groups):  # the last factorisation may do: if nothing changed, one solve is all
+        v, Kv = newton_point(warm.active, warm.factor, v)
+        done = (warm.strength == strength) & finished(warm.active, v, Kv)
+
+    def body(c: _Carry) -> _Carry:
+        factor = _factor(c.active, strength, groups, dtype)
+        new, K_new = newton_point(c.active, factor, c.v)
+        # From v = 0 to begin with: the guess served the linear solver.
+        first = c.n == 0
+        v, Kv = jnp.where(first, 0, c.v), jnp.where(first, 0, c.Kv)
+        D, KD = new - v, K_new - Kv
+        slope = 2 * jnp.sum((v - jnp.maximum(rho - 2 * Kv, 0)) * KD)
+        value = phi(v, Kv)
+
+        def too_long(t):
+            return ~(phi(v + t * D, Kv + t * KD) <= value + 1e-4 * t * slope + 4 * eps * value) & (t > 1e-6)
+
+        t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), dtype))
+        v, Kv = jnp.where(t == 1, new, v + t * D), jnp.where(t == 1, K_new, Kv + t * KD)
+        done = (t == 1) & finished(c.active, new, K_new)
+        active = jnp.where(done, c.active, rho - 2 * Kv > 0)
+        return _Carry(active, v, Kv, factor, done, c.n + 1)
+
+    carry = _Carry(warm.active, v, Kv, warm.factor, done, jnp.int32(0))
+    c = lax.while_loop(lambda c: ~c.done & (c.n < ROUNDS), body, carry)
+    made_for = jnp.where(c.done, strength, jnp.full_like(strength, jnp.nan))
+    return jnp.maximum(c.v, 0), Warm(c.active, c.factor, made_for, c.v)
+
+
+class _Carry(NamedTuple):
+    active: jax.Array
+    v: jax.Array
+    Kv: jax.Array
+    factor: jax.Array  # of the rows in which v was found
+    done: jax.Array
+    n: jax.Array
+
+
+@jax.custom_jvp
+def shrink(rho: jax.Array, strength: jax.Array, groups: Any) -> jax.Array:
+    """The norms r (d,), from a cold start, with their derivative."""
+    return shrink_warm(rho, strength, groups, start(rho, strength, groups))[0]
+
+
+@shrink.defjvp
+def _shrink_jvp(primals, tangents):
+    # On the rows A that stay: H_AA dr_A = (drho - 2 dK r)_A; 0 elsewhere.
+    rho, strength, groups = primals
+    drho, dstrength, _ = tangents
+    r = shrink(rho, strength, groups)
+    active = r > 0
+    rhs = jnp.where(active, drho - 2 * groups.spread(dstrength * groups.sums(r)), 0)
+
+    def matvec(x):
+        product = _product(jnp.where(active, x, 0), strength, groups)
+        return x + jnp.where(active, 2 * product, 0)
+
+    def solve(_, b):
+        factor = _factor(active, strength, groups, rho.dtype)
+        return jnp.where(active, _solve(active, b, strength, groups, factor, jnp.zeros_like(b)), b)
+
+    return r, lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+
+
+def exclusive_group_l21_columns(Vt: jax.Array, strength: jax.Array, groups: Any, warm: Warm | None):
+    """The prox in the columns of Vt (k, d), and the next warm start (None without one)."""
+    rho = safe_norm(Vt)
+    if warm is None:
+        r = shrink(rho, strength, groups)
+    else:
+        r, warm = shrink_warm(rho, strength, groups, warm)
+    # A zero row: 0, but with the derivative of a row alone in its groups where all others are zero too.
+    alone = 1 / (1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,))))
+    pressed = groups.spread(strength * groups.sums(r)) > 0
+    ratio = jnp.where(rho > 0, r / jnp.where(rho > 0, rho, 1), jnp.where(pressed, 0, alone))
+    return Vt * ratio[None], warm
+
+
+def _dense(strength, groups):
+    """Whether H is factorised as a matrix."""
+    return not groups.disjoint and groups.common.shape[0] > 0 and jnp.ndim(strength) == 0
+
+
+def _product(v, strength, groups):
+    """K v."""
+    if _dense(strength, groups):
+        return strength * (groups.common.astype(v.dtype) @ v)
+    return groups.spread(strength * groups.sums(v))
+
+
+def _factor(active, strength, groups, dtype):
+    """Cholesky factor of H on the active rows, the identity elsewhere."""
+    if not _dense(strength, groups):
+        return jnp.zeros((0, 0), dtype)
+    d = groups.num_features
+    on = active.astype(dtype)
+    H = 2 * strength * groups.common.astype(dtype) * (on[:, None] * on[None])
+    # At huge strengths rounding swallows the identity, and K may be singular.
+    shift = d * jnp.finfo(dtype).eps * jnp.max(jnp.diagonal(H), initial=0)
+    return jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
+
+
+def _solve(active, b, strength, groups, factor, guess):
+    """H_AA x_A = b_A, 0 elsewhere."""
+    b = jnp.where(active, b, 0)
+    if groups.disjoint:
+        return _solve_disjoint(active, b, strength, groups)
+
+    def matvec(x):
+        return x + jnp.where(active, 2 * _product(x, strength, groups), 0)
+
+    if _dense(strength, groups):
+        x = jax.scipy.linalg.cho_solve((factor, True), b)
+        # Once more, for the shift in the factor.
+        return jnp.where(active, x + jax.scipy.linalg.cho_solve((factor, True), b - matvec(x)), 0)
+    diagonal = 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
+    smallest = 2 * jnp.finfo(b.dtype).eps * norm(b)
+
+    def refine(_, x):
+        residual = b - matvec(x)
+        tol = smallest / jnp.maximum(norm(residual), jnp.where(smallest > 0, smallest, 1))
+        return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)
+
+    # Twice: the residual that the iteration carries along drifts from the true one at large strengths.
+    return lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
+
+
+def _solve_disjoint(active, b, strength, groups):
+    """x_i = (b_i + 2 a sum_j (b_i - b_j)) / (1 + 2 a count), sums over the active rows of the group.
+
+    By differences to the largest, so that nothing cancels when the strength is huge.
+    """
+    on = active.astype(b.dtype)
+    top = groups.maxima(jnp.where(active, b, -jnp.inf))
+    below = jnp.where(active, groups.spread(jnp.where(jnp.isfinite(top), top, 0)) - b, 0)
+    count = groups.sums(on)
+    twice = 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
+    excess = groups.spread(groups.sums(below)) - groups.spread(count) * below
+    return jnp.where(active, (b + twice * excess) / (1 + twice * groups.spread(count)), 0)

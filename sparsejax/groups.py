@@ -1,0 +1,204 @@
+"""Groups of features: which of them compete.
+
+A `Groups` lists the members of every group. Groups may overlap, a group listed twice counts twice, and a
+feature in no group is not penalised by the penalties on groups. Sizes are static and indices are
+leaves, so that a problem with groups passes through jit and vmap.
+"""
+
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, as_float, is_traced
+
+DENSE = 1024  # features up to which the matrix of common groups is kept
+TILE = 2048  # columns of X whose correlations are in memory at once, squared
+
+
+class Groups(
+    Pytree,
+    leaves=("members", "group_ids", "sorted_members", "sorted_group_ids", "free", "common"),
+    static=("num_features", "num_groups", "disjoint"),
+):
+    r"""G groups of d features, as a list of memberships (i, g) in two orders.
+
+    With M the (d, G) matrix of memberships, 0 and 1: ``sums(r)`` is :math:`M^\top r`, ``spread(s)`` is
+    :math:`Ms`, both in time proportional to the number m of memberships.
+
+    Build it by `from_lists`, `from_labels` or `from_correlation`.
+
+    Attributes:
+      members, group_ids: (m,) int32, the memberships sorted by group.
+      sorted_members, sorted_group_ids: (m,) int32, the same sorted by feature.
+      free: (f,) int32, the features in no group.
+      common: (d, d) int32, :math:`MM^\top`, how many groups two features share; (0, 0) if d > 1024.
+      num_features, num_groups: d and G.
+      disjoint: True if no feature is in two groups.
+    """
+
+    members: jax.Array
+    group_ids: jax.Array
+    sorted_members: jax.Array
+    sorted_group_ids: jax.Array
+    free: jax.Array
+    common: jax.Array
+    num_features: int
+    num_groups: int
+    disjoint: bool
+
+    def __init__(self, members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int):
+        order = np.argsort(members, kind="stable")
+        degree = np.bincount(members, minlength=num_features)
+        size = num_features if num_features <= DENSE else 0
+        common = np.zeros((size, size), np.int32)
+        if size:
+            ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
+            for group in np.split(members, ends[:-1]) if num_groups else ():
+                common[np.ix_(group, group)] += 1
+        indices = (members, group_ids, members[order], group_ids[order], np.flatnonzero(degree == 0), common)
+        names = self._leaves
+        self._set(
+            **{name: jnp.asarray(x, jnp.int32) for name, x in zip(names, indices, strict=True)},
+            num_features=int(num_features), num_groups=int(num_groups), disjoint=bool((degree <= 1).all()),
+        )  # fmt: skip
+
+    def sums(self, r: jax.Array) -> jax.Array:
+        """The sum of r (d,) over each group, (G,)."""
+        return jax.ops.segment_sum(r[self.members], self.group_ids, self.num_groups, indices_are_sorted=True)
+
+    def maxima(self, r: jax.Array) -> jax.Array:
+        """The maximum of r (d,) over each group, (G,)."""
+        return jax.ops.segment_max(r[self.members], self.group_ids, self.num_groups, indices_are_sorted=True)
+
+    def spread(self, s: jax.Array) -> jax.Array:
+        """The sum of s (G,) over the groups of each feature, (d,)."""
+        return jax.ops.segment_sum(
+            s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
+        )
+
+    def tolist(self) -> list[list[int]]:
+        """The members of each group, as `from_lists` takes them; outside jit only."""
+        ids = np.asarray(self.group_ids)
+        ends = np.cumsum(np.bincount(ids, minlength=self.num_groups))
+        return [part.tolist() for part in np.split(np.asarray(self.members), ends)[: self.num_groups]]
+
+
+def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
+    """Groups by the indices of their members, ``[[0, 1], [1, 4]]``.
+
+    Args:
+      lists: for each group its features, 0-based. Groups may overlap; one that is listed twice counts twice.
+      num_features: d > 0.
+
+    Raises:
+      ValueError: an empty group, an index outside 0 ... d-1, a feature repeated inside a group.
+      TypeError: indices that are not integers.
+    """
+    num_features = _count("num_features", num_features)
+    rows = []
+    for g, group in enumerate(lists):
+        row = np.asarray(list(group))
+        if row.size == 0:
+            raise ValueError(f"group {g} is empty.")
+        if row.ndim != 1 or row.dtype.kind not in "iu":
+            raise TypeError(f"group {g} must list integer indices of features, got {row.tolist()}.")
+        outside = row[(row < 0) | (row >= num_features)]
+        if outside.size:
+            raise ValueError(f"group {g} has index {outside[0]}; it must be in 0 ... {num_features - 1}.")
+        if len(np.unique(row)) < len(row):
+            values, counts = np.unique(row, return_counts=True)
+            raise ValueError(f"group {g} has feature {values[counts > 1][0]} more than once.")
+        rows.append(row)
+    members = np.concatenate(rows) if rows else np.zeros(0, int)
+    ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
+    return Groups(members, ids, num_features, len(rows))
+
+
+def from_labels(labels: ArrayLike) -> Groups:
+    """Disjoint groups: the features that share a label.
+
+    Args:
+      labels: (d,), of any sortable kind; groups are numbered in sorted order.
+
+    Raises:
+      ValueError: not one-dimensional, empty, or a NaN.
+    """
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.size == 0:
+        raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
+    if labels.dtype.kind == "f" and np.isnan(labels).any():
+        raise ValueError("labels has a NaN.")
+    names, ids = np.unique(labels, return_inverse=True)
+    order = np.argsort(ids, kind="stable")
+    return Groups(order, ids[order], len(labels), len(names))
+
+
+def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -> Groups:
+    r"""A group for every pair of features whose absolute correlation exceeds ``threshold``.
+
+    .. math:: R_{st} = |x_s^\top x_t| / (\|x_s\|\,\|x_t\|) > \text{threshold},
+
+    of centred columns (Pearson) or, with ``centered=False``, of the columns as they are (cosine).
+    The d x d matrix is never formed: memory is that of X, of a tile of correlations and of the
+    pairs. A feature that is correlated with no other is in no group.
+
+    Args:
+      X: (n, d).
+      threshold: in (0, 1).
+      centered: the paper says centred; the numbers it prints (its example and Boston housing) are of
+        columns that are not.
+
+    Returns:
+      `Groups` of two features each, sorted; none at all if no pair exceeds the threshold.
+
+    Raises:
+      ValueError: a threshold outside (0, 1); fewer than two rows; as for data elsewhere.
+
+    Warns:
+      UserWarning: constant columns (all-zero ones if not centred): they have no correlation with
+        anything and are left out of all groups.
+    Source: Kong et al., AAAI 2016, Eq. (4); one group for each pair, as there.
+    """
+    X = as_float("X", X, (2,))
+    if is_traced(X):
+        raise TypeError("from_correlation counts groups in the data: call it outside jit and vmap.")
+    if isinstance(threshold, bool) or not 0 < threshold < 1:
+        raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
+    columns = np.asarray(X)
+    n, d = columns.shape
+    if n < 2 or d == 0:
+        raise ValueError(f"X has shape {columns.shape}; at least two rows and one column are needed.")
+    size = np.linalg.norm(columns, axis=0)
+    if centered:
+        columns = columns - columns.mean(axis=0)
+    norm = np.linalg.norm(columns, axis=0)
+    # A constant column is centred to rounding errors, not to zeros.
+    undefined = norm <= 4 * np.sqrt(n) * np.finfo(columns.dtype).eps * size
+    if undefined.any():
+        kind = "constant" if centered else "zero"
+        warnings.warn(
+            f"{int(undefined.sum())} {kind} column(s) of X, the first at {int(np.argmax(undefined))}, have "
+            "no correlation: they are in no group.",
+            stacklevel=2,
+        )
+    columns = np.where(undefined, 0, columns / np.where(undefined, 1, norm))
+    found = []
+    for i in range(0, d, TILE):
+        for j in range(i, d, TILE):
+            tile = np.abs(columns[:, i : i + TILE].T @ columns[:, j : j + TILE])
+            s, t = np.nonzero(np.triu(tile > threshold, 1) if i == j else tile > threshold)
+            found.append(np.stack([s + i, t + j], axis=1))
+    pairs = np.concatenate(found)
+    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+    return Groups(pairs.ravel(), np.repeat(np.arange(len(pairs)), 2), d, len(pairs))
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+        raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
+    return int(value)

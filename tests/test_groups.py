@@ -1,0 +1,525 @@
+"""Groups and what is built on them: the prox, the penalty, reweighting, the model."""
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from aaai16_example import X as EXAMPLE_X
+from aaai16_example import Y as EXAMPLE_Y
+
+import sparsejax as sj
+from sparsejax import groups, losses, models, penalties, prox
+
+OVERLAPPING = [[0, 1, 2], [2, 3], [1, 3, 4], [5], [5, 6], [5, 6]]
+DISJOINT = [[0, 3], [1, 2, 6], [4, 5]]
+
+
+def large(lists, d):
+    """The same groups as a set of many features would have them: without their matrix."""
+    g = groups.from_lists(lists, d)
+    return g._replace(common=jnp.zeros((0, 0), jnp.int32))
+
+
+KINDS = {
+    "disjoint": groups.from_lists(DISJOINT, 7),
+    "overlapping": groups.from_lists(OVERLAPPING, 7),
+    "many": large(OVERLAPPING, 7),
+    "free": groups.from_lists([[0, 1], [1, 4]], 7),
+    "none": groups.from_lists([], 7),
+}
+kinds = pytest.mark.parametrize("kind", KINDS)
+
+
+# ------------------------------------------------------------------ construction
+
+
+def membership(g):
+    M = np.zeros((g.num_features, g.num_groups))
+    M[np.asarray(g.members), np.asarray(g.group_ids)] = 1
+    return M
+
+
+@kinds
+def test_sums_and_spread_are_products_with_the_memberships(kind, rng):
+    g = KINDS[kind]
+    M = membership(g)
+    r, s = rng.standard_normal(7), rng.standard_normal(g.num_groups)
+    np.testing.assert_allclose(g.sums(jnp.asarray(r)), M.T @ r, atol=1e-14)
+    np.testing.assert_allclose(g.spread(jnp.asarray(s)), M @ s, atol=1e-14)
+    np.testing.assert_array_equal(g.free, np.flatnonzero(M.sum(1) == 0))
+    assert g.disjoint == bool((M.sum(1) <= 1).all())
+    if g.common.size:
+        np.testing.assert_array_equal(g.common, M @ M.T)
+    if g.num_groups:
+        maxima = [r[M[:, j] > 0].max() for j in range(g.num_groups)]
+        np.testing.assert_array_equal(g.maxima(jnp.asarray(r)), maxima)
+
+
+def test_lists_come_back():
+    assert KINDS["overlapping"].tolist() == OVERLAPPING  # one listed twice counts twice
+    assert groups.from_labels(["b", "a", "b"]).tolist() == [[1], [0, 2]]
+    assert KINDS["none"].tolist() == []
+
+
+def test_paper_example_has_the_printed_pairs():
+    """Kong et al., Eq. (7): 13 pairs, for any threshold in (0.2142, 0.2793), not at their 0.3."""
+    printed = [13, 23, 14, 24, 15, 25, 36, 17, 27, 37, 47, 57, 67]
+    pairs = sorted([pair // 10 - 1, pair % 10 - 1] for pair in printed)
+    for threshold in (0.2143, 0.279):
+        assert groups.from_correlation(EXAMPLE_X, threshold, centered=False).tolist() == pairs
+    assert len(groups.from_correlation(EXAMPLE_X, 0.3, centered=False).tolist()) == 10
+
+
+def test_boston_pairs(shared_data):
+    """The 8 printed pairs of the paper are among the 11 of uncentred columns; centred ones have none."""
+    with np.load(shared_data / "boston.npz") as f:
+        X = f["X"]
+    assert X.shape == (506, 14)
+    found = {(a + 1, b + 1) for a, b in groups.from_correlation(X, 0.93, centered=False).tolist()}
+    printed = {(3, 10), (5, 6), (5, 7), (5, 11), (6, 11), (6, 12), (6, 14), (7, 11)}
+    assert found == printed | {(5, 10), (10, 11), (11, 12)}
+    assert groups.from_correlation(X, 0.93).num_groups == 0
+    assert groups.from_correlation(X, 0.90).num_groups == 1
+
+
+def test_correlation_in_tiles(monkeypatch, rng):
+    X = rng.standard_normal((30, 23)) + 0.8 * rng.standard_normal((30, 1))
+    R = np.abs(np.corrcoef(X.T))
+    expected = [[i, j] for i in range(23) for j in range(i + 1, 23) if R[i, j] > 0.4]
+    assert 20 < len(expected) < 230
+    for tile in (4, 7, 23, 100):
+        monkeypatch.setattr(groups, "TILE", tile)
+        assert groups.from_correlation(X, 0.4).tolist() == expected
+
+
+def test_constant_columns_are_left_out(rng):
+    X = rng.standard_normal((20, 4)) + rng.standard_normal((20, 1)) * 3
+    X[:, 1] = 0.1  # not a binary fraction: centring leaves rounding errors
+    with pytest.warns(UserWarning, match=r"1 constant column.*at 1"):
+        g = groups.from_correlation(X, 0.3)
+    assert g.tolist() == [[0, 2], [0, 3], [2, 3]]
+    X[:, 1] = 0
+    with pytest.warns(UserWarning, match="zero column"):
+        assert groups.from_correlation(X, 0.3, centered=False).tolist() == [[0, 2], [0, 3], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    "lists, message",
+    [
+        ([[0, 7]], "group 0 has index 7"),
+        ([[0], [-1, 2]], "group 1 has index -1"),
+        ([[0, 1], []], "group 1 is empty"),
+        ([[2, 1, 2]], "feature 2 more than once"),
+        ([[0.5]], "integer indices"),
+    ],
+)
+def test_bad_lists(lists, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        groups.from_lists(lists, 7)
+
+
+@pytest.mark.parametrize("threshold", [0, 1, -0.2, 1.5, True, float("nan")])
+def test_bad_threshold(threshold, rng):
+    with pytest.raises(ValueError, match=r"threshold must be in \(0, 1\)"):
+        groups.from_correlation(rng.standard_normal((5, 3)), threshold)
+
+
+def test_other_bad_input(rng):
+    with pytest.raises(ValueError, match="num_features"):
+        groups.from_lists([[0]], 0)
+    with pytest.raises(ValueError, match="labels has a NaN"):
+        groups.from_labels([0.0, np.nan])
+    with pytest.raises(ValueError, match="one entry a feature"):
+        groups.from_labels(np.zeros((2, 2)))
+    with pytest.raises(ValueError, match="X has 1 value"):
+        groups.from_correlation(np.array([[1.0, np.nan], [1, 2], [2, 1]]), 0.5)
+    with pytest.raises(ValueError, match="two rows"):
+        groups.from_correlation(np.ones((1, 3)), 0.5)
+    with pytest.raises(TypeError, match="outside jit"):
+        jax.jit(lambda X: groups.from_correlation(X, 0.5).spread)(jnp.ones((4, 3)))
+    g = KINDS["disjoint"]
+    with pytest.raises(TypeError, match="built by sparsejax"):
+        penalties.ExclusiveGroupL21(0.1, DISJOINT)
+    with pytest.raises(ValueError, match="alpha must be >= 0"):
+        penalties.ExclusiveGroupL21(-0.1, g)
+    smooth = losses.SquaredLoss(rng.standard_normal((9, 7)), rng.standard_normal(9))
+    with pytest.raises(ValueError, match="one value a group"):
+        sj.Problem(smooth, penalties.ExclusiveGroupL21(np.ones(7), g))
+    with pytest.raises(ValueError, match="7 features; X has 3"):
+        sj.Problem(losses.SquaredLoss(np.ones((9, 3)), np.ones(9)), penalties.ExclusiveGroupL21(1.0, g))
+    with pytest.raises(ValueError, match="must have 7 rows"):
+        prox.exclusive_group_l21(jnp.ones((3, 2)), 0.1, g)
+    with pytest.raises(ValueError, match="one value a group"):
+        prox.exclusive_group_l21(jnp.ones((7, 2)), jnp.ones(2), g)
+    with pytest.raises(ValueError, match="no finite strength"):
+        sj.lambda_max(sj.Problem(smooth, penalties.ExclusiveGroupL21(1.0, g)))
+
+
+# ------------------------------------------------------------------ the prox
+
+
+def kkt_error(V, U, alpha, g):
+    """Largest violation of the optimality conditions, relative to the largest row of V."""
+    rho, r = np.linalg.norm(V, axis=1), np.linalg.norm(U, axis=1)
+    M = membership(g)
+    slope = 2 * M @ (alpha * (M.T @ r))
+    error = np.where(r > 0, np.abs(r + slope - rho), np.maximum(rho - slope, 0))
+    direction = np.abs(U - V * (r / np.where(rho > 0, rho, 1))[:, None]).max()
+    return max(error.max(), direction) / rho.max()
+
+
+jitted = jax.jit(prox.exclusive_group_l21)
+
+
+@kinds
+@pytest.mark.parametrize("by_group", [False, True])
+def test_prox_is_optimal(kind, by_group, rng):
+    g = KINDS[kind]
+    for alpha in (0.0, 1e-3, 0.1, 1.0, 30.0, 1e4):
+        for tie in (False, True):
+            V = rng.standard_normal((7, 3))
+            V = np.round(V) if tie else V
+            strength = alpha * rng.uniform(0.5, 2, g.num_groups) if by_group else alpha
+            U = np.asarray(jitted(jnp.asarray(V), strength, g))
+            assert kkt_error(V, U, strength, g) < 1e-14
+            if kind != "none" and alpha == 1.0:
+                assert (U == 0).any()
+
+
+def test_prox_of_many_random_groups(rng):
+    """Chains, cliques and repeated groups, where K is singular on many sets of rows."""
+    d = 40
+    for lists in (
+        [[i, i + 1] for i in range(d - 1)],
+        [[i, j] for i in range(d) for j in range(i + 1, d) if (i + j) % 3],
+        [rng.choice(d, rng.integers(2, 20), False).tolist() for _ in range(30)],
+        [list(range(d))] * 3,
+    ):
+        for g in (groups.from_lists(lists, d), large(lists, d)):
+            for alpha in (1e-3, 0.05, 1.0, 1e3):
+                V = rng.standard_normal((d, 2)) * np.geomspace(1e-6, 1, d)[:, None]
+                assert kkt_error(V, np.asarray(jitted(jnp.asarray(V), alpha, g)), alpha, g) < 1e-13
+
+
+@kinds
+def test_prox_against_conic_solver(kind, rng):
+    g = KINDS[kind]
+    V = rng.standard_normal((7, 3))
+    U = cp.Variable((7, 3))
+    value = 0.5 * cp.sum_squares(U - V)
+    for group in g.tolist():
+        value = value + 0.21 * cp.square(cp.sum([cp.norm(U[i]) for i in group]))
+    cp.Problem(cp.Minimize(value)).solve(
+        solver="CLARABEL", tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
+    )
+    np.testing.assert_allclose(prox.exclusive_group_l21(jnp.asarray(V), 0.3, g, 0.7), U.value, atol=1e-7)
+
+
+@kinds
+def test_prox_derivatives(kind, rng):
+    """Forward = reverse = central differences in V, alpha by group and the scaling, to second order."""
+    g = KINDS[kind]
+    args = (
+        jnp.asarray(rng.standard_normal((7, 2))),
+        jnp.asarray(rng.uniform(0.1, 0.3, g.num_groups)),
+        jnp.asarray(0.8),
+    )
+    if kind == "overlapping":
+        args = (args[0], jnp.asarray(0.2), args[2])  # one strength for all: the factorised form
+    f = lambda *args: jnp.sum(jnp.sin(prox.exclusive_group_l21(args[0], args[1], g, args[2])))
+    value, gradient = jax.jit(f), jax.jit(jax.grad(f, argnums=(0, 1, 2)))
+    second = jax.jit(lambda args, ways: jax.jvp(jax.grad(f, argnums=(0, 1, 2)), args, ways)[1])
+    support = lambda args: np.asarray(jitted(args[0], args[1], g, args[2]) != 0)
+    h = 1e-5
+    for _ in range(4):
+        ways = jax.tree.map(lambda x: jnp.asarray(rng.standard_normal(x.shape)), args)
+        up, down = (jax.tree.map(lambda x, d, s=s: x + s * h * d, args, ways) for s in (1, -1))
+        assert (support(up) == support(down)).all()  # so that differences mean something
+        along = sum(jax.tree.leaves(jax.tree.map(lambda a, d: jnp.sum(a * d), gradient(*args), ways)))
+        assert float(along) == pytest.approx(float(value(*up) - value(*down)) / (2 * h), rel=1e-6, abs=1e-8)
+        differences = jax.tree.map(lambda a, b: (a - b) / (2 * h), gradient(*up), gradient(*down))
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), second(args, ways), differences
+        )
+    J = jax.jit(jax.jacfwd(prox.exclusive_group_l21))(*args[:2], g).reshape(14, 14)
+    reverse = jax.jit(jax.jacrev(prox.exclusive_group_l21))(*args[:2], g).reshape(14, 14)
+    np.testing.assert_allclose(J, reverse, atol=1e-14)
+    np.testing.assert_allclose(J, J.T, atol=1e-14)
+
+
+@kinds
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_prox_transformations(kind, dtype, rng):
+    """jit = eager, vmap over points and strengths = a loop, the dtype stays, zero and strength 0."""
+    g = KINDS[kind]
+    V = jnp.asarray(rng.standard_normal((5, 7, 2)), dtype)
+    alphas = jnp.asarray(np.geomspace(1e-2, 10, 5), dtype)
+    loop = np.stack([prox.exclusive_group_l21(v, a, g) for v, a in zip(V, alphas, strict=True)])
+    assert loop.dtype == dtype
+    tol = 2e-6 if dtype == np.float32 else 1e-14
+    batch = jax.jit(jax.vmap(lambda v, a: prox.exclusive_group_l21(v, a, g)))(V, alphas)
+    np.testing.assert_allclose(batch, loop, atol=tol)
+    column = prox.exclusive_group_l21(V[0, :, :1], alphas[0], g)[:, 0]
+    np.testing.assert_allclose(prox.exclusive_group_l21(V[0, :, 0], alphas[0], g), column, atol=tol)
+    np.testing.assert_array_equal(prox.exclusive_group_l21(jnp.zeros((7, 2), dtype), alphas[0], g), 0)
+    np.testing.assert_array_equal(prox.exclusive_group_l21(V[0], 0.0, g), V[0])
+    J = jax.jacobian(lambda v: prox.exclusive_group_l21(v, jnp.zeros((), dtype), g))(V[0].at[2].set(0))
+    np.testing.assert_allclose(J.reshape(14, 14), np.eye(14), atol=tol)
+
+
+@kinds
+def test_any_warm_start_gives_the_same_point(kind, rng):
+    g = KINDS[kind]
+    penalty = penalties.ExclusiveGroupL21(0.3, g)
+    step = jax.jit(penalty._prox_warm)
+    Vt = jnp.asarray(rng.standard_normal((2, 7)))
+    warm = penalty._prox_start(Vt)
+    for _ in range(6):
+        for scaling in (1.0, 1.0, 0.2):
+            Z, warm = step(Vt, jnp.asarray(scaling), warm)
+            np.testing.assert_allclose(Z, penalty.prox(Vt.T, scaling).T, atol=1e-14)
+        Vt = jnp.asarray(rng.standard_normal((2, 7)))
+
+
+# ------------------------------------------------------------------ the penalty and its certificate
+
+
+@pytest.mark.parametrize("kind", ["disjoint", "overlapping", "many"])
+def test_conjugate_bounds_and_is_exact_at_a_subgradient(kind, rng):
+    g = KINDS[kind]
+    penalty = penalties.ExclusiveGroupL21(jnp.asarray(rng.uniform(0.2, 1, g.num_groups)), g)
+    W = jnp.asarray(rng.standard_normal((7, 3))).at[2].set(0)
+    Z = jax.grad(penalty.value)(W)  # 0 in the zero row: a subgradient
+    exact = float(jnp.sum(Z * W) - penalty.value(W))  # Fenchel's equality
+    assert float(penalty.conjugate(Z, W)) == pytest.approx(exact, rel=1e-12)
+    assert float(penalty.conjugate(Z)) == pytest.approx(exact, rel=1e-6)
+    for _ in range(20):
+        other = jnp.asarray(rng.standard_normal((7, 3)))
+        assert float(penalty.conjugate(Z, other)) >= exact * (1 - 1e-12)
+
+
+def reference(smooth, penalty):
+    """The minimum by Clarabel."""
+    X, Y = np.asarray(smooth.X), np.asarray(smooth.Y)
+    W, b = cp.Variable((X.shape[1], Y.shape[1])), cp.Variable((1, Y.shape[1]))
+    H = X @ W + (np.ones((len(X), 1)) @ b if smooth.has_intercept else 0)
+    if isinstance(smooth, losses.SquaredLoss):
+        value = cp.sum_squares(H - Y)
+    else:
+        value = cp.sum(cp.logistic(H) - cp.multiply(Y, H))
+    value = float(smooth.scale) * value
+    alpha = np.broadcast_to(np.asarray(penalty.alpha), penalty.groups.num_groups)
+    for a, group in zip(alpha, penalty.groups.tolist(), strict=True):
+        value = value + a * cp.square(cp.sum([cp.norm(W[i]) for i in group]))
+    problem = cp.Problem(cp.Minimize(value))
+    problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
+    return problem.value
+
+
+def small(loss, n, rng, intercept):
+    X = rng.standard_normal((n, 7)) + 0.7 * rng.standard_normal((n, 1))
+    H = X @ rng.standard_normal((7, 2)) + rng.standard_normal((n, 2))
+    if loss is losses.SquaredLoss:
+        return loss(X, H, intercept=intercept)
+    return loss(X, H > 0, intercept=intercept)
+
+
+@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
+@pytest.mark.parametrize("kind, n, intercept, by_group", [
+    ("disjoint", 25, False, True), ("overlapping", 25, True, False), ("free", 40, True, False),
+    ("many", 6, False, True),
+])  # fmt: skip
+def test_against_conic_solver(loss, kind, n, intercept, by_group, rng):
+    """admm, fista and polished irls: the minimum to 1e-8, and a gap that is never below the truth."""
+    g = KINDS[kind]
+    smooth = small(loss, n, rng, intercept)
+    alpha = 0.05 * rng.uniform(0.5, 2, g.num_groups) if by_group else 0.05
+    problem = sj.Problem(smooth, penalties.ExclusiveGroupL21(alpha, g))
+    best = reference(smooth, problem.penalty)
+    scale = float(problem(jnp.zeros(smooth.params_shape)))
+    for name, tol in (("admm", 1e-9), ("fista", 1e-9), ("irls", 1e-6)):
+        options = {"polish": True, "maxiter": 2000} if name == "irls" else {}
+        s = getattr(sj, name)(problem, tol=tol, **options)
+        assert bool(s.converged), (name, s.message, float(s.gap))
+        assert float(s.gap) <= tol
+        excess = float(s.objective) - best
+        assert abs(excess) <= max(1e-8 * best, tol * scale), name
+        assert excess <= float(s.gap) * max(float(s.objective), scale) + 3e-10 * scale
+        assert float(sj.duality_gap(problem, s.params)) == pytest.approx(float(s.gap), abs=1e-13)
+
+
+@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
+def test_gap_bounds_everywhere(loss, rng):
+    """At points far from the minimum too, with and without unpenalised features."""
+    for kind in ("disjoint", "overlapping", "free"):
+        problem = sj.Problem(small(loss, 30, rng, True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
+        best = sj.admm(problem, tol=1e-12)
+        assert bool(best.converged)
+        scale = float(problem(jnp.zeros((7, 2))))
+        for radius in (1e-6, 1e-4, 1e-2, 1.0):
+            W = best.params + radius * jnp.asarray(rng.standard_normal((7, 2)))
+            value = float(problem(W))
+            gap = float(sj.duality_gap(problem, W))
+            assert gap * max(value, scale) >= (value - float(best.objective)) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("loss", [losses.SquaredHingeLoss, losses.HuberHingeLoss])
+def test_hinge_losses(loss, rng):
+    """A gap where all features are penalised; where some are not, the residual decides."""
+    X = rng.standard_normal((40, 7))
+    Y = np.sign(X @ rng.standard_normal((7, 2)) + 0.5 * rng.standard_normal((40, 2)))
+    for kind, known, tol in (("overlapping", True, 1e-8), ("free", False, 1e-5)):
+        problem = sj.Problem(loss(X, Y, intercept=True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
+        a, b = sj.admm(problem, tol=tol), sj.fista(problem, tol=tol)
+        assert bool(a.converged) and bool(b.converged)
+        assert np.isnan(float(a.gap)) != known
+        np.testing.assert_allclose(a.objective, b.objective, rtol=10 * tol)
+
+
+def test_no_certificate_yet_keeps_the_lowest_objective(rng):
+    """Separable by the free features: no minimum, the gap stays infinite, the answer is not the start."""
+    X = rng.standard_normal((6, 7))
+    problem = sj.Problem(
+        losses.LogisticLoss(X, X[:, 6:] > 0), penalties.ExclusiveGroupL21(0.1, KINDS["free"])
+    )
+    s = sj.fista(problem, maxiter=200)
+    assert not bool(s.converged)
+    assert float(s.objective) < 0.5 * float(problem(jnp.zeros((7, 1))))
+
+
+def test_implicit_derivatives(rng):
+    """In alpha by group and in X, against central differences of solutions at the floor."""
+    g = KINDS["overlapping"]
+    smooth = small(losses.SquaredLoss, 25, rng, True)
+    weights = jnp.asarray(rng.standard_normal((7, 2)))
+
+    @jax.jit
+    def outcome(alpha, X):
+        problem = sj.Problem(smooth._replace(X=X), penalties.ExclusiveGroupL21(alpha, g))
+        return jnp.sum(weights * sj.admm(problem, tol=0.0).params)
+
+    alpha, h = jnp.asarray(rng.uniform(0.1, 0.5, g.num_groups)), 1e-5
+    d_alpha, d_X = jax.grad(outcome, argnums=(0, 1))(alpha, smooth.X)
+    direction = jnp.asarray(rng.standard_normal(smooth.X.shape))
+    ways = [(jnp.eye(g.num_groups)[i], 0 * direction) for i in range(g.num_groups)]
+    for da, dX in [*ways, (0 * alpha, direction)]:
+        up, down = outcome(alpha + h * da, smooth.X + h * dX), outcome(alpha - h * da, smooth.X - h * dX)
+        slope = float(jnp.sum(d_alpha * da) + jnp.sum(d_X * dX))
+        assert slope == pytest.approx(float((up - down) / (2 * h)), rel=1e-6, abs=1e-9)
+
+
+def test_path_tune_and_cross_validate(rng):
+    """Groups go along with every candidate, however the candidates were made."""
+    g = KINDS["overlapping"]
+    problem = sj.Problem(small(losses.SquaredLoss, 30, rng, True), penalties.ExclusiveGroupL21(0.1, g))
+    alphas = np.geomspace(1.0, 0.01, 4)
+    direct = sj.path(problem, penalties.ExclusiveGroupL21(alphas, g), tol=1e-9)
+    mapped = sj.path(problem, jax.vmap(lambda a: penalties.ExclusiveGroupL21(a, g))(alphas), tol=1e-9)
+    for i, alpha in enumerate(alphas):
+        single = sj.solve(problem.replace(penalty=penalties.ExclusiveGroupL21(alpha, g)), tol=1e-9)
+        np.testing.assert_allclose(direct.objective[i], single.objective, rtol=1e-8)
+    np.testing.assert_array_equal(direct.params, mapped.params)
+    cv = sj.cross_validate(problem, penalties.ExclusiveGroupL21(alphas, g), folds=3)
+    assert cv.best.groups.tolist() == g.tolist() and cv.best.alpha.shape == ()
+    tuned = sj.tune(problem, problem.smooth, maxiter=4)
+    assert tuned.penalty.groups.tolist() == g.tolist()
+    assert tuned.tried.penalties.alpha.shape == (4,)
+    assert float(tuned.loss) <= float(tuned.tried.loss[0])
+
+
+# ------------------------------------------------------------------ reweighting
+
+
+@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
+@pytest.mark.parametrize("n", [25, 5])
+def test_irls_decreases_at_every_step(loss, n, rng):
+    problem = sj.Problem(small(loss, n, rng, False), penalties.ExclusiveGroupL21(0.1, KINDS["overlapping"]))
+    s = sj.irls(problem, tol=0.0, maxiter=40, history=41, epsilon=1e-10)
+    objective = np.asarray(s.history.objective)
+    assert np.isfinite(objective).all()
+    start = float(problem(jnp.zeros((7, 2))))
+    # of the smoothed objective, which shrinks to this one: late steps show it
+    assert (np.diff(objective[20:]) <= 1e-9 * start).all()
+    assert objective[40] < objective[0]
+    assert not (np.asarray(s.params) == 0).any()
+    polished = sj.irls(problem, tol=1e-6, maxiter=2000, polish=True)
+    assert bool(polished.converged) and (np.asarray(polished.params) == 0).any()
+
+
+def test_irls_is_locked_and_biased_as_known():
+    """The paper's example at scale 1: a row at zero stays, and smoothing costs what math says it does."""
+    pairs = groups.from_correlation(EXAMPLE_X, 0.25, centered=False)
+    smooth = losses.SquaredLoss(EXAMPLE_X, EXAMPLE_Y, scale=1.0)
+    problem = sj.Problem(smooth, penalties.ExclusiveGroupL21(1.0, pairs))
+    best = sj.admm(problem, tol=1e-12)
+    free = sj.irls(problem, tol=1e-6, maxiter=2000)
+    np.testing.assert_allclose(free.objective, best.objective, rtol=1e-5)
+    # no smoothing left, its square underflows: the row stays for ever
+    start = free.params.at[0].set(0.0)
+    locked = sj.irls(problem, start, tol=1e-6, maxiter=300, faithful=True, epsilon=1e-200)
+    assert float(jnp.abs(locked.params[0]).max()) == 0
+    assert not bool(locked.converged)
+    assert float(locked.objective) / float(best.objective) - 1 == pytest.approx(0.127, abs=2e-3)
+    assert bool(sj.irls(problem, start, tol=1e-6, maxiter=300, faithful=True, epsilon=1e-12).converged)
+    excess = [
+        float(sj.irls(problem, tol=0.0, maxiter=300, epsilon=e).objective / best.objective) - 1
+        for e in (1e-1, 1e-2, 1e-3)
+    ]
+    assert excess[0] > 10 * excess[1] > 100 * excess[2] > 0
+
+
+def test_paper_example_solution():
+    """Kong et al., Eq. (8) at alpha = 100, scale 1: within half a unit of print; rows 1, 2, 5, 6."""
+    pairs = groups.from_correlation(EXAMPLE_X, 0.25, centered=False)
+    smooth = losses.SquaredLoss(EXAMPLE_X, EXAMPLE_Y, scale=1.0)
+    s = sj.solve(sj.Problem(smooth, penalties.ExclusiveGroupL21(100.0, pairs)), tol=1e-12)
+    printed = np.zeros((7, 3))
+    printed[[0, 1, 4, 5]] = [[5, 4, 4], [3, 1, 6], [3, 3, 1], [6, 5, 7]]
+    np.testing.assert_allclose(np.abs(s.params), printed / 1000, atol=6e-4)
+    np.testing.assert_array_equal((np.asarray(s.params) != 0).any(1), printed.any(1))
+
+
+# ------------------------------------------------------------------ the model
+
+
+@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge", "huber_hinge"])
+def test_model(loss, rng):
+    X = rng.standard_normal((80, 6))
+    X = np.concatenate([X, X[:, :2] + 0.05 * rng.standard_normal((80, 2))], axis=1)
+    Y = (X[:, :3] + rng.standard_normal((80, 3)) > 0.3).astype(int)
+    pairs = groups.from_correlation(X, 0.6)
+    assert [0, 6] in pairs.tolist() and [1, 7] in pairs.tolist()
+    model = models.uncorrelated_group.fit(X, Y, 10.0, pairs, loss=loss)
+    assert bool(model.solution.converged)
+    # of two features that say the same, one goes
+    gone = (np.asarray(model.W) == 0).all(1)
+    assert gone[[0, 6]].sum() == 1 and gone[[1, 7]].sum() == 1
+    model = models.uncorrelated_group.fit(X, Y, 0.01, pairs, loss=loss)
+    predicted = np.asarray(model.predict(X))
+    assert set(np.unique(predicted)) <= {0, 1}
+    assert (predicted == Y).mean() > 0.7
+    few = model.predict(X, threshold=0.9)
+    assert np.asarray(few).sum() < predicted.sum()
+    if loss == "logistic":
+        np.testing.assert_array_equal(model.predict_proba(X) > 0.5, predicted == 1)
+        with pytest.raises(ValueError, match="threshold must be in"):
+            model.predict(X, threshold=1.0)
+    else:
+        with pytest.raises(ValueError, match="predict_proba"):
+            model.predict_proba(X)
+
+
+def test_model_bad_input(rng):
+    X, g = rng.standard_normal((20, 7)), KINDS["disjoint"]
+    fit = models.uncorrelated_group.fit
+    Y = rng.integers(0, 2, (20, 2))
+    with pytest.raises(ValueError, match="loss must be one of"):
+        fit(X, Y, 0.1, g, loss="hinge")
+    for loss in ("logistic", "squared_hinge"):
+        with pytest.raises(ValueError, match="Y must hold 0 and 1"):
+            fit(X, 2 * Y + 1, 0.1, g, loss=loss)
+    with pytest.raises(ValueError, match="column 1 of Y has one label only"):
+        fit(X, Y * [1, 0], 0.1, g)
+    with pytest.raises(ValueError, match="3 columns"):
+        fit(X, Y, 0.1, g).decision_function(X[:, :3])

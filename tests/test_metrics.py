@@ -1,0 +1,402 @@
+"""Metrics against scikit-learn, numpy and the numbers printed by Kong et al., AAAI 2016."""
+
+import itertools
+
+import aaai16_example
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from sklearn.metrics import precision_recall_fscore_support
+
+from sparsejax.metrics import mean_abs_correlation, precision_recall_f1, selection_error
+
+AVERAGES = ("macro", "micro")
+
+
+# ------------------------------------------------------------------ precision, recall, F1
+
+
+def labels(seed, n=20, k=7):
+    """Predictions better than chance; label 0 nobody has, 1 nobody is given, 2 neither, 3 is always right."""
+    rng = np.random.default_rng(seed)
+    true = rng.random((n, k)) < 0.4
+    pred = np.where(rng.random((n, k)) < 0.7, true, rng.random((n, k)) < 0.5)
+    true[:, [0, 2]] = pred[:, [1, 2]] = False
+    pred[:, 3] = true[:, 3]
+    return true.astype(float), pred.astype(float)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_agree_with_scikit_learn(average, seed):
+    true, pred = labels(seed)
+    expected = precision_recall_fscore_support(true, pred, average=average, zero_division=0)[:3]
+    np.testing.assert_allclose(precision_recall_f1(true, pred, average), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_scores_of_one_label(average):
+    true, pred = labels(0)
+    for j in range(true.shape[1]):
+        expected = precision_recall_fscore_support(true[:, j], pred[:, j], average="binary", zero_division=0)[
+            :3
+        ]
+        np.testing.assert_allclose(precision_recall_f1(true[:, j], pred[:, j], average), expected, rtol=1e-14)
+        np.testing.assert_array_equal(
+            precision_recall_f1(true[:, j], pred[:, j]), precision_recall_f1(true[:, [j]], pred[:, [j]])
+        )
+
+
+def test_scores_where_nothing_is_to_be_divided():
+    zero, one = np.zeros((4, 2)), np.ones((4, 2))
+    for average in AVERAGES:
+        np.testing.assert_array_equal(precision_recall_f1(zero, zero, average), (0, 0, 0))
+        np.testing.assert_array_equal(precision_recall_f1(zero, one, average), (0, 0, 0))
+        np.testing.assert_array_equal(precision_recall_f1(one, zero, average), (0, 0, 0))
+        np.testing.assert_array_equal(precision_recall_f1(one, one, average), (1, 1, 1))
+
+
+@pytest.mark.parametrize("average", AVERAGES)
+def test_scores_under_jit_and_vmap(average):
+    call = lambda t, p: precision_recall_f1(t, p, average)
+    true, pred = (np.stack(Y) for Y in zip(*map(labels, range(4)), strict=True))
+    eager = [call(t, p) for t, p in zip(true, pred, strict=True)]
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-15)
+    close(jax.jit(call)(true[0], pred[0]), eager[0])
+    close(jax.vmap(call)(true, pred), np.transpose(eager))
+    one_truth = [call(true[0], p) for p in pred]
+    close(jax.vmap(call, (None, 0))(true[0], pred), np.transpose(one_truth))
+    for strange in (np.nan, 0.5, -1.0):
+        wrong = true[0].copy()
+        wrong[2, 1] = strange
+        assert np.isnan(jax.jit(call)(wrong, pred[0])).all()
+        assert np.isnan(jax.jit(call)(true[0], wrong)).all()
+
+
+@pytest.mark.float32_only_ok
+def test_scores_keep_the_dtype():
+    true, pred = labels(1)
+    default = jnp.result_type(float)
+    expected = precision_recall_fscore_support(true, pred, average="macro", zero_division=0)[:3]
+    for kind, dtype in ((np.float32, np.float32), (bool, default), (int, default)):
+        scores = precision_recall_f1(true.astype(kind), pred.astype(bool))
+        assert all(s.dtype == dtype and s.shape == () for s in scores)
+        np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ selection error
+
+
+def least_squares(X, Y, order):
+    """The definition, one `lstsq` a prefix; columns of equal norm, to which its rank tolerance is fair."""
+    norm = np.linalg.norm(X, axis=0)
+    X, Y = X / np.where(norm > 0, norm, 1), Y.reshape(len(X), -1)
+    errors = []
+    for r in range(1, len(order) + 1):
+        A = X[:, order[:r]]
+        errors.append(np.sum((Y - A @ np.linalg.lstsq(A, Y, rcond=1e-11)[0]) ** 2) / np.sum(Y**2))
+    return np.array(errors)
+
+
+def check_selection_error(X, Y, order, atol=1e-10):
+    J = np.asarray(selection_error(X, Y, order))
+    assert J.shape == (len(order),)
+    assert (J >= 0).all() and (J <= 1).all() and (np.diff(J) <= 0).all()
+    np.testing.assert_allclose(J, least_squares(np.asarray(X), np.asarray(Y), order), rtol=0, atol=atol)
+    return J
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_selection_error_of_random_data(seed):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.standard_normal((30, 20)) + 2 * rng.standard_normal((30, 1)), rng.standard_normal((30, 4))
+    check_selection_error(X, Y, rng.permutation(20))
+    check_selection_error(X, Y, rng.permutation(20)[:6])
+    check_selection_error(X * np.logspace(-12, 12, 20), Y, rng.permutation(20))
+    one = check_selection_error(X, Y[:, 0], np.arange(20))
+    np.testing.assert_array_equal(selection_error(X, Y[:, :1], np.arange(20)), one)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_selection_error_of_dependent_columns(seed):
+    """A zero column, repeated, opposite and combined ones: none lowers the error once its parts are in."""
+    rng = np.random.default_rng(seed)
+    B, Y = rng.standard_normal((25, 5)), rng.standard_normal((25, 3))
+    X = np.hstack([B, B[:, :2], -3e5 * B[:, :1], B @ rng.standard_normal((5, 4)), np.zeros((25, 1))])
+    J = check_selection_error(X, Y, np.arange(13))
+    np.testing.assert_array_equal(J[5:], J[4])  # exactly
+    order = rng.permutation(13)
+    check_selection_error(X, Y, order)
+    np.testing.assert_array_equal(selection_error(X, Y, [12, 0])[0], 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_selection_error_of_more_columns_than_rows(seed):
+    rng = np.random.default_rng(seed)
+    X, Y = rng.standard_normal((8, 40)), rng.standard_normal((8, 3))
+    X[:, 3] = X[:, 1] + X[:, 2]
+    J = check_selection_error(X, Y, np.arange(40))
+    assert J[7] > 1e-6 and (J[8:] < 1e-28).all()  # column 3 is one of the first eight
+    check_selection_error(X, Y, rng.permutation(40))
+    np.testing.assert_array_equal(selection_error(X[:1], Y[:1], [0, 1]) < 1e-28, True)
+
+
+@pytest.mark.parametrize("angle, size", [(1e-7, 1e-3), (1e-3, 1e-7)])
+def test_selection_error_of_a_tiny_residual_and_nearly_dependent_columns(angle, size):
+    """The first needs both passes of Gram-Schmidt; 1 less the explained share has no digit of the second."""
+    rng = np.random.default_rng(0)
+    B = rng.standard_normal((40, 10))
+    X = B[:, :1] + angle * B
+    Q = np.linalg.qr(np.hstack([B[:, :1], B[:, 1:] - B[:, :1]]))[0]  # the same span, well conditioned
+    noise = rng.standard_normal((40, 2))
+    noise -= Q @ (Q.T @ noise)
+    signal = Q @ rng.standard_normal((10, 2))
+    J = selection_error(X, signal + size * noise, np.arange(10))[-1]
+    np.testing.assert_allclose(J, np.sum((size * noise) ** 2) / np.sum(signal**2), rtol=1e-5)
+
+
+def test_selection_error_does_not_depend_on_scales():
+    rng = np.random.default_rng(1)
+    X, Y = rng.standard_normal((10, 6)), rng.standard_normal((10, 2))
+    J = selection_error(X, Y, np.arange(6))
+    for s in (2.0**-900, 2.0**900):
+        np.testing.assert_array_equal(selection_error(s * X, Y, np.arange(6)), J)
+        np.testing.assert_allclose(selection_error(X, s * Y, np.arange(6)), J, rtol=1e-13)
+
+
+def test_selection_error_under_jit_and_vmap():
+    rng = np.random.default_rng(2)
+    X, Y = rng.standard_normal((3, 9, 12)), rng.standard_normal((3, 9, 2))
+    X[1, :, 4] = X[1, :, 5]
+    orders = np.stack([rng.permutation(12) for _ in range(3)])
+    loop = np.stack([selection_error(*a) for a in zip(X, Y, orders, strict=True)])
+    close = lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-14)
+    close(jax.jit(selection_error)(X[0], Y[0], orders[0]), loop[0])
+    close(jax.vmap(selection_error)(X, Y, orders), loop)
+    same_data = np.stack([selection_error(X[0], Y[0], o) for o in orders])
+    close(jax.vmap(selection_error, (None, None, 0))(X[0], Y[0], orders), same_data)
+
+
+def test_selection_error_of_bad_values_in_a_trace():
+    rng = np.random.default_rng(3)
+    X, Y = rng.standard_normal((9, 5)), rng.standard_normal((9, 2))
+    call, right = jax.jit(selection_error), np.asarray(selection_error(X, Y, [0, 1, 2]))
+    for outside in (5, 99, -1):
+        J = np.asarray(call(X, Y, np.array([0, 1, outside, 2])))
+        np.testing.assert_allclose(J, [right[0], right[1], np.nan, np.nan], rtol=1e-13)
+    np.testing.assert_array_equal(
+        call(X, Y, np.array([0, 1, 1, 2]))[2], call(X, Y, np.array([0, 1, 1, 2]))[1]
+    )
+    assert np.isnan(call(X, 0 * Y, np.arange(3))).all()
+
+
+@pytest.mark.float32_only_ok
+def test_selection_error_in_float32():
+    rng = np.random.default_rng(4)
+    B, Y = rng.standard_normal((50, 12)), rng.standard_normal((50, 3))
+    X = np.hstack([B, B @ rng.standard_normal((12, 6))]).astype(np.float32)
+    J = selection_error(X, Y, np.arange(18))  # X's dtype decides
+    assert J.dtype == np.float32
+    np.testing.assert_array_equal(J[12:], J[11])
+    np.testing.assert_allclose(J[:12], least_squares(B, Y, np.arange(12)), atol=1e-6)
+    for s in (1e-30, 1e30):
+        scaled = selection_error(np.float32(s) * X, np.float32(s) * Y.astype(np.float32), np.arange(18))
+        np.testing.assert_allclose(scaled, J, atol=1e-6)
+
+
+# ------------------------------------------------------------------ correlation
+
+
+def from_matrix(C):
+    return np.nanmean(np.abs(C)[np.triu_indices(len(C), 1)])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_correlation_agrees_with_numpy(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((15, 9)) * np.logspace(-3, 3, 9) + rng.standard_normal((15, 1)) + 5
+    U = X / np.linalg.norm(X, axis=0)
+    for r in (2, 3, 9):
+        selected = rng.permutation(9)[:r]
+        expected = from_matrix(np.corrcoef(X[:, selected].T))
+        np.testing.assert_allclose(mean_abs_correlation(X, selected), expected, rtol=1e-10)
+        expected = from_matrix((U.T @ U)[np.ix_(selected, selected)])
+        np.testing.assert_allclose(mean_abs_correlation(X, selected, centered=False), expected, rtol=1e-13)
+
+
+def test_correlation_without_the_columns_that_have_none():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((11, 7))
+    X[:, 1], X[:, 3], X[:, 4] = 0, 0.1, -1e9 / 3
+    some = mean_abs_correlation(X, [0, 2, 5])
+    np.testing.assert_allclose(mean_abs_correlation(X, [0, 1, 2, 3, 4, 5]), some, rtol=1e-14)
+    cosines = mean_abs_correlation(X, [0, 2, 3, 5], centered=False)
+    np.testing.assert_allclose(mean_abs_correlation(X, [0, 1, 2, 3, 5], centered=False), cosines, rtol=1e-14)
+    np.testing.assert_allclose(mean_abs_correlation(X, [3, 4], centered=False), 1, rtol=1e-14)
+    for none in ([0, 1], [0, 3, 4], [1, 3]):
+        assert np.isnan(mean_abs_correlation(X, none))
+    assert np.isnan(mean_abs_correlation(X, [0, 1], centered=False))
+    assert np.isnan(mean_abs_correlation(X[:1], [0, 2]))
+
+
+def test_correlation_is_at_most_one():
+    x = np.random.default_rng(0).standard_normal((50, 1))
+    X = x * np.linspace(-3, 3, 20)[None] * 1e150
+    for centered in (True, False):
+        value = mean_abs_correlation(X, np.arange(20), centered=centered)
+        assert 1 - 1e-14 < value <= 1
+    # Means far above the deviations, which are still there to nine digits.
+    X = 1e6 + np.random.default_rng(1).standard_normal((50, 4))
+    expected = from_matrix(np.corrcoef((X - 1e6).T))
+    np.testing.assert_allclose(mean_abs_correlation(X, np.arange(4)), expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("centered", [True, False])
+def test_correlation_under_jit_and_vmap(centered):
+    call = lambda X, s: mean_abs_correlation(X, s, centered=centered)
+    rng = np.random.default_rng(5)
+    X, lists = rng.standard_normal((3, 8, 6)), np.stack([rng.permutation(6)[:4] for _ in range(3)])
+    X[1, :, lists[1, 0]] = 0
+    loop = np.stack([call(*a) for a in zip(X, lists, strict=True)])
+    np.testing.assert_allclose(jax.jit(call)(X[0], lists[0]), loop[0], rtol=1e-14)
+    np.testing.assert_allclose(jax.vmap(call)(X, lists), loop, rtol=1e-14)
+    same_data = np.stack([call(X[0], s) for s in lists])
+    np.testing.assert_allclose(jax.vmap(call, (None, 0))(X[0], lists), same_data, rtol=1e-14)
+    for outside in (6, -1):
+        assert np.isnan(jax.jit(call)(X[0], np.array([0, outside, 1])))
+
+
+@pytest.mark.float32_only_ok
+def test_correlation_in_float32():
+    X = np.random.default_rng(6).standard_normal((30, 5))
+    expected = from_matrix(np.corrcoef(X.T))
+    for s in (1e-30, 1.0, 1e30):
+        value = mean_abs_correlation((s * X).astype(np.float32), np.arange(5))
+        assert value.dtype == np.float32
+        np.testing.assert_allclose(value, expected, rtol=1e-5)
+    X[:, 0] = 0.1  # its mean in float32 is another number
+    value = mean_abs_correlation(X.astype(np.float32), np.arange(5))
+    np.testing.assert_allclose(value, from_matrix(np.corrcoef(X[:, 1:].T)), rtol=1e-5)
+
+
+# ------------------------------------------------------------------ the example of Kong et al., AAAI 2016
+
+
+def test_printed_selection_errors():
+    """All four to the printed digits, but divided by ||Y||^2 = 8, and with their numbers of features swapped.
+
+    Printed: r = 4, 0.4956 for l2,1 and 0.4259 for theirs; r = 3, 0.3978 and 0.3437. They are the errors of
+    {1, 2, 7}, {1, 2, 6} (three features) and {1, 2, 6, 7}, {1, 2, 5, 6} (four), the paper's numbers, and of
+    no other of the 127 sets of features. So with Eq. (6) and (8), the supports are nested, l2,1 adding
+    feature 6 to {1, 2, 7} and theirs feature 5 to {1, 2, 6}.
+    """
+    X, Y = aaai16_example.X, aaai16_example.Y
+    digits = lambda order: np.round(np.asarray(selection_error(X, Y, np.array(order) - 1)), 4).tolist()
+    assert np.sum(Y**2) == 8
+    assert digits([1, 2, 7, 6])[2:] == [0.4956, 0.3978]
+    assert digits([1, 2, 6, 5])[2:] == [0.4259, 0.3437]
+
+    printed = {0.4956: {1, 2, 7}, 0.4259: {1, 2, 6}, 0.3978: {1, 2, 6, 7}, 0.3437: {1, 2, 5, 6}}
+    orders = np.array(list(itertools.permutations(range(7))))  # every set of features begins one of them
+    J = np.round(np.asarray(jax.jit(jax.vmap(selection_error, (None, None, 0)))(X, Y, orders)), 4)
+    for value, features in printed.items():
+        found = {frozenset((orders[i, : r + 1] + 1).tolist()) for i, r in np.argwhere(value == J)}
+        assert found == {frozenset(features)}
+
+
+def test_printed_correlations():
+    """The five with feature 7 to the printed digits, as cosines; the paper says the features are centred."""
+    printed = {2: 0.5083, 3: 0.3859, 4: 0.4858, 5: 0.5555, 6: 0.3143}
+    for feature, value in printed.items():
+        pair = np.array([feature, 7]) - 1
+        cosine = np.asarray(mean_abs_correlation(aaai16_example.X, pair, centered=False))
+        assert np.round(cosine, 4) == value
+        assert abs(mean_abs_correlation(aaai16_example.X, pair) - value) > 0.02
+
+
+def test_the_four_features_printed_as_uncorrelated_are_more_correlated():
+    """{1, 2, 5, 6} have less error than l2,1's {1, 2, 6, 7}, but the mean of their |R| is larger, by R_15."""
+    means = [
+        float(mean_abs_correlation(aaai16_example.X, np.array(features) - 1, centered=centered))
+        for centered in (False, True)
+        for features in ([1, 2, 5, 6], [1, 2, 6, 7])
+    ]
+    np.testing.assert_allclose(means[:2], [0.2468, 0.2333], atol=5e-5)
+
+
+# ------------------------------------------------------------------ bad input
+
+RNG = np.random.default_rng(0)
+X, Y = RNG.standard_normal((6, 4)), RNG.standard_normal((6, 2))
+L = (Y > 0).astype(float)
+NAN = np.full((6, 2), np.nan)
+scores, error, correlation = precision_recall_f1, selection_error, mean_abs_correlation
+
+BAD = {
+    "Y_true -1": (lambda: scores(2 * L - 1, L), ValueError, "Y_true must hold 0 and 1 only; it has -1"),
+    "Y_pred 0.5": (lambda: scores(L, L / 2), ValueError, "Y_pred must hold 0 and 1 only; it has 0.5"),
+    "Y_true NaN": (lambda: scores(NAN, L), ValueError, "Y_true has 12 .*NaN"),
+    "Y_pred NaN": (lambda: scores(L, NAN), ValueError, "Y_pred has 12 .*NaN"),
+    "label names": (lambda: scores(["a", "b"], [0, 1]), TypeError, "Y_true has dtype <U1"),
+    "complex labels": (lambda: scores(L, L + 0j), TypeError, "Y_pred is complex"),
+    "scores shapes": (lambda: scores(L, L[:5]), ValueError, r"Y_true has shape \(6, 2\) and Y_pred \(5, 2\)"),
+    "scores ranks": (lambda: scores(L[:, :1], L[:, 0]), ValueError, r"Y_true has shape \(6, 1\) and"),
+    "scores rank 3": (lambda: scores(L[None], L[None]), ValueError, "Y_true has shape .* 1-d or 2-d"),
+    "no samples": (lambda: scores(L[:0], L[:0]), ValueError, r"Y_true is empty.*\(0, 2\)"),
+    "no labels": (lambda: scores(L[:, :0], L[:, :0]), ValueError, r"Y_true is empty.*\(6, 0\)"),
+    "average": (lambda: scores(L, L, "weighted"), ValueError, "average must be 'macro' or 'micro', got 'wei"),
+    "average None": (lambda: scores(L, L, None), ValueError, "average must be .*None"),
+    "X rank": (lambda: error(X[:, 0], Y, [0]), ValueError, "X has shape .* 2-d"),
+    "X NaN": (lambda: error(X * np.nan, Y, [0]), ValueError, "X has 24 .*NaN"),
+    "X complex": (lambda: error(X + 0j, Y, [0]), TypeError, "X is complex"),
+    "X without rows": (lambda: error(X[:0], Y[:0], [0]), ValueError, "X is empty"),
+    "X without columns": (lambda: error(X[:, :0], Y, [0]), ValueError, "X is empty"),
+    "rows": (lambda: error(X, Y[:5], [0]), ValueError, "X has 6 rows and Y has 5"),
+    "Y infinite": (lambda: error(X, Y / 0.0, [0]), ValueError, "Y has 12 .*infinite"),
+    "Y zero": (lambda: error(X, 0 * Y, [0]), ValueError, "Y is zero.*undefined"),
+    "Y without columns": (lambda: error(X, Y[:, :0], [0]), ValueError, "Y has no columns"),
+    "Y rank": (lambda: error(X, Y[None], [0]), ValueError, "Y has shape .* 1-d or 2-d"),
+    "order empty": (lambda: error(X, Y, []), ValueError, "order lists 0 columns; at least 1"),
+    "order ragged": (lambda: error(X, Y, [[0], [1, 2]]), ValueError, "order is not a list of columns"),
+    "order a number": (lambda: error(X, Y, 2), ValueError, r"order has shape \(\); it must be 1-d"),
+    "order by class": (
+        lambda: error(X, Y, [[0, 1]]),
+        ValueError,
+        r"order has shape \(1, 2\); it must be 1-d",
+    ),
+    "order floating": (lambda: error(X, Y, [0.0, 1.0]), TypeError, "order has dtype float64; integers"),
+    "order a mask": (lambda: error(X, Y, [True, False]), TypeError, "order has dtype bool; integers"),
+    "order too high": (
+        lambda: error(X, Y, [0, 4]),
+        ValueError,
+        "order has the index 4; X has columns 0 to 3",
+    ),
+    "order negative": (
+        lambda: error(X, Y, jnp.asarray([0, -1])),
+        ValueError,
+        "order has the index -1; X has",
+    ),
+    "order repeated": (lambda: error(X, Y, [2, 0, 2]), ValueError, "order lists column 2 more than once"),
+    "selected one": (lambda: correlation(X, [0]), ValueError, "selected lists 1 columns; at least 2"),
+    "selected high": (lambda: correlation(X, [0, 7]), ValueError, "selected has the index 7; X has columns"),
+    "selected twice": (lambda: correlation(X, [1, 1]), ValueError, "selected lists column 1 more than once"),
+    "selected a mask": (lambda: correlation(X, X[0] > 0), TypeError, "selected has dtype bool; integers"),
+    "selected rank": (lambda: correlation(X, [[0, 1]]), ValueError, r"selected has shape \(1, 2\)"),
+    "X infinite": (lambda: correlation(X / 0.0, [0, 1]), ValueError, "X has 24 .*infinite"),
+    "centered": (
+        lambda: correlation(X, [0, 1], centered=1),
+        TypeError,
+        "centered must be True or False, got 1",
+    ),
+    "rows, traced": (lambda: jax.jit(error)(X, Y[:5], np.array([0])), ValueError, "X has 6 rows and Y has 5"),
+    "dtype, traced": (lambda: jax.jit(correlation)(X, X[0]), TypeError, "selected has dtype float64"),
+    "shapes, traced": (lambda: jax.jit(scores)(L, L[:5]), ValueError, "they must agree"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name):
+    call, kind, message = BAD[name]
+    with np.errstate(divide="ignore"), pytest.raises(kind, match=message):
+        call()
