@@ -1,7 +1,8 @@
 """Loading of data sets kept as numpy ``.npz`` archives.
 
-An archive holds ``y`` (a label a row) and ``X``, dense, or its compressed sparse rows as ``data``,
-``indices``, ``indptr`` and ``shape``. The folder is given by ``--data`` or by the environment variable
+An archive holds ``y`` (a label a row) or ``Y`` (zeros and ones, a column a label), and ``X``, dense, or its
+compressed sparse rows as ``data``, ``indices``, ``indptr`` and ``shape``; if columns of X are codes of
+categories, ``nominal`` lists them. The folder is given by ``--data`` or by the environment variable
 SPARSEJAX_DATA.
 """
 
@@ -22,13 +23,25 @@ def folder(argument: str | None) -> Path:
 def load(path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
     """X (n, d) as float64 and the labels as 0..k-1."""
     with np.load(path / f"{name}.npz") as f:
-        labels = np.unique(f["y"], return_inverse=True)[1]
-        if "X" in f:
-            return f["X"].astype(float), labels
-        data, columns, starts = f["data"], f["indices"].astype(int), f["indptr"]
-        X = np.zeros(tuple(int(s) for s in f["shape"]))
+        return _dense(f), np.unique(f["y"], return_inverse=True)[1]
+
+
+def load_multilabel(path: Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """X (n, d) as float64, a 0/1 column for each category of a nominal column, and Y (n, k) of 0. and 1."""
+    with np.load(path / f"{name}.npz") as f:
+        X, Y = _dense(f), f["Y"].astype(float)
+        nominal = set(f["nominal"].tolist()) if "nominal" in f else set()
+    columns = [x[:, None] == np.unique(x) if j in nominal else x[:, None] for j, x in enumerate(X.T)]
+    return np.hstack(columns).astype(float), Y
+
+
+def _dense(f) -> np.ndarray:
+    if "X" in f:
+        return f["X"].astype(float)
+    data, columns, starts = f["data"], f["indices"].astype(int), f["indptr"]
+    X = np.zeros(tuple(int(s) for s in f["shape"]))
     X[np.repeat(np.arange(len(X)), np.diff(starts)), columns] = data
-    return X, labels
+    return X
 
 
 def draw_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:

@@ -24,6 +24,7 @@ import numpy as np
 from _data import folder, load
 
 import sparsejax as sj
+from sparsejax.implicit import factorise
 from sparsejax.solvers import _admm
 
 
@@ -111,7 +112,7 @@ def one_iteration(args):
             ("exclusive l2,1", sj.penalties.ExclusiveL21(top / 1e3, top / 1e3)),
         ):
             problem = sj.Problem(loss, penalty)
-            factor = jax.jit(_admm.factorise)(problem)
+            factor = jax.jit(factorise)(problem.smooth)
             start = jnp.zeros((d, k))
 
             def compiled(check, problem=problem, factor=factor, start=start):

@@ -94,7 +94,7 @@ def cross_validate(
     intercept of the fit.
 
     Args:
-      problem: its loss must have weights (`SquaredLoss`, `LogisticLoss`); its strengths are not used.
+      problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
       penalties: the candidates, as for `sparsejax.path`.
       folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
         0..K-1, shape (n,), the fold of each row.
@@ -110,7 +110,7 @@ def cross_validate(
     smooth = problem.smooth
     if not hasattr(smooth, "weights"):
         raise TypeError(
-            "cross_validate needs a loss with weights (SquaredLoss, LogisticLoss), got "
+            "cross_validate needs a loss with weights, as those of sparsejax.losses have, got "
             f"{type(smooth).__name__}."
         )
     fold_of, count = _folds(folds, smooth.X.shape[0])

@@ -29,7 +29,7 @@ Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 2
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -51,7 +51,8 @@ BALANCE = 0.2
 def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable[..., Solution]]:
     """Decorate ``solver(problem, init, ...) -> Solution``: compiled, and with the derivative above.
 
-    ``static`` names its static arguments.
+    ``static`` names its static arguments. A solver may return ``(Solution, Factor)`` instead: then the
+    derivative uses its decomposition of the loss.
     """
 
     def decorate(solver: Callable[..., Solution]) -> Callable[..., Solution]:
@@ -59,7 +60,8 @@ def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable
         @functools.wraps(solver)  # jit reads the names from the signature
         def compiled(problem, init, *args, **kwargs):
             fixed, start = lax.stop_gradient((problem, init))
-            return attach(problem, solver(fixed, start, *args, **kwargs))
+            result = solver(fixed, start, *args, **kwargs)
+            return attach(problem, *result) if type(result) is tuple else attach(problem, result)
 
         @functools.wraps(solver)
         def call(problem, init, *args, **kwargs):
@@ -73,9 +75,28 @@ def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable
     return decorate
 
 
-def attach(problem: Problem, solution: Solution) -> Solution:
+class Factor(NamedTuple):
+    """Eigendecomposition of M = A'A, the (bound of the) Hessian of a loss: any shift is then a diagonal."""
+
+    basis: jax.Array  # d <= n: eigenvectors as rows, (d, d). n < d: U'A, (n, d), U those of AA'
+    values: jax.Array  # eigenvalues, (min(n, d),)
+    left: jax.Array  # U if n < d, else (0, 0)
+
+
+def factorise(smooth: Any) -> Factor:
+    """Decompose the majoriser of a loss; it depends on X, weights and scale only."""
+    A = smooth.majorizer()
+    n, d = A.shape
+    if d <= n:
+        values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
+        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype))
+    values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
+    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors)
+
+
+def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -> Solution:
     """``solution`` (of ``problem`` with its gradients stopped) with the derivative of the solution."""
-    params, objective = _attach(problem, solution.params, solution.objective, measure_of(solution))
+    params, objective = _attach(problem, solution.params, solution.objective, measure_of(solution), factor)
     return solution._replace(params=params, objective=objective)
 
 
@@ -143,13 +164,13 @@ def _warn(problem, solution):
 
 
 @jax.custom_jvp
-def _attach(problem, params, objective, measure):
+def _attach(problem, params, objective, measure, factor):
     return params, objective
 
 
 @functools.partial(_attach.defjvp, symbolic_zeros=True)
 def _attach_jvp(primals, tangents):
-    problem, params, _, measure = primals
+    problem, params, _, measure, factor = primals
     params, objective = _attach(*primals)
     leaves, treedef = jax.tree.flatten(problem)
     changes = jax.tree.leaves(tangents[0], is_leaf=lambda x: isinstance(x, SymbolicZero))
@@ -179,13 +200,13 @@ def _attach_jvp(primals, tangents):
     else:
         mask = lax.stop_gradient(support_of(flat_problem.penalty, W)).astype(W.dtype)
         rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
-        dW = _solve(flat_problem, W, mask, rhs, measure)
+        dW = _solve(flat_problem, W, mask, rhs, measure, factor)
     dW = restore(dW)
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return (params, objective), (dW, dF)
 
 
-def _solve(problem, W, mask, rhs, measure):
+def _solve(problem, W, mask, rhs, measure, factor):
     """The masked Newton system, with the identity off the support."""
     smooth = problem.smooth
     if getattr(smooth, "quadratic", False) and smooth.X.shape[-2] > smooth.X.shape[-1]:
@@ -196,8 +217,13 @@ def _solve(problem, W, mask, rhs, measure):
         return mask * hessian(mask * V) + (1 - mask) * V
 
     # Any symmetric positive definite preconditioner gives the same derivative.
-    fixed = lax.stop_gradient((smooth, problem.penalty, W))
-    precondition = _dense(matvec, W) if W.size <= DENSE else _split(*fixed, mask)
+    if W.size <= DENSE:
+        precondition = _dense(matvec, W)
+    elif hasattr(smooth, "majorizer") and hasattr(problem.penalty, "_half_derivative"):
+        fixed = lax.stop_gradient((smooth, problem.penalty, W, factor))
+        precondition = _split(*fixed, mask)
+    else:
+        precondition = lambda R: R
     return _symmetric_solve(matvec, rhs, precondition, measure)
 
 
@@ -251,26 +277,22 @@ def _dense(matvec, W):
     return lambda R: jax.scipy.linalg.cho_solve((factor, True), R.ravel()).reshape(R.shape)
 
 
-def _split(smooth, penalty, W, mask):
+def _split(smooth, penalty, W, factor, mask):
     r"""``J^{1/2} (A'A + rho I)^{-1} J^{1/2}`` with J the derivative of the prox at step 1/rho.
 
-    The linear part of one step of the splitting W = Z, made symmetric. Where the curvature of
-    loss or penalty is not known, the mask alone.
+    The linear part of one step of the splitting W = Z, made symmetric.
     """
-    if not (hasattr(smooth, "majorizer") and hasattr(penalty, "_half_derivative")):
-        return lambda R: R
-    A = smooth.majorizer()
-    n, d = A.shape
-    mean = jnp.sum(A * A) / d
+    basis, values, _ = factorise(smooth) if factor is None else factor
+    dense = basis.shape[0] == basis.shape[1]
+    mean = jnp.sum(values) / basis.shape[1]
     rho = BALANCE * jnp.where(mean > 0, mean, 1)
-    small = A.T @ A if d <= n else A @ A.T
-    eye = jnp.eye(min(n, d), dtype=A.dtype)
-    inverse = jax.scipy.linalg.cho_solve(jax.scipy.linalg.cho_factor(small + rho * eye), eye)
+    scaled = basis / (values + rho)[:, None]
+    inverse = basis.T @ scaled if dense else None
     half = penalty._half_derivative(columns(W), 1 / rho)
 
     def apply(R):
         Rt = half(columns(mask * R))
-        Rt = Rt @ inverse if d <= n else (Rt - ((Rt @ A.T) @ inverse) @ A) / rho
+        Rt = Rt @ inverse if dense else (Rt - (Rt @ basis.T) @ scaled) / rho
         return mask * like(half(Rt), R) + (1 - mask) * R
 
     return apply

@@ -10,7 +10,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._pytree import is_traced, split_floating
-from sparsejax.implicit import attach
+from sparsejax.implicit import attach, factorise
 from sparsejax.problem import Problem, Solution
 from sparsejax.solve import solve
 from sparsejax.solvers import _admm, _loop
@@ -69,14 +69,14 @@ def batched_path(problem, penalties, init, tol, maxiter, axes, mode):
         return problem._replace(penalty=rebuild(full))
 
     fixed = lax.stop_gradient(problem)
-    factor = _admm.factorise(fixed) if hasattr(problem.smooth, "majorizer") else None
+    factor = factorise(fixed.smooth) if hasattr(problem.smooth, "majorizer") else None
 
     def one(values, init, rho):
         if factor is not None:
             problem = at(values)
             args = lax.stop_gradient((problem, init))
             solution, rho = _admm.solve_factored(args[0], factor, args[1], rho, tol, maxiter, 0)
-            return attach(problem, solution), rho
+            return attach(problem, solution, factor), rho
         return solve(at(values), init, tol=tol, maxiter=maxiter), rho
 
     if mode == "batch":

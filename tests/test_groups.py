@@ -325,10 +325,10 @@ def small(loss, n, rng, intercept):
     return loss(X, H > 0, intercept=intercept)
 
 
-@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
-@pytest.mark.parametrize("kind, n, intercept, by_group", [
-    ("disjoint", 25, False, True), ("overlapping", 25, True, False), ("free", 40, True, False),
-    ("many", 6, False, True),
+@pytest.mark.parametrize("loss, kind, n, intercept, by_group", [
+    (losses.SquaredLoss, "disjoint", 25, False, True), (losses.LogisticLoss, "overlapping", 25, True, False),
+    (losses.SquaredLoss, "free", 40, True, False), (losses.LogisticLoss, "free", 40, True, False),
+    (losses.SquaredLoss, "many", 6, False, True),
 ])  # fmt: skip
 def test_against_conic_solver(loss, kind, n, intercept, by_group, rng):
     """admm, fista and polished irls: the minimum to 1e-8, and a gap that is never below the truth."""
@@ -352,7 +352,7 @@ def test_against_conic_solver(loss, kind, n, intercept, by_group, rng):
 @pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
 def test_gap_bounds_everywhere(loss, rng):
     """At points far from the minimum too, with and without unpenalised features."""
-    for kind in ("disjoint", "overlapping", "free"):
+    for kind in ("overlapping", "free"):
         problem = sj.Problem(small(loss, 30, rng, True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
         best = sj.admm(problem, tol=1e-12)
         assert bool(best.converged)
@@ -364,17 +364,19 @@ def test_gap_bounds_everywhere(loss, rng):
             assert gap * max(value, scale) >= (value - float(best.objective)) * (1 - 1e-6)
 
 
-@pytest.mark.parametrize("loss", [losses.SquaredHingeLoss, losses.HuberHingeLoss])
-def test_hinge_losses(loss, rng):
+@pytest.mark.parametrize(
+    "loss, kind", [(losses.SquaredHingeLoss, "free"), (losses.HuberHingeLoss, "overlapping")]
+)
+def test_hinge_losses(loss, kind, rng):
     """A gap where all features are penalised; where some are not, the residual decides."""
     X = rng.standard_normal((40, 7))
     Y = np.sign(X @ rng.standard_normal((7, 2)) + 0.5 * rng.standard_normal((40, 2)))
-    for kind, known, tol in (("overlapping", True, 1e-8), ("free", False, 1e-5)):
-        problem = sj.Problem(loss(X, Y, intercept=True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
-        a, b = sj.admm(problem, tol=tol), sj.fista(problem, tol=tol)
-        assert bool(a.converged) and bool(b.converged)
-        assert np.isnan(float(a.gap)) != known
-        np.testing.assert_allclose(a.objective, b.objective, rtol=10 * tol)
+    tol = 1e-5 if kind == "free" else 1e-8
+    problem = sj.Problem(loss(X, Y, intercept=True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
+    a, b = sj.admm(problem, tol=tol), sj.fista(problem, tol=tol)
+    assert bool(a.converged) and bool(b.converged)
+    assert np.isnan(float(a.gap)) == (kind == "free")
+    np.testing.assert_allclose(a.objective, b.objective, rtol=10 * tol)
 
 
 def test_no_certificate_yet_keeps_the_lowest_objective(rng):
@@ -420,7 +422,7 @@ def test_path_tune_and_cross_validate(rng):
         single = sj.solve(problem.replace(penalty=penalties.ExclusiveGroupL21(alpha, g)), tol=1e-9)
         np.testing.assert_allclose(direct.objective[i], single.objective, rtol=1e-8)
     np.testing.assert_array_equal(direct.params, mapped.params)
-    cv = sj.cross_validate(problem, penalties.ExclusiveGroupL21(alphas, g), folds=3)
+    cv = sj.cross_validate(problem, penalties.ExclusiveGroupL21(alphas, g), folds=3, tol=1e-4)
     assert cv.best.groups.tolist() == g.tolist() and cv.best.alpha.shape == ()
     tuned = sj.tune(problem, problem.smooth, maxiter=4)
     assert tuned.penalty.groups.tolist() == g.tolist()
@@ -431,8 +433,7 @@ def test_path_tune_and_cross_validate(rng):
 # ------------------------------------------------------------------ reweighting
 
 
-@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
-@pytest.mark.parametrize("n", [25, 5])
+@pytest.mark.parametrize("loss, n", [(losses.SquaredLoss, 5), (losses.LogisticLoss, 25)])
 def test_irls_decreases_at_every_step(loss, n, rng):
     problem = sj.Problem(small(loss, n, rng, False), penalties.ExclusiveGroupL21(0.1, KINDS["overlapping"]))
     s = sj.irls(problem, tol=0.0, maxiter=40, history=41, epsilon=1e-10)
@@ -462,10 +463,8 @@ def test_irls_is_locked_and_biased_as_known():
     assert not bool(locked.converged)
     assert float(locked.objective) / float(best.objective) - 1 == pytest.approx(0.127, abs=2e-3)
     assert bool(sj.irls(problem, start, tol=1e-6, maxiter=300, faithful=True, epsilon=1e-12).converged)
-    excess = [
-        float(sj.irls(problem, tol=0.0, maxiter=300, epsilon=e).objective / best.objective) - 1
-        for e in (1e-1, 1e-2, 1e-3)
-    ]
+    biased = [sj.irls(problem, tol=0.0, maxiter=300, epsilon=e) for e in (1e-1, 1e-2, 1e-3)]
+    excess = [float(s.objective / best.objective) - 1 for s in biased]
     assert excess[0] > 10 * excess[1] > 100 * excess[2] > 0
 
 
@@ -483,7 +482,7 @@ def test_paper_example_solution():
 # ------------------------------------------------------------------ the model
 
 
-@pytest.mark.parametrize("loss", ["logistic", "squared", "squared_hinge", "huber_hinge"])
+@pytest.mark.parametrize("loss", ["logistic", "squared", "huber_hinge"])
 def test_model(loss, rng):
     X = rng.standard_normal((80, 6))
     X = np.concatenate([X, X[:, :2] + 0.05 * rng.standard_normal((80, 2))], axis=1)

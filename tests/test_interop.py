@@ -247,7 +247,7 @@ def test_chosen_leaves_of_a_network(regression):
         "first": {"kernel": 0.3 * jax.random.normal(key[0], (12, 8)), "bias": jnp.zeros(8)},
         "last": {"kernel": 0.3 * jax.random.normal(key[1], (8, 2))},
     }
-    penalty = sj.penalties.ByLeaf({"first": {"kernel": sj.penalties.L21(0.25), "bias": None}, "last": None})
+    penalty = sj.penalties.ByLeaf({"first": {"kernel": sj.penalties.L21(0.3), "bias": None}, "last": None})
     optimizer = sjx.proximal(optax.sgd(0.1, momentum=0.5), penalty, 0.1)
 
     def loss(p):

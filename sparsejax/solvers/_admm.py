@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._linalg import norm
-from sparsejax.implicit import differentiable
+from sparsejax.implicit import Factor, differentiable, factorise
 from sparsejax.penalties import columns, like
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
@@ -19,14 +19,6 @@ CHECK = 25
 # imbalances above 1.2. Over l2,1 and exclusive l2,1 on isolet, yale and glioma this took 2.4 times fewer
 # iterations (geometric mean for l2,1) than equal residuals and a threshold of 2.
 BALANCE, THRESHOLD = 0.3, 1.2
-
-
-class Factor(NamedTuple):
-    """Eigendecomposition of M = A'A, the (bound of the) Hessian: any rho is then a diagonal."""
-
-    basis: jax.Array  # d <= n: eigenvectors as rows, (d, d). n < d: U'A, (n, d), U those of AA'
-    values: jax.Array  # eigenvalues, (min(n, d),)
-    left: jax.Array  # U if n < d, else (0, 0)
 
 
 class State(NamedTuple):
@@ -58,7 +50,7 @@ def admm(
     gap of Z, looked at just as often, ends the loop.
 
     Args:
-      problem: its loss must have ``majorizer`` (`SquaredLoss`, `LogisticLoss`).
+      problem: its loss must have ``majorizer``, as those of `sparsejax.losses` have.
       init: start, shape of W; default zeros.
       tol: largest accepted gap; default 1e-6 in float64, 1e-4 in float32. Below the precision of the
         dtype (``tol=0``) the solve runs to the floor, is finished by Newton steps on the support, and
@@ -83,25 +75,15 @@ def check_fit(problem: Problem) -> None:
     """Raise if the loss has no known curvature."""
     if not hasattr(problem.smooth, "majorizer"):
         raise TypeError(
-            f"admm needs a loss with majorizer() (SquaredLoss, LogisticLoss), got "
+            f"admm needs a loss with majorizer(), as those of sparsejax.losses have, got "
             f"{type(problem.smooth).__name__}; fista takes any smooth function."
         )
 
 
 @differentiable("history")
 def _admm(problem, init, tol, maxiter, history):
-    return solve_factored(problem, factorise(problem), init, None, tol, maxiter, history)[0]
-
-
-def factorise(problem: Problem) -> Factor:
-    """Decompose the majoriser of the loss once; it depends on X, weights and scale only."""
-    A = problem.smooth.majorizer()
-    n, d = A.shape
-    if d <= n:
-        values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
-        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype))
-    values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
-    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors)
+    factor = factorise(problem.smooth)
+    return solve_factored(problem, factor, init, None, tol, maxiter, history)[0], factor
 
 
 def first_rho(factor: Factor, init: jax.Array) -> jax.Array:
