@@ -146,7 +146,9 @@ class _LinearModelLoss(Pytree):
         r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis.
 
         The divergence is :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0` at ``H = XW + b``,
-        where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate.
+        where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate. That
+        lasts while dU exceeds a probability close to 0 or 1: where unpenalised features nearly separate a
+        label, there may never be a certificate.
         """
         H = self._predict(W)
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)

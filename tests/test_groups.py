@@ -353,7 +353,7 @@ def test_against_conic_solver(loss, kind, n, intercept, by_group, rng):
 def test_gap_bounds_everywhere(loss, rng):
     """At points far from the minimum too, with and without unpenalised features."""
     for kind in ("overlapping", "free"):
-        problem = sj.Problem(small(loss, 30, rng, True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
+        problem = sj.Problem(small(loss, 60, rng, True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
         best = sj.admm(problem, tol=1e-12)
         assert bool(best.converged)
         scale = float(problem(jnp.zeros((7, 2))))
