@@ -48,7 +48,7 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Any, warm: Warm) ->
     dtype = rho.dtype
     eps = jnp.finfo(dtype).eps
     top = jnp.max(rho, initial=0)
-    diagonal = 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
+    diagonal = _diagonal(strength, groups)
 
     def product(v):
         return _product(v, strength, groups)
@@ -139,7 +139,7 @@ def exclusive_group_l21_columns(Vt: jax.Array, strength: jax.Array, groups: Any,
     else:
         r, warm = shrink_warm(rho, strength, groups, warm)
     # A zero row: 0, but with the derivative of a row alone in its groups where all others are zero too.
-    alone = 1 / (1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,))))
+    alone = 1 / _diagonal(strength, groups)
     pressed = groups.spread(strength * groups.sums(r)) > 0
     ratio = jnp.where(rho > 0, r / jnp.where(rho > 0, rho, 1), jnp.where(pressed, 0, alone))
     return Vt * ratio[None], warm
@@ -155,6 +155,11 @@ def _product(v, strength, groups):
     if _dense(strength, groups):
         return strength * (groups.common.astype(v.dtype) @ v)
     return groups.spread(strength * groups.sums(v))
+
+
+def _diagonal(strength, groups):
+    """Of H, (d,)."""
+    return 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
 
 
 def _factor(active, strength, groups, dtype):
@@ -182,7 +187,7 @@ def _solve(active, b, strength, groups, factor, guess):
         x = jax.scipy.linalg.cho_solve((factor, True), b)
         # Once more, for the shift in the factor.
         return jnp.where(active, x + jax.scipy.linalg.cho_solve((factor, True), b - matvec(x)), 0)
-    diagonal = 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
+    diagonal = _diagonal(strength, groups)
     smallest = 2 * jnp.finfo(b.dtype).eps * norm(b)
 
     def refine(_, x):

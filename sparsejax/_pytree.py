@@ -149,3 +149,14 @@ def as_strength(name: str, x: Any) -> jax.Array:
         if (values < 0).any():
             raise ValueError(f"{name} must be >= 0, got {values.min():g}.")
     return x
+
+
+def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "") -> None:
+    """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them."""
+    if is_traced(Y):
+        return
+    y = np.asarray(Y)
+    strange = y[(y != allowed[0]) & (y != allowed[1])]
+    if strange.size:
+        whose = f" for {owner}" if owner else ""
+        raise ValueError(f"Y must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}.")

@@ -24,7 +24,7 @@ from jax import lax
 from jax.scipy.special import xlogy
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._pytree import Pytree, as_float, check_labels, is_traced
 
 
 class _LinearModelLoss(Pytree):
@@ -312,13 +312,9 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
         intercept: bool = False,
     ):
         self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
-        if is_traced(self.Y):
-            return
-        y = np.asarray(self.Y)
-        strange = y[(y != 0) & (y != 1)]
-        if strange.size:
-            raise ValueError(f"Y must hold 0 and 1 only for LogisticLoss; it has {strange[0]:g}.")
-        if intercept:
+        check_labels(self.Y, (0, 1), "LogisticLoss")
+        if intercept and not is_traced(self.Y):
+            y = np.asarray(self.Y)
             constant = np.flatnonzero(np.atleast_1d((y == y[:1]).all(axis=0)))
             if constant.size:
                 raise ValueError(
@@ -367,19 +363,11 @@ class LogisticLoss(_LinearModelLoss, leaves=("X", "Y", "scale", "weights"), stat
 
 
 class _HingeLoss(_LinearModelLoss):
-    """What the hinge losses share: labels -1 and 1, and the slack ``max(0, 1 - yh)`` of each entry."""
+    """What the hinge losses share: their certificate, and the slack ``max(0, 1 - yh)`` of each entry."""
 
     # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one; twice that for
     # labels that a derivative has moved.
     _reach = 2.0
-
-    def _check_labels(self) -> None:
-        if is_traced(self.Y):
-            return
-        y = np.asarray(self.Y)
-        strange = y[(y != -1) & (y != 1)]
-        if strange.size:
-            raise ValueError(f"Y must hold -1 and 1 only for {type(self).__name__}; it has {strange[0]:g}.")
 
     def unpenalised_basis(self, free: jax.Array) -> None:
         """None: entries without slack are at the edge of the domain, and any projection leaves it."""
@@ -418,7 +406,7 @@ class SquaredHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights"), static
         intercept: bool = False,
     ):
         self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
-        self._check_labels()
+        check_labels(self.Y, (-1, 1), type(self).__name__)
 
     def _value(self, H: jax.Array) -> jax.Array:
         r = self._slack(H)
@@ -479,7 +467,7 @@ class HuberHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights", "delta"),
         intercept: bool = False,
     ):
         self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
-        self._check_labels()
+        check_labels(self.Y, (-1, 1), type(self).__name__)
         delta = as_float("delta", delta, (0,), self.dtype)
         if not is_traced(delta) and not np.asarray(delta) > 0:
             raise ValueError(f"delta must be > 0, got {np.asarray(delta):g}.")

@@ -2,20 +2,19 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float
+from sparsejax._pytree import as_float
 from sparsejax.losses import SquaredLoss
+from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveL21
-from sparsejax.problem import Problem, Solution
-from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.problem import Problem
 from sparsejax.solve import solve
 
 
-class Model(Pytree, leaves=("W", "intercept", "solution"), static=("classes",)):
+class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes",)):
     """A fitted linear classifier; a pytree.
 
     Attributes:
@@ -25,28 +24,14 @@ class Model(Pytree, leaves=("W", "intercept", "solution"), static=("classes",)):
       classes: tuple of the k labels, in the order of the columns.
     """
 
-    W: jax.Array
-    intercept: jax.Array
-    solution: Solution
     classes: tuple[Any, ...]
 
     def __init__(self, W, intercept, solution, classes):
         self._set(W=W, intercept=intercept, solution=solution, classes=classes)
 
-    def decision_function(self, X: ArrayLike) -> jax.Array:
-        """Scores XW + b, shape (n, k)."""
-        X = as_float("X", X, (2,), self.W.dtype)
-        if X.shape[1] != self.W.shape[0]:
-            raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.W.shape[0]}.")
-        return X @ self.W + self.intercept[None]
-
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
         return np.asarray(self.classes)[np.asarray(jnp.argmax(self.decision_function(X), axis=1))]
-
-    def rank_features(self, num: int | None = None) -> FeatureRanking:
-        """`sparsejax.rank_features` of W."""
-        return rank_features(self.W, num)
 
 
 def fit(

@@ -3,15 +3,14 @@
 from typing import Any, Literal
 
 import jax
-import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._pytree import as_float, check_labels, is_traced
 from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
+from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
-from sparsejax.problem import Problem, Solution
-from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.problem import Problem
 from sparsejax.solve import solve
 
 LOSSES = {
@@ -23,7 +22,7 @@ LOSSES = {
 Loss = Literal["logistic", "squared", "squared_hinge", "huber_hinge"]
 
 
-class Model(Pytree, leaves=("W", "intercept", "solution"), static=("loss",)):
+class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)):
     """A fitted linear model with one column a label; a pytree.
 
     Attributes:
@@ -33,20 +32,10 @@ class Model(Pytree, leaves=("W", "intercept", "solution"), static=("loss",)):
       loss: the name of the loss.
     """
 
-    W: jax.Array
-    intercept: jax.Array
-    solution: Solution
     loss: str
 
     def __init__(self, W, intercept, solution, loss):
         self._set(W=W, intercept=intercept, solution=solution, loss=loss)
-
-    def decision_function(self, X: ArrayLike) -> jax.Array:
-        """Scores XW + b, shape (n, k) or (n,)."""
-        X = as_float("X", X, (2,), self.W.dtype)
-        if X.shape[1] != self.W.shape[0]:
-            raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.W.shape[0]}.")
-        return X @ self.W + self.intercept[None]
 
     def predict_proba(self, X: ArrayLike) -> jax.Array:
         """The probability of every label, (n, k) or (n,); for the logistic loss."""
@@ -69,10 +58,6 @@ class Model(Pytree, leaves=("W", "intercept", "solution"), static=("loss",)):
             return (self.predict_proba(X) > threshold).astype("int32")
         default = 0.5 if self.loss == "squared" else 0.0
         return (self.decision_function(X) > (default if threshold is None else threshold)).astype("int32")
-
-    def rank_features(self, num: int | None = None) -> FeatureRanking:
-        """`sparsejax.rank_features` of W."""
-        return rank_features(self.W, num)
 
 
 def fit(
@@ -114,18 +99,9 @@ def fit(
     X = as_float("X", X, (2,))
     Y = as_float("Y", Y, (1, 2), X.dtype)
     if loss.endswith("hinge"):
-        _check_labels(Y)
+        check_labels(Y, (0, 1))
         Y = 2 * Y - 1
     make: Any = LOSSES[loss]
     smooth = make(X, Y, scale=scale, intercept=True)
     solution = solve(Problem(smooth, ExclusiveGroupL21(alpha, groups)), tol=tol, maxiter=maxiter)
     return Model(solution.params, smooth.intercept(solution.params), solution, loss)
-
-
-def _check_labels(Y):
-    if is_traced(Y):
-        return
-    y = np.asarray(Y)
-    strange = y[(y != 0) & (y != 1)]
-    if strange.size:
-        raise ValueError(f"Y must hold 0 and 1 only; it has {strange[0]:g}.")
