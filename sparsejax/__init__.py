@@ -15,6 +15,7 @@ from sparsejax.ranking import FeatureRanking, rank_features
 from sparsejax.solve import ConvergenceError, solve
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
+from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
 from sparsejax.tuning import Tuning, tune
@@ -31,6 +32,7 @@ __all__ = [
     "admm",
     "alm",
     "cross_validate",
+    "davis_yin",
     "duality_gap",
     "fista",
     "groups",

@@ -1,6 +1,6 @@
 """Small pieces of linear algebra that proximal operators, derivatives and solvers share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,11 @@ def safe_norm(x: jax.Array) -> jax.Array:
 def norm(x: jax.Array) -> jax.Array:
     """Frobenius norm; not differentiable at 0."""
     return jnp.sqrt(jnp.sum(x * x))
+
+
+def joint_norm(arrays: Sequence[jax.Array]) -> jax.Array:
+    """Frobenius norm of several arrays together; not differentiable at 0."""
+    return jnp.sqrt(sum(jnp.sum(x * x) for x in arrays))
 
 
 def conjugate_gradients(

@@ -128,7 +128,7 @@ def _cross_validate(problem, penalties, fold_of, count, init, tol, maxiter, axes
         mask = mask.reshape(mask.shape + (1,) * (total.ndim - 1))
         weights = total * mask
         kept = jnp.sum(weights)
-        return smooth._replace(weights=weights * (jnp.sum(total) / jnp.where(kept > 0, kept, 1)))
+        return smooth.reweighted(weights * (jnp.sum(total) / jnp.where(kept > 0, kept, 1)))
 
     def one(fold):
         out = (fold_of == fold).astype(smooth.dtype)

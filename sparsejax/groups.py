@@ -30,7 +30,7 @@ class Groups(
     With M the (d, G) matrix of memberships, 0 and 1: ``sums(r)`` is :math:`M^\top r`, ``spread(s)`` is
     :math:`Ms`, both in time proportional to the number m of memberships.
 
-    Build it by `from_lists`, `from_labels` or `from_correlation`.
+    Build it by `from_lists`, `from_labels`, `from_correlation` or, for labels, `label_views`.
 
     Attributes:
       members, group_ids: (m,) int32, the memberships sorted by group.
@@ -196,6 +196,25 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
     pairs = np.concatenate(found)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     return Groups(pairs.ravel(), np.repeat(np.arange(len(pairs)), 2), d, len(pairs))
+
+
+def label_views(*sizes: int) -> tuple[Groups, ...]:
+    """Groups of the labels of a product of views, one `Groups` a view.
+
+    A label is a tuple of one label from each view, numbered as `numpy.ravel_multi_index` does: with two
+    views (i, j) is column ``i * sizes[1] + j``. View v groups the columns that share its label.
+
+    Args:
+      sizes: how many labels each view has, >= 1; at least one view.
+
+    Raises:
+      ValueError: no view, or a size that is not an integer >= 1.
+    Source: Chen et al., ACM MM 2011, Section 2.2, for two views.
+    """
+    if not sizes:
+        raise ValueError("label_views needs the size of at least one view.")
+    sizes = tuple(_count(f"size of view {v}", size) for v, size in enumerate(sizes))
+    return tuple(from_labels(labels) for labels in np.unravel_index(np.arange(np.prod(sizes)), sizes))
 
 
 def _count(name: str, value: Any) -> int:

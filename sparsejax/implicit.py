@@ -39,8 +39,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._linalg import conjugate_gradients, norm
 from sparsejax._pytree import is_traced
-from sparsejax.penalties import columns, like
-from sparsejax.problem import Problem, Solution, flattened, measure_of, support_of
+from sparsejax.penalties import columns, like, support_of
+from sparsejax.problem import Problem, Solution, flattened, measure_of
 
 DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
@@ -76,22 +76,55 @@ def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable
 
 
 class Factor(NamedTuple):
-    """Eigendecomposition of M = A'A, the (bound of the) Hessian of a loss: any shift is then a diagonal."""
+    r"""Eigendecomposition of the (bound of the) Hessian of a loss, so that any shift of it is a diagonal.
 
-    basis: jax.Array  # d <= n: eigenvectors as rows, (d, d). n < d: U'A, (n, d), U those of AA'
-    values: jax.Array  # eigenvalues, (min(n, d),)
+    In the rows of W' (k, d) the Hessian M is :math:`A'A`, plus a graph Laplacian of the labels from the left.
+    """
+
+    basis: jax.Array  # d <= n: eigenvectors of A'A as rows, (d, d). n < d: U'A, (n, d), U those of AA'
+    values: jax.Array  # their eigenvalues, (min(n, d),)
     left: jax.Array  # U if n < d, else (0, 0)
+    labels: jax.Array | None  # (k, k), eigenvectors of the Laplacian as rows; None without one
+    shifts: jax.Array | None  # (k, 1), its eigenvalues
+
+    def rotate(self, Rt: jax.Array) -> jax.Array:
+        """To the eigenvectors of the Laplacian."""
+        return Rt if self.labels is None else self.labels @ Rt
+
+    def rotate_back(self, Rt: jax.Array) -> jax.Array:
+        return Rt if self.labels is None else self.labels.T @ Rt
+
+    def shift(self, rho: jax.Array) -> jax.Array:
+        """What is added to A'A in every rotated row of M + rho I, (k, 1) or (1, 1)."""
+        return rho[None, None] if self.shifts is None else rho + self.shifts
+
+    def solve(self, Rt: jax.Array, shift: jax.Array) -> jax.Array:
+        """(A'A + shift)^-1 R in rotated rows; for n < d by Woodbury's identity."""
+        if self.basis.shape[0] == self.basis.shape[1]:
+            return ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
+        Rt = Rt / shift
+        return Rt - ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
 
 
 def factorise(smooth: Any) -> Factor:
-    """Decompose the majoriser of a loss; it depends on X, weights and scale only."""
+    """Decompose the bound of the Hessian of a loss; it depends on X, weights, scale and graphs only."""
     A = smooth.majorizer()
+    labels = shifts = None
+    if hasattr(smooth, "laplacian"):
+        values, vectors = jnp.linalg.eigh(smooth.laplacian(), symmetrize_input=False)
+        labels, shifts = vectors.T, jnp.maximum(values, 0)[:, None]
     n, d = A.shape
     if d <= n:
         values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
-        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype))
+        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype), labels, shifts)
     values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
-    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors)
+    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors, labels, shifts)
+
+
+def largest_eigenvalue(factor: Factor) -> jax.Array:
+    """Of M."""
+    largest = factor.values[-1]
+    return largest if factor.shifts is None else largest + factor.shifts[-1, 0]
 
 
 def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -> Solution:
@@ -282,17 +315,21 @@ def _split(smooth, penalty, W, factor, mask):
 
     The linear part of one step of the splitting W = Z, made symmetric.
     """
-    basis, values, _ = factorise(smooth) if factor is None else factor
-    dense = basis.shape[0] == basis.shape[1]
-    mean = jnp.sum(values) / basis.shape[1]
+    factor = factorise(smooth) if factor is None else factor
+    basis = factor.basis
+    mean = jnp.sum(factor.values) / basis.shape[1]
     rho = BALANCE * jnp.where(mean > 0, mean, 1)
-    scaled = basis / (values + rho)[:, None]
-    inverse = basis.T @ scaled if dense else None
     half = penalty._half_derivative(columns(W), 1 / rho)
+    inverse = None
+    if factor.labels is None and basis.shape[0] == basis.shape[1]:  # one product instead of two
+        inverse = basis.T @ (basis / (factor.values + rho)[:, None])
 
     def apply(R):
         Rt = half(columns(mask * R))
-        Rt = Rt @ inverse if dense else (Rt - (Rt @ basis.T) @ scaled) / rho
+        if inverse is None:
+            Rt = factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho)))
+        else:
+            Rt = Rt @ inverse
         return mask * like(half(Rt), R) + (1 - mask) * R
 
     return apply

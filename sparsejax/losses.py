@@ -12,9 +12,13 @@ Beyond its value a loss here knows two things that solvers and certificates use:
 * ``dual_scaling(W, limit)``: with :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes
   :math:`\ell^*(sU)` least, and :math:`\ell^*(sU) - \ell^*(U)` (see `problem.duality_gap`).
 
+``loss + GraphLaplacian(similarity, strength)`` pulls the columns of similar labels together.
+
 Any other callable pytree serves as a loss too, such as ``jax.tree_util.Partial(fun, *data)``;
 solvers then do without these.
 """
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +96,15 @@ class _LinearModelLoss(Pytree):
         if not self.has_intercept:
             return jnp.zeros(self.Y.shape[1:], self.dtype)
         return self._best_intercept(self.X @ W)[0]
+
+    def reweighted(self, weights: jax.Array) -> Any:
+        """The same loss with other weights, not checked."""
+        return self._replace(weights=weights)
+
+    def __add__(self, other: Any) -> "SumLoss":
+        return SumLoss(self, (other,)) if isinstance(other, GraphLaplacian) else NotImplemented
+
+    __radd__ = __add__
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """The loss of W with this intercept, (k,) or (), in place of the best: for rows held out of a fit."""
@@ -503,6 +516,147 @@ class HuberHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights", "delta"),
         limit = jnp.minimum(limit, jnp.where(top > 0, 1 / _nonzero(top), jnp.inf))
         linear, square = -self.scale * jnp.sum(w * p), 0.5 * self.delta * self.scale * jnp.sum(w * p * p)
         return _quadratic_scaling(linear, square, limit)
+
+
+class GraphLaplacian(Pytree, leaves=("similarity", "strength")):
+    r"""Similar labels have similar weights: ``strength/2 * tr(W L W')``, L the Laplacian of a graph of labels.
+
+    .. math:: \tfrac{\text{strength}}{2} \operatorname{tr}(W L W^\top)
+              = \tfrac{\text{strength}}{2} \sum_{j<k} P_{jk}\, \|W_{:j} - W_{:k}\|_2^2 ,
+              \qquad L = \operatorname{diag}(P\mathbf 1) - P .
+
+    Add it to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. By itself it is a loss without data.
+
+    Args:
+      similarity: P (k, k), >= 0, one row a label, dense or sparse (kept dense: solvers decompose L). Made
+        symmetric, ``(P + P')/2``; its diagonal has no effect.
+      strength: >= 0, shape ().
+
+    Raises:
+      TypeError, ValueError: P not real, not finite, not square, negative; strength negative or not finite.
+    Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace, the
+      sum over all pairs (j, k) in Eq. (4) is twice as large.
+    """
+
+    similarity: jax.Array
+    strength: jax.Array
+
+    def __init__(self, similarity: ArrayLike, strength: ArrayLike):
+        dense: Any = similarity
+        for method in ("toarray", "todense"):  # of scipy.sparse and of jax.experimental.sparse
+            if hasattr(similarity, method):
+                dense = getattr(similarity, method)()
+                break
+        P = as_float("similarity", dense, (2,))
+        if P.shape[0] != P.shape[1] or P.shape[0] == 0:
+            raise ValueError(f"similarity must be square, one row a label, got shape {P.shape}.")
+        if not is_traced(P) and (np.asarray(P) < 0).any():
+            raise ValueError(f"similarity must be >= 0, got {np.asarray(P).min():g}.")
+        strength = as_float("strength", strength, (0,), P.dtype)
+        if not is_traced(strength) and np.asarray(strength) < 0:
+            raise ValueError(f"strength must be >= 0, got {np.asarray(strength):g}.")
+        self._set(similarity=(P + P.T) / 2, strength=strength)
+
+    def laplacian(self, dtype: Any) -> jax.Array:
+        """``strength * L``, (k, k)."""
+        P = self.similarity.astype(dtype)
+        return self.strength.astype(dtype) * (jnp.diag(jnp.sum(P, axis=1)) - P)
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        labels = self.similarity.shape[0]
+        if jnp.ndim(W) != 2 or W.shape[1] != labels:
+            raise ValueError(f"W has shape {jnp.shape(W)}; similarity is of {labels} labels.")
+        return _half_quadratic(self.laplacian(W.dtype), W.T)
+
+
+class SumLoss(Pytree, leaves=("loss", "graphs")):
+    """A loss of a linear model and graph Laplacians on its labels; write ``loss + graph``.
+
+    ``intercept`` and ``evaluate`` are those of the loss: rows held out are judged without the graphs.
+
+    Args:
+      loss: one of the losses above, with a matrix Y.
+      graphs: tuple of `GraphLaplacian`, of as many labels as Y has columns.
+
+    Raises:
+      TypeError, ValueError: something else, or another number of labels.
+    """
+
+    loss: Any
+    graphs: tuple[GraphLaplacian, ...]
+
+    def __init__(self, loss: Any, graphs: tuple[GraphLaplacian, ...]):
+        if not isinstance(loss, (_LinearModelLoss, GramLoss)):
+            raise TypeError(f"a graph is added to a loss of sparsejax.losses, got {type(loss).__name__}.")
+        for graph in graphs:
+            if not isinstance(graph, GraphLaplacian):
+                raise TypeError(f"graphs must hold GraphLaplacian, got {type(graph).__name__}.")
+            shape, labels = loss.params_shape, graph.similarity.shape[-1]
+            if shape[1:] != (labels,):
+                columns = f"{shape[1]} columns" if len(shape) == 2 else "no columns"
+                raise ValueError(f"similarity is of {labels} labels; Y has {columns}.")
+        self._set(loss=loss, graphs=tuple(graphs))
+
+    def __add__(self, other: Any) -> "SumLoss":
+        if not isinstance(other, GraphLaplacian):
+            return NotImplemented
+        return SumLoss(self.loss, (*self.graphs, other))
+
+    __radd__ = __add__
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return self.loss(W) + self._graph_value(W)
+
+    def _graph_value(self, W: jax.Array) -> jax.Array:
+        return _half_quadratic(self.laplacian(), W.T)
+
+    def laplacian(self) -> jax.Array:
+        """The Hessian of the graphs in each row of W, (k, k)."""
+        return sum(graph.laplacian(self.dtype) for graph in self.graphs)
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        return self.loss.params_shape
+
+    @property
+    def dtype(self):
+        return self.loss.dtype
+
+    @property
+    def quadratic(self) -> bool:
+        return self.loss.quadratic
+
+    @property
+    def X(self) -> jax.Array:
+        return self.loss.X
+
+    @property
+    def weights(self) -> jax.Array | None:
+        return self.loss.weights
+
+    def reweighted(self, weights: jax.Array) -> Any:
+        return self._replace(loss=self.loss.reweighted(weights))
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        return self.loss.intercept(W)
+
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        return self.loss.evaluate(W, intercept)
+
+    def majorizer(self) -> jax.Array:
+        """That of the loss: the Hessian is at most ``I_k (x) A'A + laplacian() (x) I_d``."""
+        return self.loss.majorizer()
+
+    def target(self) -> jax.Array:
+        return self.loss.target()
+
+    def gram(self) -> "SumLoss":
+        return self._replace(loss=self.loss.gram())
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """As that of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
+        s, change = self.loss.dual_scaling(W, limit)
+        return s, change + (s - 1) * (s + 1) * self._graph_value(W)
 
 
 @jax.jit

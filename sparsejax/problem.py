@@ -10,8 +10,9 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsejax._linalg import norm
+from sparsejax._linalg import joint_norm, norm
 from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax.penalties import support_of, terms_of
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE = range(5)
 
@@ -106,7 +107,8 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
         params by more. NaN where no dual is known (a plain function with a norm, or strength 0).
       residual: relative prox-gradient residual, ``||G + S|| / max(||G||, ||S||, ||grad f(0)||)`` with
         ``G = grad f(W)`` and ``S = L(W - T) - G``, a subgradient of g at the prox-gradient step
-        ``T = prox(W - G/L, 1/L)``; it decides where gap is NaN.
+        ``T = prox(W - G/L, 1/L)``; it decides where gap is NaN. For a penalty of several terms the same
+        of each term with its part of -G, all of them together.
       num_iters: () int32, 0 if the start was good enough.
       status: () int32, one of the codes in `sparsejax.problem`; `message` says it in words.
       history: `History` of length ``history`` (0 unless asked for).
@@ -186,7 +188,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 @jax.jit
 def _duality_gap(problem, W):
     value, G = jax.value_and_grad(problem.smooth)(W)
-    return _gap(problem, W, value, G, scale_of(problem, W))
+    return _gap(problem, W, value, G, scale_of(problem, W), _split(problem.penalty, W, G))
 
 
 class Scale(NamedTuple):
@@ -207,13 +209,42 @@ def scale_of(problem: Problem, W: jax.Array) -> Scale:
     return Scale(value + problem.penalty.value(zero), norm(G), basis)
 
 
-def certify(problem: Problem, W: jax.Array, step: jax.Array, scale: Scale) -> Certificate:
-    """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L."""
+def certify(
+    problem: Problem,
+    W: jax.Array,
+    step: jax.Array,
+    scale: Scale,
+    split: tuple[jax.Array, ...] | None = None,
+    settle: jax.Array | bool = False,
+) -> Certificate:
+    """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L.
+
+    For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. Each is changed by
+    the same amount to sum to -grad f(W), or where ``settle`` is True by ``penalty.split``.
+    """
     value, G = jax.value_and_grad(problem.smooth)(W)
-    mapping = (W - problem.penalty.prox(W - step * G, step)) / step
-    size = jnp.maximum(jnp.maximum(norm(G), norm(mapping - G)), scale.gradient)
-    residual = norm(mapping) / jnp.where(size > 0, size, 1)
-    return Certificate(value + problem.penalty.value(W), _gap(problem, W, value, G, scale), residual)
+    parts = _split(problem.penalty, W, G, split, settle)
+    mappings = [
+        (W - term.prox(W + step * part, step)) / step
+        for term, part in zip(terms_of(problem.penalty), parts, strict=True)
+    ]
+    length = joint_norm(mappings)
+    largest = joint_norm([mapping + part for mapping, part in zip(mappings, parts, strict=True)])
+    size = jnp.maximum(jnp.maximum(norm(G), largest), scale.gradient)
+    residual = length / jnp.where(size > 0, size, 1)
+    gap = _gap(problem, W, value, G, scale, parts)
+    return Certificate(value + problem.penalty.value(W), gap, residual)
+
+
+def _split(penalty, W, G, split=None, settle=False):
+    """-G in one part a term, near subgradients of the terms at W."""
+    if len(terms_of(penalty)) == 1:
+        return (-G,)
+    if split is None:
+        return penalty.split(-G, W)
+    rest = -(G + sum(split)) / len(split)
+    settled = penalty.split(-G, W, split)
+    return tuple(jnp.where(settle, s, part + rest) for s, part in zip(settled, split, strict=True))
 
 
 def lambda_max(problem: Problem) -> jax.Array:
@@ -271,13 +302,6 @@ class _FlatPenalty(Pytree, leaves=("penalty",), static=("restore",)):
         return ravel_pytree(support_of(self.penalty, self.restore(W)))[0]
 
 
-def support_of(penalty: Any, W: Any) -> Any:
-    """The entries in which the penalty is smooth, those that are not 0 if it does not say."""
-    if hasattr(penalty, "support"):
-        return penalty.support(W)
-    return jax.tree.map(lambda w: w != 0, W)
-
-
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     """The problem in one array, its value, and the way back: as they are if ``params`` is an array."""
     if jax.tree_util.all_leaves([params]):
@@ -287,7 +311,7 @@ def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     return Problem(smooth, _FlatPenalty(problem.penalty, restore)), vector, restore
 
 
-def _gap(problem, W, value, G, scale):
+def _gap(problem, W, value, G, scale, parts):
     penalty, smooth = problem.penalty, problem.smooth
     finite = getattr(penalty, "finite_conjugate", False)
     if not hasattr(penalty, "conjugate") or not (finite or hasattr(smooth, "dual_scaling")):
@@ -306,7 +330,9 @@ def _gap(problem, W, value, G, scale):
         s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
         limit = jnp.where(limit == 0, 0, 1)
     primal = value + penalty.value(W)
-    excess = penalty.value(W) + jnp.sum(G * W) + penalty.conjugate(-s * G, W) + change
+    # The bound of a conjugate needs a split where there are several terms, and elsewhere the point.
+    aux = W if len(parts) == 1 else tuple(s * part for part in parts)
+    excess = penalty.value(W) + jnp.sum(G * W) + penalty.conjugate(-s * G, aux) + change
     size = jnp.maximum(jnp.abs(primal), scale.value)
     gap = jnp.maximum(excess, 0) / jnp.where(size > 0, size, 1)
     # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._linalg import norm
-from sparsejax.implicit import Factor, differentiable, factorise
-from sparsejax.penalties import columns, like
+from sparsejax._linalg import joint_norm
+from sparsejax.implicit import Factor, differentiable, factorise, largest_eigenvalue
+from sparsejax.penalties import columns, joined, like, terms_of
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
 
@@ -22,11 +22,11 @@ BALANCE, THRESHOLD = 0.3, 1.2
 
 
 class State(NamedTuple):
-    Z: jax.Array  # (k, d), the last prox point: exact zeros; the answer
-    V: jax.Array  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
+    Z: tuple[jax.Array, ...]  # (k, d), the last prox point of every term: exact zeros; the answer
+    V: tuple[jax.Array, ...]  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
     W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
-    rho: jax.Array
-    warm: Any  # what the penalty's prox wants back
+    rho: jax.Array  # of all terms together: what the W-step adds to M
+    warm: Any  # what the prox of every term wants back
 
 
 def admm(
@@ -47,7 +47,10 @@ def admm(
     `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
     Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between
     the primal and the dual residual every 25 iterations, the last time at half of ``maxiter``. The duality
-    gap of Z, looked at just as often, ends the loop.
+    gap of Z, looked at just as often, ends the loop. A graph Laplacian on the labels is decomposed too and
+    belongs to M. A penalty of K ``terms`` has K copies Z, of which each gets :math:`\rho/K`; the answer is the
+    last, zero too where another copy is zero in a whole group, and the multipliers split its gradient for the
+    gap.
 
     Args:
       problem: its loss must have ``majorizer``, as those of `sparsejax.losses` have.
@@ -89,14 +92,18 @@ def _admm(problem, init, tol, maxiter, history):
 def first_rho(factor: Factor, init: jax.Array) -> jax.Array:
     """The mean eigenvalue of M."""
     mean = jnp.sum(factor.values) / init.shape[0]
+    if factor.shifts is not None:
+        mean = mean + jnp.mean(factor.shifts)
     return jnp.where(mean > 0, mean, 1)
 
 
 def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
     smooth, penalty = problem.smooth, problem.penalty
+    terms = terms_of(penalty)
+    K = len(terms)
     exact = bool(smooth.quadratic)
-    basis, values, left = factor
+    basis, values = factor.basis, factor.values
     dense = basis.shape[0] == basis.shape[1]
     # The Gram form does not know the residuals, which certify a problem with unpenalised features.
     hidden = getattr(penalty, "free", jnp.zeros(0)).shape[0] > 0
@@ -110,36 +117,44 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     # for n < d as A'B with B'U computed directly: dividing by small eigenvalues would lose digits.
     linear = jnp.zeros(())
     if exact:
-        linear = -grad(jnp.zeros_like(columns(init))) @ basis.T if dense else columns(smooth.target()) @ left
+        linear = (
+            -grad(jnp.zeros_like(columns(init))) @ basis.T
+            if dense
+            else columns(smooth.target()) @ factor.left
+        )
+        linear = factor.rotate(linear)
 
     def w_step(s: State) -> jax.Array:
-        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), in the rows of W.
+        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), Z and V in the mean over terms.
 
         Two products whatever rho: an explicit inverse needs one, but d / k times that to form it for every
         new rho, and in a batch each problem would need its own. For n < d Woodbury's identity is applied
         to the change of 2Z - V, so that nothing cancels when rho is small, which in float32 would
         leave few digits.
         """
-        target, scale = 2 * s.Z - s.V, (values + s.rho)[None]
-        if exact and dense:
-            return ((s.rho * (target @ basis.T) + linear) / scale) @ basis
-        if exact:
-            return target - ((target @ basis.T - linear) / scale) @ basis
-        change, G = target - s.W, grad(s.W)
+        target = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / K
+        shift = factor.shift(s.rho)
+        if not exact:
+            change = s.rho * (target - s.W) - grad(s.W)
+            return s.W + factor.rotate_back(factor.solve(factor.rotate(change), shift))
+        target = factor.rotate(target)
         if dense:
-            return s.W + (((s.rho * change - G) @ basis.T) / scale) @ basis
-        return target - G / s.rho - (((change - G / s.rho) @ basis.T) / scale) @ basis
+            Wt = ((s.rho * (target @ basis.T) + linear) / (values[None] + shift)) @ basis
+        else:
+            target = target if factor.shifts is None else target * (s.rho / shift)
+            Wt = target - ((target @ basis.T - linear) / (values[None] + shift)) @ basis
+        return factor.rotate_back(Wt)
 
-    def prox(Vt, scaling, warm):
+    def prox(term, Vt, scaling, warm):
         """The prox on columns, from the last call's by-product where the penalty has one."""
-        if hasattr(penalty, "_prox_warm"):
-            return penalty._prox_warm(Vt, scaling, warm)
-        return columns(penalty.prox(like(Vt, init), scaling)), warm
+        if hasattr(term, "_prox_warm"):
+            return term._prox_warm(Vt, scaling, warm)
+        return columns(term.prox(like(Vt, init), scaling)), warm
 
     def iterate(s: State) -> tuple[State, jax.Array]:
         W = w_step(s)
-        V = s.V + RELAX * (W - s.Z)
-        Z, warm = prox(V, 1 / s.rho, s.warm)
+        V = tuple(V + RELAX * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
+        Z, warm = zip(*map(prox, terms, V, (K / s.rho,) * K, s.warm), strict=True)
         # What is not carried need not be written: with an exact W-step nobody asks for the last W.
         return s._replace(Z=Z, V=V, W=s.W if exact else W, warm=warm), W
 
@@ -147,30 +162,38 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         s, k = carry
         s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s)[0], s)
         new, W = iterate(s)
-        U = new.V - new.Z
-        primal = norm(W - new.Z) / jnp.maximum(norm(new.Z), tiny)
-        dual = norm(new.Z - s.Z) / jnp.maximum(norm(U), tiny)
+        U = minus(new.V, new.Z)
+        primal = joint_norm(minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
+        dual = joint_norm(minus(new.Z, s.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = BALANCE * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.2, 5.0)
         k = k + n
         due = (k // CHECK > (k - n) // CHECK) & (2 * k <= maxiter)
         change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
         rho = jnp.where(change, new.rho * change_by, new.rho)
-        V = jnp.where(change, new.Z + U / change_by, new.V)
+        V = tuple(jnp.where(change, Z + u / change_by, V) for Z, u, V in zip(new.Z, U, new.V, strict=True))
         return new._replace(V=V, rho=rho), k
+
+    def split(carry):
+        """The multipliers: a subgradient of every term at its point."""
+        s, _ = carry
+        return tuple(like((s.rho / K) * u, init) for u in minus(s.V, s.Z))
 
     tiny = jnp.finfo(init.dtype).tiny * 1e4
     rho = first_rho(factor, init) if rho is None else rho
     Zt = columns(init)
-    warm = penalty._prox_start(Zt) if hasattr(penalty, "_prox_start") else ()
-    state = State(Zt, Zt - grad(Zt) / rho, Zt, rho, warm)
-    largest = values[-1]
+    G = grad(Zt)
+    parts = (-G,) if K == 1 else map(columns, penalty.split(like(-G, init), init))
+    warm = tuple(term._prox_start(Zt) if hasattr(term, "_prox_start") else () for term in terms)
+    state = State((Zt,) * K, tuple(Zt + (K / rho) * part for part in parts), Zt, rho, warm)
+    largest = largest_eigenvalue(factor)
     solution, last = _loop.run(
         problem,
         init,
         (state, jnp.int32(0)),
         block,
-        lambda carry: like(carry[0].Z, init),
+        lambda carry: like(joined(penalty, carry[0].Z), init),
+        split=split if K > 1 else None,
         step=lambda _: 1 / jnp.where(largest > 0, largest, 1),
         tol=tol,
         maxiter=maxiter,
@@ -179,3 +202,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         quick=quick,
     )
     return solution, last[0].rho
+
+
+def minus(a, b):
+    return tuple(x - y for x, y in zip(a, b, strict=True))

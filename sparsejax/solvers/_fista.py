@@ -79,7 +79,7 @@ def _fista(problem, init, tol, maxiter, history, stepsize):
     elif backtrack:
         step = _first_step(smooth, init)
     else:
-        bound = _loop.smoothness(smooth.majorizer())
+        bound = _loop.curvature(smooth)
         step = 1 / jnp.where(bound > 0, bound, 1)
     eps = jnp.finfo(init.dtype).eps
 

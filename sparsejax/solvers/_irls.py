@@ -78,7 +78,8 @@ def irls(
     """
     init_given = init is not None
     start, tol, maxiter = _loop.prepare("irls", problem, init, tol, maxiter, history)
-    if not isinstance(problem.penalty, ExclusiveGroupL21) or not hasattr(problem.smooth, "majorizer"):
+    fits = hasattr(problem.smooth, "majorizer") and not hasattr(problem.smooth, "laplacian")
+    if not isinstance(problem.penalty, ExclusiveGroupL21) or not fits:
         raise TypeError(
             "irls needs a loss with majorizer() (SquaredLoss, LogisticLoss, the hinge losses) and "
             f"ExclusiveGroupL21, got {type(problem.smooth).__name__} with {type(problem.penalty).__name__}; "

@@ -41,6 +41,7 @@ PATIENCE = 300
 class _Carry(NamedTuple):
     state: Any
     best: jax.Array  # W with the smallest measure so far
+    parts: tuple[jax.Array, ...] | None  # its subgradients of the penalty's terms, where there are several
     certificate: Certificate  # its certificate
     mark: jax.Array  # measure that must be halved for progress to be seen
     marked: jax.Array  # iterations when it last was
@@ -63,6 +64,7 @@ def run(
     history: int,
     quick: Problem | None = None,
     ended: Callable[[Any], jax.Array] | None = None,
+    split: Callable[[Any], tuple[jax.Array, ...]] | None = None,
 ) -> tuple[Solution, Any]:
     """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
 
@@ -72,7 +74,8 @@ def run(
     certificate meets ``tol``, which is then confirmed on ``problem``. ``step(state)`` = 1/L defines the
     residual. ``ended(state)`` is an algorithm's own stopping rule, for those that are kept as
     published: what it stops is the last point, not the best, is not finished by Newton, and counts
-    as stalled unless the certificate agrees.
+    as stalled unless the certificate agrees. ``split(state)`` are subgradients of the penalty's terms
+    for the certificate, where there are several.
     """
     scale = scale_of(problem, init)
     check_every = 1 if history else check_every
@@ -80,11 +83,11 @@ def run(
     floor = 2 * eps
     inner = problem if quick is None else quick
 
-    def confirm(W, rough, step):
+    def confirm(W, rough, step, parts):
         if quick is None:
             return rough
         met = rough.measure <= jnp.maximum(tol, floor)
-        return lax.cond(met, lambda: certify(problem, W, step, scale), lambda: rough)
+        return lax.cond(met, lambda: certify(problem, W, step, scale, parts), lambda: rough)
 
     def record(h, k, c):
         if not history:
@@ -95,7 +98,8 @@ def run(
         k = carry.num_iters
         W = candidate(carry.state)
         t = step(carry.state)
-        c = confirm(W, certify(inner, W, t, scale), t)
+        parts = None if split is None else split(carry.state)
+        c = confirm(W, certify(inner, W, t, scale, parts), t, parts)
 
         over = jnp.zeros((), bool) if ended is None else ended(carry.state)
         better = (c.measure < carry.certificate.measure) | over | (k == 0)
@@ -118,6 +122,7 @@ def run(
         return _Carry(
             state=carry.state,
             best=jnp.where(better, W, carry.best),
+            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), parts, carry.parts),
             certificate=certificate,
             mark=jnp.where(halved, measure, carry.mark),
             marked=marked,
@@ -140,6 +145,7 @@ def run(
     carry = _Carry(
         state=state,
         best=init,
+        parts=None if split is None else split(state),
         certificate=Certificate(infinite, infinite, infinite),
         mark=infinite,
         marked=jnp.int32(0),
@@ -152,7 +158,7 @@ def run(
     if ended is None:
         # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.
         polish = (status == STALLED) | ((status == CONVERGED) & (tol < floor))
-        best, c = newton_on_support(problem, best, step(carry.state), scale, polish)
+        best, c = newton_on_support(problem, best, carry.parts, step(carry.state), scale, polish)
     met = (c.measure <= tol) & (status != NON_FINITE)
     # The quick certificate may have met tol at a point that the data do not bear out.
     status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
@@ -258,3 +264,11 @@ def smoothness(A: jax.Array) -> jax.Array:
             G = G @ G
     # Room for the rounding of the products.
     return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * jnp.finfo(A.dtype).eps)
+
+
+def curvature(smooth: Any) -> jax.Array:
+    """An upper bound of the largest eigenvalue of the Hessian of a loss with ``majorizer``."""
+    bound = smoothness(smooth.majorizer())
+    if hasattr(smooth, "laplacian"):
+        bound = bound + jnp.linalg.eigvalsh(smooth.laplacian())[-1]
+    return bound
