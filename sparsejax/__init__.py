@@ -18,6 +18,7 @@ from sparsejax.solvers._alm import alm
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
+from sparsejax.solvers._smoothed_apg import smoothed_apg
 from sparsejax.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -45,6 +46,7 @@ __all__ = [
     "penalties",
     "prox",
     "rank_features",
+    "smoothed_apg",
     "solve",
     "tune",
 ]

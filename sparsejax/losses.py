@@ -519,7 +519,7 @@ class HuberHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights", "delta"),
 
 
 class GraphLaplacian(Pytree, leaves=("similarity", "strength")):
-    r"""Similar labels have similar weights: ``strength/2 * tr(W L W')``, L the Laplacian of a graph of labels.
+    r"""Similar labels have similar weights: ``strength/2 * tr(W L W')``, L the Laplacian of their graph.
 
     .. math:: \tfrac{\text{strength}}{2} \operatorname{tr}(W L W^\top)
               = \tfrac{\text{strength}}{2} \sum_{j<k} P_{jk}\, \|W_{:j} - W_{:k}\|_2^2 ,
@@ -534,8 +534,8 @@ class GraphLaplacian(Pytree, leaves=("similarity", "strength")):
 
     Raises:
       TypeError, ValueError: P not real, not finite, not square, negative; strength negative or not finite.
-    Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace, the
-      sum over all pairs (j, k) in Eq. (4) is twice as large.
+    Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace,
+      and the sum over all pairs (j, k) in Eq. (4) is twice as large.
     """
 
     similarity: jax.Array
@@ -612,7 +612,8 @@ class SumLoss(Pytree, leaves=("loss", "graphs")):
 
     def laplacian(self) -> jax.Array:
         """The Hessian of the graphs in each row of W, (k, k)."""
-        return sum(graph.laplacian(self.dtype) for graph in self.graphs)
+        first, *rest = (graph.laplacian(self.dtype) for graph in self.graphs)
+        return sum(rest, start=first)
 
     @property
     def params_shape(self) -> tuple[int, ...]:

@@ -459,8 +459,8 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
     entry stays only if its groups in all views do. No row vanishes unless its gradient does.
 
     The prox of one view has a closed form; that of several together, ``prox``, is iterative (Dykstra's
-    algorithm to the last digits, 1000 cycles at most), so that solvers which treat the views one by one, `admm`
-    and `davis_yin`, are much faster than `fista`.
+    algorithm to the last digits, 1000 cycles at most), so that solvers which treat the views one by one,
+    `admm` and `davis_yin`, are much faster than `fista`.
 
     Args:
       strength: >= 0, shape () or (d,).
@@ -521,12 +521,12 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         Wt = columns(W)
         on = jnp.ones(Wt.shape, bool)
         for view in self.views:
-            on &= (_group_norms(view, Wt) > 0)[_group_of(view)]
+            on &= (group_norms(view, Wt) > 0)[group_of(view)]
         return like(on, W)
 
     def _value(self, Wt):
         strength = _cast(self.strength, Wt)
-        sums = [jnp.sum(_group_norms(view, Wt), axis=0) for view in self.views]
+        sums = [jnp.sum(group_norms(view, Wt), axis=0) for view in self.views]
         return 0.5 * sum(jnp.sum(strength * s * s) for s in sums)
 
     def _prox(self, Vt, scaling):
@@ -545,19 +545,19 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
     def _shrink(self, Vt, scaling, warm, passes):
         """The prox of one view: the norms of the groups of each row, as the entries of the exclusive lasso."""
         (view,) = self.views
-        norms = _group_norms(view, Vt)
+        norms = group_norms(view, Vt)
         zero = jnp.zeros((), Vt.dtype)
         beta = scaling * _cast(self.strength, Vt) / 2
         shrunk, warm = _prox.exclusive_l21_columns(norms, zero, beta, warm, passes)
-        return Vt * (shrunk / jnp.where(norms > 0, norms, 1))[_group_of(view)], warm
+        return Vt * (shrunk / jnp.where(norms > 0, norms, 1))[group_of(view)], warm
 
     def _half_derivative(self, Wt, scaling):
         # The largest part of the derivative of the prox: its diagonal.
         curvature = jnp.zeros_like(Wt)
         for view in self.views:
-            norms = _group_norms(view, Wt)
+            norms = group_norms(view, Wt)
             ratio = jnp.sum(norms, axis=0)[None] / jnp.where(norms > 0, norms, 1)
-            curvature += jnp.where(norms > 0, ratio, 0)[_group_of(view)]
+            curvature += jnp.where(norms > 0, ratio, 0)[group_of(view)]
         half = 1 / jnp.sqrt(1 + scaling * _cast(self.strength, Wt) * curvature)
         return lambda V: half * V
 
@@ -569,9 +569,9 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
     ) -> tuple[jax.Array, ...]:
         r"""Parts of Z (d, k), one a view, that sum to it and are subgradients at W if Z is one of g.
 
-        In groups that are not zero they are the gradients there. What is left to choose, where the groups of all
-        views are zero, is taken from ``guess``, say the multipliers of a solver; without one it is found by
-        Dykstra's algorithm, for ``W = prox(W + tZ, t)`` and its parts are those of tZ.
+        In groups that are not zero they are the gradients there. What is left to choose, where the groups of
+        all views are zero, is taken from ``guess``, say the multipliers of a solver; without one it is found
+        by Dykstra's algorithm, for ``W = prox(W + tZ, t)`` and its parts are those of tZ.
         """
         if len(self.views) == 1:
             return (Z,)
@@ -591,10 +591,10 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         """The gradients in groups that are not zero, the guess elsewhere; what is missing, evenly."""
         on, parts = [], []
         for view, part in zip(self.views, guess, strict=True):
-            norms = _group_norms(view, Wt)
+            norms = group_norms(view, Wt)
             slope = jnp.sum(norms, axis=0)[None] / jnp.where(norms > 0, norms, 1)
-            on.append((norms > 0)[_group_of(view)])
-            parts.append(jnp.where(on[-1], _cast(self.strength, Wt) * slope[_group_of(view)] * Wt, part))
+            on.append((norms > 0)[group_of(view)])
+            parts.append(jnp.where(on[-1], _cast(self.strength, Wt) * slope[group_of(view)] * Wt, part))
         open_ = sum((~there).astype(Zt.dtype) for there in on)
         rest = (Zt - sum(parts)) / jnp.where(open_ > 0, open_, len(parts))
         return tuple(
@@ -609,8 +609,9 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
 
         Args:
           Z: (d, k).
-          aux: the split, a tuple of one (d, k) a view that sum to Z; or a W of which Z is (nearly) a
-            subgradient, from which it is found; or None: a W that nearly attains the supremum, by the prox.
+          aux: the split, a tuple of one (d, k) a view that sum to Z; or a W at which Z is (nearly) a
+            subgradient, from which it is found; or None: a W that nearly attains the supremum, by the
+            prox.
         """
         if not isinstance(aux, tuple):
             if aux is None:
@@ -620,7 +621,7 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
             aux = self.split(Z, aux)
         total = jnp.zeros((), Z.dtype)
         for view, part in zip(self.views, aux, strict=True):
-            largest = jnp.max(_group_norms(view, columns(part)), axis=0)
+            largest = jnp.max(group_norms(view, columns(part)), axis=0)
             total += _squared_conjugate(largest, _cast(self.strength, Z) / 2)
         return total
 
@@ -730,41 +731,41 @@ def _squared_conjugate(m, beta):
     return jnp.sum(jnp.where(beta > 0, m * m / (4 * jnp.where(beta > 0, beta, 1)), 0))
 
 
-def _group_of(view):
+def group_of(view):
     """(k,), the group of each label of a partition."""
     return view.sorted_group_ids
 
 
-def _group_norms(view, Wt):
+def group_norms(view, Wt):
     """(G, d), the norms of the groups of labels in every row of W; derivative 0 where they are 0."""
     # As a product: a segment sum is one scattered addition an entry on a CPU.
-    member = jax.nn.one_hot(_group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
+    member = jax.nn.one_hot(group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
     squares = jnp.matmul(member, Wt * Wt, precision=lax.Precision.HIGHEST)
     return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
 
 
 @jax.jit  # eagerly, the loop would be compiled anew every time
 def _dykstra(penalty, X, parts, scaling, cycles):
-    """The prox of a sum of views at ``X + sum(parts)`` by Dykstra's algorithm: a point of each view, and the parts.
+    """The prox of a sum of views at ``X + sum(parts)``: a point of each view, and the parts.
 
-    It is coordinate descent on the parts, so any start is right.
+    By Dykstra's algorithm, which is coordinate descent on the parts, so that any start is right.
     """
     terms = penalty.terms
     size = jnp.max(jnp.abs(X + sum(parts)))
 
     def cycle(carry):
-        points, parts, starts, _, n = carry
+        points, parts, thetas, _, n = carry
         X, new = points[-1], []
-        for term, part, start in zip(terms, parts, starts, strict=True):
+        for term, part, theta in zip(terms, parts, thetas, strict=True):
             Y = X + part
-            X, start = term._shrink(Y, scaling, start, PASSES)
-            new.append((X, Y - X, start))
+            X, new_theta = term._shrink(Y, scaling, theta, PASSES)
+            new.append((X, Y - X, new_theta))
         change = jnp.max(jnp.abs(X - points[-1]))
         return *zip(*new, strict=True), change > 2 * jnp.finfo(X.dtype).eps * size, n + 1
 
     K = len(terms)
-    starts = (jnp.zeros(X.shape[1:], X.dtype),) * K
-    carry = ((X,) * K, parts, starts, jnp.ones((), bool), jnp.int32(0))
+    thetas = (jnp.zeros(X.shape[1:], X.dtype),) * K
+    carry = ((X,) * K, parts, thetas, jnp.ones((), bool), jnp.int32(0))
     points, parts, *_ = lax.while_loop(lambda c: c[3] & (c[4] < cycles), cycle, carry)
     return points, parts
 
@@ -779,7 +780,7 @@ def _joint_prox(penalty, Vt, scaling):
 @_joint_prox.defjvp
 def _joint_prox_jvp(primals, tangents):
     # On the support: (I + scaling H) dW = dV - d(scaling grad g) at fixed W, H the Hessian of g.
-    (penalty, Vt, scaling), (change, dV, dscaling) = primals, tangents
+    (penalty, _, scaling), (change, dV, dscaling) = primals, tangents
     Wt = _joint_prox(*primals)
     mask = penalty.support(Wt.T).T.astype(Wt.dtype)
 

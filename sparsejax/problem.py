@@ -219,8 +219,8 @@ def certify(
 ) -> Certificate:
     """Objective, relative gap and residual of W from one gradient; ``step`` = 1/L.
 
-    For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. Each is changed by
-    the same amount to sum to -grad f(W), or where ``settle`` is True by ``penalty.split``.
+    For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. They are made
+    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by ``penalty.split``.
     """
     value, G = jax.value_and_grad(problem.smooth)(W)
     parts = _split(problem.penalty, W, G, split, settle)

@@ -39,6 +39,9 @@ PROXES = [
 # overlapping, and every one of the 8 features in some group
 GROUPS = groups.from_lists([[0, 1, 4], [1, 5], [2, 3, 6], [6, 7], [7, 4]], 8)
 
+# of the 3 labels below; no product of two sets has 3, but any partitions will do
+VIEWS = (groups.from_labels([0, 0, 1]), groups.from_labels([0, 1, 1]))
+
 OTHER_PROXES = {"exclusive_group_l21"}  # of all rows at once; see test_groups.py
 
 # strengths at which the small problems below have some zeros and some nonzeros
@@ -49,6 +52,7 @@ PENALTIES = {
     "ExclusiveLasso": (penalties.ExclusiveLasso, (0.03,)),
     "ExclusiveL21": (penalties.ExclusiveL21, (0.06, 0.02)),
     "ExclusiveGroupL21": (functools.partial(penalties.ExclusiveGroupL21, groups=GROUPS), (0.05,)),
+    "ExclusiveGroupLasso": (functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.05,)),
 }
 
 STRUCTURE = {"ByLeaf"}  # made of penalties; see test_interop.py
@@ -61,8 +65,17 @@ LOSSES = {
 }
 MAIN_LOSSES = ("SquaredLoss", "LogisticLoss")  # for all of them, where what is tested lies outside the loss
 INTERNAL_LOSSES = {"GramLoss"}  # built by SquaredLoss.gram only
+GRAPHS = {"GraphLaplacian", "SumLoss"}  # added to the others; see test_views.py
 
-SOLVERS = {"admm": sj.admm, "fista": sj.fista, "alm": sj.alm, "irls": sj.irls, "solve": sj.solve}
+SOLVERS = {
+    "admm": sj.admm,
+    "fista": sj.fista,
+    "alm": sj.alm,
+    "irls": sj.irls,
+    "davis_yin": sj.davis_yin,
+    "solve": sj.solve,
+}
+APPROXIMATE = {"smoothed_apg": sj.smoothed_apg}  # up to a smoothing; see test_views.py
 NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "tune"}
 
 
@@ -71,6 +84,8 @@ def fits(solver: str, loss: str, penalty: str) -> bool:
     by_alm = penalty in ("L21", "ExclusiveLasso", "ExclusiveL21")
     if solver == "irls":
         return penalty == "ExclusiveGroupL21"
+    if solver == "davis_yin":  # takes others as proximal gradient descent, too slow for the tests
+        return penalty == "ExclusiveGroupLasso"
     return solver != "alm" or (loss == "SquaredLoss" and by_alm)
 
 

@@ -9,7 +9,18 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from registry import INTERNAL_LOSSES, LOSSES, NOT_SOLVERS, OTHER_PROXES, PENALTIES, PROXES, SOLVERS, STRUCTURE
+from registry import (
+    APPROXIMATE,
+    GRAPHS,
+    INTERNAL_LOSSES,
+    LOSSES,
+    NOT_SOLVERS,
+    OTHER_PROXES,
+    PENALTIES,
+    PROXES,
+    SOLVERS,
+    STRUCTURE,
+)
 
 import sparsejax as sj
 
@@ -32,17 +43,17 @@ def test_every_penalty_is_registered():
 
 
 def test_every_loss_is_registered():
-    assert _defined(sj.losses, inspect.isclass) - INTERNAL_LOSSES == set(LOSSES)
+    assert _defined(sj.losses, inspect.isclass) - INTERNAL_LOSSES - GRAPHS == set(LOSSES)
 
 
 def test_every_solver_is_registered():
     functions = {name for name in sj.__all__ if inspect.isfunction(getattr(sj, name))}
-    assert functions - NOT_SOLVERS == set(SOLVERS)
+    assert functions - NOT_SOLVERS == {*SOLVERS, *APPROXIMATE}
 
 
-@pytest.mark.parametrize("name", SOLVERS)
+@pytest.mark.parametrize("name", [*SOLVERS, *APPROXIMATE])
 def test_solvers_share_their_arguments(name):
-    parameters = inspect.signature(SOLVERS[name]).parameters
+    parameters = inspect.signature(getattr(sj, name)).parameters
     assert list(parameters)[:5] == ["problem", "init", "tol", "maxiter", "history"]
     for argument in ("tol", "maxiter", "history"):
         assert parameters[argument].kind is inspect.Parameter.KEYWORD_ONLY

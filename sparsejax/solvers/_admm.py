@@ -47,10 +47,11 @@ def admm(
     `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
     Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between
     the primal and the dual residual every 25 iterations, the last time at half of ``maxiter``. The duality
-    gap of Z, looked at just as often, ends the loop. A graph Laplacian on the labels is decomposed too and
-    belongs to M. A penalty of K ``terms`` has K copies Z, of which each gets :math:`\rho/K`; the answer is the
-    last, zero too where another copy is zero in a whole group, and the multipliers split its gradient for the
-    gap.
+    gap of Z, looked at just as often, ends the loop.
+
+    A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
+    K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a
+    whole group, and the multipliers split its gradient for the gap.
 
     Args:
       problem: its loss must have ``majorizer``, as those of `sparsejax.losses` have.

@@ -19,7 +19,7 @@ class State(NamedTuple):
     V: jax.Array  # (k, d), what is iterated
     P: jax.Array  # (k, d), the prox point of the first term
     Q: jax.Array  # (k, d), that of the second
-    parts: tuple[jax.Array, jax.Array]  # subgradients of the two at P and Q
+    parts: tuple[jax.Array, ...]  # subgradients of the two at P and Q
     warm: tuple[Any, Any]
 
 
