@@ -543,7 +543,7 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         return self._prox(Vt, scaling), warm
 
     def _shrink(self, Vt, scaling, warm, passes):
-        """The prox of one view: the norms of the groups of each row, as the entries of the exclusive lasso."""
+        """The prox of one view: norms of groups behave as the entries of the exclusive lasso."""
         (view,) = self.views
         norms = group_norms(view, Vt)
         zero = jnp.zeros((), Vt.dtype)
@@ -555,11 +555,14 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         # The largest part of the derivative of the prox: its diagonal.
         curvature = jnp.zeros_like(Wt)
         for view in self.views:
-            norms = group_norms(view, Wt)
-            ratio = jnp.sum(norms, axis=0)[None] / jnp.where(norms > 0, norms, 1)
-            curvature += jnp.where(norms > 0, ratio, 0)[group_of(view)]
-        half = 1 / jnp.sqrt(1 + scaling * _cast(self.strength, Wt) * curvature)
+            curvature += self._slopes(group_norms(view, Wt))[group_of(view)]
+        half = 1 / jnp.sqrt(1 + scaling * curvature)
         return lambda V: half * V
+
+    def _slopes(self, norms):
+        """(G, d): the gradient of one view is W times these, in groups that are not zero; 0 in the others."""
+        total = _cast(self.strength, norms) * jnp.sum(norms, axis=0)
+        return jnp.where(norms > 0, total[None] / jnp.where(norms > 0, norms, 1), 0)
 
     def _dual_scale(self, Zt):
         return _ratio(_where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), _prox.safe_norm(Zt))
@@ -592,9 +595,8 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         on, parts = [], []
         for view, part in zip(self.views, guess, strict=True):
             norms = group_norms(view, Wt)
-            slope = jnp.sum(norms, axis=0)[None] / jnp.where(norms > 0, norms, 1)
             on.append((norms > 0)[group_of(view)])
-            parts.append(jnp.where(on[-1], _cast(self.strength, Wt) * slope[group_of(view)] * Wt, part))
+            parts.append(jnp.where(on[-1], self._slopes(norms)[group_of(view)] * Wt, part))
         open_ = sum((~there).astype(Zt.dtype) for there in on)
         rest = (Zt - sum(parts)) / jnp.where(open_ > 0, open_, len(parts))
         return tuple(
