@@ -59,14 +59,18 @@ def precision_recall_f1(
     if Y_true.size == 0:
         raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
     for name, Y in (("Y_true", Y_true), ("Y_pred", Y_pred)):
-        if not is_traced(Y):
-            y = np.asarray(Y)
-            strange = y[(y != 0) & (y != 1)]
-            if strange.size:
-                raise ValueError(f"{name} must hold 0 and 1 only; it has {strange[0]:g}.")
+        _check_binary(name, Y)
     if not isinstance(average, str) or average not in ("macro", "micro"):
         raise ValueError(f"average must be 'macro' or 'micro', got {average!r}.")
     return _precision_recall_f1(Y_true, Y_pred, average)
+
+
+def _check_binary(name, Y):
+    if not is_traced(Y):
+        y = np.asarray(Y)
+        strange = y[(y != 0) & (y != 1)]
+        if strange.size:
+            raise ValueError(f"{name} must hold 0 and 1 only; it has {strange[0]:g}.")
 
 
 @partial(jax.jit, static_argnames="average")
@@ -82,6 +86,98 @@ def _precision_recall_f1(Y_true, Y_pred, average):
         return jnp.where(valid, jnp.mean(ratio), jnp.nan)
 
     return PrecisionRecallF1(mean(right, get), mean(right, have), mean(2 * right, get + have))
+
+
+class MeanAUC(NamedTuple):
+    """Average over labels, from `mean_auc`."""
+
+    mean: jax.Array  # () mean over the labels whose area is defined; NaN if there is none
+    left_out: jax.Array  # () int32, how many labels are not in the mean
+
+
+def auc(Y_true: ArrayLike, scores: ArrayLike) -> jax.Array:
+    r"""Area under the ROC curve of each label.
+
+    The share of the pairs of a sample with the label and one without that the scores put in the right order;
+    a tie counts one half:
+
+    .. math:: \frac{1}{|P||N|} \sum_{i \in P} \sum_{j \in N} [s_i > s_j] + \tfrac12 [s_i = s_j].
+
+    One sort a label, O(n log n), a few labels at a time; memory is O(nk), a few copies of the scores.
+
+    Args:
+      Y_true: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
+      scores: the same shape; the larger, the more likely the label.
+
+    Returns:
+      (k,), or () for one label, of the scores' dtype, or of the default float if that is not floating; in
+      [0, 1]. NaN for a label that all samples or none have, and for a traced label that is neither 0 nor 1
+      or a traced score that is NaN.
+
+    Raises:
+      TypeError: an array is not real.
+      ValueError: a label is not 0 or 1, a score not finite; an array is empty or of the wrong rank; shapes
+        differ.
+    Source: Hanley & McNeil, Radiology 143, 1982; the metric of Chen et al., MM 2011.
+    """
+    return _auc(*_labels_and_scores(Y_true, scores))[0]
+
+
+def mean_auc(Y_true: ArrayLike, scores: ArrayLike) -> MeanAUC:
+    """Mean of `auc` over the labels that some samples have and some lack.
+
+    Args:
+      Y_true, scores: as `auc`.
+
+    Returns:
+      `MeanAUC`: the mean, of the dtype of `auc`, and the number of labels left out of it.
+
+    Raises:
+      TypeError, ValueError: as `auc`.
+    Source: Chen et al., MM 2011, Section 4.2, which does not say what labels without samples count.
+    """
+    areas, defined = _auc(*_labels_and_scores(Y_true, scores))
+    count = jnp.sum(defined, dtype=jnp.int32)
+    total = jnp.sum(jnp.where(defined, areas, 0))
+    mean = jnp.where(count > 0, total / jnp.maximum(count, 1).astype(total.dtype), jnp.nan)
+    return MeanAUC(mean, defined.size - count)
+
+
+def _labels_and_scores(Y_true, scores):
+    scores = as_float("scores", scores, (1, 2))
+    Y_true = as_float("Y_true", Y_true, (1, 2), scores.dtype)
+    if Y_true.shape != scores.shape:
+        raise ValueError(f"Y_true has shape {Y_true.shape} and scores {scores.shape}; they must agree.")
+    if Y_true.size == 0:
+        raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
+    _check_binary("Y_true", Y_true)
+    return Y_true, scores
+
+
+@jax.jit
+def _auc(Y, S):
+    """The area of each label, and whether it is defined."""
+    if Y.ndim == 1:
+        return _auc_of_label((Y, S))
+    return lax.map(_auc_of_label, (Y.T, S.T), batch_size=16)
+
+
+def _auc_of_label(label):
+    y, s = label
+    valid = jnp.all((y == 0) | (y == 1)) & ~jnp.any(jnp.isnan(s))
+    s, y = lax.sort((s, y), num_keys=1)
+    negative = (y != 1).astype(jnp.int32)
+    seen = jnp.cumsum(negative)
+    differ, edge = s[1:] != s[:-1], jnp.ones(1, bool)
+    first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
+    # Negatives below, and up to the end of, the samples tied with each one.
+    below = lax.cummax(jnp.where(first, seen - negative, 0))
+    through = lax.cummin(jnp.where(last, seen, len(s)), reverse=True)
+    positives, negatives = len(s) - seen[-1], seen[-1]
+    defined = (positives > 0) & (negatives > 0)
+    share = (below + through).astype(s.dtype) / (2 * jnp.maximum(negatives, 1)).astype(s.dtype)
+    area = jnp.sum(jnp.where(negative == 0, share, 0)) / jnp.maximum(positives, 1).astype(s.dtype)
+    return jnp.where(defined & valid, area, jnp.nan), defined
 
 
 def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:

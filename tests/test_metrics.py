@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics import precision_recall_fscore_support
+from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
 
-from sparsejax.metrics import mean_abs_correlation, precision_recall_f1, selection_error
+from sparsejax.metrics import auc, mean_abs_correlation, mean_auc, precision_recall_f1, selection_error
 
 AVERAGES = ("macro", "micro")
 
@@ -83,6 +83,85 @@ def test_scores_keep_the_dtype():
         scores = precision_recall_f1(true.astype(kind), pred.astype(bool))
         assert all(s.dtype == dtype and s.shape == () for s in scores)
         np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ area under the ROC curve
+
+TIES = {"none": None, "some": 10, "heavy": 2, "all": 1}  # distinct scores
+
+
+def ranked(seed, ties, n=40, k=20):
+    """Scores that say something of the labels; label 0 nobody has, label 1 all have. k is above one batch."""
+    rng = np.random.default_rng(seed)
+    true = rng.random((n, k)) < rng.uniform(0.05, 0.95, k)
+    true[0], true[1] = True, False  # both kinds in every label
+    scores = rng.standard_normal((n, k)) + true
+    if TIES[ties]:
+        scores = np.floor(scores * TIES[ties] / 4) if TIES[ties] > 1 else np.zeros_like(scores)
+    true[:, 0], true[:, 1] = False, True
+    return true.astype(float), scores
+
+
+@pytest.mark.parametrize("ties", TIES)
+def test_auc_agrees_with_scikit_learn(ties):
+    for seed in range(3):
+        true, scores = ranked(seed, ties)
+        areas = np.asarray(auc(true, scores))
+        assert areas.shape == (20,)
+        assert np.isnan(areas[:2]).all()
+        expected = [roc_auc_score(t, s) for t, s in zip(true.T[2:], scores.T[2:], strict=True)]
+        np.testing.assert_allclose(areas[2:], expected, rtol=1e-14)
+        assert float(auc(true[:, 5], scores[:, 5])) == areas[5]
+        np.testing.assert_allclose(np.asarray(auc(1 - true, scores))[2:], 1 - areas[2:], rtol=1e-13)
+        mean, left_out = mean_auc(true, scores)
+        np.testing.assert_allclose(mean, np.mean(expected), rtol=1e-14)
+        assert left_out == 2 and left_out.dtype == np.int32
+
+
+def test_auc_is_the_share_of_ordered_pairs():
+    """The definition, on scores with zeros of both signs, extreme values and ties across the labels."""
+    true = np.array([1, 0, 1, 0, 0, 1, 1, 0.0])
+    scores = np.array([0.0, -0.0, 3e300, -3e300, 5e-308, 1, 1, 1])
+    a, b = scores[true == 1][:, None], scores[true == 0][None]
+    assert auc(true, scores) == np.mean((a > b) + 0.5 * (a == b))
+    assert auc(true, true) == 1 and auc(true, -true) == 0
+
+
+def test_auc_of_labels_that_have_none():
+    """NaN and counted; the mean of none is NaN."""
+    one = np.ones((4, 3))
+    for labels in (one, 0 * one):
+        assert np.isnan(auc(labels, one)).all()
+        mean, left_out = mean_auc(labels, one)
+        assert np.isnan(mean) and left_out == 3
+    assert np.isnan(auc(one[:, 0], one[:, 0])) and mean_auc(one[:, 0], one[:, 0]).left_out == 1
+
+
+def test_auc_under_jit_and_vmap():
+    true, scores = (np.stack(A) for A in zip(*(ranked(seed, "some") for seed in range(3)), strict=True))
+    eager = [mean_auc(t, s) for t, s in zip(true, scores, strict=True)]
+    np.testing.assert_array_equal(jax.jit(mean_auc)(true[0], scores[0]), eager[0])
+    np.testing.assert_allclose(jax.vmap(mean_auc)(true, scores), np.transpose(eager), rtol=1e-15)
+    np.testing.assert_array_equal(jax.vmap(auc, (None, 0))(true[0], scores)[2], auc(true[0], scores[2]))
+    one_label = jax.vmap(auc, 1)(true[0], scores[0])
+    np.testing.assert_array_equal(one_label, auc(true[0], scores[0]))
+    for strange, changed in ((0.5, 0), (np.nan, 0), (np.nan, 1)):
+        wrong = [true[0].copy(), scores[0].copy()]
+        wrong[changed][2, 7] = strange
+        areas = np.asarray(jax.jit(auc)(*wrong))
+        assert np.isnan(areas[7]) and np.isnan(areas).sum() == 3
+        assert np.isnan(jax.jit(mean_auc)(*wrong).mean)
+
+
+@pytest.mark.float32_only_ok
+def test_auc_keeps_the_dtype():
+    true, scores = ranked(0, "some")
+    default = jnp.result_type(float)
+    expected = [roc_auc_score(t, s) for t, s in zip(true.T[2:], scores.T[2:], strict=True)]
+    for kind, dtype in ((np.float32, np.float32), (int, default)):
+        areas = auc(true.astype(bool), scores.astype(kind))
+        assert areas.dtype == mean_auc(true.astype(bool), scores.astype(kind)).mean.dtype == dtype
+    np.testing.assert_allclose(np.asarray(auc(true, scores.astype(np.float32)))[2:], expected, rtol=1e-6)
 
 
 # ------------------------------------------------------------------ selection error
@@ -389,9 +468,17 @@ BAD = {
         TypeError,
         "centered must be True or False, got 1",
     ),
+    "label 2": (lambda: auc(2 * L, Y), ValueError, "Y_true must hold 0 and 1 only; it has 2"),
+    "label NaN": (lambda: auc(NAN, Y), ValueError, "Y_true has 12 .*NaN"),
+    "score NaN": (lambda: mean_auc(L, NAN), ValueError, "scores has 12 .*NaN"),
+    "score infinite": (lambda: auc(L, Y / 0.0), ValueError, "scores has 12 .*infinite"),
+    "auc shapes": (lambda: auc(L, Y[:5]), ValueError, r"Y_true has shape \(6, 2\) and scores \(5, 2\)"),
+    "auc ranks": (lambda: auc(L[:, 0], Y[:, :1]), ValueError, r"Y_true has shape \(6,\) and scores \(6, 1\)"),
+    "auc empty": (lambda: mean_auc(L[:, :0], Y[:, :0]), ValueError, "Y_true is empty"),
     "rows, traced": (lambda: jax.jit(error)(X, Y[:5], np.array([0])), ValueError, "X has 6 rows and Y has 5"),
     "dtype, traced": (lambda: jax.jit(correlation)(X, X[0]), TypeError, "selected has dtype float64"),
     "shapes, traced": (lambda: jax.jit(scores)(L, L[:5]), ValueError, "they must agree"),
+    "auc, traced": (lambda: jax.jit(auc)(L, Y[:5]), ValueError, "they must agree"),
 }
 
 

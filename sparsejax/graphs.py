@@ -1,0 +1,126 @@
+"""Similarities of labels, for `sparsejax.losses.GraphLaplacian`.
+
+Each is a symmetric (k, k) array of nonnegative weights with a zero diagonal.
+"""
+
+from functools import reduce
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import as_float, check_labels, is_traced
+
+
+def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
+    r"""Similarity of labels by how often they are seen together.
+
+    .. math:: P_{xy} = \exp(-\mathrm{NGD}(x, y) / \eta), \qquad
+              \mathrm{NGD}(x, y) = \frac{\ln \max(f_x, f_y) - \ln f_{xy}}{\ln N - \ln \min(f_x, f_y)},
+
+    the normalised Google distance, of counts f that are smoothed, since a label or a pair without samples
+    would have no logarithm. With c the counts in Y, s = ``smoothing`` and x the rarer of two labels:
+
+    .. math:: N = n + s, \qquad f_x = c_x + s/2, \qquad
+              f_{xy} = f_x\,\frac{c_{xy} + s f_y / N}{c_x + s}.
+
+    The fraction estimates how often y is seen where x is, with s samples added in which the two are
+    independent. So :math:`0 < f_{xy} \le \min(f_x, f_y) < N`, and the distance is finite, >= 0, and 1, that
+    of independent labels, between a label without samples and any other.
+
+    Args:
+      Y: (n, k) of zeros and ones, one column a label (for pairs of labels: the products of two views).
+      eta: > 0, shape (); the smaller, the faster the similarity falls.
+      smoothing: > 0, shape (), in samples.
+
+    Returns:
+      (k, k), of Y's dtype, or of the default float if that is not floating; entries in [0, 1].
+
+    Raises:
+      TypeError: an argument is not real.
+      ValueError: Y is empty, not 2-d or has a value other than 0 and 1; ``eta`` or ``smoothing`` is not
+        positive and finite.
+    Source: Chen et al., MM 2011, Section 2.3, without smoothing; Cilibrasi & Vitanyi, IEEE TKDE 19, 2007.
+    """
+    Y = as_float("Y", Y, (2,))
+    if Y.size == 0:
+        raise ValueError(f"Y is empty: its shape is {Y.shape}.")
+    check_labels(Y, (0, 1))
+    eta, s = (_positive(name, x, Y.dtype) for name, x in (("eta", eta), ("smoothing", smoothing)))
+    n, k = Y.shape
+    together = jnp.matmul(Y.T, Y, precision=lax.Precision.HIGHEST)
+    count = jnp.diagonal(together)
+    rare, common = jnp.minimum(count[:, None], count[None]), jnp.maximum(count[:, None], count[None])
+    # Each logarithm of a ratio is log1p(difference / smaller), with differences of sums of nonnegative terms:
+    # nothing cancels, and the distance is never below zero.
+    N, low, high = n + s, rare + s / 2, common + s / 2
+    both = low * (together + s * high / N) / (rare + s)
+    apart = low * ((rare - together) + s * (n - common + s / 2) / N) / (rare + s)  # low - both
+    distance = jnp.log1p((common - rare + apart) / both) / jnp.log1p((n - rare + s / 2) / low)
+    return jnp.where(jnp.eye(k, dtype=bool), 0, jnp.exp(-distance / eta))
+
+
+def from_views(*views: ArrayLike) -> jax.Array:
+    r"""Similarity of combinations of labels, one label a view: of those that differ in one view only.
+
+    .. math:: P = \sum_v I \otimes \dots \otimes S_v \otimes \dots \otimes I,
+
+    the Cartesian product of the views' graphs: combinations that share all labels but that of view v are as
+    similar as these two labels. Columns are in row-major order, as of `numpy.ravel_multi_index` and
+    `sparsejax.groups.label_views`: with two views, the pair (i, j) is column ``i * k_2 + j``.
+
+    Args:
+      views: one argument a view, either its number of labels, for :math:`S_v = 1`, or :math:`S_v` itself,
+        (k_v, k_v) and >= 0. It is symmetrised; its diagonal has no effect.
+
+    Returns:
+      (k, k), k the product of the k_v; of the dtype of the first S_v, or of the default float if all are
+      numbers.
+
+    Raises:
+      TypeError: no view, or one that is neither an integer nor a real array.
+      ValueError: a number below 1; a similarity that is empty, not square, negative or not finite.
+    Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
+    """
+    if not views:
+        raise TypeError("from_views needs at least one view.")
+    dtype = next((as_float(f"view {v}", S, (2,)).dtype for v, S in enumerate(views) if _is_array(S)), None)
+    parts = [_view(f"view {v}", S, dtype) for v, S in enumerate(views)]
+
+    def product(a, b):
+        eye = lambda x: jnp.eye(len(x), dtype=x.dtype)
+        return jnp.kron(a, eye(b)) + jnp.kron(eye(a), b)
+
+    return reduce(product, parts)
+
+
+def _is_array(view):
+    return np.ndim(view) > 0 or hasattr(view, "toarray")
+
+
+def _view(name, view, dtype):
+    """The similarity of one view's labels: symmetric, with a zero diagonal."""
+    if not _is_array(view):
+        if isinstance(view, (bool, np.bool_)) or not isinstance(view, (int, np.integer)):
+            raise TypeError(f"{name} must be a number of labels or a similarity matrix, got {view!r}.")
+        if view < 1:
+            raise ValueError(f"{name} must have at least 1 label, got {view}.")
+        S = jnp.ones((int(view), int(view)), jnp.result_type(float) if dtype is None else dtype)
+    else:
+        S = as_float(name, view, (2,), dtype)
+        if S.shape[0] != S.shape[1] or S.size == 0:
+            raise ValueError(f"{name} has shape {S.shape}; a similarity must be square and not empty.")
+        if not is_traced(S):
+            low = np.asarray(S).min()
+            if low < 0:
+                raise ValueError(f"{name} has the similarity {low:g}; all must be >= 0.")
+    return jnp.where(jnp.eye(len(S), dtype=bool), 0, (S + S.T) / 2)
+
+
+def _positive(name, x, dtype):
+    x = as_float(name, x, (0,), dtype)
+    if not is_traced(x) and not np.asarray(x) > 0:
+        raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
+    return x
