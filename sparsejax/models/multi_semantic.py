@@ -1,0 +1,160 @@
+"""Labels from two views at once, and their pairs (Chen et al., ACM MM 2011)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import as_float, is_traced
+from sparsejax.groups import label_views
+from sparsejax.losses import GraphLaplacian, SquaredLoss
+from sparsejax.models._linear import LinearModel
+from sparsejax.penalties import ExclusiveGroupLasso
+from sparsejax.problem import Problem
+from sparsejax.solve import solve
+
+
+class Marginals(NamedTuple):
+    """Scores of each view's own labels, from `Model.marginals`."""
+
+    view1: jax.Array  # (n, L1)
+    view2: jax.Array  # (n, L2)
+
+
+class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",)):
+    """A fitted linear model of the pairs of labels; a pytree.
+
+    The pair of label i of the first view and label j of the second is column ``i * L2 + j``.
+
+    Attributes:
+      W: (d, L1 * L2); an entry that the penalty removed is exactly zero.
+      intercept: (L1 * L2,).
+      solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
+      sizes: (L1, L2).
+    """
+
+    sizes: tuple[int, int]
+
+    def __init__(self, W, intercept, solution, sizes):
+        self._set(W=W, intercept=intercept, solution=solution, sizes=sizes)
+
+    def predict(self, X: ArrayLike) -> jax.Array:
+        """`decision_function` with an axis for each view, (n, L1, L2).
+
+        Entry (i, j) is a linear estimate of the probability of the pair, its target being 1 where a row has
+        both labels and 0 elsewhere. It is not confined to [0, 1]; use it to rank.
+        """
+        return self.decision_function(X).reshape(-1, *self.sizes)
+
+    def marginals(self, X: ArrayLike) -> Marginals:
+        r"""Scores of the labels of each view by themselves: sums of `predict` over the other view.
+
+        The sum over j of the pairs' targets is :math:`Y1_i \sum_j Y2_j`, so ``view1[:, i]`` estimates how
+        many pairs with label i a row has: the probability of i if every row has one label of the other view,
+        the share of rows that have i and any other label if at most one, and otherwise more for rows
+        with many labels of the other view.
+
+        Returns:
+          `Marginals`.
+        """
+        scores = self.predict(X)
+        return Marginals(jnp.sum(scores, axis=2), jnp.sum(scores, axis=1))
+
+
+def fit(
+    X: ArrayLike,
+    Y1: ArrayLike,
+    Y2: ArrayLike,
+    strength: ArrayLike,
+    graph: GraphLaplacian | None = None,
+    *,
+    scale: ArrayLike | None = None,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+) -> Model:
+    r"""Fit all pairs of a label of one view and a label of another by least squares.
+
+    .. math:: \min_{W,b}\; \text{scale} \|XW + \mathbf 1 b^\top - Y\|_F^2
+              + \tfrac{\text{strength}}{2} \sum_i \Big[ \Big(\sum_{l} \|w_{i,(l,\cdot)}\|_2\Big)^2
+              + \Big(\sum_{m} \|w_{i,(\cdot,m)}\|_2\Big)^2 \Big]
+              + \tfrac{\gamma}{2} \operatorname{tr}(W L W^\top),
+
+    where row r of Y is the Kronecker product of the rows r of Y1 and Y2: its entry for the pair (i, j) is 1
+    if the row has label i and label j. The middle term makes the labels of each view compete for features.
+    The last, with a graph, pulls similar pairs together; without it a pair that no row has is given W = 0.
+
+    Columns of X should be on comparable scales.
+
+    Args:
+      X: (n, d).
+      Y1, Y2: (n, L1) and (n, L2) of zeros and ones. A row may have any number of labels of a view, or none.
+      strength: >= 0, shape () or (d,).
+      graph: `sparsejax.losses.GraphLaplacian` of the L1 * L2 pairs, which holds the strength gamma, or None.
+        Its similarity: ``graphs.from_views(L1, L2)``, or ``graphs.ngd_similarity(enrich(Y1, Y2))`` as in
+        the paper.
+      scale: > 0, default ``1/(2n)``; the paper's strengths belong to ``scale=1/2``.
+      tol, maxiter: as `sparsejax.solve`.
+
+    Returns:
+      `Model`.
+
+    Raises:
+      TypeError: an argument is not real, or ``graph`` is not a `GraphLaplacian`.
+      ValueError: as `SquaredLoss` and `ExclusiveGroupLasso`; Y1 or Y2 is not 2-d, has no columns, another
+        number of rows than X, or a value other than 0 and 1; the graph is of another number of pairs.
+    Source: Chen et al., ACM MM 2011, Eq. (5), with an unpenalised intercept added.
+    """
+    X = as_float("X", X, (2,))
+    Y1, Y2 = (_labels(name, Y, X) for name, Y in (("Y1", Y1), ("Y2", Y2)))
+    L1, L2 = sizes = (Y1.shape[1], Y2.shape[1])
+    smooth: Any = SquaredLoss(X, enrich(Y1, Y2), scale=scale, intercept=True)
+    loss = smooth
+    if graph is not None:
+        if not isinstance(graph, GraphLaplacian):
+            raise TypeError(f"graph must be a losses.GraphLaplacian or None, got {type(graph).__name__}.")
+        pairs, labels = L1 * L2, graph.similarity.shape[0]
+        if labels != pairs:
+            raise ValueError(
+                f"graph is of {labels} labels; Y1 and Y2 have {L1} and {L2}, that is {pairs} pairs."
+            )
+        smooth = loss + graph
+    penalty = ExclusiveGroupLasso(strength, label_views(*sizes))
+    solution = solve(Problem(smooth, penalty), tol=tol, maxiter=maxiter)
+    return Model(solution.params, loss.intercept(solution.params), solution, sizes)
+
+
+def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
+    r"""Scores of pairs from scores of each view: the Kronecker product of the rows, ``y1 (x) y2``.
+
+    The baseline that takes the views for independent given the features; of 0/1 labels, the labels of pairs.
+    Scores of either sign should be made probabilities first: two negative ones have a positive product.
+
+    Args:
+      scores1, scores2: (n, L1) and (n, L2).
+
+    Returns:
+      (n, L1 * L2), of the dtype of ``scores1``, or of the default float if that is not floating.
+
+    Raises:
+      TypeError, ValueError: not real, not finite, not 2-d, or of different numbers of rows.
+    Source: Chen et al., ACM MM 2011, Eq. (13).
+    """
+    A = as_float("scores1", scores1, (2,))
+    B = as_float("scores2", scores2, (2,), A.dtype)
+    if len(A) != len(B):
+        raise ValueError(f"scores1 has {len(A)} rows and scores2 has {len(B)}; they must agree.")
+    return (A[:, :, None] * B[:, None, :]).reshape(len(A), A.shape[1] * B.shape[1])
+
+
+def _labels(name, Y, X):
+    Y = as_float(name, Y, (2,), X.dtype)
+    if len(Y) != len(X) or Y.shape[1] == 0:
+        raise ValueError(f"{name} must have {len(X)} rows, as X, and a column a label; got shape {Y.shape}.")
+    if not is_traced(Y):
+        y = np.asarray(Y)
+        strange = y[(y != 0) & (y != 1)]
+        if strange.size:
+            raise ValueError(f"{name} must hold 0 and 1 only; it has {strange[0]:g}.")
+    return Y
