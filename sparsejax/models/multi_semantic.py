@@ -107,9 +107,9 @@ def fit(
     Source: Chen et al., ACM MM 2011, Eq. (5), with an unpenalised intercept added.
     """
     X = as_float("X", X, (2,))
-    Y1, Y2 = (_labels(name, Y, X) for name, Y in (("Y1", Y1), ("Y2", Y2)))
-    L1, L2 = sizes = (Y1.shape[1], Y2.shape[1])
-    smooth: Any = SquaredLoss(X, enrich(Y1, Y2), scale=scale, intercept=True)
+    A, B = _labels("Y1", Y1, X), _labels("Y2", Y2, X)
+    L1, L2 = sizes = (A.shape[1], B.shape[1])
+    smooth: Any = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)
     loss = smooth
     if graph is not None:
         if not isinstance(graph, GraphLaplacian):
