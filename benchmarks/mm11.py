@@ -355,9 +355,9 @@ def judged(gains: dict) -> str:
 def verdict(results: dict) -> str:
     """The claim, "both together win most where samples are few", group by group, from the numbers."""
     lines = [
-        "Does IA-MSL (both, views) win, and most where samples are few? Points over the best of its parts (the",
-        "paper's ablation) and over the best of all methods but IA-MSL, ± paired standard error. The best has the",
-        "largest mean in the group, which favours it a little.",
+        "Does IA-MSL (both, views) win, and most where samples are few? Points over the best of its parts",
+        "(the paper's ablation) and over the best of all methods but IA-MSL, ± paired standard error. The",
+        "best has the largest mean in the group, which favours it a little.",
         "",
         "| data | training samples | over the best part | part | over the best other | other |",
         "| --- " * 6 + "|",
