@@ -41,6 +41,7 @@ models are solved to a relative duality gap of 1e-4, or for ``MAXITER`` iteratio
 gap. NMTL, MTLG and both with ridge are solved exactly, by decomposing X'X and L.
 
 Means and standard errors are over random splits, which share rows, so that the errors are somewhat too small.
+A column of the tables is shown if every split has pairs with so many samples and with test samples.
 Each set's numbers go to their own JSON file in ``--out`` as soon as they are known; a set that has one is not
 run again (delete the file to do so). Tables and the figure are rewritten from all files there.
 """
