@@ -107,7 +107,7 @@ def convergence(args):
         axis.set(xlabel="iteration", title=f"strength {strength:g}", ylim=(1e-13, 10))
         axis.grid(alpha=0.3)
     axes[0].set_ylabel("objective: relative excess over the minimum")
-    axes[0].legend(fontsize=8)
+    axes[1].legend(fontsize=8, loc="lower left")
     figure.tight_layout()
     figure.savefig(Path(args.out) / "label_views.png", dpi=120)
 

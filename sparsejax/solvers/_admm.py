@@ -18,8 +18,8 @@ CHECK = 25
 # rho is balanced so that the relative primal residual is 1/0.3 of the relative dual one, and changed for
 # imbalances above 1.2. Over l2,1 and exclusive l2,1 on isolet, yale and glioma this took 2.4 times fewer
 # iterations (geometric mean for l2,1) than equal residuals and a threshold of 2.
-# With several terms the copies must agree as well: 3 took 1.5 to 2 times fewer than 0.3 (two label views, strengths
-# over two decades, gaps 1e-6 and 1e-9), 1 and 10 little more than 3.
+# With several terms, whose copies must agree as well, 3 took 1.5 to 2 times fewer than 0.3 (two label views,
+# strengths over two decades, gaps 1e-6 and 1e-9), 1 and 10 little more than 3.
 BALANCE, BALANCE_TERMS, THRESHOLD = 0.3, 3.0, 1.2
 
 
