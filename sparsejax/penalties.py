@@ -20,16 +20,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax import _group_prox
+from sparsejax import _group_prox, _view_prox
 from sparsejax import prox as _prox
-from sparsejax._linalg import conjugate_gradients
 from sparsejax._pytree import Pytree, as_strength
 from sparsejax.groups import Groups
 
-CYCLES = 1000  # of Dykstra's algorithm, at most
 # Newton steps in the prox when it starts from the last one: its error falls with the square of the step
 # between the calls. Run to the end it costs more and saves no iteration of the solver (yale, glioma, isolet).
 PASSES = 2
@@ -518,51 +515,30 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
             )
 
     def support(self, W: jax.Array) -> jax.Array:
-        Wt = columns(W)
-        on = jnp.ones(Wt.shape, bool)
-        for view in self.views:
-            on &= (group_norms(view, Wt) > 0)[group_of(view)]
-        return like(on, W)
+        return like(_view_prox.support(self.views, columns(W)), W)
 
     def _value(self, Wt):
-        strength = _cast(self.strength, Wt)
-        sums = [jnp.sum(group_norms(view, Wt), axis=0) for view in self.views]
-        return 0.5 * sum(jnp.sum(strength * s * s) for s in sums)
+        return _view_prox.value(self.views, _cast(self.strength, Wt), Wt)
 
     def _prox(self, Vt, scaling):
-        if len(self.views) == 1:
-            return self._shrink(Vt, scaling, jnp.zeros(Vt.shape[1:], Vt.dtype), None)[0]
-        return _joint_prox(self, Vt, scaling)
+        strength = scaling * _cast(self.strength, Vt)
+        if len(self.views) > 1:
+            return _view_prox.joint_prox(self.views, strength, Vt)
+        return _view_prox.shrink(self.views[0], strength, Vt, self._prox_start(Vt), None)[0]
 
     def _prox_start(self, Vt):
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
     def _prox_warm(self, Vt, scaling, warm):
-        if len(self.views) == 1:
-            return self._shrink(Vt, scaling, warm, PASSES)
-        return self._prox(Vt, scaling), warm
-
-    def _shrink(self, Vt, scaling, warm, passes):
-        """The prox of one view: norms of groups behave as the entries of the exclusive lasso."""
-        (view,) = self.views
-        norms = group_norms(view, Vt)
-        zero = jnp.zeros((), Vt.dtype)
-        beta = scaling * _cast(self.strength, Vt) / 2
-        shrunk, warm = _prox.exclusive_l21_columns(norms, zero, beta, warm, passes)
-        return Vt * (shrunk / jnp.where(norms > 0, norms, 1))[group_of(view)], warm
+        if len(self.views) > 1:
+            return self._prox(Vt, scaling), warm
+        return _view_prox.shrink(self.views[0], scaling * _cast(self.strength, Vt), Vt, warm, PASSES)
 
     def _half_derivative(self, Wt, scaling):
-        # The largest part of the derivative of the prox: its diagonal.
-        curvature = jnp.zeros_like(Wt)
-        for view in self.views:
-            curvature += self._slopes(group_norms(view, Wt))[group_of(view)]
+        # Only its diagonal, the largest part.
+        curvature = sum(_view_prox.slopes(view, _cast(self.strength, Wt), Wt) for view in self.views)
         half = 1 / jnp.sqrt(1 + scaling * curvature)
         return lambda V: half * V
-
-    def _slopes(self, norms):
-        """(G, d): the gradient of one view is W times these, in groups that are not zero; 0 in the others."""
-        total = _cast(self.strength, norms) * jnp.sum(norms, axis=0)
-        return jnp.where(norms > 0, total[None] / jnp.where(norms > 0, norms, 1), 0)
 
     def _dual_scale(self, Zt):
         return _ratio(_where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), _prox.safe_norm(Zt))
@@ -570,38 +546,16 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
     def split(
         self, Z: jax.Array, W: jax.Array, guess: tuple[jax.Array, ...] | None = None
     ) -> tuple[jax.Array, ...]:
-        r"""Parts of Z (d, k), one a view, that sum to it and are subgradients at W if Z is one of g.
+        """Parts of Z (d, k), one a view, that sum to it and are subgradients at W if Z is one of g.
 
-        In groups that are not zero they are the gradients there. What is left to choose, where the groups of
-        all views are zero, is taken from ``guess``, say the multipliers of a solver; without one it is found
-        by Dykstra's algorithm, for ``W = prox(W + tZ, t)`` and its parts are those of tZ.
+        ``guess`` are such parts, or nearly, say the multipliers of a solver; without them the parts are
+        found by iteration.
         """
         if len(self.views) == 1:
             return (Z,)
-        Zt, Wt = columns(Z), columns(W)
-        K = len(self.views)
-        parts = (Zt / K,) * K if guess is None else tuple(map(columns, guess))
-        parts = self._settle(Zt, Wt, parts)
-        if guess is None:
-            size, wanted = jnp.max(jnp.abs(Zt)), jnp.max(jnp.abs(Wt))
-            some = (size > 0) & (wanted > 0)
-            t = jnp.where(some, wanted / jnp.where(size > 0, size, 1), 1)
-            found = _dykstra(self, Wt, tuple(t * part for part in parts), t, jnp.where(some, CYCLES, 0))[1]
-            parts = self._settle(Zt, Wt, tuple(part / t for part in found))
+        columns_of = None if guess is None else tuple(map(columns, guess))
+        parts = _view_prox.split(self.views, _cast(self.strength, Z), columns(Z), columns(W), columns_of)
         return tuple(like(part, Z) for part in parts)
-
-    def _settle(self, Zt, Wt, guess):
-        """The gradients in groups that are not zero, the guess elsewhere; what is missing, evenly."""
-        on, parts = [], []
-        for view, part in zip(self.views, guess, strict=True):
-            norms = group_norms(view, Wt)
-            on.append((norms > 0)[group_of(view)])
-            parts.append(jnp.where(on[-1], self._slopes(norms)[group_of(view)] * Wt, part))
-        open_ = sum((~there).astype(Zt.dtype) for there in on)
-        rest = (Zt - sum(parts)) / jnp.where(open_ > 0, open_, len(parts))
-        return tuple(
-            part + jnp.where(there & (open_ > 0), 0, rest) for part, there in zip(parts, on, strict=True)
-        )
 
     def conjugate(self, Z: jax.Array, aux=None) -> jax.Array:
         r"""An upper bound of g*(Z), shape (), exact for the best ``aux``.
@@ -615,16 +569,17 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
             subgradient, from which it is found; or None: a W that nearly attains the supremum, by the
             prox.
         """
+        strength = _cast(self.strength, Z)
         if not isinstance(aux, tuple):
             if aux is None:
                 # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
-                t = 1e8 / jnp.maximum(jnp.max(_cast(self.strength, Z)), jnp.finfo(Z.dtype).tiny)
+                t = 1e8 / jnp.maximum(jnp.max(strength), jnp.finfo(Z.dtype).tiny)
                 aux = self.prox(t * Z, t)
             aux = self.split(Z, aux)
         total = jnp.zeros((), Z.dtype)
         for view, part in zip(self.views, aux, strict=True):
-            largest = jnp.max(group_norms(view, columns(part)), axis=0)
-            total += _squared_conjugate(largest, _cast(self.strength, Z) / 2)
+            largest = jnp.max(_view_prox.group_norms(view, columns(part)), axis=0)
+            total += _squared_conjugate(largest, strength / 2)
         return total
 
 
@@ -731,68 +686,3 @@ def _where_unsquared(beta, strength):
 def _squared_conjugate(m, beta):
     """sum_i m_i^2 / (4 beta_i), over the rows with beta_i > 0."""
     return jnp.sum(jnp.where(beta > 0, m * m / (4 * jnp.where(beta > 0, beta, 1)), 0))
-
-
-def group_of(view):
-    """(k,), the group of each label of a partition."""
-    return view.sorted_group_ids
-
-
-def group_norms(view, Wt):
-    """(G, d), the norms of the groups of labels in every row of W; derivative 0 where they are 0."""
-    # As a product: a segment sum is one scattered addition an entry on a CPU.
-    member = jax.nn.one_hot(group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
-    squares = jnp.matmul(member, Wt * Wt, precision=lax.Precision.HIGHEST)
-    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
-
-
-@jax.jit  # eagerly, the loop would be compiled anew every time
-def _dykstra(penalty, X, parts, scaling, cycles):
-    """The prox of a sum of views at ``X + sum(parts)``: a point of each view, and the parts.
-
-    By Dykstra's algorithm, which is coordinate descent on the parts, so that any start is right.
-    """
-    terms = penalty.terms
-    size = jnp.max(jnp.abs(X + sum(parts)))
-
-    def cycle(carry):
-        points, parts, thetas, _, n = carry
-        X, new = points[-1], []
-        for term, part, theta in zip(terms, parts, thetas, strict=True):
-            Y = X + part
-            X, new_theta = term._shrink(Y, scaling, theta, PASSES)
-            new.append((X, Y - X, new_theta))
-        change = jnp.max(jnp.abs(X - points[-1]))
-        return *zip(*new, strict=True), change > 2 * jnp.finfo(X.dtype).eps * size, n + 1
-
-    K = len(terms)
-    thetas = (jnp.zeros(X.shape[1:], X.dtype),) * K
-    carry = ((X,) * K, parts, thetas, jnp.ones((), bool), jnp.int32(0))
-    points, parts, *_ = lax.while_loop(lambda c: c[3] & (c[4] < cycles), cycle, carry)
-    return points, parts
-
-
-@jax.custom_jvp
-def _joint_prox(penalty, Vt, scaling):
-    """The prox of a sum of views."""
-    parts = (jnp.zeros_like(Vt),) * len(penalty.views)
-    return joined(penalty, _dykstra(penalty, Vt, parts, scaling, jnp.int32(CYCLES))[0])
-
-
-@_joint_prox.defjvp
-def _joint_prox_jvp(primals, tangents):
-    # On the support: (I + scaling H) dW = dV - d(scaling grad g) at fixed W, H the Hessian of g.
-    (penalty, _, scaling), (change, dV, dscaling) = primals, tangents
-    Wt = _joint_prox(*primals)
-    mask = penalty.support(Wt.T).T.astype(Wt.dtype)
-
-    def slope(strength, scaling, Wt):
-        return scaling * jax.grad(penalty._replace(strength=strength)._value)(Wt)
-
-    fixed = lambda strength, scaling: slope(strength, scaling, Wt)
-    moved = jax.jvp(fixed, (penalty.strength, scaling), (change.strength, dscaling))[1]
-    _, hessian = jax.linearize(lambda Wt: slope(penalty.strength, scaling, Wt), Wt)
-    matvec = lambda D: D + mask * hessian(mask * D)
-    eps = float(jnp.finfo(Wt.dtype).eps)
-    solve = lambda matvec, b: conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)
-    return Wt, lax.custom_linear_solve(matvec, mask * (dV - moved), solve, symmetric=True)

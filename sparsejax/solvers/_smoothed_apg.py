@@ -10,8 +10,9 @@ from jax.typing import ArrayLike
 
 from sparsejax._linalg import norm
 from sparsejax._pytree import as_float, is_traced
+from sparsejax._view_prox import group_norms, group_of
 from sparsejax.implicit import differentiable
-from sparsejax.penalties import ExclusiveGroupLasso, columns, group_norms, group_of, like
+from sparsejax.penalties import ExclusiveGroupLasso, columns, like
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
 
