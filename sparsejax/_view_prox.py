@@ -116,7 +116,14 @@ def _joint_prox_jvp(primals, tangents):
     return Wt, lax.custom_linear_solve(matvec, mask * (dV - moved), solve, symmetric=True)
 
 
-def split(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess: Parts | None) -> Parts:
+def split(
+    views: Views,
+    strength: jax.Array,
+    Zt: jax.Array,
+    Wt: jax.Array,
+    guess: Parts | None = None,
+    cycles: int = CYCLES,
+) -> Parts:
     """Parts of Z, one a view, that sum to it and are subgradients at W if Z is one of g.
 
     In groups that are not zero they are the gradients there. What is left to choose, where the groups of all
@@ -130,7 +137,7 @@ def split(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess
         some = (size > 0) & (wanted > 0)
         t = jnp.where(some, wanted / jnp.where(size > 0, size, 1), 1)
         start = tuple(t * part for part in parts)
-        _, found = dykstra(views, t * strength, Wt, start, jnp.where(some, CYCLES, 0))
+        _, found = dykstra(views, t * strength, Wt, start, jnp.where(some, cycles, 0))
         parts = _settle(views, strength, Zt, Wt, tuple(part / t for part in found))
     return parts
 

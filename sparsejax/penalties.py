@@ -544,17 +544,22 @@ class ExclusiveGroupLasso(_RowPenalty, leaves=("strength", "views")):
         return _ratio(_where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), _prox.safe_norm(Zt))
 
     def split(
-        self, Z: jax.Array, W: jax.Array, guess: tuple[jax.Array, ...] | None = None
+        self,
+        Z: jax.Array,
+        W: jax.Array,
+        guess: tuple[jax.Array, ...] | None = None,
+        cycles: int = _view_prox.CYCLES,
     ) -> tuple[jax.Array, ...]:
         """Parts of Z (d, k), one a view, that sum to it and are subgradients at W if Z is one of g.
 
         ``guess`` are such parts, or nearly, say the multipliers of a solver; without them the parts are
-        found by iteration.
+        found by iteration, of at most so many ``cycles``.
         """
         if len(self.views) == 1:
             return (Z,)
-        columns_of = None if guess is None else tuple(map(columns, guess))
-        parts = _view_prox.split(self.views, _cast(self.strength, Z), columns(Z), columns(W), columns_of)
+        known = None if guess is None else tuple(map(columns, guess))
+        strength = _cast(self.strength, Z)
+        parts = _view_prox.split(self.views, strength, columns(Z), columns(W), known, cycles)
         return tuple(like(part, Z) for part in parts)
 
     def conjugate(self, Z: jax.Array, aux=None) -> jax.Array:

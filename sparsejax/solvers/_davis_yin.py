@@ -13,6 +13,7 @@ from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
 
 CHECK = 25
+START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 
 
 class State(NamedTuple):
@@ -98,9 +99,9 @@ def _davis_yin(problem, init, tol, maxiter, history):
         return term._prox_start(Zt) if hasattr(term, "_prox_start") else ()
 
     Zt = columns(init)
-    parts = (
-        tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init))) if second is not None else (Zt, Zt)
-    )
+    parts = (Zt, Zt)  # of no use for one term
+    if second is not None:
+        parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
     state = State(V, Zt, Zt, parts, (start(first, Zt), start(second, Zt)))
     return _loop.run(
