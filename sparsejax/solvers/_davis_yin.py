@@ -99,7 +99,7 @@ def _davis_yin(problem, init, tol, maxiter, history):
         return term._prox_start(Zt) if hasattr(term, "_prox_start") else ()
 
     Zt = columns(init)
-    parts = (Zt, Zt)  # of no use for one term
+    parts: tuple[jax.Array, ...] = (Zt, Zt)  # of no use for one term
     if second is not None:
         parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
