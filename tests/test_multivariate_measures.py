@@ -1,0 +1,205 @@
+"""Every oracle finds what a search through all labellings finds, ties included."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import f1_score, fbeta_score, roc_auc_score
+
+from sparsejax.models import multivariate as mv
+
+
+def gmean_loss(a, b, c, d):
+    """Not concave, not monotone in b: only the search through all tables finds its maximum."""
+    return 100 * (1 - np.sqrt(a / np.maximum(a + c, 1) * (d / np.maximum(b + d, 1)))) + 3 * np.cos(5 * b)**2
+
+
+def at_most_three(a, b, c, d):
+    return np.where(a + b <= 3, 10.0 * c + b, -np.inf)
+
+
+MEASURES = {
+    "hamming": lambda n, p: mv.hamming(),
+    "hamming, scale 2": lambda n, p: mv.hamming(2.0),
+    "F1": lambda n, p: mv.f_beta(),
+    "F0.4": lambda n, p: mv.f_beta(0.4),
+    "F3": lambda n, p: mv.f_beta(3.0),
+    "prbep": lambda n, p: mv.prbep(),
+    "precision at 1": lambda n, p: mv.precision_at(1),
+    "precision at n": lambda n, p: mv.precision_at(n),
+    "recall at p/2": lambda n, p: mv.recall_at(max(1, p // 2)),
+    "recall at 2p": lambda n, p: mv.recall_at(min(n, 2 * p)),
+    "own": lambda n, p: mv.contingency(gmean_loss),
+    "own, restricted": lambda n, p: mv.contingency(at_most_three),
+}
+
+
+def loss(name, y, guess, k=None):
+    """Delta from the definition in words, by scikit-learn where it has it; None if not allowed."""
+    a, b = int(((y == 1) & (guess == 1)).sum()), int(((y == -1) & (guess == 1)).sum())
+    c, d = int((y == 1).sum()) - a, int((y == -1).sum()) - b
+    p = a + c
+    if name.startswith("hamming"):
+        return (2.0 if "2" in name else 1.0) * (b + c)
+    if name == "F1":
+        return 100 * (1 - f1_score(y, guess, zero_division=0))
+    if name.startswith("F"):
+        return 100 * (1 - fbeta_score(y, guess, beta=float(name[1:]), zero_division=0))
+    if name == "prbep":
+        return 100 * (1 - a / p) if b == c else None
+    if name.startswith("precision"):
+        return 100 * (1 - a / k) if a + b == k else None
+    if name.startswith("recall"):
+        return 100 * (1 - a / p) if a + b == k else None
+    value = (gmean_loss if name == "own" else at_most_three)(*np.array([a, b, c, d], float))
+    return float(value) if np.isfinite(value) else None
+
+
+def cases(rng):
+    """Scores of all kinds for truths of all kinds; n <= 7."""
+    for n in (1, 2, 4, 7):
+        for p in sorted({1, n // 2, n - 1, n} - {0}):
+            y = np.full(n, -1)
+            y[rng.permutation(n)[:p]] = 1
+            yield y, np.zeros(n)
+            yield y, rng.integers(-2, 3, n) / 2.0  # ties, also with the losses
+            yield y, rng.standard_normal(n) * 10.0 ** rng.integers(-1, 3)
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_oracle_is_brute_force(name, rng):
+    for y, v in cases(rng):
+        n, p = len(y), int((y == 1).sum())
+        measure = MEASURES[name](n, p)
+        k = measure.parameter
+        best = -math.inf
+        values = {}
+        for guess in itertools.product((-1, 1), repeat=n):
+            guess = np.array(guess)
+            delta = loss(name, y, guess, k)
+            if delta is not None:
+                values[tuple(guess.tolist())] = delta - (y - guess) @ v
+                best = max(best, values[tuple(guess.tolist())])
+        labels, value = mv.most_violated(measure, v, y)
+        assert value == pytest.approx(best, rel=1e-12, abs=1e-12)
+        assert labels.dtype == y.dtype
+        assert values[tuple(labels.tolist())] == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+def test_roc_area_is_brute_force(rng):
+    for y, v in cases(rng):
+        plus, minus = np.flatnonzero(y == 1), np.flatnonzero(y == -1)
+        if not len(minus):
+            with pytest.raises(ValueError, match="no -1"):
+                mv.most_violated(mv.roc_area(), v, y)
+            continue
+        hinge = np.maximum(1 - (v[plus][:, None] - v[minus][None]), 0)
+        code, value = mv.most_violated(mv.roc_area(), v, y)
+        assert value == pytest.approx(100 * hinge.mean(), rel=1e-12, abs=1e-12)
+        assert code.sum() == pytest.approx(0, abs=1e-12)
+        # its slope: the code is a subgradient of the risk, up to sign
+        for _ in range(5):
+            u = v + rng.standard_normal(len(v))
+            risk = 100 * np.maximum(1 - (u[plus][:, None] - u[minus][None]), 0).mean()
+            assert risk >= value - code @ (u - v) - 1e-10
+
+
+def test_roc_area_counts_each_pair_once():
+    """Rounding may differ between v_i - 1 < v_j and v_i < v_j + 1; the code must not."""
+    rng = np.random.default_rng(1)
+    for _ in range(300):
+        v = rng.integers(0, 5, 12) * 0.1 + rng.integers(0, 2, 12) * 1.0
+        y = np.where(rng.random(12) < 0.4, 1, -1)
+        if 0 < (y == 1).sum() < 12:
+            code, _ = mv.most_violated(mv.roc_area(), v, y)
+            rho = 100 / ((y == 1).sum() * (y == -1).sum())
+            assert code[y == 1].sum() == pytest.approx(-code[y == -1].sum(), abs=1e-12)
+            np.testing.assert_allclose(code / rho, np.round(code / rho), atol=1e-9)
+
+
+def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
+    """n = 500, where labellings cannot be enumerated: the fast F against every table, in blocks."""
+    monkeypatch.setattr("sparsejax.models.multivariate._measures.BLOCK", 1000)
+    y = np.where(rng.random(500) < 0.2, 1, -1)
+    for beta in (0.5, 1.0, 2.0):
+        own = mv.contingency(mv.f_beta(beta).delta)
+        for scale in (0.01, 0.3, 3.0):
+            v = scale * (rng.standard_normal(500) + 0.5 * y)
+            fast, slow = mv.most_violated(mv.f_beta(beta), v, y), mv.most_violated(own, v, y)
+            assert fast[1] == pytest.approx(slow[1], rel=1e-12)
+            np.testing.assert_array_equal(fast[0], slow[0])  # the same of several best
+    monkeypatch.setattr("sparsejax.models.multivariate._measures.KEPT", 0)
+    assert mv.most_violated(own, v, y)[1] == slow[1]
+
+
+def test_deltas_are_the_measures(rng):
+    for _ in range(20):
+        y, guess = (np.where(rng.random(9) < 0.5, 1, -1) for _ in range(2))
+        y[0] = 1
+        table = [float(((y == s) & (guess == t)).sum()) for s, t in ((1, 1), (-1, 1), (1, -1), (-1, -1))]
+        assert mv.f_beta().delta(*table) == pytest.approx(loss("F1", y, guess))
+        assert mv.hamming(3.0).delta(*table) == 3 * (y != guess).sum()
+    y, v = np.array([1, 1, -1, -1, -1]), np.array([2.0, 1.0, 1.0, 0.5, 3.0])
+    # at scale -> infinity the risk is that of the order itself; ties count half in the area
+    assert 100 * (1 - roc_auc_score(y, v)) == pytest.approx(100 * (1 + 1 + 0.5) / 6)
+    assert mv.roc_area().delta is None
+
+
+def test_threshold_is_the_best(rng):
+    for _ in range(30):
+        y = np.where(rng.random(15) < 0.4, 1, -1)
+        y[:2] = 1, -1
+        v = np.round(rng.standard_normal(15) + 0.3 * y, 1)
+        for measure in (mv.f_beta(), mv.hamming(), mv.f_beta(2.0)):
+            def lost(t, measure=measure, v=v, y=y):
+                said = v > t
+                return measure.delta(
+                    (said & (y == 1)).sum(), (said & (y == -1)).sum(),
+                    (~said & (y == 1)).sum(), (~said & (y == -1)).sum(),
+                )  # fmt: skip
+            tried = [-np.inf, np.inf, *(np.unique(v) + 0.05)]
+            assert lost(mv.tune_threshold(measure, v, y)) == pytest.approx(min(map(lost, tried)))
+    t = mv.tune_threshold(mv.precision_at(3), np.arange(10.0), np.where(np.arange(10) > 5, 1, -1))
+    assert t == 6.5
+    with pytest.raises(ValueError, match="no threshold"):
+        mv.tune_threshold(mv.precision_at(3), np.zeros(4), np.array([1, 1, -1, -1]))
+    with pytest.raises(ValueError, match="does not depend"):
+        mv.tune_threshold(mv.roc_area(), np.zeros(2), np.array([1, -1]))
+
+
+@pytest.mark.parametrize(
+    "call, error, message",
+    [
+        (lambda: mv.f_beta(0), ValueError, "beta must be > 0"),
+        (lambda: mv.f_beta(math.inf), ValueError, "beta must be > 0 and finite"),
+        (lambda: mv.hamming(-1.0), ValueError, "scale must be > 0"),
+        (lambda: mv.precision_at(0), ValueError, "k must be >= 1, got 0"),
+        (lambda: mv.recall_at(2.5), TypeError, "k must be an integer, got 2.5"),
+        (lambda: mv.precision_at(True), TypeError, "k must be an integer"),
+        (lambda: mv.contingency(3), TypeError, "function of"),
+        (lambda: mv.most_violated("f1", [0.0], [1]), TypeError, "measure must be made by .* got 'f1'"),
+        (lambda: mv.most_violated(mv.f_beta, [0.0], [1]), TypeError, r"call it, f_beta\(\.\.\.\)"),
+        (lambda: mv.most_violated(mv.recall_at(3), [0.0, 1], [1, -1]), ValueError, "at most .* 2; got 3"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0], [-1]), ValueError, "y has no \\+1"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0, 0], [0, 1]), ValueError, r"-1 and 1 only.*2\*y - 1"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0, 0], [True, False]), TypeError, "dtype bool"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0, 0], [1, 2]), ValueError, "it has 2"),
+        (lambda: mv.most_violated(mv.f_beta(), [[0.0]], [[1]]), ValueError, r"shape \(n,\)"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0, np.nan], [1, -1]), ValueError, "v must be finite"),
+        (lambda: mv.most_violated(mv.f_beta(), [0.0], [1, -1]), ValueError, "v must be finite and of"),
+        (lambda: mv.most_violated(lambda a, b, c, d: a * np.nan, [0.0], [1]), ValueError, "gives NaN"),
+        (lambda: mv.most_violated(lambda a, b, c, d: -c, [0.0], [1]), ValueError, "negative loss"),
+        (lambda: mv.most_violated(lambda *t: -np.inf, [0.0], [1]), ValueError, "allows no table"),
+    ],
+)
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_measures_are_values():
+    """Equal by content, so that a jitted function that takes one is not traced anew."""
+    assert mv.f_beta(2) == mv.f_beta(2.0) != mv.f_beta()
+    assert len({mv.prbep(), mv.prbep(), mv.precision_at(3), mv.precision_at(np.int64(3))}) == 2
+    assert repr(mv.recall_at(4)) == "Measure(name='recall_at', parameter=4)"
