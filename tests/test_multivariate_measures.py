@@ -12,7 +12,7 @@ from sparsejax.models import multivariate as mv
 
 def gmean_loss(a, b, c, d):
     """Not concave, not monotone in b: only the search through all tables finds its maximum."""
-    return 100 * (1 - np.sqrt(a / np.maximum(a + c, 1) * (d / np.maximum(b + d, 1)))) + 3 * np.cos(5 * b)**2
+    return 100 * (1 - np.sqrt(a / np.maximum(a + c, 1) * (d / np.maximum(b + d, 1)))) + 3 * np.cos(5 * b) ** 2
 
 
 def at_most_three(a, b, c, d):
@@ -152,12 +152,14 @@ def test_threshold_is_the_best(rng):
         y[:2] = 1, -1
         v = np.round(rng.standard_normal(15) + 0.3 * y, 1)
         for measure in (mv.f_beta(), mv.hamming(), mv.f_beta(2.0)):
+
             def lost(t, measure=measure, v=v, y=y):
                 said = v > t
                 return measure.delta(
                     (said & (y == 1)).sum(), (said & (y == -1)).sum(),
                     (~said & (y == 1)).sum(), (~said & (y == -1)).sum(),
                 )  # fmt: skip
+
             tried = [-np.inf, np.inf, *(np.unique(v) + 0.05)]
             assert lost(mv.tune_threshold(measure, v, y)) == pytest.approx(min(map(lost, tried)))
     t = mv.tune_threshold(mv.precision_at(3), np.arange(10.0), np.where(np.arange(10) > 5, 1, -1))

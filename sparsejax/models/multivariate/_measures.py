@@ -46,7 +46,9 @@ class Measure:
         if p == n and self.name == "roc_area":
             raise ValueError("y has no -1, which roc_area needs.")
         if self.name in ("precision_at", "recall_at") and self.parameter > n:
-            raise ValueError(f"{self.name}: k must be at most the number of examples, {n}; got {self.parameter}.")
+            raise ValueError(
+                f"{self.name}: k must be at most the number of examples, {n}; got {self.parameter}."
+            )
         return _ORACLES[self.name](self, positive)
 
 
