@@ -27,8 +27,8 @@ class Master(NamedTuple):
     lower: float  # of the dual at alpha
 
 
-def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, *, exact: bool = False) -> Master:
-    """The master to an absolute gap ``tol``, or as near as can be; ``exact`` goes to Clarabel at once.
+def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: bool = False) -> Master:
+    """The master to an absolute gap ``tol``, or as near as can be.
 
     Args:
       G: (T, r, K), finite.
@@ -41,8 +41,7 @@ def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, *, exact: 
     unit = bound * float(delta.max())
     R, losses = np.ascontiguousarray(G) * (bound / np.sqrt(unit)), delta / delta.max()
     best = _Best(R, losses)
-    if not exact:
-        interior_point(R, losses, tol / unit, best)
+    interior_point(R, losses, tol / unit, best)
     if (exact or best.gap > tol / unit) and R.shape[0] * min(R.shape[1:]) * R.shape[2] <= CLARABEL_LIMIT:
         clarabel(R, losses, best)
     return Master(bound * best.beta, np.sqrt(unit) * best.w, unit * best.primal, unit * best.dual)

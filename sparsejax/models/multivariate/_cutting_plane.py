@@ -1,0 +1,401 @@
+r"""The cutting plane method: groups of features and labellings, added as the certificate asks for them.
+
+.. math:: \min_w J(w) = \tfrac12\|w\|_B^2 + \tfrac Cn R(w), \qquad
+          \|w\|_B^2 = \min_{0\le d\le1,\,1^\top d=B} \sum_j w_j^2/d_j ,
+
+whose norm is the B-support norm and whose dual norm sums the B largest squares. For codes z_k with losses
+:math:`\Delta_k` and any :math:`\alpha\ge0` of sum at most C/n, with :math:`c = X^\top\sum_k\alpha_kz_k`,
+
+.. math:: D(\alpha) = \Delta^\top\alpha - \tfrac12\sum_{\text{B largest}} c_j^2 \;\le\; \min J ,
+
+and the group that attains it is the one that is missing most. All in float64 on the host.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsejax.models.multivariate import _master
+from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+
+SCHEDULES = ("interleaved", "two-layer", "printed")
+SEARCH, RESOLUTION = 6, 0.02  # oracle calls on a segment, and the share of the gap that is worth one
+LOOSE, EXACT = 0.03, 1e-3  # a master's gap as a share of the whole gap; below EXACT Clarabel is asked too
+IDLE, SMALL = 50, 1e-5  # a cut or group whose weight was below this share for so many masters is dropped
+
+
+class Progress(NamedTuple):
+    """What ``progress`` is told after each master."""
+
+    num_iters: int  # masters solved
+    objective: float
+    lower_bound: float
+    num_cuts: int
+    num_groups: int
+
+
+class Result(NamedTuple):
+    w: np.ndarray  # (m,)
+    objective: float
+    lower_bound: float
+    status: int
+    num_iters: int  # masters solved
+    num_outer: int  # times that groups were added
+    num_oracle_calls: int
+    seconds: dict[str, float]  # by oracle, products, master, all
+    history: np.ndarray  # (num_iters, 2): objective and lower bound after each master
+    groups: tuple[np.ndarray, ...]  # indices of the groups of w
+    group_weights: np.ndarray  # their shares mu, sum 1
+    working_set: "WorkingSet"
+
+
+class WorkingSet(NamedTuple):
+    """What another budget or C can start from."""
+
+    codes: tuple[np.ndarray, ...]  # z_k, (n,)
+    deltas: np.ndarray  # (K,)
+    shares: np.ndarray  # (K,), alpha over C/n
+    groups: tuple[tuple[np.ndarray, np.ndarray], ...]  # indices and square roots of d
+    budget: float
+
+
+class Data:
+    """X in float64, by columns if sparse, and the three products that are needed; never densified."""
+
+    def __init__(self, X: Any):
+        self.X, self.shape = X, X.shape
+        self.sparse = not isinstance(X, np.ndarray)
+
+    def scores(self, columns, w):
+        return self.X[:, columns] @ w
+
+    def back(self, z):
+        return self.X.T @ z
+
+    def rows(self, columns, codes):
+        """X[:, columns]' Z, (r, K), codes taken a few at a time."""
+        S = self.X[:, columns].T
+        S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
+        out = np.empty((len(columns), len(codes)))
+        for k in range(0, len(codes), 16):
+            out[:, k : k + 16] = S @ np.stack(codes[k : k + 16], axis=1).astype(float)
+        return out
+
+
+def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
+    """The squared B-support norm of w, and the gradient of its half.
+
+    The r largest |w| count as in the l2 norm, the others as in the l1 norm:
+    ``sum_{i<=r} a_i^2 + (sum_{i>r} a_i)^2 / (B - r)``.
+    """
+    a = np.abs(w)
+    if np.count_nonzero(a) <= budget:
+        return float(w @ w), w
+    last = math.ceil(budget) - 1
+    order = np.argsort(-a, kind="stable")
+    sorted_a = a[order]
+    tail = np.cumsum(sorted_a[::-1])[::-1][: last + 1]  # sum over i >= r, for r = 0..last
+    tau = tail / (budget - np.arange(last + 1))
+    fits = tau >= sorted_a[: last + 1]
+    fits[last] = True
+    r = int(np.argmax(fits))
+    gradient = np.sign(w) * tau[r]
+    gradient[order[:r]] = w[order[:r]]
+    return float(sorted_a[:r] @ sorted_a[:r] + tau[r] ** 2 * (budget - r)), gradient
+
+
+def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum."""
+    squares, size = c * c, math.ceil(budget)
+    chosen = np.sort(np.argpartition(squares, len(c) - size)[len(c) - size :])
+    d = np.ones(size)
+    d[np.argmin(squares[chosen])] += budget - size  # the fractional entry, if any
+    return chosen, np.sqrt(d), float(d @ squares[chosen])
+
+
+class _Point(NamedTuple):
+    parts: dict[int, np.ndarray]  # group number -> w_t
+    support: np.ndarray
+    w: np.ndarray  # on the support
+    v: np.ndarray  # scores, (n,)
+    objective: float
+    z: np.ndarray
+    delta: float
+    violation: float  # delta - z'v
+    gradient: np.ndarray  # of half the squared norm, on the support
+
+
+class CuttingPlane:
+    """The state of one solve: `run` is the algorithm, the rest its steps."""
+
+    def __init__(self, X: Any, oracle: Callable[..., Any], budget: float, bound: float):
+        self.data, self.oracle, self.budget, self.bound = Data(X), oracle, budget, bound
+        self.n, self.m = X.shape
+        self.seconds = {"oracle": 0.0, "products": 0.0, "master": 0.0}
+        self.calls = 0
+        # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
+        self.codes: list[np.ndarray] = []
+        self.known: set[bytes] = set()
+        self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
+        # groups: all that ever were, their numbers by content, and the numbers of those in the master
+        self.groups: list[tuple[np.ndarray, np.ndarray]] = []
+        self.numbers: dict[bytes, int] = {}
+        self.active: list[int] = []
+        self.idle_groups = np.zeros(0, int)
+        self.G = np.empty((0, 0, 0))  # (T, r, K): the cuts restricted to each group
+
+    # ------------------------------------------------------------ points
+
+    def timed(self, name, function, *args):
+        start = time.perf_counter()
+        out = function(*args)
+        self.seconds[name] += time.perf_counter() - start
+        return out
+
+    def point(self, parts, support, w, v) -> _Point:
+        self.calls += 1
+        z, delta = self.timed("oracle", self.oracle, v)
+        violation = delta - float(z @ v)
+        square, gradient = support_norm(w, self.budget)
+        objective = 0.5 * square + self.bound * max(0.0, violation)
+        return _Point(parts, support, w, v, objective, z, delta, violation, gradient)
+
+    def assemble(self, parts) -> _Point:
+        """w = sum_t sqrt(d^t) w_t and all that follows from it."""
+        w = np.zeros(self.m)
+        for number, part in parts.items():
+            columns, root = self.groups[number]
+            w[columns] += root * part
+        support = np.flatnonzero(w)
+        v = (
+            self.timed("products", self.data.scores, support, w[support])
+            if len(support)
+            else np.zeros(self.n)
+        )
+        return self.point(parts, support, w[support], v)
+
+    def search(self, old: _Point, new: _Point, resolution: float) -> _Point:
+        """The lowest of the points tried on the segment between two, by tangents; scores are mixed, not computed."""
+        support = np.union1d(old.support, new.support)
+        ends = []
+        for p in (old, new):
+            w, at = np.zeros(len(support)), np.searchsorted(support, p.support)
+            w[at] = p.w
+            ends.append(w)
+        dw, dv = ends[1] - ends[0], new.v - old.v
+
+        def slope(p):
+            at = np.searchsorted(support, p.support)
+            return p.gradient @ dw[at] - self.bound * float(p.z @ dv) * (p.violation > 0)
+
+        best = min(old, new, key=lambda p: p.objective)
+        low, high = (0.0, old.objective, min(slope(old), 0.0)), (1.0, new.objective, slope(new))
+        if high[2] <= 0:
+            return best
+        for _ in range(SEARCH):
+            width = high[0] - low[0]
+            # where the tangents of the two ends meet, and how low that is
+            t = (low[1] - high[1] + high[2] * width) / (high[2] - low[2]) if high[2] > low[2] else width / 2
+            if best.objective - (low[1] + low[2] * t) <= resolution:
+                break
+            theta = low[0] + min(max(t, 0.1 * width), 0.9 * width)
+            parts = {
+                number: (1 - theta) * old.parts.get(number, 0.0) + theta * new.parts.get(number, 0.0)
+                for number in old.parts.keys() | new.parts.keys()
+            }
+            p = self.point(parts, support, ends[0] + theta * dw, old.v + theta * dv)
+            if p.objective < best.objective:
+                best = p
+            side = (theta, p.objective, slope(p))
+            low, high = (side, high) if side[2] < 0 else (low, side)
+        return best
+
+    # ------------------------------------------------------------ working set
+
+    def add_cut(self, z, delta, share=0.0) -> bool:
+        """False if it is there already."""
+        key = z.tobytes()
+        if key in self.known:
+            return False
+        self.known.add(key)
+        self.codes.append(z)
+        self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
+        self.idle_cuts = np.append(self.idle_cuts, 0)
+        if self.active:
+            g = self.timed("products", self.data.back, z.astype(float))
+            new = np.stack([root * g[columns] for columns, root in map(self.groups.__getitem__, self.active)])
+            self.G = np.concatenate([self.G, new[:, :, None]], axis=2)
+        return True
+
+    def add_group(self, columns, root) -> bool:
+        """False if it is there already."""
+        number = self.numbers.setdefault(columns.tobytes() + root.tobytes(), len(self.groups))
+        if number in self.active:
+            return False
+        if number == len(self.groups):
+            self.groups.append((columns, root))
+        rows = root[:, None] * self.timed("products", self.data.rows, columns, self.codes)
+        self.G = np.concatenate([self.G, rows[None]]) if self.active else rows[None]
+        self.active.append(number)
+        self.idle_groups = np.append(self.idle_groups, 0)
+        return True
+
+    def drop(self, mu):
+        """Forget what had no weight for a long time."""
+        self.idle_cuts = np.where(self.shares > SMALL, 0, self.idle_cuts + 1)
+        self.idle_groups = np.where(mu > SMALL * mu.sum(), 0, self.idle_groups + 1)
+        self.keep(self.idle_cuts <= IDLE, self.idle_groups <= IDLE)
+
+    def keep(self, cuts, groups):
+        if cuts.all() and groups.all():
+            return
+        self.codes = [z for z, stays in zip(self.codes, cuts, strict=True) if stays]
+        self.known = {z.tobytes() for z in self.codes}
+        self.active = [t for t, stays in zip(self.active, groups, strict=True) if stays]
+        self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
+        self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]
+        self.idle_groups = self.idle_groups[groups]
+
+    def dual(self):
+        """D at the present shares, and the group that attains it: its columns and the square roots of d."""
+        beta = np.zeros(self.n)
+        for share, z in zip(self.shares, self.codes, strict=True):
+            if share > 0:
+                beta += self.bound * share * z
+        columns, root, square = top_group(self.timed("products", self.data.back, beta), self.budget)
+        return self.bound * float(self.deltas @ self.shares) - 0.5 * square, columns, root
+
+    # ------------------------------------------------------------ the algorithm
+
+    def run(
+        self,
+        tol: float,
+        eps_delta: float = 0.0,
+        maxiter: int = 1000,
+        schedule: str = "interleaved",
+        progress: Callable[[Progress], Any] | None = None,
+        start: WorkingSet | None = None,
+    ) -> Result:
+        """Cuts and groups until ``J(w) - D(alpha) <= max(tol J(w), C/n eps_delta)``, or what comes first."""
+        begin = time.perf_counter()
+        best = zero = self.assemble({})
+        if zero.violation <= 0:  # w = 0 loses nothing
+            return self.result(zero, zero.objective, CONVERGED, [], 0, begin)
+        self.add_cut(zero.z, zero.delta, 1.0)
+        if start is not None:
+            self.resume(start)
+        value, *group = self.dual()
+        lower, status, outer, history = max(0.0, value), MAX_ITER, 1, []
+        self.add_group(*group)
+
+        precision, inner = LOOSE, math.inf
+        while len(history) < maxiter:
+            target = max(tol * best.objective, self.bound * eps_delta)
+            wanted = precision * max(best.objective - lower, target)
+            master = self.timed(
+                "master", _master.solve, self.G, self.deltas, self.bound, wanted, precision < EXACT
+            )
+            new = self.assemble(dict(zip(self.active, master.parts, strict=True)))
+            if not (np.isfinite(new.objective) and np.isfinite(master.alpha).all()):
+                status = NON_FINITE
+                break
+            if schedule != "printed":
+                best = self.search(best, new, RESOLUTION * (best.objective - lower))
+            elif new.objective < best.objective:
+                best = new
+            self.shares = master.alpha / self.bound
+            value, *group = self.dual()
+            lower = max(lower, value)
+            history.append((best.objective, lower))
+            if progress is not None:
+                progress(Progress(len(history), *history[-1], len(self.codes), len(self.active)))
+            target = max(tol * best.objective, self.bound * eps_delta)
+            if best.objective - lower <= target:
+                status = CONVERGED
+                break
+
+            inner = min(inner, new.objective, best.objective if schedule != "printed" else math.inf)
+            if schedule != "printed":
+                self.drop(np.linalg.norm(master.parts, axis=1))
+            grown = new.violation > 0 and self.add_cut(new.z, new.delta)
+            if schedule != "printed" and best.violation > 0:
+                grown = self.add_cut(best.z, best.delta) or grown
+            if (
+                schedule == "interleaved"
+                or not grown
+                or inner - master.lower <= max(0.5 * target, 1e-9 * best.objective)
+            ):
+                # D < value of the master: its best group is missing
+                if value < master.lower - 1e-14 * best.objective and self.add_group(*group):
+                    grown, outer = True, outer + 1
+                    if schedule == "printed":  # every call of Algorithm 1 starts without cuts
+                        self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.active), bool))
+                inner = math.inf
+            if grown:
+                precision = min(LOOSE, precision * 10)
+            elif precision < EXACT**2:
+                status = STALLED
+                break
+            else:  # nothing is missing, as far as this accuracy can tell
+                precision *= EXACT
+        return self.result(self.thin(best, lower, target), lower, status, history, outer, begin)
+
+    def resume(self, start: WorkingSet):
+        """Take over cuts with weight, and groups if the budget is the same."""
+        kept = [k for k, share in enumerate(start.shares) if share > SMALL]
+        self.shares[:] = 0
+        for k in kept:
+            if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
+                self.shares[0] = start.shares[k]  # the cut at w = 0
+        if start.budget == self.budget:
+            for columns, root in start.groups:
+                self.add_group(columns, root)
+
+    def thin(self, best: _Point, lower: float, target: float) -> _Point:
+        """Without the groups of smallest weight whose loss the certificate does not feel.
+
+        An interior point leaves a trace of weight in every group; as many groups go as raise the gap by a
+        tenth at most and do not spoil the target.
+        """
+        gap = best.objective - lower
+        allowed = min(best.objective + 0.1 * gap, max(lower + target, best.objective))
+        order = sorted(best.parts, key=lambda t: np.linalg.norm(best.parts[t]))
+        fewest, most = 0, len(order)  # fewest can go
+        while most - fewest > 1:
+            middle = (fewest + most) // 2
+            p = self.assemble({t: best.parts[t] for t in order[middle:]})
+            if p.objective <= allowed:
+                fewest, best = middle, p
+            else:
+                most = middle
+        return best
+
+    def result(self, best, lower, status, history, outer, begin) -> Result:
+        w = np.zeros(self.m)
+        w[best.support] = best.w
+        numbers = [t for t, part in best.parts.items() if part.any()]
+        sizes = np.array([np.linalg.norm(best.parts[t]) for t in numbers])
+        working = WorkingSet(
+            tuple(self.codes),
+            self.deltas,
+            self.shares,
+            tuple(self.groups[t] for t in self.active),
+            self.budget,
+        )
+        return Result(
+            w=w,
+            objective=best.objective,
+            lower_bound=lower,
+            status=status,
+            num_iters=len(history),
+            num_outer=outer,
+            num_oracle_calls=self.calls,
+            seconds=self.seconds | {"all": time.perf_counter() - begin},
+            history=np.array(history).reshape(-1, 2),
+            groups=tuple(self.groups[t][0] for t in numbers),
+            group_weights=sizes / sizes.sum() if len(sizes) else sizes,
+            working_set=working,
+        )
