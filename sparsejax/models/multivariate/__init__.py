@@ -1,3 +1,7 @@
+"""Feature selection for multivariate performance measures (Mao & Tsang)."""
+
+from sparsejax.models.multivariate._cutting_plane import Progress
+from sparsejax.models.multivariate._fit import Model, OneVsRest, Report, fit, fit_one_vs_rest, path
 from sparsejax.models.multivariate._measures import (
     Measure,
     contingency,
@@ -10,3 +14,23 @@ from sparsejax.models.multivariate._measures import (
     roc_area,
     tune_threshold,
 )
+
+__all__ = [
+    "Measure",
+    "Model",
+    "OneVsRest",
+    "Progress",
+    "Report",
+    "contingency",
+    "f_beta",
+    "fit",
+    "fit_one_vs_rest",
+    "hamming",
+    "most_violated",
+    "path",
+    "prbep",
+    "precision_at",
+    "recall_at",
+    "roc_area",
+    "tune_threshold",
+]

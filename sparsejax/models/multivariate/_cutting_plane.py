@@ -178,7 +178,7 @@ class CuttingPlane:
         return self.point(parts, support, w[support], v)
 
     def search(self, old: _Point, new: _Point, resolution: float) -> _Point:
-        """The lowest of the points tried on the segment between two, by tangents; scores are mixed, not computed."""
+        """The lowest of the points tried on the segment between two, by tangents; scores are only mixed."""
         support = np.union1d(old.support, new.support)
         ends = []
         for p in (old, new):
@@ -288,7 +288,8 @@ class CuttingPlane:
         if start is not None:
             self.resume(start)
         value, *group = self.dual()
-        lower, status, outer, history = max(0.0, value), MAX_ITER, 1, []
+        history: list[tuple[float, float]] = []
+        lower, status, outer = max(0.0, value), MAX_ITER, 1
         self.add_group(*group)
 
         precision, inner = LOOSE, math.inf

@@ -135,7 +135,7 @@ class _Newton:
     """The scaling at one iterate, and the factorised (K+1) x (K+1) system; ArithmeticError if it has none."""
 
     def __init__(self, R, grams, losses, beta, gamma, sigma, lam, nu, z0, z1):
-        from scipy.linalg import LinAlgError, cho_factor  # noqa: PLC0415
+        from scipy.linalg import LinAlgError, cho_factor  # type: ignore[import-untyped]  # noqa: PLC0415
 
         T, r, K = R.shape
         self.R, self.at, self.s1 = R, (beta, sigma, lam, nu), R @ beta
@@ -223,8 +223,8 @@ def _scale(w0, w1, x0, x1):
 def clarabel(R: np.ndarray, losses: np.ndarray, best: _Best) -> None:
     """The same problem by Clarabel, shown to ``best``; nothing happens where it is missing or fails."""
     try:
-        import clarabel as package  # noqa: PLC0415
-        from scipy import sparse  # noqa: PLC0415
+        import clarabel as package  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
     except ImportError:
         return
     K = R.shape[2]

@@ -39,7 +39,7 @@ class Measure:
         return None if self.name == "roc_area" else lambda a, b, c, d: _delta(self, a, b, c, d)
 
     def oracle(self, positive: np.ndarray) -> Callable[[np.ndarray], tuple[np.ndarray, float]]:
-        """The function v -> (z, Delta) for this truth, (n,) bool; raises if the measure has no sense on it."""
+        """The function v -> (z, Delta) for this truth, (n,) bool; raises if it has none."""
         p, n = int(positive.sum()), len(positive)
         if p == 0 and self.name != "hamming":
             raise ValueError(f"y has no +1, which {self.name} needs.")
@@ -178,7 +178,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     return float(levels[i] + (levels[i - 1] - levels[i]) / 2)
 
 
-# ---------------------------------------------------------------- oracles: (measure, positive) -> (v -> z, Delta)
+# ------------------------------------------------ oracles, (measure, positive) -> (v -> z, Delta)
 
 
 def _hamming_oracle(measure, positive):
@@ -357,8 +357,12 @@ def as_signs(y: Any) -> np.ndarray:
 
 
 def _positive(name, value):
-    if isinstance(value, bool) or not np.isscalar(value) or not 0 < value < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value!r}.")
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, (int, float, np.number))
+        or not 0 < float(value) < math.inf
+    ):
+        raise ValueError(f"{name} must be a number > 0 and finite, got {value!r}.")
     return float(value)
 
 
