@@ -75,8 +75,7 @@ def test_oracle_is_brute_force(name, rng):
         k = measure.parameter
         best = -math.inf
         values = {}
-        for guess in itertools.product((-1, 1), repeat=n):
-            guess = np.array(guess)
+        for guess in map(np.array, itertools.product((-1, 1), repeat=n)):
             delta = loss(name, y, guess, k)
             if delta is not None:
                 values[tuple(guess.tolist())] = delta - (y - guess) @ v

@@ -1,0 +1,552 @@
+"""The cutting plane solver against problems written out in full: every labelling, every group."""
+
+import functools
+import itertools
+import pickle
+import sys
+import tracemalloc
+
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer
+from sklearn.svm import LinearSVC
+
+from sparsejax.models import multivariate as mv
+from sparsejax.models.multivariate import _cutting_plane, _master
+from sparsejax.models.multivariate._fit import as_data
+from sparsejax.problem import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
+
+# asked for more than it can give, so that it gives all it can; the values are good to 1e-8 and better
+inaccurate = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
+TIGHT = {"solver": "CLARABEL", "tol_gap_abs": 1e-10, "tol_gap_rel": 1e-10, "tol_feas": 1e-10}
+
+
+def pair_costs(a, b, c, d):
+    """A user's measure: not decomposable, not concave in b."""
+    return 20 * np.sqrt(c) + 10 * np.minimum(b, 2)
+
+
+MEASURES = {
+    "hamming": lambda n, p: mv.hamming(),
+    "F1": lambda n, p: mv.f_beta(),
+    "F2": lambda n, p: mv.f_beta(2.0),
+    "prbep": lambda n, p: mv.prbep(),
+    "precision": lambda n, p: mv.precision_at(max(1, n // 3)),
+    "recall at 2p": lambda n, p: mv.recall_at(min(n - 1, 2 * p)),
+    "roc_area": lambda n, p: mv.roc_area(),
+    "own": lambda n, p: mv.contingency(pair_costs),
+}
+
+
+def draw(rng, n=None, m=None):
+    n, m = n or int(rng.integers(4, 9)), m or int(rng.integers(2, 7))
+    y = np.where(rng.random(n) < 0.4, 1, -1)
+    y[:2] = 1, -1
+    return rng.standard_normal((n, m)), y
+
+
+def risk(measure, X, y):
+    """R as a function of a cvxpy variable or an array of scores: the maximum over all labellings."""
+    if measure.name == "roc_area":
+        pairs = [(i, j) for i in np.flatnonzero(y == 1) for j in np.flatnonzero(y == -1)]
+        z = np.zeros((len(pairs), len(y)))
+        for row, (i, j) in zip(z, pairs, strict=True):
+            row[i], row[j] = 1, -1
+        return lambda v: 100 / len(pairs) * cp.sum(cp.pos(1 - z @ v))
+    codes, losses = [], []
+    for guess in map(np.array, itertools.product((-1, 1), repeat=len(y))):
+        table = [float(((y == s) & (guess == t)).sum()) for s, t in ((1, 1), (-1, 1), (1, -1), (-1, -1))]
+        if np.isfinite(measure.delta(*table)):
+            codes.append(y - guess)
+            losses.append(float(measure.delta(*table)))
+    return lambda v: cp.maximum(0, cp.max(np.array(losses) - np.array(codes) @ v))
+
+
+def enumerated(X, y, measure, budget, C):
+    """The optimum with d as a variable, and J as a function of w."""
+    n, m = X.shape
+    R = risk(measure, X, y)
+
+    def value(w=None):
+        variable, d = cp.Variable(m), cp.Variable(m)
+        u = variable if w is None else w
+        norm = sum(cp.quad_over_lin(u[j], d[j]) for j in range(m) if w is None or w[j] != 0)
+        problem = cp.Problem(
+            cp.Minimize(0.5 * norm + C / n * R(X @ u)), [d >= 0, d <= 1, cp.sum(d) == min(budget, m)]
+        )
+        return problem.solve(**TIGHT)
+
+    return value(), value
+
+
+# ------------------------------------------------------------------ against enumeration
+
+
+@inaccurate
+@pytest.mark.parametrize("schedule", ["interleaved", "two-layer", "printed"])
+@pytest.mark.parametrize("name", MEASURES)
+def test_equal_to_full_enumeration(name, schedule, rng):
+    budgets = (1, 2.0, 1.5, 9, 0.6)
+    for i in range(5 if schedule == "interleaved" else 2):
+        X, y = draw(rng)
+        measure, C = MEASURES[name](len(y), int((y == 1).sum())), len(y) * 10.0 ** rng.uniform(-3, 0.7)
+        optimum, J = enumerated(X, y, measure, budgets[i], C)
+        model = mv.fit(X, y, measure=measure, budget=budgets[i], C=C, tol=1e-6, schedule=schedule)
+        assert model.status == CONVERGED
+        assert optimum * (1 - 1e-7) <= model.objective <= optimum * (1 + 1.01e-6)
+        assert model.lower_bound <= optimum * (1 + 1e-7)
+        assert model.gap == pytest.approx((model.objective - model.lower_bound) / model.objective)
+        assert 0 <= model.gap <= 1e-6
+        assert J(model.w) == pytest.approx(float(model.objective), rel=1e-7)
+        bounds = np.vstack([model.report.history, [[model.objective, model.lower_bound]]])
+        assert (np.diff(bounds[:-1, 0]) <= 0).all() and (np.diff(bounds[:, 1]) >= 0).all()
+        assert (bounds[:, 1] <= optimum * (1 + 1e-7)).all() and (bounds[:, 0] >= optimum * (1 - 1e-7)).all()
+
+
+def test_all_groups_written_out(rng):
+    """The paper's Eq. (9) with a weight vector for each of the groups, rather than the closed form of d."""
+    X, y = draw(rng, 6, 5)
+    measure, C, R = mv.f_beta(), 1.0, risk(mv.f_beta(), X, y)
+    groups = list(itertools.combinations(range(5), 2))
+    W = cp.Variable((len(groups), 2))
+    w = sum(np.eye(5)[:, list(g)] @ W[t] for t, g in enumerate(groups))
+    optimum = cp.Problem(
+        cp.Minimize(0.5 * cp.sum(cp.norm(W, axis=1)) ** 2 + C / 6 * R(X @ w))
+    ).solve(**TIGHT)  # fmt: skip
+    model = mv.fit(X, y, measure=measure, budget=2, C=C, tol=1e-7)
+    assert float(model.objective) == pytest.approx(optimum, rel=1e-7)
+    assert all(tuple(g) in groups for g in model.groups)
+    assert model.report.group_weights.sum() == pytest.approx(1)
+    assert set(np.concatenate(model.groups).tolist()) == set(model.selected.tolist())
+
+
+@inaccurate
+def test_support_norm(rng):
+    for budget in (1, 2, 2.5, 4, 7, 0.3):
+        for w in (rng.standard_normal(7), np.array([3.0, -1, 1, 1, 0, 0, -1]), np.zeros(7), np.eye(7)[2]):
+            d = cp.Variable(7)
+            terms = [cp.quad_over_lin(x, d[j]) for j, x in enumerate(w) if x]
+            value = cp.Problem(cp.Minimize(sum(terms)), [d >= 0, d <= 1, cp.sum(d) == budget]).solve(**TIGHT)
+            square, gradient = _cutting_plane.support_norm(w, budget)
+            assert square == pytest.approx(value, rel=1e-6, abs=1e-8)
+            # a subgradient of half the square: the inequality holds, and Euler's identity
+            assert gradient @ w == pytest.approx(square)
+            for _ in range(10):
+                u = w + rng.standard_normal(7)
+                other = _cutting_plane.support_norm(u, budget)[0]
+                slope = np.where(w == 0, 0.0, gradient)
+                assert 0.5 * other >= 0.5 * square + slope @ (u - w) - 1e-10
+
+
+def test_svm_is_a_special_case():
+    """Hamming loss with scale 2 and B = m is the linear SVM; B = 1 is a squared l1 norm."""
+    X, target = load_breast_cancer(return_X_y=True)
+    X, y = X[:150] / np.linalg.norm(X[:150], axis=0), np.where(target[:150] > 0, 1, -1)
+    C = 3000.0
+    model = mv.fit(X, y, measure=mv.hamming(2.0), budget=30, C=C, tol=1e-6)
+    svm = LinearSVC(C=2 * C / 150, loss="hinge", fit_intercept=False, tol=1e-9, max_iter=10**6).fit(X, y)
+    w = svm.coef_[0]
+    expected = 0.5 * w @ w + 2 * C / 150 * np.maximum(1 - y * (X @ w), 0).sum()
+    assert float(model.objective) == pytest.approx(expected, rel=1e-5)
+    assert model.lower_bound <= expected
+    lasso = mv.fit(X, y, measure=mv.hamming(2.0), budget=1, C=C, tol=1e-5)
+    v = cp.Variable(30)
+    hinge = cp.sum(cp.pos(1 - cp.multiply(y, X @ v)))
+    optimum = cp.Problem(cp.Minimize(0.5 * cp.norm1(v) ** 2 + 2 * C / 150 * hinge)).solve(**TIGHT)
+    assert optimum * (1 - 1e-8) <= lasso.objective <= optimum * (1 + 1e-5)
+    assert len(lasso.selected) < 30
+
+
+# ------------------------------------------------------------------ the master
+
+
+@pytest.mark.parametrize("T, r, K, scale", [(1, 1, 1, 1.0), (3, 4, 6, 1.0), (4, 9, 3, 0.2), (5, 3, 20, 30.0)])
+def test_master_against_conic_solver(T, r, K, scale, rng):
+    G, delta, bound = scale * (rng.standard_normal((T, r, K)) + 0.5), rng.uniform(1, 100, K), 0.3
+    W = cp.Variable((T, r))
+    slack = delta - sum(G[t].T @ W[t] for t in range(T))
+    optimum = cp.Problem(
+        cp.Minimize(0.5 * cp.sum(cp.norm(W, axis=1)) ** 2 + bound * cp.maximum(0, cp.max(slack)))
+    ).solve(**TIGHT)  # fmt: skip
+    for exact in (False, True):
+        m = _master.solve(G, delta, bound, 1e-9 * optimum, exact)
+        assert m.lower <= m.value <= m.lower + 2e-8 * optimum
+        assert m.value == pytest.approx(optimum, rel=3e-8)
+        assert m.alpha.min() >= 0 and m.alpha.sum() <= bound * (1 + 1e-15)
+        square = ((G @ m.alpha) ** 2).sum(1).max()
+        assert delta @ m.alpha - 0.5 * square == pytest.approx(m.lower, rel=1e-12)
+
+
+def test_master_of_degenerate_problems(rng):
+    """Equal groups, equal cuts, a zero group, cuts that nothing can satisfy: certified all the same."""
+    G = rng.standard_normal((2, 3, 5))
+    G = np.concatenate([G, G, np.zeros((1, 3, 5))])
+    G = np.concatenate([G, G, np.zeros((5, 3, 1))], axis=2)
+    delta = np.append(np.tile(rng.uniform(1, 5, 5), 2), 0.0)
+    m = _master.solve(G, delta, 2.0, 1e-9)
+    assert m.value - m.lower <= 1e-8 * m.value and np.isfinite(m.parts).all()
+    m = _master.solve(np.zeros((2, 3, 4)), np.ones(4), 0.7, 1e-9)
+    assert m.value == pytest.approx(0.7) and m.lower == pytest.approx(0.7) and not m.parts.any()
+
+
+def test_without_clarabel(monkeypatch, rng):
+    monkeypatch.setitem(sys.modules, "clarabel", None)
+    X, y = draw(rng, 60, 20)
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=3, C=6.0, tol=1e-6)
+    assert model.status == CONVERGED
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=3, C=6.0, tol=1e-15)  # below what floats resolve
+    assert model.status == STALLED and 0 <= model.gap < 1e-7 and "precision" in model.message
+
+
+@pytest.mark.parametrize("what", ["nothing", "nan", "error"])
+def test_a_failing_master_gives_a_status(what, monkeypatch, rng):
+    def fail(R, losses, tol, best, maxiter=80):
+        if what == "nan":
+            best.primal, best.w = 0.0, np.full(R.shape[:2], np.nan)
+        if what == "error":
+            raise MemoryError("no room")
+
+    monkeypatch.setattr(_master, "interior_point", fail)
+    monkeypatch.setattr(_master, "clarabel", lambda *args: None)
+    X, y = draw(rng, 20, 5)
+    solve = functools.partial(mv.fit, measure=mv.f_beta(), budget=2, C=5.0)
+    expected = {"nothing": STALLED, "nan": NON_FINITE, "error": HOST_FAILURE}[what]
+    if what == "error":
+        with pytest.raises(MemoryError):
+            solve(X, y)
+    else:
+        model = solve(X, y)
+        assert model.status == expected and np.isfinite(model.w).all() and model.gap > 0.1
+    model = jax.jit(solve)(X, y)
+    assert model.status == expected
+
+
+# ------------------------------------------------------------------ kinds of data
+
+
+def text(rng, n=300, m=400, k=12):
+    """Sparse rows; five columns of few tell of y."""
+    columns = np.concatenate([rng.choice(m, k, False) for _ in range(n)])
+    X = sparse.csr_array((rng.uniform(0.5, 1.5, n * k), columns, np.arange(0, n * k + 1, k)), shape=(n, m))
+    score = np.asarray(X[:, :5].sum(1)).ravel()
+    return X, np.where(score + 0.1 * rng.standard_normal(n) > np.quantile(score, 0.9), 1, -1)
+
+
+@pytest.mark.parametrize("kind", ["csr", "csc", "coo", "csr_matrix", "int64", "dense", "jax", "odd"])
+def test_all_kinds_of_matrices(kind, rng, monkeypatch):
+    X, y = text(rng)
+    fit = functools.partial(mv.fit, y=y, measure=mv.f_beta(), budget=4, C=9.0, tol=1e-2)
+    reference = fit(X.toarray())
+    assert set(range(5)) <= set(reference.selected.tolist())
+    given = {
+        "csr": lambda: X, "csc": X.tocsc, "coo": X.tocoo, "csr_matrix": lambda: sparse.csr_matrix(X),
+        "dense": lambda: np.asfortranarray(X.toarray()), "jax": lambda: jnp.asarray(X.toarray()),
+    }  # fmt: skip
+    if kind == "int64":
+        A = X.copy()
+        A.indices, A.indptr = A.indices.astype(np.int64), A.indptr.astype(np.int64)
+    elif kind == "odd":  # each entry in two halves, an explicit zero, and a column of negative zeros
+        C = X.tocoo()
+        row, col = (np.concatenate([i, i, [0, 1, 2]]) for i in (C.row, C.col))
+        col[-3:] = 399, 398, 398
+        data = np.concatenate([C.data / 2, C.data / 2, [0.0, -0.0, -0.0]])
+        order = np.lexsort((col, row))
+        indptr = np.searchsorted(row[order], np.arange(301))
+        A = sparse.csr_array((data[order], col[order], indptr), shape=(300, 400))
+        assert not A.has_canonical_format
+    else:
+        A = given[kind]()
+    if sparse.issparse(A):
+        before = A.copy()
+        for cls in (type(A), sparse.csc_array, sparse.csr_array):
+            monkeypatch.setattr(cls, "toarray", lambda *a, **k: pytest.fail("densified"))
+            monkeypatch.setattr(cls, "todense", lambda *a, **k: pytest.fail("densified"))
+    model = fit(A)
+    assert model.status == CONVERGED
+    assert float(model.objective) == pytest.approx(float(reference.objective), rel=1e-2)
+    np.testing.assert_allclose(model.decision_function(A), A @ model.w, atol=1e-12)
+    assert set(np.asarray(model.predict(A)).tolist()) == {-1, 1}
+    if sparse.issparse(A):  # as it was
+        assert A.nnz == before.nnz and (A.data == before.data).all()
+
+
+def test_columns_of_zeros_are_not_selected(rng):
+    X, y = draw(rng, 30, 6)
+    X[:, 2], X[:, 4] = 0.0, -0.0
+    model = mv.fit(X, y, measure=mv.hamming(), budget=5, C=30.0)
+    assert model.converged and model.w[2] == 0 and model.w[4] == 0
+    assert not {2, 4} & set(model.selected.tolist())
+
+
+def test_memory_stays_within_three_times_X(rng):
+    n, m, k = 20_000, 20_000, 40
+    columns = rng.integers(0, m, (n, k)).ravel()
+    X = sparse.csr_array((rng.random(n * k), columns, np.arange(0, n * k + 1, k)), shape=(n, m))
+    y = np.where(np.asarray(X[:, :50].sum(1)).ravel() > 0.2, 1, -1)
+    size = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes
+    tracemalloc.start()
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=10, C=1000.0, maxiter=8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert model.num_iters == 8
+    assert peak < 2 * size  # beside X itself
+
+
+def test_nothing_to_learn_gives_zero(rng):
+    X, y = draw(rng, 9, 3)
+    model = mv.fit(X, y, measure=mv.recall_at(9), budget=2, C=1.0)  # one labelling only
+    assert model.converged and model.objective == 0 and model.gap == 0 and not model.w.any()
+    assert model.selected.size == 0 and model.groups == ()
+
+
+def test_separable_data_needs_a_tolerance_on_the_loss(rng):
+    X, y = draw(rng, 40, 10)
+    X[:, 0] += 3 * y
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=2, C=1e7, eps_delta=0.1)
+    assert model.converged and model.objective - model.lower_bound <= 1e7 / 40 * 0.1
+    assert (model.predict(X) == y).all()
+
+
+def test_maxiter_and_progress(rng):
+    X, y = draw(rng, 60, 20)
+    told = []
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=3, C=60.0, maxiter=4, progress=told.append)
+    assert model.status == MAX_ITER and model.num_iters == 4 and not model.converged
+    assert model.message == MESSAGES[MAX_ITER]
+    assert [p.num_iters for p in told] == [1, 2, 3, 4]
+    np.testing.assert_array_equal([(p.objective, p.lower_bound) for p in told], model.report.history)
+    assert told[-1].num_cuts <= 9 and told[-1].num_groups <= 4
+
+
+def test_cuts_and_groups_without_weight_are_dropped(monkeypatch, rng):
+    monkeypatch.setattr(_cutting_plane, "IDLE", 3)
+    X, y = draw(rng, 80, 40)
+    counts = []
+    arguments = dict(measure=mv.f_beta(), budget=4, C=40.0, tol=1e-5)
+    model = mv.fit(X, y, **arguments, progress=lambda p: counts.append((p.num_cuts, p.num_groups)))
+    monkeypatch.undo()
+    assert model.converged and min(np.diff(counts, axis=0).min(0)) < 0
+    assert float(model.objective) == pytest.approx(float(mv.fit(X, y, **arguments).objective), rel=1e-5)
+
+
+# ------------------------------------------------------------------ grids, classes
+
+
+@pytest.mark.parametrize("grid", [dict(budget=[2, 3.5, 6], C=30.0), dict(budget=3, C=[3.0, 10.0, 30.0])])
+def test_path_is_a_loop_of_fits(grid, rng):
+    X, y = draw(rng, 60, 20)
+    models = mv.path(X, y, measure=mv.f_beta(), **grid, tol=1e-4)
+    alone, masters = [], 0
+    for b, c in zip(np.broadcast_to(grid["budget"], 3), np.broadcast_to(grid["C"], 3), strict=True):
+        alone.append(mv.fit(X, y, measure=mv.f_beta(), budget=b, C=c, tol=1e-4))
+    for a, b in zip(models, alone, strict=True):
+        assert a.converged and float(a.objective) == pytest.approx(float(b.objective), rel=1e-4)
+        masters += int(b.num_iters) - int(a.num_iters)
+    assert masters > 0  # the start was worth something
+
+
+def test_one_against_the_rest(rng):
+    X, _ = draw(rng, 90, 8)
+    names = np.array(["a", "b", "c"])[X[:, :3].argmax(1)]
+    measures = [mv.recall_at(2 * int((names == c).sum()) - 1) for c in "abc"]
+    model = mv.fit_one_vs_rest(X, names, measure=measures, budget=4, C=90.0, workers=1)
+    single = mv.fit(X, np.where(names == "b", 1, -1), measure=measures[1], budget=4, C=90.0)
+    np.testing.assert_array_equal(model.models[1].w, single.w)
+    assert model.classes == ("a", "b", "c")
+    model = mv.fit_one_vs_rest(X, names, measure=mv.f_beta(), budget=4, C=90.0)
+    assert model.decision_function(X).shape == (90, 3)
+    assert (model.predict(X) == names).mean() > 0.9
+    assert (pickle.loads(pickle.dumps(model)).predict(X) == model.predict(X)).all()
+
+
+def test_parallel_processes_give_the_same(rng):
+    X, y = text(rng)
+    labels = np.where(y > 0, "rare", np.where(np.arange(300) % 2, "odd", "even"))
+    fit = functools.partial(mv.fit_one_vs_rest, X, labels, measure=mv.f_beta(), budget=3, C=30.0, tol=0.01)
+    for a, b in zip(fit(workers=2).models, fit(workers=1).models, strict=True):
+        np.testing.assert_allclose(a.w, b.w, rtol=1e-6, atol=1e-9)
+        assert a.objective == pytest.approx(float(b.objective), rel=1e-9)
+
+
+# ------------------------------------------------------------------ inside JAX
+
+
+@pytest.fixture(scope="module")
+def small():
+    return draw(np.random.default_rng(3), 30, 6)
+
+
+def traced(X, y, budget, C, method="sequential"):
+    return mv.fit(X, y, measure=mv.f_beta(), budget=budget, C=C, vmap_method=method)
+
+
+def same(batch, i, one):
+    np.testing.assert_array_equal(np.asarray(batch.w)[i], one.w)
+    for name in ("objective", "lower_bound", "gap", "status", "num_iters"):
+        assert np.asarray(getattr(batch, name))[i] == getattr(one, name), name
+
+
+def test_jit_is_the_host(small):
+    X, y = small
+    host, inside = traced(X, y, 2, 20.0), jax.jit(traced, static_argnums=2)(X, y, 2, 20.0)
+    same(inside, (), host)
+    assert isinstance(inside.w, jax.Array) and inside.report is None and inside.converged
+    np.testing.assert_allclose(jax.jit(inside.decision_function)(X), X @ host.w, atol=1e-12)
+    np.testing.assert_array_equal(inside.predict(X), host.predict(X))
+    with pytest.raises(AttributeError, match="on the host"):
+        _ = inside.groups
+
+
+def test_jit_in_float32(small):
+    X, y = small
+    inside = jax.jit(traced)(X.astype(np.float32), y, 2.0, 20.0)
+    assert {inside.w.dtype, inside.objective.dtype, inside.gap.dtype} == {jnp.dtype(jnp.float32)}
+    host = traced(X.astype(np.float32), y, 2.0, 20.0)
+    np.testing.assert_array_equal(inside.w, host.w.astype(np.float32))
+
+
+@pytest.mark.parametrize("method", ["sequential", "expand_dims", "broadcast_all"])
+def test_vmap_is_a_loop(method, small):
+    X, y = small
+    fit = functools.partial(traced, method=method)
+    Cs, ys, Xs = jnp.array([5.0, -1.0, 20.0]), jnp.stack([y, -y, y]), jnp.stack([X, 2 * X, X])
+    batch = jax.jit(jax.vmap(fit, in_axes=(None, None, None, 0)))(X, y, 2.0, Cs)
+    for i in (0, 2):
+        same(batch, i, traced(X, y, 2.0, float(Cs[i])))
+    assert batch.status[1] == HOST_FAILURE and np.isnan(batch.w[1]).all()  # and no other lane is disturbed
+    both = jax.jit(jax.vmap(jax.vmap(fit, in_axes=(None, 0, None, None)), in_axes=(0, None, 0, None)))
+    batch = both(Xs, ys, jnp.array([2.0, 2.0, 3.0]), 20.0)
+    for i, j in ((0, 1), (1, 2), (2, 0)):
+        same(batch, (i, j), traced(np.asarray(Xs[i]), np.asarray(ys[j]), [2.0, 2.0, 3.0][i], 20.0))
+
+
+def test_lax_map_and_sparse_data(small):
+    X, y = small
+    A = sparse.csr_array(X)
+    batch = jax.jit(lambda Cs: jax.lax.map(lambda C: traced(A, y, 2.0, C), Cs))(jnp.array([5.0, 20.0]))
+    for i, C in enumerate((5.0, 20.0)):
+        same(batch, i, traced(A, y, 2.0, C))
+
+
+def test_bad_values_give_a_status_in_jit(small):
+    X, y = small
+    fit = jax.jit(traced)
+    bad = X.copy()
+    bad[3, 1] = np.nan
+    cases = [
+        (bad, y, 2.0, 5.0, NON_FINITE), (X, 0 * y, 2.0, 5.0, HOST_FAILURE),
+        (X, 0 * y + 1, 2.0, 5.0, HOST_FAILURE),
+        (X, y, 0.0, 5.0, HOST_FAILURE), (X, y, np.nan, 5.0, NON_FINITE), (X, y, 2.0, np.inf, NON_FINITE),
+    ]  # fmt: skip
+    for A, t, B, C, status in cases:
+        model = fit(A, t, B, C)
+        assert model.status == status and np.isnan(model.w).all() and np.isnan(model.gap)
+    huge = fit(1e200 * X, y, 2.0, 1e200)
+    assert huge.status in (NON_FINITE, STALLED, CONVERGED, MAX_ITER)
+    for call, error, message in (
+        (lambda: jax.jit(traced)(X, y[:5], 2.0, 5.0), ValueError, r"y must have shape \(30,\)"),
+        (lambda: jax.jit(traced)(X, y, jnp.ones(2), 5.0), ValueError, "budget must be a number"),
+        (lambda: jax.jit(lambda C: traced(X, y, -2, C))(5.0), ValueError, "budget must be > 0"),
+        (
+            lambda: jax.jit(lambda X: mv.fit(X, y, measure=mv.recall_at(31), budget=1, C=1.0))(X),
+            ValueError,
+            "at most the number of examples, 30",
+        ),
+        (
+            lambda: jax.jit(lambda X: mv.fit(X, y, measure=mv.f_beta(), budget=1, C=1.0, progress=print))(X),
+            TypeError,
+            "inside jit",
+        ),
+    ):
+        with pytest.raises(error, match=message):
+            call()
+
+
+# ------------------------------------------------------------------ bad input, before the first cut
+
+DATA, SIGNS = np.eye(4, 3), np.array([1, 1, -1, -1])
+WITH_NAN = sparse.csr_array(np.array([[np.nan, 1.0], [0.0, 1.0]]))
+
+
+def overflowed():
+    """As int32 indices look when they have overflowed."""
+    X = sparse.csr_array(DATA)
+    X.indices[0] = -(2**31)
+    return X
+
+
+def fit_with(X=DATA, y=SIGNS, measure=None, budget=1, C=1.0, **options):
+    return mv.fit(X, y, measure=measure or mv.f_beta(), budget=budget, C=C, **options)
+
+
+@pytest.mark.parametrize(
+    "arguments, error, message",
+    [
+        (dict(y=np.ones(4)), ValueError, "one class only, 1; both"),
+        (dict(y=-np.ones(4)), ValueError, "one class only, -1; both"),
+        (dict(y=[0, 1, 1, 0]), ValueError, r"-1 and 1 only; it has 0; for labels 0 and 1 give 2\*y - 1"),
+        (dict(y=[1, -1]), ValueError, "X has 4 rows and y has 2"),
+        (dict(y=["a", "b", "a", "b"]), TypeError, "y has dtype"),
+        (dict(budget=0), ValueError, "budget must be > 0, got 0"),
+        (dict(budget=-1.5), ValueError, "budget must be > 0"),
+        (dict(budget=np.nan), ValueError, "budget must be > 0, got nan"),
+        (dict(budget=True), TypeError, "budget must be a number"),
+        (dict(budget=[1, 2]), TypeError, "budget must be a number"),
+        (dict(C=0), ValueError, "C must be > 0 and finite, got 0"),
+        (dict(C=-2.0), ValueError, "C must be > 0"),
+        (dict(C=np.inf), ValueError, "C must be > 0 and finite"),
+        (dict(tol=-1e-3), ValueError, "tol must be >= 0"),
+        (dict(eps_delta=-1.0), ValueError, "eps_delta must be >= 0"),
+        (dict(maxiter=0), ValueError, "maxiter must be an integer >= 1"),
+        (dict(schedule="eager"), ValueError, "schedule must be one of interleaved, two-layer, printed"),
+        (dict(vmap_method="legacy"), ValueError, "vmap_method must be one of"),
+        (dict(init=3), TypeError, "init must be a Model"),
+        (dict(measure=mv.precision_at(5)), ValueError, "k must be at most .*, 4; got 5"),
+        (dict(measure=mv.f_beta), TypeError, "call it"),
+        (dict(measure="F1"), TypeError, "measure must be made by"),
+        (dict(X=DATA[0]), ValueError, r"X must have shape \(n, m\)"),
+        (dict(X=np.zeros((4, 0))), ValueError, r"X must have shape \(n, m\) with n, m >= 1"),
+        (dict(X=np.where(DATA, np.nan, 0)), ValueError, "X has 3 value.*NaN"),
+        (dict(X=WITH_NAN, y=[1, -1]), ValueError, "X has 1 value.*NaN"),
+        (dict(X=DATA + 0j), TypeError, "X has dtype complex128"),
+        (dict(X=DATA.astype(str)), TypeError, "X has dtype"),
+        (dict(X=overflowed()), ValueError, "not a valid sparse array"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments, error, message):
+    with pytest.raises(error, match=message):
+        fit_with(**arguments)
+
+
+def test_other_bad_input(small):
+    X, y = small
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=2, C=1.0)
+    with pytest.raises(ValueError, match=r"X has shape \(30, 5\); it must be \(n, 6\)"):
+        model.predict(X[:, :5])
+    with pytest.raises(ValueError, match="init was fitted to 30 rows; X has 29"):
+        mv.fit(X[1:], y[1:], measure=mv.f_beta(), budget=2, C=1.0, init=model)
+    with pytest.raises(ValueError, match="exactly one of budget and C"):
+        mv.path(X, y, measure=mv.f_beta(), budget=2, C=1.0)
+    rest = functools.partial(mv.fit_one_vs_rest, X, budget=2, C=1.0)
+    with pytest.raises(ValueError, match="one class only"):
+        rest(np.zeros(30), measure=mv.f_beta())
+    with pytest.raises(ValueError, match="NaN among its labels"):
+        rest(np.where(y > 0, np.nan, 1), measure=mv.f_beta())
+    with pytest.raises(ValueError, match="1 measures for 2 classes"):
+        rest(y, measure=[mv.f_beta()])
+    with pytest.raises(ValueError, match="workers must be an integer >= 1"):
+        rest(y, measure=mv.f_beta(), workers=0)
+    with pytest.raises(ValueError, match="one label for each"):
+        rest(y[1:], measure=mv.f_beta())
+
+
+def test_uint16_indices_are_taken(small):
+    """As small archives store them."""
+    X, _ = small
+    A = sparse.csr_matrix(X)
+    B = sparse.csr_matrix((A.data, A.indices.astype(np.uint16), A.indptr), shape=A.shape)
+    np.testing.assert_array_equal(as_data(B).toarray(), X)
