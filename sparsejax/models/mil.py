@@ -1,0 +1,196 @@
+r"""Bags of instances: the MILES embedding, and selection of instances for a measure of the labelling of bags.
+
+Bag i becomes the vector of its similarities to N prototypes (by default all training instances),
+
+.. math:: s_{ik} = \max_{x\in\text{bag }i} \exp\Big(-\frac{\|x - p_k\|^2}{2\sigma^2}\Big) ,
+
+and `sparsejax.models.multivariate` selects prototypes as it selects features.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax.models import multivariate
+
+BLOCK = 512  # prototypes embedded at a time
+SAMPLE = 1000  # instances whose distances give the bandwidth
+
+
+class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "linear"), static=()):
+    """A fitted classifier of bags; a pytree.
+
+    Attributes:
+      prototypes: (s, d), the instances with a weight, the largest |weight| first.
+      weights: (s,).
+      bandwidth: sigma, ().
+      indices: (s,), which of the instances (or prototypes) given to `fit` they are.
+      linear: the `multivariate.Model` on all N prototypes: look at ``linear.converged``.
+    """
+
+    prototypes: jax.Array
+    weights: jax.Array
+    bandwidth: jax.Array
+    indices: np.ndarray
+    linear: multivariate.Model
+
+    def __init__(self, prototypes, weights, bandwidth, indices, linear):
+        self._set(prototypes=prototypes, weights=weights, bandwidth=bandwidth, indices=indices, linear=linear)
+
+    def decision_function(self, instances: ArrayLike, bag_ids: Any) -> jax.Array:
+        """The score of each bag, (bags,)."""
+        if not self.weights.shape[0]:
+            X, ids = _check(instances, bag_ids)
+            return jnp.zeros(int(ids.max()) + 1, X.dtype)
+        S = embed(instances, bag_ids, self.prototypes, self.bandwidth)
+        return S @ self.weights.astype(S.dtype)
+
+    def predict(self, instances: ArrayLike, bag_ids: Any, threshold: float = 0.0) -> jax.Array:
+        """-1 or 1 for each bag, int32, (bags,): 1 where the score exceeds the threshold."""
+        return jnp.where(self.decision_function(instances, bag_ids) > threshold, 1, -1).astype("int32")
+
+
+def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
+    """The similarities s of bags to prototypes.
+
+    Distances come from the expanded square of centred data (an error of about 1e-6 in float32), prototypes
+    are taken in blocks: memory is instances x 512 and the result.
+
+    Args:
+      instances: (n, d), finite; of any order.
+      bag_ids: (n,), integers: 0, 1, ..., bags - 1, each at least once; not traced.
+      prototypes: (N, d).
+      bandwidth: sigma > 0, shape (). Other texts on MILES write sigma^2 for our 2 sigma^2.
+
+    Returns:
+      (bags, N), in [0, 1], dtype of ``instances``; differentiable in the arrays.
+
+    Raises:
+      TypeError, ValueError: wrong shapes; bag_ids traced, not integers, or an empty bag; bandwidth <= 0.
+    Source: Mao & Tsang, Eq. (26) and (27), after Chen, Bi & Wang, IEEE TPAMI 28 (2006).
+    """
+    X, ids = _check(instances, bag_ids)
+    P = as_float("prototypes", prototypes, (2,), X.dtype)
+    if P.shape[1] != X.shape[1] or not P.shape[0]:
+        raise ValueError(f"prototypes have shape {P.shape}; (N, {X.shape[1]}) with N >= 1 is needed.")
+    sigma = as_float("bandwidth", bandwidth, (0,), X.dtype)
+    if not is_traced(sigma) and not sigma > 0:
+        raise ValueError(f"bandwidth must be > 0, got {float(sigma):g}.")
+    order = np.argsort(ids, kind="stable")
+    return _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
+
+
+@partial(jax.jit, static_argnames="bags")
+def _embed(instances, ids, prototypes, bandwidth, bags):
+    centre = prototypes.mean(0)
+    X, P = instances - centre[None], prototypes - centre[None]
+    squares, N = (X * X).sum(1), P.shape[0]
+    size = min(BLOCK, N)
+    blocks = jnp.pad(P, ((0, -N % size), (0, 0))).reshape(-1, size, P.shape[1])
+
+    def nearest(block):
+        d2 = squares[:, None] + (block * block).sum(1)[None] - 2 * X @ block.T
+        # minima of distances, not maxima of their exponentials: these may all be 0
+        return jax.ops.segment_min(d2, ids, bags, indices_are_sorted=True)
+
+    d2 = jnp.maximum(lax.map(nearest, blocks), 0)
+    return jnp.exp(-jnp.moveaxis(d2, 0, 1).reshape(bags, -1)[:, :N] / (2 * bandwidth**2))
+
+
+def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
+    """A bandwidth for a start: the median distance of two instances, over the square root of 2.
+
+    About ``sqrt(d)`` for d standardised, independent columns. Of more than 1000 instances as many are drawn.
+
+    Args:
+      instances: (n, d), n >= 2, finite; not traced.
+      seed: of the draw.
+
+    Raises:
+      TypeError, ValueError: as `embed`; instances traced, fewer than two, or nearly all equal.
+    """
+    if is_traced(instances):
+        raise TypeError("median_bandwidth looks at values: call it outside jit and vmap.")
+    X = np.asarray(as_float("instances", instances, (2,)), dtype=float)
+    if len(X) > SAMPLE:
+        X = X[np.random.default_rng(seed).choice(len(X), SAMPLE, replace=False)]
+    X = X - X.mean(0)
+    squares = (X * X).sum(1)
+    d2 = (squares[:, None] + squares[None] - 2 * X @ X.T)[np.triu_indices(len(X), 1)]
+    median = float(np.median(d2)) if d2.size else 0.0
+    if not median > 0:
+        raise ValueError("the median distance of the instances is 0: give bandwidth.")
+    return float(np.sqrt(median / 2))
+
+
+def fit(
+    instances: ArrayLike,
+    bag_ids: Any,
+    y: Any,
+    *,
+    measure: Any,
+    budget: float,
+    C: float,
+    bandwidth: float | None = None,
+    prototypes: ArrayLike | None = None,
+    **options: Any,
+) -> Model:
+    """Select prototypes for a measure of the labelling of bags.
+
+    Columns of the instances should be on comparable scales. There is no intercept.
+
+    Args:
+      instances: (n, d), finite.
+      bag_ids: (n,), integers 0, 1, ..., bags - 1, each at least once.
+      y: (bags,), -1 and 1, both present.
+      measure, budget, C: as `multivariate.fit`, whose n is the number of bags here.
+      bandwidth: sigma > 0; default `median_bandwidth`.
+      prototypes: (N, d); default all instances.
+      options: tol, eps_delta, maxiter, schedule, progress of `multivariate.fit`.
+
+    Returns:
+      `Model`.
+
+    Raises:
+      TypeError, ValueError: as `embed` and `multivariate.fit`; not one label for each bag.
+    Source: Mao & Tsang, Algorithm 3.
+    """
+    if is_traced(instances) or is_traced(y):
+        raise TypeError("mil.fit works on the host; inside jit use embed and multivariate.fit.")
+    X, ids = _check(instances, bag_ids)
+    bags = int(ids.max()) + 1
+    if np.shape(y) != (bags,):
+        raise ValueError(f"y must have shape ({bags},), one label for each bag; got {np.shape(y)}.")
+    sigma = median_bandwidth(X) if bandwidth is None else bandwidth
+    centres = X if prototypes is None else as_float("prototypes", prototypes, (2,), X.dtype)
+    S = embed(X, ids, centres, sigma)
+    linear = multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options)
+    chosen = linear.selected
+    weights = jnp.asarray(linear.w[chosen], X.dtype)
+    return Model(centres[chosen], weights, jnp.asarray(sigma, X.dtype), chosen, linear)
+
+
+def _check(instances, bag_ids):
+    """Instances as floating JAX array and the ids as numpy integers."""
+    X = as_float("instances", instances, (2,))
+    if is_traced(bag_ids):
+        raise TypeError("bag_ids must be known outside jit: they give the number of bags.")
+    ids = np.asarray(bag_ids)
+    if ids.dtype.kind not in "iu":
+        raise TypeError(f"bag_ids have dtype {ids.dtype}; integers are needed.")
+    if ids.shape != X.shape[:1] or not ids.size:
+        raise ValueError(f"bag_ids must have shape ({X.shape[0]},), one for each instance; got {ids.shape}.")
+    if ids.min() < 0:
+        raise ValueError(f"bag_ids must be >= 0; there is {ids.min()}.")
+    counts = np.bincount(ids, minlength=1)
+    if not counts.all():
+        raise ValueError(
+            f"bag {int(np.argmin(counts))} is empty: bag_ids must hold each of 0, ..., {len(counts) - 1}."
+        )
+    return X, ids.astype(np.int32)
