@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsejax.models.multivariate import _master
+from sparsejax.models.multivariate import _feature_master, _master
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 SCHEDULES = ("interleaved", "two-layer", "printed")
@@ -47,8 +47,6 @@ class Result(NamedTuple):
     num_oracle_calls: int
     seconds: dict[str, float]  # by oracle, products, master, all
     history: np.ndarray  # (num_iters, 2): objective and lower bound after each master
-    groups: tuple[np.ndarray, ...]  # indices of the groups of w
-    group_weights: np.ndarray  # their shares mu, sum 1
     working_set: "WorkingSet"
 
 
@@ -58,7 +56,8 @@ class WorkingSet(NamedTuple):
     codes: tuple[np.ndarray, ...]  # z_k, (n,)
     deltas: np.ndarray  # (K,)
     shares: np.ndarray  # (K,), alpha over C/n
-    groups: tuple[tuple[np.ndarray, np.ndarray], ...]  # indices and square roots of d
+    index: np.ndarray  # (T, r), the columns of each group
+    root: np.ndarray  # (T, r), the square roots of their d
     budget: float
 
 
@@ -107,6 +106,35 @@ def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
     return float(sorted_a[:r] @ sorted_a[:r] + tau[r] ** 2 * (budget - r)), gradient
 
 
+def memberships(w: np.ndarray, budget: float) -> np.ndarray:
+    """The d of the B-support norm: 1 for features in every group, their share of the groups for others."""
+    d = np.zeros(len(w))
+    on = np.flatnonzero(w)
+    _, gradient = support_norm(w[on], budget)
+    d[on] = np.minimum(w[on] / gradient, 1.0)
+    return d
+
+
+def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Groups and their weights, of sum 1, such that feature j is in groups of weight d_j.
+
+    Lay the d_j end to end and pick what lies at u, u + 1, u + 2, ...: as u goes from 0 to 1 this passes
+    through the groups. Each has sum d features (rounded down or up).
+    """
+    on = np.argsort(-d, kind="stable")[: np.count_nonzero(d)]
+    if not len(on):
+        return (), np.zeros(0)
+    ends = np.cumsum(d[on])
+    ends[-1] = max(ends[-1], round(ends[-1])) if abs(ends[-1] - round(ends[-1])) < 1e-9 else ends[-1]
+    starts = np.append(0.0, ends[:-1])
+    cuts = np.unique(np.concatenate([[0.0, 1.0], np.mod(ends, 1.0)]))
+    keep = np.append(np.diff(cuts) > 1e-12, True)
+    cuts = cuts[keep]
+    u = (cuts[:-1] + cuts[1:]) / 2
+    chosen = np.ceil(ends[None] - u[:, None]) > np.ceil(starts[None] - u[:, None])
+    return tuple(np.sort(on[row]) for row in chosen), np.diff(cuts) / (cuts[-1] - cuts[0])
+
+
 def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
     """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum."""
     squares, size = c * c, math.ceil(budget)
@@ -117,7 +145,6 @@ def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, flo
 
 
 class _Point(NamedTuple):
-    parts: dict[int, np.ndarray]  # group number -> w_t
     support: np.ndarray
     w: np.ndarray  # on the support
     v: np.ndarray  # scores, (n,)
@@ -129,23 +156,27 @@ class _Point(NamedTuple):
 
 
 class CuttingPlane:
-    """The state of one solve: `run` is the algorithm, the rest its steps."""
+    """The state of one solve: `run` is the algorithm, the rest its steps.
 
-    def __init__(self, X: Any, oracle: Callable[..., Any], budget: float, bound: float):
+    The master knows T groups of r columns. Interleaved, r = 1: it knows features, and all groups of them.
+    """
+
+    def __init__(
+        self, X: Any, oracle: Callable[..., Any], budget: float, bound: float, schedule: str = "interleaved"
+    ):
         self.data, self.oracle, self.budget, self.bound = Data(X), oracle, budget, bound
         self.n, self.m = X.shape
+        self.schedule, self.by_feature = schedule, schedule == "interleaved"
         self.seconds = {"oracle": 0.0, "products": 0.0, "master": 0.0}
         self.calls = 0
         # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
         self.codes: list[np.ndarray] = []
         self.known: set[bytes] = set()
         self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
-        # groups: all that ever were, their numbers by content, and the numbers of those in the master
-        self.groups: list[tuple[np.ndarray, np.ndarray]] = []
-        self.numbers: dict[bytes, int] = {}
-        self.active: list[int] = []
-        self.idle_groups = np.zeros(0, int)
-        self.G = np.empty((0, 0, 0))  # (T, r, K): the cuts restricted to each group
+        # groups: columns, square roots of d, and for how many masters they had no weight
+        r = 1 if self.by_feature else math.ceil(budget)
+        self.index, self.root, self.idle_groups = np.zeros((0, r), int), np.zeros((0, r)), np.zeros(0, int)
+        self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
     # ------------------------------------------------------------ points
 
@@ -155,27 +186,23 @@ class CuttingPlane:
         self.seconds[name] += time.perf_counter() - start
         return out
 
-    def point(self, parts, support, w, v) -> _Point:
+    def point(self, support, w, v) -> _Point:
         self.calls += 1
         z, delta = self.timed("oracle", self.oracle, v)
         violation = delta - float(z @ v)
         square, gradient = support_norm(w, self.budget)
         objective = 0.5 * square + self.bound * max(0.0, violation)
-        return _Point(parts, support, w, v, objective, z, delta, violation, gradient)
+        return _Point(support, w, v, objective, z, delta, violation, gradient)
 
-    def assemble(self, parts) -> _Point:
+    def of_weights(self, support, w) -> _Point:
+        v = self.timed("products", self.data.scores, support, w) if len(support) else np.zeros(self.n)
+        return self.point(support, w, v)
+
+    def of_parts(self, parts) -> _Point:
         """w = sum_t sqrt(d^t) w_t and all that follows from it."""
-        w = np.zeros(self.m)
-        for number, part in parts.items():
-            columns, root = self.groups[number]
-            w[columns] += root * part
+        w = np.bincount(self.index.ravel(), (self.root * parts).ravel(), self.m)
         support = np.flatnonzero(w)
-        v = (
-            self.timed("products", self.data.scores, support, w[support])
-            if len(support)
-            else np.zeros(self.n)
-        )
-        return self.point(parts, support, w[support], v)
+        return self.of_weights(support, w[support])
 
     def search(self, old: _Point, new: _Point, resolution: float) -> _Point:
         """The lowest of the points tried on the segment between two, by tangents; scores are only mixed."""
@@ -202,11 +229,7 @@ class CuttingPlane:
             if best.objective - (low[1] + low[2] * t) <= resolution:
                 break
             theta = low[0] + min(max(t, 0.1 * width), 0.9 * width)
-            parts = {
-                number: (1 - theta) * old.parts.get(number, 0.0) + theta * new.parts.get(number, 0.0)
-                for number in old.parts.keys() | new.parts.keys()
-            }
-            p = self.point(parts, support, ends[0] + theta * dw, old.v + theta * dv)
+            p = self.point(support, ends[0] + theta * dw, old.v + theta * dv)
             if p.objective < best.objective:
                 best = p
             side = (theta, p.objective, slope(p))
@@ -224,23 +247,26 @@ class CuttingPlane:
         self.codes.append(z)
         self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
         self.idle_cuts = np.append(self.idle_cuts, 0)
-        if self.active:
-            g = self.timed("products", self.data.back, z.astype(float))
-            new = np.stack([root * g[columns] for columns, root in map(self.groups.__getitem__, self.active)])
-            self.G = np.concatenate([self.G, new[:, :, None]], axis=2)
+        g = self.timed("products", self.data.back, z.astype(float))
+        self.G = np.concatenate([self.G, (self.root * g[self.index])[:, :, None]], axis=2)
         return True
 
     def add_group(self, columns, root) -> bool:
-        """False if it is there already."""
-        number = self.numbers.setdefault(columns.tobytes() + root.tobytes(), len(self.groups))
-        if number in self.active:
+        """False if it is there already; by feature, if all of them are."""
+        if self.by_feature:
+            index = np.setdiff1d(columns, self.index)[:, None]
+            root = np.ones(index.shape)
+        else:
+            index, root = columns[None], root[None]
+            if ((self.index == index) & (self.root == root)).all(1).any():
+                return False
+        if not len(index):
             return False
-        if number == len(self.groups):
-            self.groups.append((columns, root))
-        rows = root[:, None] * self.timed("products", self.data.rows, columns, self.codes)
-        self.G = np.concatenate([self.G, rows[None]]) if self.active else rows[None]
-        self.active.append(number)
-        self.idle_groups = np.append(self.idle_groups, 0)
+        columns = index.ravel()
+        rows = self.timed("products", self.data.rows, columns, self.codes).reshape(*index.shape, -1)
+        self.G = np.concatenate([self.G, root[:, :, None] * rows])
+        self.index, self.root = np.vstack([self.index, index]), np.vstack([self.root, root])
+        self.idle_groups = np.append(self.idle_groups, np.zeros(len(index), int))
         return True
 
     def drop(self, mu):
@@ -254,10 +280,15 @@ class CuttingPlane:
             return
         self.codes = [z for z, stays in zip(self.codes, cuts, strict=True) if stays]
         self.known = {z.tobytes() for z in self.codes}
-        self.active = [t for t, stays in zip(self.active, groups, strict=True) if stays]
+        self.index, self.root = self.index[groups], self.root[groups]
         self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
         self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]
         self.idle_groups = self.idle_groups[groups]
+
+    def solve_master(self, tol, exact):
+        if self.by_feature:
+            return _feature_master.solve(self.G[:, 0], self.deltas, self.bound, self.budget, tol, exact)
+        return _master.solve(self.G, self.deltas, self.bound, tol, exact)
 
     def dual(self):
         """D at the present shares, and the group that attains it: its columns and the square roots of d."""
@@ -275,13 +306,13 @@ class CuttingPlane:
         tol: float,
         eps_delta: float = 0.0,
         maxiter: int = 1000,
-        schedule: str = "interleaved",
         progress: Callable[[Progress], Any] | None = None,
         start: WorkingSet | None = None,
     ) -> Result:
         """Cuts and groups until ``J(w) - D(alpha) <= max(tol J(w), C/n eps_delta)``, or what comes first."""
         begin = time.perf_counter()
-        best = zero = self.assemble({})
+        schedule, nothing = self.schedule, np.zeros(0, int)
+        best = zero = self.of_weights(nothing, np.zeros(0))
         if zero.violation <= 0:  # w = 0 loses nothing
             return self.result(zero, zero.objective, CONVERGED, [], 0, begin)
         self.add_cut(zero.z, zero.delta, 1.0)
@@ -296,10 +327,8 @@ class CuttingPlane:
         while len(history) < maxiter:
             target = max(tol * best.objective, self.bound * eps_delta)
             wanted = precision * max(best.objective - lower, target)
-            master = self.timed(
-                "master", _master.solve, self.G, self.deltas, self.bound, wanted, precision < EXACT
-            )
-            new = self.assemble(dict(zip(self.active, master.parts, strict=True)))
+            master = self.timed("master", self.solve_master, wanted, precision < EXACT)
+            new = self.of_parts(master.parts)
             if not (np.isfinite(new.objective) and np.isfinite(master.alpha).all()):
                 status = NON_FINITE
                 break
@@ -312,7 +341,7 @@ class CuttingPlane:
             lower = max(lower, value)
             history.append((best.objective, lower))
             if progress is not None:
-                progress(Progress(len(history), *history[-1], len(self.codes), len(self.active)))
+                progress(Progress(len(history), *history[-1], len(self.codes), len(self.G)))
             target = max(tol * best.objective, self.bound * eps_delta)
             if best.objective - lower <= target:
                 status = CONVERGED
@@ -333,7 +362,7 @@ class CuttingPlane:
                 if value < master.lower - 1e-14 * best.objective and self.add_group(*group):
                     grown, outer = True, outer + 1
                     if schedule == "printed":  # every call of Algorithm 1 starts without cuts
-                        self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.active), bool))
+                        self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
                 inner = math.inf
             if grown:
                 precision = min(LOOSE, precision * 10)
@@ -345,29 +374,32 @@ class CuttingPlane:
         return self.result(self.thin(best, lower, target), lower, status, history, outer, begin)
 
     def resume(self, start: WorkingSet):
-        """Take over cuts with weight, and groups if the budget is the same."""
+        """Take over cuts with weight, features, and groups if the budget is the same."""
         kept = [k for k, share in enumerate(start.shares) if share > SMALL]
         self.shares[:] = 0
         for k in kept:
             if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
                 self.shares[0] = start.shares[k]  # the cut at w = 0
-        if start.budget == self.budget:
-            for columns, root in start.groups:
+        if self.by_feature:
+            self.add_group(np.unique(start.index), None)
+        elif start.budget == self.budget and start.index.shape[1] == self.index.shape[1]:
+            for columns, root in zip(start.index, start.root, strict=True):
                 self.add_group(columns, root)
 
     def thin(self, best: _Point, lower: float, target: float) -> _Point:
-        """Without the groups of smallest weight whose loss the certificate does not feel.
+        """Without the smallest weights, as far as the certificate does not feel it.
 
-        An interior point leaves a trace of weight in every group; as many groups go as raise the gap by a
-        tenth at most and do not spoil the target.
+        An interior point leaves a trace of weight on every feature it knows; as many go as raise the gap by
+        a tenth at most and do not spoil the target.
         """
         gap = best.objective - lower
         allowed = min(best.objective + 0.1 * gap, max(lower + target, best.objective))
-        order = sorted(best.parts, key=lambda t: np.linalg.norm(best.parts[t]))
-        fewest, most = 0, len(order)  # fewest can go
+        order = np.argsort(np.abs(best.w), kind="stable")
+        full, fewest, most = best, 0, len(order)  # fewest can go
         while most - fewest > 1:
             middle = (fewest + most) // 2
-            p = self.assemble({t: best.parts[t] for t in order[middle:]})
+            stays = np.sort(order[middle:])
+            p = self.of_weights(full.support[stays], full.w[stays])
             if p.objective <= allowed:
                 fewest, best = middle, p
             else:
@@ -377,15 +409,6 @@ class CuttingPlane:
     def result(self, best, lower, status, history, outer, begin) -> Result:
         w = np.zeros(self.m)
         w[best.support] = best.w
-        numbers = [t for t, part in best.parts.items() if part.any()]
-        sizes = np.array([np.linalg.norm(best.parts[t]) for t in numbers])
-        working = WorkingSet(
-            tuple(self.codes),
-            self.deltas,
-            self.shares,
-            tuple(self.groups[t] for t in self.active),
-            self.budget,
-        )
         return Result(
             w=w,
             objective=best.objective,
@@ -396,7 +419,7 @@ class CuttingPlane:
             num_oracle_calls=self.calls,
             seconds=self.seconds | {"all": time.perf_counter() - begin},
             history=np.array(history).reshape(-1, 2),
-            groups=tuple(self.groups[t][0] for t in numbers),
-            group_weights=sizes / sizes.sum() if len(sizes) else sizes,
-            working_set=working,
+            working_set=WorkingSet(
+                tuple(self.codes), self.deltas, self.shares, self.index, self.root, self.budget
+            ),
         )

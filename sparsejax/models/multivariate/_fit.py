@@ -15,7 +15,14 @@ import numpy as np
 
 from sparsejax._pytree import Pytree, as_float, is_traced
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
-from sparsejax.models.multivariate._cutting_plane import SCHEDULES, CuttingPlane, Progress, WorkingSet
+from sparsejax.models.multivariate._cutting_plane import (
+    SCHEDULES,
+    CuttingPlane,
+    Progress,
+    WorkingSet,
+    groups_of,
+    memberships,
+)
 from sparsejax.models.multivariate._measures import Measure, as_measure, as_signs
 from sparsejax.problem import CONVERGED, MESSAGES
 
@@ -30,8 +37,9 @@ class Report(NamedTuple):
       history: (num_iters, 2), best objective and best lower bound after each master problem.
       num_outer, num_oracle_calls: times that a group was added; labellings searched for.
       seconds: by "oracle", "products" (with X), "master", and "all".
-      groups: indices of the features of each group in w.
-      group_weights: their weights mu, sum 1.
+      memberships: d, (m,), the minimiser in the norm of w: the share of the groups that a feature is in.
+      groups: indices of the features of each group that w is made of: as many as B, rounded.
+      group_weights: their weights mu, sum 1; ``memberships[j]`` is the sum over the groups with j.
       working_set: what another fit can start from.
     """
 
@@ -39,6 +47,7 @@ class Report(NamedTuple):
     num_outer: int
     num_oracle_calls: int
     seconds: dict[str, float]
+    memberships: np.ndarray
     groups: tuple[np.ndarray, ...]
     group_weights: np.ndarray
     working_set: WorkingSet
@@ -50,7 +59,7 @@ class Model(
     """A fitted linear model without intercept; a pytree.
 
     Attributes:
-      w: (m,), float64 (from inside jit: the dtype of X); exactly 0 for features in none of its groups.
+      w: (m,), float64 (from inside jit: the dtype of X); exactly 0 for features in no group.
       objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
       lower_bound: no w has a smaller J.
       gap: ``(objective - lower_bound) / objective``.
@@ -159,11 +168,12 @@ def fit(
       eps_delta: the gap may also be this part of the loss, times C/n: useful where the data can be
         separated and J tends to 0.
       maxiter: most master problems to solve.
-      schedule: "interleaved" adds a cut and a group after every master; "two-layer" adds a group when the
-        cuts are exhausted, as the paper's Algorithm 2, but keeps them and searches on segments; "printed" is
-        that algorithm without either, starting each inner layer anew: slow.
-      init: a model of the same X and y to start from, of another budget or C: its cuts are kept, and its
-        groups if the budget is the same.
+      schedule: "interleaved" adds cuts and the features of the missing group after every master, which knows
+        all groups of these features; "two-layer" is the paper's Algorithm 2: one group at a time, when the
+        cuts are exhausted, but cuts are kept and there is a search on segments; "printed" is that algorithm
+        without either, starting each inner layer anew: slow.
+      init: a model of the same X and y to start from, of another budget or C: its cuts and
+        features are kept.
       progress: called on the host with a `Progress` after every master.
       vmap_method: of `jax.pure_callback`, in traced calls.
 
@@ -339,8 +349,9 @@ def _solve(
     data, positive, measure, budget, C, tol, *, init=None, eps_delta, maxiter, schedule, progress=None
 ):
     with np.errstate(all="ignore"):  # what is not finite is found by looking at values
-        plane = CuttingPlane(data, measure.oracle(positive), min(budget, data.shape[1]), C / data.shape[0])
-        return plane.run(tol, eps_delta, maxiter, schedule, progress, init)
+        oracle, bound = measure.oracle(positive), C / data.shape[0]
+        plane = CuttingPlane(data, oracle, min(budget, data.shape[1]), bound, schedule)
+        return plane.run(tol, eps_delta, maxiter, progress, init)
 
 
 def _fit(data, y, measure, budget, C, *, tol, init, progress, **options):
@@ -355,9 +366,8 @@ def _fit(data, y, measure, budget, C, *, tol, init, progress, **options):
     budget, C, tol = _check_budget(budget), _check_positive("C", C), _check_tol(tol)
     r = _solve(data, positive, measure, budget, C, tol, init=start, progress=progress, **options)
     gap = (r.objective - r.lower_bound) / r.objective if r.objective > 0 else 0.0
-    report = Report(
-        r.history, r.num_outer, r.num_oracle_calls, r.seconds, r.groups, r.group_weights, r.working_set
-    )
+    d = memberships(r.w, min(budget, len(r.w)))
+    report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
     return Model(
         r.w, np.float64(r.objective), np.float64(r.lower_bound), np.float64(gap), np.int32(r.status),
         np.int32(r.num_iters), report,

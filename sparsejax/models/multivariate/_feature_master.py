@@ -1,0 +1,192 @@
+r"""The master problem over features: all groups of B of them at once.
+
+With G (J, K), the cuts restricted to J features, losses :math:`\Delta` (K,) and the bound
+:math:`\hat C = C/n`,
+
+.. math:: \min_{w,\,0\le d\le1,\,1^\top d=B} \tfrac12\sum_j\frac{w_j^2}{d_j}
+          + \hat C\max(0, \max_k \Delta_k - g_k^\top w)
+          \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha
+          - \tfrac12\sum_{\text{B largest}}(G\alpha)_j^2 .
+
+Where `_master` knows the groups that it was given, this knows every group of the features that it was given:
+fewer rounds, and J rows instead of T times B. A primal-dual interior point, condensed to K + 1 unknowns;
+Clarabel takes over where it stalls, if it is installed.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from sparsejax.models.multivariate._master import CLARABEL_LIMIT, PATIENCE, STEP, Master
+
+
+def solve(
+    G: np.ndarray, delta: np.ndarray, bound: float, budget: float, tol: float, exact: bool = False
+) -> Master:
+    """The master to an absolute gap ``tol``, or as near as can be; parts are w, (J, 1).
+
+    Args:
+      G: (J, K), finite.
+      delta: (K,), not all <= 0.
+      bound: C/n, > 0.
+      budget: B > 0.
+      tol: on ``value - lower``.
+      exact: take Clarabel's answer too, whatever the gap.
+    """
+    J = len(G)
+    if budget >= J:  # d = 1 has no interior: a feature of zeros makes one
+        G = np.vstack([G, np.zeros((int(budget) + 1 - J, G.shape[1]))])
+    unit = bound * float(delta.max())
+    best = _Best(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
+    interior_point(best, tol / unit)
+    if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
+        clarabel(best)
+    w = np.sqrt(unit) * best.w[:J, None]
+    return Master(bound * best.beta, w, unit * best.primal, unit * best.dual)
+
+
+class _Best:
+    """The best primal and the best dual point seen, by their true values."""
+
+    def __init__(self, R, losses, budget):
+        self.R, self.losses, self.budget = R, losses, budget
+        self.primal, self.w = max(0.0, float(losses.max())), np.zeros(len(R))
+        self.dual, self.beta = 0.0, np.zeros(R.shape[1])
+
+    @property
+    def gap(self):
+        return self.primal - self.dual
+
+    def see(self, w, d, beta):
+        """A point with 0 < d <= 1 and the sum of d at most B, up to rounding; and any beta."""
+        beta = np.maximum(beta, 0)
+        beta = beta / max(1.0, beta.sum())
+        d = d / max(1.0, d.max(), d.sum() / self.budget)
+        primal = 0.5 * (w * w / d).sum() + max(0.0, (self.losses - w @ self.R).max())
+        squares, size = (self.R @ beta) ** 2, int(np.ceil(self.budget))
+        largest = np.sort(np.partition(squares, len(squares) - size)[len(squares) - size :])
+        top = largest.sum() - (size - self.budget) * largest[0]
+        dual = self.losses @ beta - 0.5 * top
+        if primal < self.primal:
+            self.primal, self.w = float(primal), w
+        if dual > self.dual:
+            self.dual, self.beta = float(dual), beta
+
+
+def interior_point(best: _Best, tol: float, maxiter: int = 100) -> None:
+    r"""Predictor and corrector on ``min 1/2 (B tau + sum s) - losses' beta`` under ``c_j^2 <= tau + s_j``.
+
+    With c = R beta, the slack p of that constraint has the multiplier d/2, and s >= 0 has (1 - d)/2;
+    beta >= 0 has lam and ``sigma = 1 - 1'beta >= 0`` has nu. Optimality:
+
+        R'(d c) - losses + nu - lam = 0,  sum d = B,  p = tau + s - c^2,
+        p d = s (1 - d) = lam beta = nu sigma = 0 .
+
+    The weights are w = d c.
+    """
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    R, losses, budget = best.R, best.losses, best.budget
+    J, K = R.shape
+    beta = np.full(K, 1 / (K + 1))
+    beta /= max(1.0, np.abs(R @ beta).max())
+    d, sigma, nu = np.full(J, budget / J), 1 - beta.sum(), 2.0
+    e, c = 1 - d, R @ beta
+    tau, s, lam = float((c * c).max()), np.full(J, 1.0), nu - losses
+    p = tau + s - c * c
+
+    smallest, since = np.inf, 0
+    for _ in range(maxiter):
+        c = R @ beta
+        best.see(d * c, d, beta)
+        since = 0 if best.gap < 0.9 * smallest else since + 1
+        smallest = min(smallest, best.gap)
+        if best.gap <= tol or since > 2 * PATIENCE:
+            return
+        r_beta, r_p, r_d = R.T @ (d * c) - losses + nu - lam, tau + s - c * c - p, budget - d.sum()
+        h = p / d + s / e
+        H = np.empty((K + 1, K + 1))
+        weighted = R * np.sqrt(d + 2 * c * c / h)[:, None]
+        H[:K, :K] = weighted.T @ weighted + nu / sigma
+        H[np.arange(K), np.arange(K)] += lam / beta
+        H[:K, K] = H[K, :K] = -R.T @ (c / h)
+        H[K, K] = 0.5 * (1 / h).sum()
+        scale = 1 / np.sqrt(np.diag(H))
+        scaled = H * scale[:, None] * scale + 1e-15 * np.eye(K + 1)
+        if not np.isfinite(scaled).all():
+            return
+        try:
+            factor = cho_factor(scaled, check_finite=False)
+        except LinAlgError:
+            return  # rounding has the last word
+
+        def direction(pd, se, lb, ns, system=(H, scale, factor), r=(r_beta, r_p, r_d)):
+            """The step by which the four products change so, to first order."""
+            (H, scale, factor), (r_beta, r_p, r_d) = system, r
+            q = pd / d - se / e - r_p  # noqa: B023
+            rhs = np.append(
+                lb / beta - ns / sigma - r_beta - R.T @ (c * q / h),  # noqa: B023
+                0.5 * ((q / h).sum() - r_d),  # noqa: B023
+            )
+            x = scale * cho_solve(factor, scale * rhs, check_finite=False)
+            x += scale * cho_solve(factor, scale * (rhs - H @ x), check_finite=False)
+            d_beta, d_tau = x[:K], x[K]
+            d_d = (q - d_tau + 2 * c * (R @ d_beta)) / h  # noqa: B023
+            return (
+                d_beta, d_tau, d_d, (se + s * d_d) / e, (pd - p * d_d) / d,  # noqa: B023
+                (lb - lam * d_beta) / beta, (ns + nu * d_beta.sum()) / sigma,  # noqa: B023
+            )  # fmt: skip
+
+        def longest(step):
+            d_beta, _, d_d, d_s, d_p, d_lam, d_nu = step
+            pairs = ((d_beta, beta), (d_d, d), (-d_d, e), (d_s, s), (d_p, p), (d_lam, lam))  # noqa: B023
+            ratios = [-(change / value).min() for change, value in pairs]
+            return 1 / max(1.0, *ratios, d_beta.sum() / sigma, -d_nu / nu)  # noqa: B023
+
+        mu = (p @ d + s @ e + lam @ beta + nu * sigma) / (2 * J + K + 1)
+        guess = direction(-p * d, -s * e, -lam * beta, -nu * sigma)
+        target = (1 - longest(guess)) ** 3 * mu
+        d_beta, _, d_d, d_s, d_p, d_lam, d_nu = guess
+        # the slack's own curvature is part of the correction: p + dp loses (R dbeta)^2
+        step = direction(
+            target - p * d - d_p * d_d,
+            target - s * e + d_s * d_d,
+            target - lam * beta - d_lam * d_beta,
+            target - nu * sigma + d_nu * d_beta.sum(),
+        )
+        length = STEP * longest(step)
+        d_beta, d_tau, d_d, d_s, d_p, d_lam, d_nu = (length * x for x in step)
+        beta, tau, s, p = beta + d_beta, tau + d_tau, s + d_s, p + d_p
+        d, e, lam = d + d_d, e - d_d, lam + d_lam
+        nu, sigma = nu + d_nu, sigma - d_beta.sum()
+
+
+def clarabel(best: _Best) -> None:
+    """The same problem by Clarabel, shown to ``best``; nothing happens where it is missing or fails."""
+    try:
+        import clarabel as package  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError:
+        return
+    R, J, K = best.R, *best.R.shape
+    eye, one = sparse.eye_array(J), sparse.csr_array(np.ones((J, 1)))
+    # x = (beta, tau, s); c^2 <= t = tau + s as the cone (t + 1; 2c, t - 1)
+    positive = sparse.hstack([sparse.eye_array(K), sparse.csr_array((K, 1 + J))])
+    sums = sparse.hstack([sparse.csr_array(-np.ones((1, K))), sparse.csr_array((1, 1 + J))])
+    slack = sparse.hstack([sparse.csr_array((J, K + 1)), eye])
+    t = sparse.hstack([sparse.csr_array((J, K)), one, eye])
+    c = sparse.hstack([sparse.csr_array(2 * R), sparse.csr_array((J, 1 + J))])
+    order = np.arange(3 * J).reshape(3, J).T.ravel()
+    A = sparse.vstack([positive, sums, slack, sparse.vstack([t, c, t]).tocsr()[order]])
+    b = np.concatenate([np.zeros(K), [1.0], np.zeros(J), np.tile([1.0, 0.0, -1.0], J)])
+    cones: list[Any] = [package.NonnegativeConeT(K + 1 + J), *[package.SecondOrderConeT(3)] * J]
+    settings = package.DefaultSettings()
+    settings.verbose, settings.time_limit, settings.max_threads = False, 60.0, 1
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-13
+    cost = np.concatenate([-best.losses, [0.5 * best.budget], np.full(J, 0.5)])
+    P = sparse.csc_matrix((len(cost), len(cost)))
+    answer = package.DefaultSolver(P, cost, sparse.csc_matrix(-A), b, cones, settings).solve()
+    x, z = np.asarray(answer.x), np.asarray(answer.z)[K + 1 + J :].reshape(J, 3)
+    if np.isfinite(x).all() and np.isfinite(z).all():
+        d = np.clip(2 * (z[:, 0] + z[:, 2]), 1e-12, 1.0)
+        best.see(-2 * z[:, 1], d, x[:K])
