@@ -168,7 +168,8 @@ def clarabel(best: _Best) -> None:
         from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
     except ImportError:
         return
-    R, J, K = best.R, *best.R.shape
+    R = best.R
+    J, K = R.shape
     eye, one = sparse.eye_array(J), sparse.csr_array(np.ones((J, 1)))
     # x = (beta, tau, s); c^2 <= t = tau + s as the cone (t + 1; 2c, t - 1)
     positive = sparse.hstack([sparse.eye_array(K), sparse.csr_array((K, 1 + J))])

@@ -52,6 +52,9 @@ class Report(NamedTuple):
     group_weights: np.ndarray
     working_set: WorkingSet
 
+    def __repr__(self):
+        return f"Report({len(self.history)} masters, {len(self.groups)} groups)"
+
 
 class Model(
     Pytree, leaves=("w", "objective", "lower_bound", "gap", "status", "num_iters", "report"), static=()
