@@ -13,7 +13,7 @@ fewer rounds, and J rows instead of T times B. A primal-dual interior point, con
 Clarabel takes over where it stalls, if it is installed.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -84,8 +84,6 @@ def interior_point(best: _Best, tol: float, maxiter: int = 100) -> None:
 
     The weights are w = d c.
     """
-    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # type: ignore[import-untyped]  # noqa: PLC0415
-
     R, losses, budget = best.R, best.losses, best.budget
     J, K = R.shape
     beta = np.full(K, 1 / (K + 1))
@@ -97,68 +95,107 @@ def interior_point(best: _Best, tol: float, maxiter: int = 100) -> None:
 
     smallest, since = np.inf, 0
     for _ in range(maxiter):
-        c = R @ beta
         best.see(d * c, d, beta)
         since = 0 if best.gap < 0.9 * smallest else since + 1
         smallest = min(smallest, best.gap)
         if best.gap <= tol or since > 2 * PATIENCE:
             return
-        r_beta, r_p, r_d = R.T @ (d * c) - losses + nu - lam, tau + s - c * c - p, budget - d.sum()
-        h = p / d + s / e
-        H = np.empty((K + 1, K + 1))
-        weighted = R * np.sqrt(d + 2 * c * c / h)[:, None]
-        H[:K, :K] = weighted.T @ weighted + nu / sigma
-        H[np.arange(K), np.arange(K)] += lam / beta
-        H[:K, K] = H[K, :K] = -R.T @ (c / h)
-        H[K, K] = 0.5 * (1 / h).sum()
-        scale = 1 / np.sqrt(np.diag(H))
-        scaled = H * scale[:, None] * scale + 1e-15 * np.eye(K + 1)
-        if not np.isfinite(scaled).all():
-            return
         try:
-            factor = cho_factor(scaled, check_finite=False)
-        except LinAlgError:
+            newton = _Newton(R, losses, budget, _At(beta, tau, d, e, s, p, lam, nu, sigma, c))
+        except ArithmeticError:
             return  # rounding has the last word
-
-        def direction(pd, se, lb, ns, system=(H, scale, factor), r=(r_beta, r_p, r_d)):
-            """The step by which the four products change so, to first order."""
-            (H, scale, factor), (r_beta, r_p, r_d) = system, r
-            q = pd / d - se / e - r_p  # noqa: B023
-            rhs = np.append(
-                lb / beta - ns / sigma - r_beta - R.T @ (c * q / h),  # noqa: B023
-                0.5 * ((q / h).sum() - r_d),  # noqa: B023
-            )
-            x = scale * cho_solve(factor, scale * rhs, check_finite=False)
-            x += scale * cho_solve(factor, scale * (rhs - H @ x), check_finite=False)
-            d_beta, d_tau = x[:K], x[K]
-            d_d = (q - d_tau + 2 * c * (R @ d_beta)) / h  # noqa: B023
-            return (
-                d_beta, d_tau, d_d, (se + s * d_d) / e, (pd - p * d_d) / d,  # noqa: B023
-                (lb - lam * d_beta) / beta, (ns + nu * d_beta.sum()) / sigma,  # noqa: B023
-            )  # fmt: skip
-
-        def longest(step):
-            d_beta, _, d_d, d_s, d_p, d_lam, d_nu = step
-            pairs = ((d_beta, beta), (d_d, d), (-d_d, e), (d_s, s), (d_p, p), (d_lam, lam))  # noqa: B023
-            ratios = [-(change / value).min() for change, value in pairs]
-            return 1 / max(1.0, *ratios, d_beta.sum() / sigma, -d_nu / nu)  # noqa: B023
-
         mu = (p @ d + s @ e + lam @ beta + nu * sigma) / (2 * J + K + 1)
-        guess = direction(-p * d, -s * e, -lam * beta, -nu * sigma)
-        target = (1 - longest(guess)) ** 3 * mu
-        d_beta, _, d_d, d_s, d_p, d_lam, d_nu = guess
-        # the slack's own curvature is part of the correction: p + dp loses (R dbeta)^2
-        step = direction(
-            target - p * d - d_p * d_d,
-            target - s * e + d_s * d_d,
-            target - lam * beta - d_lam * d_beta,
-            target - nu * sigma + d_nu * d_beta.sum(),
+        guess = newton.direction(-p * d, -s * e, -lam * beta, -nu * sigma)
+        target = (1 - newton.longest(guess)) ** 3 * mu
+        step = newton.direction(
+            target - p * d - guess.p * guess.d,
+            target - s * e + guess.s * guess.d,
+            target - lam * beta - guess.lam * guess.beta,
+            target - nu * sigma + guess.nu * guess.beta.sum(),
         )
-        length = STEP * longest(step)
-        d_beta, d_tau, d_d, d_s, d_p, d_lam, d_nu = (length * x for x in step)
-        beta, tau, s, p = beta + d_beta, tau + d_tau, s + d_s, p + d_p
-        d, e, lam = d + d_d, e - d_d, lam + d_lam
-        nu, sigma = nu + d_nu, sigma - d_beta.sum()
+        t = STEP * newton.longest(step)
+        beta, tau, s, p = beta + t * step.beta, tau + t * step.tau, s + t * step.s, p + t * step.p
+        d, e, lam = d + t * step.d, e - t * step.d, lam + t * step.lam
+        nu, sigma, c = nu + t * step.nu, sigma - t * step.beta.sum(), R @ beta
+
+
+class _At(NamedTuple):
+    """An iterate; e = 1 - d and sigma are kept apart, so that they do not cancel."""
+
+    beta: np.ndarray
+    tau: float
+    d: np.ndarray
+    e: np.ndarray
+    s: np.ndarray
+    p: np.ndarray
+    lam: np.ndarray
+    nu: float
+    sigma: float
+    c: np.ndarray
+
+
+class _Step(NamedTuple):
+    beta: np.ndarray
+    tau: float
+    d: np.ndarray
+    s: np.ndarray
+    p: np.ndarray
+    lam: np.ndarray
+    nu: float
+
+
+class _Newton:
+    """The factorised (K+1) x (K+1) system of one iterate; ArithmeticError if it has none."""
+
+    def __init__(self, R, losses, budget, at: _At):
+        from scipy.linalg import LinAlgError, cho_factor  # type: ignore[import-untyped]  # noqa: PLC0415
+
+        K = R.shape[1]
+        self.R, self.at = R, at
+        self.r_beta = R.T @ (at.d * at.c) - losses + at.nu - at.lam
+        self.r_p, self.r_d = at.tau + at.s - at.c * at.c - at.p, budget - at.d.sum()
+        self.h = h = at.p / at.d + at.s / at.e
+        H = np.empty((K + 1, K + 1))
+        weighted = R * np.sqrt(at.d + 2 * at.c * at.c / h)[:, None]
+        H[:K, :K] = weighted.T @ weighted + at.nu / at.sigma
+        H[np.arange(K), np.arange(K)] += at.lam / at.beta
+        H[:K, K] = H[K, :K] = -R.T @ (at.c / h)
+        H[K, K] = 0.5 * (1 / h).sum()
+        self.H, self.scale = H, 1 / np.sqrt(np.diag(H))
+        scaled = H * self.scale[:, None] * self.scale + 1e-15 * np.eye(K + 1)
+        if not np.isfinite(scaled).all():
+            raise FloatingPointError("overflow")
+        try:
+            self.factor = cho_factor(scaled, check_finite=False)
+        except LinAlgError as error:
+            raise FloatingPointError("not positive definite") from error
+
+    def direction(self, pd, se, lb, ns) -> _Step:
+        """The step by which the products p d, s e, lam beta and nu sigma change so, to first order."""
+        from scipy.linalg import cho_solve  # noqa: PLC0415
+
+        at, R, h = self.at, self.R, self.h
+        q = pd / at.d - se / at.e - self.r_p
+        rhs = np.append(
+            lb / at.beta - ns / at.sigma - self.r_beta - R.T @ (at.c * q / h),
+            0.5 * ((q / h).sum() - self.r_d),
+        )
+        solve = lambda rhs: self.scale * cho_solve(self.factor, self.scale * rhs, check_finite=False)
+        x = solve(rhs)
+        x += solve(rhs - self.H @ x)
+        beta, tau = x[:-1], x[-1]
+        d = (q - tau + 2 * at.c * (R @ beta)) / h
+        return _Step(
+            beta, tau, d, (se + at.s * d) / at.e, (pd - at.p * d) / at.d,
+            (lb - at.lam * beta) / at.beta, (ns + at.nu * beta.sum()) / at.sigma,
+        )  # fmt: skip
+
+    def longest(self, step: _Step) -> float:
+        """The share of the step, at most 1, that keeps everything positive."""
+        at = self.at
+        pairs = [(step.beta, at.beta), (step.d, at.d), (-step.d, at.e), (step.s, at.s), (step.p, at.p)]
+        ratios = [-(change / value).min() for change, value in (*pairs, (step.lam, at.lam))]
+        return 1 / max(1.0, *ratios, step.beta.sum() / at.sigma, -step.nu / at.nu)
 
 
 def clarabel(best: _Best) -> None:

@@ -166,7 +166,9 @@ def fit(
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
-      C: > 0. The paper's C under its Eq. (6), where losses are divided by n, is C/n here.
+      C: > 0. The paper's C under its Eq. (6), where losses are divided by n, is C/n here. Losses that are
+        100 at most, while scores add up over the examples, keep their trade-off if C/n goes like 1/n^2
+        (SVMperf's c is ``C/n (n/50)^2``); `hamming` keeps it with C/n (at scale 2 half of an SVM's C).
       tol: on the relative gap, >= 0. At about 1e-9 and below the status will be STALLED.
       eps_delta: the gap may also be this part of the loss, times C/n: useful where the data can be
         separated and J tends to 0.

@@ -362,7 +362,7 @@ def _positive(name, value):
         or not isinstance(value, (int, float, np.number))
         or not 0 < float(value) < math.inf
     ):
-        raise ValueError(f"{name} must be a number > 0 and finite, got {value!r}.")
+        raise ValueError(f"{name} must be > 0 and finite, got {value!r}.")
     return float(value)
 
 
