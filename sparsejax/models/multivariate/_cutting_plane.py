@@ -8,7 +8,9 @@ whose norm is the B-support norm and whose dual norm sums the B largest squares.
 
 .. math:: D(\alpha) = \Delta^\top\alpha - \tfrac12\sum_{\text{B largest}} c_j^2 \;\le\; \min J ,
 
-and the group that attains it is the one that is missing most. All in float64 on the host.
+and the group that attains it is the one that is missing most. The paper's schedules add it as a group to
+`_master`; the interleaved one adds its features to `_feature_master`, which then knows all groups of the
+features seen so far. All in float64 on the host.
 """
 
 import math
