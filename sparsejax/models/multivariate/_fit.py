@@ -154,8 +154,8 @@ def fit(
     The first term is half the squared B-support norm: B = 1 gives the l1 norm, B = m the l2 norm. Usually
     more than B features have a weight, in proportion to B. There is no intercept, and columns of larger scale
     are taken first: normalise rows or columns before. Works on the host in float64, for numpy, JAX and
-    scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Beside it there are n bytes for
-    each cut, and a dense block of cuts by features in the master: about B to 15 B, all m if B = m.
+    scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Beside it there are n bytes a
+    cut, and a dense block of cuts by features in the master: these are about B to 15 B, all m if B = m.
 
     Inside `jax.jit`, `jax.vmap` and `jax.lax.map`, with anything of X, y, budget, C and tol traced, the same
     solve is one callback: values are not checked then, what would be an error is NaN and a status, and
