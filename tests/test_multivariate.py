@@ -317,6 +317,19 @@ def test_all_kinds_of_matrices(kind, rng, monkeypatch):
         assert A.nnz == before.nnz and (A.data == before.data).all()
 
 
+def test_text(shared_data):
+    """Few masters on a real set: one group and one cut a round took 39, the paper's schedule about 2000."""
+    with np.load(shared_data / "basehock.npz") as f:
+        X = sparse.csr_array((f["data"].astype(float), f["indices"].astype(int), f["indptr"]), f["shape"])
+        y = np.where(f["y"] == 2, 1, -1)
+    X.data = np.log1p(X.data) * np.log(len(y) / np.bincount(X.indices))[X.indices]
+    length = np.sqrt(np.asarray(X.multiply(X).sum(1)).ravel())
+    X = sparse.diags_array(1 / np.where(length > 0, length, 1)) @ X
+    model = mv.fit(X, y, measure=mv.f_beta(), budget=20, C=0.01 * len(y), tol=3e-3)
+    assert model.converged and model.num_iters <= 60
+    assert 20 <= len(model.selected) <= 200 and (model.predict(X) == y).mean() > 0.9
+
+
 def test_columns_of_zeros_are_not_selected(rng):
     X, y = draw(rng, 30, 6)
     X[:, 2], X[:, 4] = 0.0, -0.0
