@@ -1,0 +1,179 @@
+r"""Kernels :math:`k(x, x')`, and the bandwidth that is usually taken for the Gaussian.
+
+Matrices are computed a block of rows at a time: beside the result there is room for one block only.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import as_float, is_traced
+
+BLOCK = 1024  # rows computed together
+
+
+def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
+    r"""``||x_i - z_j||^2``, shape (n, m); Z = X if not given, and then the diagonal is exactly 0.
+
+    By :math:`\|x\|^2 + \|z\|^2 - 2x^\top z` after both have lost the mean of Z, which keeps the digits that a
+    common offset would cost, and never below 0.
+
+    Args:
+      X: (n, d).
+      Z: (m, d).
+
+    Raises:
+      TypeError, ValueError: not finite, no rows, different numbers of columns.
+    """
+    X, Z, same = _rows(X, Z)
+    return _squared_distances(X, Z, same=same)
+
+
+def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) -> jax.Array:
+    r""":math:`\exp(-\|x_i - z_j\|^2 / (2\sigma^2))`, shape (n, m); Z = X if not given.
+
+    Args:
+      X: (n, d).
+      Z: (m, d).
+      bandwidth: :math:`\sigma > 0`, shape (), for example `median_bandwidth`.
+
+    Raises:
+      TypeError, ValueError: as `squared_distances`; a bandwidth <= 0.
+    """
+    X, Z, same = _rows(X, Z)
+    return _gaussian(X, Z, _positive("bandwidth", bandwidth, X.dtype), same=same)
+
+
+def polynomial(
+    X: ArrayLike,
+    Z: ArrayLike | None = None,
+    *,
+    degree: int = 3,
+    scale: ArrayLike = 1.0,
+    offset: ArrayLike = 1.0,
+) -> jax.Array:
+    r""":math:`(\text{scale}\; x_i^\top z_j + \text{offset})^{\text{degree}}`, shape (n, m); Z = X if not given.
+
+    Args:
+      X: (n, d).
+      Z: (m, d).
+      degree: an integer >= 1.
+      scale: > 0, shape ().
+      offset: real, shape ().
+
+    Raises:
+      TypeError, ValueError: as `squared_distances`; a degree or scale out of range.
+    """
+    if isinstance(degree, bool) or not isinstance(degree, (int, np.integer)) or degree < 1:
+        raise ValueError(f"degree must be an integer >= 1, got {degree!r}.")
+    X, Z, _ = _rows(X, Z)
+    scale = _positive("scale", scale, X.dtype)
+    return _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=int(degree))
+
+
+def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
+    r""":math:`x_i^\top z_j`, shape (n, m); Z = X if not given.
+
+    Raises:
+      TypeError, ValueError: as `squared_distances`.
+    """
+    X, Z, _ = _rows(X, Z)
+    return _linear(X, Z)
+
+
+def median_bandwidth(X: ArrayLike) -> jax.Array:
+    r"""The median of :math:`\|x_i - x_j\|` over :math:`i < j`, shape ().
+
+    Args:
+      X: (n, d), n >= 2.
+
+    Raises:
+      TypeError, ValueError: as `squared_distances`; one row; a median of 0, where more than half of the pairs
+        are equal rows: choose a bandwidth by hand. Under jit the 0 is returned.
+    """
+    X, _, _ = _rows(X, None)
+    n = X.shape[0]
+    if n < 2:
+        raise ValueError("X has one row, and so no distance to take the median of: give a bandwidth.")
+    D, pairs = _squared_distances(X, X, same=True), np.triu_indices(n, 1)
+    if is_traced(D):
+        return jnp.median(jnp.sqrt(D[pairs]))
+    median = np.median(np.sqrt(np.asarray(D)[pairs]))  # by selection, some ten times faster than to sort
+    if median == 0:
+        raise ValueError(
+            "the median distance of X's rows is 0 (more than half of the pairs are equal): give a bandwidth."
+        )
+    return jnp.asarray(median, X.dtype)
+
+
+def _rows(X, Z):
+    """X and Z, and whether Z was left out, checked."""
+    X = as_float("X", X, (2,))
+    same = Z is None
+    Z = X if same else as_float("Z", Z, (2,), X.dtype)
+    if X.shape[1] != Z.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns and Z has {Z.shape[1]}; they must agree.")
+    for name, M in (("X", X), ("Z", Z)):
+        if 0 in M.shape:
+            raise ValueError(f"{name} is empty, of shape {tuple(M.shape)}.")
+    return X, Z, same
+
+
+def _positive(name, x, dtype):
+    x = as_float(name, x, (0,), dtype)
+    if not is_traced(x) and np.asarray(x) <= 0:
+        raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
+    return x
+
+
+def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
+    """``row`` of each row, `BLOCK` of them at a time."""
+    if rows[0].shape[0] <= BLOCK:
+        return jax.vmap(row)(*rows)
+    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
+
+
+def _dot(Z, x):
+    return jnp.matmul(Z, x, precision=lax.Precision.HIGHEST)
+
+
+def _distances_from(X, Z):
+    """The function of row i and x_i that gives ``||x_i - z_j||^2`` for all j, and its arguments."""
+    mean = jnp.mean(Z, axis=0, keepdims=True)
+    X, Z = X - mean, Z - mean
+    size = jnp.sum(Z * Z, axis=1)
+    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * _dot(Z, x), 0)), X
+
+
+def _apart(i, distances, same):
+    """Exactly 0 from a row to itself."""
+    return jnp.where(jnp.arange(distances.shape[0]) == i, 0, distances) if same else distances
+
+
+@partial(jax.jit, static_argnames="same")
+def _squared_distances(X, Z, *, same=False):
+    distances, X = _distances_from(X, Z)
+    return _by_blocks(lambda i, x: _apart(i, distances(x), same), jnp.arange(X.shape[0]), X)
+
+
+@partial(jax.jit, static_argnames="same")
+def _gaussian(X, Z, bandwidth, *, same=False):
+    distances, X = _distances_from(X, Z)
+    # Divided twice: the square of a small bandwidth would underflow.
+    scaled = lambda d: jnp.exp(-(d / bandwidth) / bandwidth / 2)
+    return _by_blocks(lambda i, x: scaled(_apart(i, distances(x), same)), jnp.arange(X.shape[0]), X)
+
+
+@partial(jax.jit, static_argnames="degree")
+def _polynomial(X, Z, scale, offset, *, degree):
+    return _by_blocks(lambda x: (scale * _dot(Z, x) + offset) ** degree, X)
+
+
+@jax.jit
+def _linear(X, Z):
+    return _by_blocks(lambda x: _dot(Z, x), X)
