@@ -5,6 +5,7 @@ Matrices are computed a block of rows at a time: beside the result there is room
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,7 +58,7 @@ def polynomial(
     scale: ArrayLike = 1.0,
     offset: ArrayLike = 1.0,
 ) -> jax.Array:
-    r""":math:`(\text{scale}\; x_i^\top z_j + \text{offset})^{\text{degree}}`, shape (n, m); Z = X if not given.
+    r""":math:`(\text{scale}\; x_i^\top z_j + \text{offset})^{\text{degree}}`, (n, m); Z = X if not given.
 
     Args:
       X: (n, d).
@@ -111,7 +112,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     return jnp.asarray(median, X.dtype)
 
 
-def _rows(X, Z):
+def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
     """X and Z, and whether Z was left out, checked."""
     X = as_float("X", X, (2,))
     same = Z is None
@@ -124,7 +125,7 @@ def _rows(X, Z):
     return X, Z, same
 
 
-def _positive(name, x, dtype):
+def _positive(name: str, x: Any, dtype: Any) -> jax.Array:
     x = as_float(name, x, (0,), dtype)
     if not is_traced(x) and np.asarray(x) <= 0:
         raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
