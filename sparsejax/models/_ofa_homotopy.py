@@ -1,0 +1,145 @@
+r"""Exact solution of a small weighted lasso from any start, by following a path of problems.
+
+With :math:`H = A^\top A` and :math:`c = A^\top(y - Az)`, z minimises :math:`\|y - Az\|^2 + 2\sum_i
+\ell_i|z_i|` iff :math:`c_i = \ell_i\,\mathrm{sign}(z_i)` where :math:`z_i \ne 0` and :math:`|c_i| \le \ell_i`
+elsewhere. Any z has :math:`|c_i| \le b_i` for *some* bounds b; the path takes the active c linearly to
+:math:`\ell_i s_i` and the others' bounds to :math:`\ell_i`. Along it z is linear between events: an active
+entry reaches 0 and leaves, or another reaches its bound and enters. For z = 0 and proportional bounds this
+is the LARS-lasso path; from the solution of a neighbouring problem it is a warm start, and from a nearly
+right one it is iterative refinement.
+
+The inverse of :math:`H_{SS}` is kept in a square with zeros outside S and changed by one outer product an
+event: no shape that depends on data, and in a batch nothing but elementwise work. It is factorised anew only
+where an outer product would leave too few digits.
+
+Columns that are equal, or dependent up to rounding, would make it singular: `proximal` adds a little to the
+diagonal of H. The end of the path then minimises the objective plus that little times ``(z - start)^2``, a
+step of the proximal-point method: repeated from where it ends, it converges to the solution itself.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+class Active(NamedTuple):
+    z: jax.Array  # (m,), zero where inactive
+    sign: jax.Array  # (m,), -1, 0 (inactive) or 1
+    inverse: jax.Array  # (m, m), of H on the active set, zero outside
+
+
+class _Path(NamedTuple):
+    active: Active
+    c: jax.Array  # (m,)
+    bound: jax.Array  # (m,) of |c| where inactive
+    last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
+    steps: jax.Array  # () int32
+    done: jax.Array  # the end of the path is reached
+
+
+def _little(dtype) -> float:
+    """What `proximal` adds, relative to the diagonal."""
+    return float(jnp.finfo(dtype).eps) ** 0.6
+
+
+def proximal(H: jax.Array) -> jax.Array:
+    """H (m, m) with a diagonal that leaves no columns dependent."""
+    return H + _little(H.dtype) * jnp.diag(jnp.diagonal(H))
+
+
+def follow(
+    H: jax.Array, limit: jax.Array, bound: jax.Array, c: jax.Array, start: Active, maxsteps: int
+) -> tuple[Active, jax.Array]:
+    """The solution for ``limit`` (m,) > 0 from ``start``, and the number of events on the way.
+
+    At the start the correlations are ``c`` (m,), and the path begins at the larger of ``bound`` and those:
+    where the start solves another problem ``bound`` is its limit, and then only the active entries are at
+    their bounds. After ``maxsteps`` events, or where rounding breaks the path, it is the point reached: judge
+    it by its duality gap. H must have passed through `proximal`.
+    """
+    m = limit.shape[0]
+    ids = jnp.arange(m, dtype=jnp.int32)
+    diagonal = jnp.diagonal(H)
+    largest_ratio = float(jnp.finfo(H.dtype).eps) ** -0.3
+    smallest_pivot = _little(H.dtype) / 2 * diagonal
+
+    def body(p: _Path) -> _Path:
+        z, sign, inverse = p.active
+        active = sign != 0
+        dz = inverse @ jnp.where(active, p.c - limit * sign, 0)
+        dc = -(H @ dz)
+        dbound = limit - p.bound
+
+        # Fractions of the rest of the path at which the first of each kind of event happens.
+        others = ids != p.last
+        enter_up = _time(p.bound - p.c, dc - dbound, ~active & others)
+        enter_down = _time(p.bound + p.c, -dc - dbound, ~active & others)
+        leave = _time(z * sign, -dz * sign, active & others)
+        time = jnp.minimum(jnp.minimum(enter_up, enter_down), leave)
+        i = jnp.argmin(time).astype(jnp.int32)
+        end = time[i] >= 1
+        step = jnp.minimum(time[i], 1)
+        z, c = z + step * dz, p.c + step * dc
+        bound = jnp.where(active, jnp.abs(c), p.bound + step * dbound)
+
+        # The inverse: plus u u'/pivot to enter, minus u u'/u_i to leave.
+        here = ids == i
+        leaves, enters = active[i] & ~end, ~active[i] & ~end
+        h = jnp.where(active, H[i], 0)
+        g = inverse @ h
+        pivot = jnp.maximum(diagonal[i] - jnp.sum(h * g), smallest_pivot[i])
+        row = inverse[i]
+        u = jnp.where(leaves, row, here.astype(z.dtype) - g)
+        factor = jnp.where(enters, 1 / jnp.where(enters, pivot, 1), 0)
+        factor = jnp.where(leaves, -1 / jnp.where(leaves, row[i], 1), factor)
+        inverse = inverse + (factor * u)[:, None] * u[None]
+        gone = here & leaves
+        inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
+        side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
+        sign = jnp.where(here & enters, side, jnp.where(gone, 0, sign))
+        # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
+        ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
+        inverse = renew(H, sign != 0, inverse, (leaves | enters) & ~(ratio < largest_ratio))
+        return _Path(
+            active=Active(jnp.where(gone, 0, z), sign, inverse),
+            c=c,
+            bound=bound,
+            last=jnp.where(end, -1, i),
+            steps=p.steps + 1,
+            done=end,
+        )
+
+    path = _Path(
+        active=start,
+        c=c,
+        bound=jnp.where(start.sign != 0, jnp.abs(c), jnp.maximum(bound, jnp.abs(c))),
+        last=jnp.int32(-1),
+        steps=jnp.int32(0),
+        done=jnp.zeros((), bool),
+    )
+    path = lax.while_loop(lambda p: ~p.done & (p.steps < maxsteps), body, path)
+    return path.active, path.steps
+
+
+def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Array:
+    """When a distance is used up at this speed; infinite where it never is."""
+    closing = possible & (speed > 0)
+    return jnp.where(closing, jnp.maximum(distance, 0) / jnp.where(closing, speed, 1), jnp.inf)
+
+
+def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array) -> jax.Array:
+    """The inverse on the active set computed anew where the old one is ``wrong``.
+
+    A loop of at most one step: unlike `lax.cond` it costs a batch nothing if no lane needs it.
+    """
+    m = H.shape[0]
+
+    def compute(_):
+        mask = active[:, None] & active[None]
+        eye = jnp.eye(m, dtype=H.dtype)
+        factor = jnp.linalg.cholesky(jnp.where(mask, H, eye))
+        return jnp.zeros((), bool), jnp.where(mask, jax.scipy.linalg.cho_solve((factor, True), eye), 0)
+
+    return lax.while_loop(lambda carry: carry[0], compute, (wrong, inverse))[1]

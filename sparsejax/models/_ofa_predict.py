@@ -1,0 +1,128 @@
+r"""The y that agrees best with every output's model: min over y of ``sum_j (y_j - f_j(x, y without j))^2``.
+
+Not convex: what comes back is the best stationary point met from the given starts.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+TOGETHER = 256  # points
+MEMORY = 10  # pairs that L-BFGS keeps
+
+
+class Outputs(NamedTuple):
+    """The part of the models that depends on the outputs, on its support only."""
+
+    centers: jax.Array  # (d, s, d): training outputs, entry j of [j] zero
+    weights: jax.Array  # (d, s): v
+    bandwidth: jax.Array  # (d,)
+    shift: jax.Array  # (d,) taken off y before the kernel (and off the centers)
+
+
+class Prediction(NamedTuple):
+    """Predictions for m points, and how they came about.
+
+    Attributes:
+      y: (m, d).
+      residual: (m,), ``sum_j (y_j - f_j(x, y without j))^2`` at y; never above ``start_residual``.
+      start: (m, d), the independent lassos' prediction, from which the first search starts.
+      start_residual: (m,).
+      num_stationary: (m,) int32, distinct stationary points that the searches ended in. One says that they
+        agree, not that there are no others. Zero: no search met ``tol`` within ``maxiter``.
+    """
+
+    y: jax.Array
+    residual: jax.Array
+    start: jax.Array
+    start_residual: jax.Array
+    num_stationary: jax.Array
+
+
+def agreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
+    """The objective at y (d,); ``base`` (d,) is what x contributes to each output, intercept included."""
+    y_shifted = y - outputs.shift
+    product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
+    if kernel == "gaussian":
+        size = jnp.sum(y_shifted**2) - y_shifted**2
+        distance = size[:, None] + jnp.sum(outputs.centers**2, axis=2) - 2 * product
+        bandwidth = outputs.bandwidth[:, None]
+        features = jnp.exp(-(jnp.maximum(distance, 0) / bandwidth) / bandwidth / 2)
+    else:
+        features = (product + 1) ** degree if kernel == "polynomial" else product
+    return jnp.sum((y - base - jnp.sum(outputs.weights * features, axis=1)) ** 2)
+
+
+def search(
+    kernel: str,
+    degree: int,
+    outputs: Outputs,
+    base: jax.Array,
+    start: jax.Array,
+    further: jax.Array,
+    scale: jax.Array,
+    tol,
+    maxiter,
+) -> Prediction:
+    """Predictions from ``start`` (m, d) and, for every point, from the rows of ``further`` (s, d).
+
+    Args:
+      kernel, degree, outputs: the models.
+      base: (m, d).
+      start, further: where to start.
+      scale: (d,) > 0, the size of each output: y is searched in its units, and two stationary points
+        are distinct if they differ by more than ``sqrt(tol)`` in one of them.
+      tol: a point is stationary if the gradient in these units is at most ``tol`` times (1 + objective) in
+        units of ``mean(scale^2)``.
+      maxiter: L-BFGS steps for each start.
+    """
+    unit = jnp.mean(scale * scale)
+    solver = optax.lbfgs(memory_size=MEMORY)
+
+    def descend(base, y0):
+        fun = lambda w: agreement(kernel, degree, outputs, base, w * scale) / unit
+        value_and_grad = optax.value_and_grad_from_state(fun)
+
+        def flat(w, state):
+            gradient = optax.tree_utils.tree_get(state, "grad")
+            value = optax.tree_utils.tree_get(state, "value")
+            return jnp.max(jnp.abs(gradient)) <= tol * (1 + value)
+
+        def body(carry):
+            w, state, k, _ = carry
+            value, gradient = value_and_grad(w, state=state)
+            updates, state = solver.update(gradient, state, w, value=value, grad=gradient, value_fn=fun)
+            w = optax.apply_updates(w, updates)
+            return w, state, k + 1, flat(w, state)
+
+        w0 = y0 / scale
+        # Inside, optax promotes ranks and integers, which a strict user has forbidden.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            carry = (w0, solver.init(w0), jnp.int32(0), jnp.zeros((), bool))
+            w, _, _, stationary = lax.while_loop(lambda c: (c[2] < maxiter) & ~c[3], body, carry)
+        return w, fun(w), fun(w0), stationary
+
+    def point(base, start):
+        starts = jnp.concatenate([start[None], further])
+        w, value, first, stationary = jax.vmap(lambda y0: descend(base, y0))(starts)
+        value = jnp.where(value <= first, value, jnp.inf)  # a NaN too
+        best = jnp.argmin(value)
+        # The start itself, should no search have improved on it.
+        improved = value[best] < first[0]
+        y = jnp.where(improved, w[best] * scale, start)
+        residual = jnp.where(improved, value[best], first[0]) * unit
+        return Prediction(y, residual, start, first[0] * unit, _distinct(w, stationary, tol**0.5))
+
+    return lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
+
+
+def _distinct(w: jax.Array, stationary: jax.Array, tol) -> jax.Array:
+    """How many of the stationary rows of w (s, d) are farther than tol from all earlier ones."""
+    s = w.shape[0]
+    near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= tol
+    earlier = jnp.tril(jnp.ones((s, s), bool), -1)
+    seen = jnp.any(near & earlier & stationary[None], axis=1)
+    return jnp.sum(stationary & ~seen, dtype=jnp.int32)

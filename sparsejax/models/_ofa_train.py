@@ -1,0 +1,178 @@
+r"""Weighted lassos in 2n kernel columns: a working set, solved exactly, and a duality gap in all columns.
+
+.. math:: \min_z \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
+
+Kernel columns are nearly collinear, which first-order methods pay for with thousands of steps, but few are
+active. So a bucket of m columns, the active ones and those that violate their limit most, is solved on its
+m x m Gram matrix by `_ofa_homotopy.follow`; one product with A' then certifies the answer, or names the
+columns that the bucket lacks. A round costs one product with A' and one Gram matrix of the bucket; from a
+neighbouring problem's solution two rounds are usual.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax.models._ofa_homotopy import Active, follow, proximal, renew
+from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+
+RUNNING, FULL = -1, -2  # a bucket too small for the active set: to be solved again with a larger one
+PATIENCE = 4  # rounds without progress
+
+
+class Lasso(NamedTuple):
+    """A solved problem."""
+
+    z: jax.Array  # (p,)
+    objective: jax.Array
+    gap: jax.Array  # relative to max(objective, objective at 0)
+    num_iters: jax.Array  # int32
+    status: jax.Array  # int32
+
+
+class _Round(NamedTuple):
+    bucket: jax.Array  # (m,) int32 columns
+    active: Active  # in the bucket
+    c: jax.Array  # (p,), A'(y - Az)
+    limit: jax.Array  # (p,), of the last solved problem
+    objective: jax.Array
+    gap: jax.Array
+    best: jax.Array  # smallest gap so far
+    waited: jax.Array  # int32 rounds since it was last halved
+    num_iters: jax.Array  # int32
+    status: jax.Array  # int32
+
+
+def certify(
+    y: jax.Array, residual: jax.Array, c: jax.Array, z: jax.Array, c_z: jax.Array, limit_z: jax.Array, limit
+) -> tuple[jax.Array, jax.Array]:
+    r"""Objective and relative duality gap of z.
+
+    The dual point is :math:`\theta = 2s r`, s the best with :math:`|s c_i| \le \ell_i`, and
+
+    .. math:: P - D = \sum_i (2\ell_i|z_i| - 2 s c_i z_i) + (1 - s)^2\|r\|^2 ,
+
+    a sum of nonnegative terms, in which nothing large cancels. (With y and the columns of A centred, r is
+    too, so that the dual point belongs to the problem with a free intercept as well.)
+
+    Args:
+      y, residual: (n,).
+      c: (p,), A'r.
+      z, c_z, limit_z: the entries of z that may not be 0, and c and the limits there.
+      limit: (p,), > 0.
+    """
+    size = jnp.sum(residual * residual)
+    ratio = jnp.max(jnp.abs(c) / limit)
+    largest = 1 / jnp.where(ratio > 0, ratio, jnp.finfo(c.dtype).tiny ** 0.5)
+    s = jnp.sum(residual * y) / jnp.where(size > 0, size, 1)
+    s = jnp.clip(jnp.where(size > 0, s, 1), 0, largest)
+    penalty = 2 * jnp.sum(limit_z * jnp.abs(z))
+    excess = 2 * jnp.sum(limit_z * jnp.abs(z) - s * c_z * z) + (1 - s) ** 2 * size
+    objective = size + penalty
+    scale = jnp.maximum(objective, jnp.sum(y * y))
+    return objective, jnp.maximum(excess, 0) / jnp.where(scale > 0, scale, 1)
+
+
+def solve_path(
+    At: jax.Array, y: jax.Array, limits: jax.Array, tol: jax.Array, maxiter: jax.Array, bucket: int
+) -> Lasso:
+    """Solutions for every row of ``limits`` (L, p), each from the one before; fields have a leading L.
+
+    Args:
+      At: (p, n), the transpose of A, every row of mean 0.
+      y: (n,), of mean 0.
+      limits: > 0, half the strengths.
+      tol: on the relative gap.
+      maxiter: rounds for each row.
+      bucket: columns solved together, at most p.
+    """
+    p, m = At.shape[0], bucket
+    zero = jnp.zeros(m, y.dtype)
+    start = _Round(
+        bucket=jnp.arange(m, dtype=jnp.int32),
+        active=Active(zero, zero, jnp.zeros((m, m), y.dtype)),
+        c=At @ y,
+        limit=jnp.maximum(limits[0], jnp.max(jnp.abs(At @ y) / limits[0]) * limits[0]),
+        objective=jnp.sum(y * y),
+        gap=jnp.full((), jnp.inf, y.dtype),
+        best=jnp.full((), jnp.inf, y.dtype),
+        waited=jnp.int32(0),
+        num_iters=jnp.int32(0),
+        status=jnp.int32(RUNNING),
+    )
+
+    def one(state: _Round, limit: jax.Array):
+        # What did not converge, a NaN above all, is no start for the next.
+        usable = state.status == CONVERGED
+        state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, start)
+        state = _solve(At, y, limit, state, tol, maxiter)
+        z = jnp.zeros(p, y.dtype).at[state.bucket].set(state.active.z)
+        return state, Lasso(z, state.objective, state.gap, state.num_iters, state.status)
+
+    return lax.scan(one, start, limits)[1]
+
+
+def _solve(At, y, limit, state: _Round, tol, maxiter) -> _Round:
+    p, m = At.shape[0], state.bucket.shape[0]
+    eps = float(jnp.finfo(y.dtype).eps)
+
+    def judge(state: _Round, residual) -> _Round:
+        """The state with its certificate, and whether to go on."""
+        limit_z = limit[state.bucket]
+        objective, gap = certify(y, residual, state.c, state.active.z, state.c[state.bucket], limit_z, limit)
+        halved = gap <= state.best / 2
+        waited = jnp.where(halved, 0, state.waited + 1)
+        crowded = (m < p) & (8 * jnp.count_nonzero(state.active.sign) > 7 * m)
+        status = jnp.where(crowded, FULL, RUNNING)
+        status = jnp.where(state.num_iters < maxiter, status, MAX_ITER)
+        status = jnp.where((waited >= PATIENCE) | (gap <= eps), STALLED, status)
+        status = jnp.where(gap <= tol, CONVERGED, status)
+        status = jnp.where(jnp.isfinite(objective) & jnp.isfinite(gap), status, NON_FINITE)
+        return state._replace(
+            objective=objective,
+            gap=gap,
+            best=jnp.where(halved, gap, state.best),
+            waited=waited,
+            status=status.astype(jnp.int32),
+        )
+
+    def body(state: _Round) -> _Round:
+        bucket = _refill(state, limit)
+        rows = At[bucket]
+        H = proximal(rows @ rows.T)
+        active = _refresh(H, state.active, state.c[bucket])
+        active, _ = follow(H, limit[bucket], state.limit[bucket], state.c[bucket], active, 20 * m)
+        residual = y - active.z @ rows
+        state = state._replace(
+            bucket=bucket, active=active, c=At @ residual, limit=limit, num_iters=state.num_iters + 1
+        )
+        return judge(state, residual)
+
+    infinite = jnp.full((), jnp.inf, y.dtype)
+    state = state._replace(best=infinite, waited=jnp.int32(0), num_iters=jnp.int32(0))
+    residual = y - state.active.z @ At[state.bucket]
+    state = judge(state, residual)
+    return lax.while_loop(lambda s: s.status == RUNNING, body, state)
+
+
+def _refill(state: _Round, limit: jax.Array) -> jax.Array:
+    """The bucket with its active columns where they are, and the worst violators in the other places."""
+    m = state.bucket.shape[0]
+    active = state.active.sign != 0
+    score = jnp.abs(state.c) / limit
+    # Out of reach for those that are in already.
+    score = score.at[jnp.where(active, state.bucket, limit.shape[0])].set(-1, mode="drop")
+    worst = lax.top_k(score, m)[1].astype(jnp.int32)
+    place = jnp.cumsum(~active, dtype=jnp.int32) - 1
+    return jnp.where(active, state.bucket, worst[place])
+
+
+def _refresh(H: jax.Array, active: Active, c: jax.Array) -> Active:
+    """With the inverse computed anew where rounding has spoilt it: where H times it times c is not c."""
+    on = active.sign != 0
+    c = jnp.where(on, c, 0)
+    again = jnp.where(on, H @ (active.inverse @ c), 0)
+    wrong = ~(jnp.max(jnp.abs(again - c)) <= jnp.finfo(H.dtype).eps ** 0.5 * jnp.max(jnp.abs(c)))
+    return active._replace(inverse=renew(H, on, active.inverse, wrong))
