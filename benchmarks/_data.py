@@ -48,3 +48,14 @@ def draw_of_each(labels: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Rows of ``count`` examples a class, drawn without replacement."""
     rng = np.random.default_rng(seed)
     return np.concatenate([rng.choice(np.flatnonzero(labels == c), count, False) for c in np.unique(labels)])
+
+
+def load_regression_usps(path: Path) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """USPS images: the outer 240 pixels and the 16 in the middle; of training (7291) and of test (2007)."""
+    with np.load(path / "usps.npz") as f:
+        images, test = f["X"].astype(float), f["split"] == 1
+    middle = np.zeros((16, 16), bool)
+    middle[6:10, 6:10] = True
+    middle = middle.ravel()
+    X, Y = images[:, ~middle], images[:, middle]
+    return (X[~test], Y[~test]), (X[test], Y[test])

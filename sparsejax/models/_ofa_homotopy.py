@@ -36,6 +36,7 @@ class _Path(NamedTuple):
     bound: jax.Array  # (m,) of |c| where inactive
     last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
     steps: jax.Array  # () int32
+    stale: jax.Array  # the inverse has lost too many digits
     done: jax.Array  # the end of the path is reached
 
 
@@ -101,15 +102,21 @@ def follow(
         sign = jnp.where(here & enters, side, jnp.where(gone, 0, sign))
         # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
         ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
-        inverse = renew(H, sign != 0, inverse, (leaves | enters) & ~(ratio < largest_ratio))
         return _Path(
             active=Active(jnp.where(gone, 0, z), sign, inverse),
             c=c,
             bound=bound,
             last=jnp.where(end, -1, i),
             steps=p.steps + 1,
+            stale=~end & ~(ratio < largest_ratio),
             done=end,
         )
+
+    def stretch(p: _Path) -> _Path:
+        """To the end, or to an event that spoils the inverse."""
+        p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), body, p)
+        inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
+        return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
     path = _Path(
         active=start,
@@ -117,9 +124,10 @@ def follow(
         bound=jnp.where(start.sign != 0, jnp.abs(c), jnp.maximum(bound, jnp.abs(c))),
         last=jnp.int32(-1),
         steps=jnp.int32(0),
+        stale=jnp.zeros((), bool),
         done=jnp.zeros((), bool),
     )
-    path = lax.while_loop(lambda p: ~p.done & (p.steps < maxsteps), body, path)
+    path = lax.while_loop(lambda p: ~p.done & (p.steps < maxsteps), stretch, path)
     return path.active, path.steps
 
 
