@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-TOGETHER = 256  # points
+TOGETHER = 16  # points: all of a block wait for its slowest
 MEMORY = 10  # pairs that L-BFGS keeps
 
 
