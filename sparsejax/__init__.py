@@ -7,7 +7,7 @@ r"""Structured-sparse feature selection: pure, jit-compiled JAX solvers with cer
 True
 """
 
-from sparsejax import graphs, groups, losses, metrics, models, penalties, prox
+from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox
 from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.paths import path
 from sparsejax.problem import Problem, Solution, duality_gap, lambda_max
@@ -39,6 +39,7 @@ __all__ = [
     "graphs",
     "groups",
     "irls",
+    "kernels",
     "lambda_max",
     "losses",
     "metrics",
