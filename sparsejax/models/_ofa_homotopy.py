@@ -9,7 +9,7 @@ is the LARS-lasso path; from the solution of a neighbouring problem it is a warm
 right one it is iterative refinement.
 
 The inverse of :math:`H_{SS}` is kept in a square with zeros outside S and changed by one outer product an
-event: no shape that depends on data, and in a batch nothing but elementwise work. It is factorised anew only
+event: no shape that depends on data, and in a batch nothing but elementwise work. It is computed anew only
 where an outer product would leave too few digits.
 
 Columns that are equal, or dependent up to rounding, would make it singular: `proximal` adds a little to the
@@ -140,14 +140,22 @@ def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Arr
 def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array) -> jax.Array:
     """The inverse on the active set computed anew where the old one is ``wrong``.
 
-    A loop of at most one step: unlike `lax.cond` it costs a batch nothing if no lane needs it.
+    By sweeps over the active columns, none if it is right: a batch pays only if a lane needs it, and there is
+    no call of LAPACK in the loop, whose threads would wait for each other.
     """
-    m = H.shape[0]
+    mask = active[:, None] & active[None]
+    order = jnp.argsort(~active)
+    count = jnp.where(wrong, jnp.count_nonzero(active), 0)
 
-    def compute(_):
-        mask = active[:, None] & active[None]
-        eye = jnp.eye(m, dtype=H.dtype)
-        factor = jnp.linalg.cholesky(jnp.where(mask, H, eye))
-        return jnp.zeros((), bool), jnp.where(mask, jax.scipy.linalg.cho_solve((factor, True), eye), 0)
+    def sweep(step, M):
+        k = order[step]
+        here = jnp.arange(M.shape[0]) == k
+        column = M[k]
+        scaled = column / column[k]
+        edge = jnp.where(here[:, None], scaled[None], scaled[:, None])
+        swept = M - column[:, None] * scaled[None]
+        swept = jnp.where(here[:, None] | here[None], edge, swept)
+        return jnp.where(here[:, None] & here[None], -1 / column[k], swept)
 
-    return lax.while_loop(lambda carry: carry[0], compute, (wrong, inverse))[1]
+    M = lax.fori_loop(0, count, sweep, jnp.where(wrong, jnp.where(mask, H, 0), -inverse))
+    return jnp.where(mask, -M, 0)
