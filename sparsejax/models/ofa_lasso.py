@@ -138,8 +138,9 @@ def fit(
     ``method="auto"`` is a working set solved exactly, certified by the duality gap in all 2n columns.
     ``method="admm"`` is the alternating direction method in two blocks, with a fixed ``mu``: right, but
     slower. With ``faithful=True`` it is the paper's Algorithm 1, four blocks and a ``mu`` that grows by
-    ``growth`` at every step: **it stops early**, from 1e-7 to 90 % above the optimum as ``growth`` goes from
-    1.01 to 2; its status is then stalled, not converged. (The paper does not state mu and growth.)
+    ``growth`` at every step: **it stops early**, up to a third above the optimum at ``growth`` 1.01 and more
+    than double at 2 on small problems; its status is then stalled, not converged. (The paper does not state
+    mu and growth.)
 
     Args:
       X: (n, k), n >= 2.
