@@ -137,18 +137,14 @@ def scale(args):
     if args.size:
         n, d, a, b = args.size
         problem = make(n, d, (a, b))
-        run = lambda m: jax.block_until_ready(sj.admm(problem, tol=0.0, maxiter=m).params)
-        times = {}
-        for m in (25, 75):
-            run(m)
-            start = time.perf_counter()
-            run(m)
-            times[m] = time.perf_counter() - start
+        run = lambda m: sj.admm(problem, tol=0.0, maxiter=m)
+        seconds, found = in_turn({m: partial(run, m) for m in (10, 40)}, args.repeats)
+        steps = int(found[40].num_iters) - int(found[10].num_iters)
+        each = (seconds[40] - seconds[10]) / steps * 1e3
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        each = (times[75] - times[25]) / 50 * 1e3
         print(
-            f"n {n:6d}, d {d:5d}, {a:3d} x {b:3d} labels: {each:8.2f} ms an iteration, 25 with all else "
-            f"{times[25]:6.2f} s, peak {peak:6.0f} MB (X and Y {8 * n * (d + a * b) / 2**20:.0f})",
+            f"n {n:6d}, d {d:5d}, {a:3d} x {b:3d} labels: {each:8.2f} ms an iteration, 10 with all else "
+            f"{seconds[10]:6.2f} s, peak {peak:6.0f} MB (X and Y {8 * n * (d + a * b) / 2**20:.0f})",
             flush=True,
         )
         return
