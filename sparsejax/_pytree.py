@@ -151,7 +151,28 @@ def as_strength(name: str, x: Any) -> jax.Array:
     return x
 
 
-def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "") -> None:
+def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
+    """A positive finite scalar of ``dtype``."""
+    x = as_float(name, x, (0,), dtype)
+    if not is_traced(x) and not np.asarray(x) > 0:
+        raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
+    return x
+
+
+def as_classes(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """One label of any sortable kind for each of n rows, (n,), and the classes; at least two."""
+    y = np.asarray(y)
+    if y.ndim != 1 or len(y) != n:
+        raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError("y has a NaN among its labels.")
+    classes = np.unique(y)
+    if len(classes) < 2:
+        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
+    return y, classes
+
+
+def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y") -> None:
     """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them."""
     if is_traced(Y):
         return
@@ -159,4 +180,6 @@ def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "") -> Non
     strange = y[(y != allowed[0]) & (y != allowed[1])]
     if strange.size:
         whose = f" for {owner}" if owner else ""
-        raise ValueError(f"Y must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}.")
+        raise ValueError(
+            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}."
+        )

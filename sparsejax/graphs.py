@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, check_labels, is_traced
+from sparsejax._pytree import as_float, as_positive, check_labels, is_traced
 
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
@@ -48,7 +48,7 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
     if Y.size == 0:
         raise ValueError(f"Y is empty: its shape is {Y.shape}.")
     check_labels(Y, (0, 1))
-    eta, s = (_positive(name, x, Y.dtype) for name, x in (("eta", eta), ("smoothing", smoothing)))
+    eta, s = (as_positive(name, x, Y.dtype) for name, x in (("eta", eta), ("smoothing", smoothing)))
     n, k = Y.shape
     together = jnp.matmul(Y.T, Y, precision=lax.Precision.HIGHEST)
     count = jnp.diagonal(together)
@@ -117,10 +117,3 @@ def _view(name, view, dtype):
             if low < 0:
                 raise ValueError(f"{name} has the similarity {low:g}; all must be >= 0.")
     return jnp.where(jnp.eye(len(S), dtype=bool), 0, (S + S.T) / 2)
-
-
-def _positive(name, x, dtype):
-    x = as_float(name, x, (0,), dtype)
-    if not is_traced(x) and not np.asarray(x) > 0:
-        raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
-    return x

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._pytree import as_float, as_positive, is_traced
 
 BLOCK = 1024  # rows computed together
 
@@ -47,7 +47,7 @@ def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) 
       TypeError, ValueError: as `squared_distances`; a bandwidth <= 0.
     """
     X, Z, same = _rows(X, Z)
-    return _gaussian(X, Z, _positive("bandwidth", bandwidth, X.dtype), same=same)
+    return _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
 
 
 def polynomial(
@@ -73,7 +73,7 @@ def polynomial(
     if isinstance(degree, bool) or not isinstance(degree, (int, np.integer)) or degree < 1:
         raise ValueError(f"degree must be an integer >= 1, got {degree!r}.")
     X, Z, _ = _rows(X, Z)
-    scale = _positive("scale", scale, X.dtype)
+    scale = as_positive("scale", scale, X.dtype)
     return _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=int(degree))
 
 
@@ -123,13 +123,6 @@ def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
         if 0 in M.shape:
             raise ValueError(f"{name} is empty, of shape {tuple(M.shape)}.")
     return X, Z, same
-
-
-def _positive(name: str, x: Any, dtype: Any) -> jax.Array:
-    x = as_float(name, x, (0,), dtype)
-    if not is_traced(x) and np.asarray(x) <= 0:
-        raise ValueError(f"{name} must be > 0, got {np.asarray(x):g}.")
-    return x
 
 
 def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:

@@ -28,7 +28,7 @@ from jax import lax
 from jax.scipy.special import xlogy
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, check_labels, is_traced
+from sparsejax._pytree import Pytree, as_float, as_positive, check_labels, is_traced
 
 
 class _LinearModelLoss(Pytree):
@@ -55,9 +55,7 @@ class _LinearModelLoss(Pytree):
             raise ValueError(f"X has {n} rows and Y has {Y.shape[0]}; they must agree.")
         if Y.ndim == 2 and Y.shape[1] == 0:
             raise ValueError("Y has no columns.")
-        scale = as_float("scale", default_scale(n) if scale is None else scale, (0,), X.dtype)
-        if not is_traced(scale) and not np.asarray(scale) > 0:
-            raise ValueError(f"scale must be > 0, got {np.asarray(scale):g}.")
+        scale = as_positive("scale", default_scale(n) if scale is None else scale, X.dtype)
         if weights is not None:
             weights = as_float("weights", weights, (1, 2), X.dtype)
             if weights.shape not in ((n,), Y.shape):
@@ -481,10 +479,7 @@ class HuberHingeLoss(_HingeLoss, leaves=("X", "Y", "scale", "weights", "delta"),
     ):
         self._init(X, Y, scale, lambda n: 1 / n, weights, intercept)
         check_labels(self.Y, (-1, 1), type(self).__name__)
-        delta = as_float("delta", delta, (0,), self.dtype)
-        if not is_traced(delta) and not np.asarray(delta) > 0:
-            raise ValueError(f"delta must be > 0, got {np.asarray(delta):g}.")
-        self._set(delta=delta)
+        self._set(delta=as_positive("delta", delta, self.dtype))
 
     def _bent(self, r: jax.Array) -> jax.Array:
         """min(r, delta): delta times the slope of phi in the slack r."""

@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._pytree import as_float, check_labels, is_traced
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -59,18 +59,10 @@ def precision_recall_f1(
     if Y_true.size == 0:
         raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
     for name, Y in (("Y_true", Y_true), ("Y_pred", Y_pred)):
-        _check_binary(name, Y)
+        check_labels(Y, (0, 1), name=name)
     if not isinstance(average, str) or average not in ("macro", "micro"):
         raise ValueError(f"average must be 'macro' or 'micro', got {average!r}.")
     return _precision_recall_f1(Y_true, Y_pred, average)
-
-
-def _check_binary(name, Y):
-    if not is_traced(Y):
-        y = np.asarray(Y)
-        strange = y[(y != 0) & (y != 1)]
-        if strange.size:
-            raise ValueError(f"{name} must hold 0 and 1 only; it has {strange[0]:g}.")
 
 
 @partial(jax.jit, static_argnames="average")
@@ -150,7 +142,7 @@ def _labels_and_scores(Y_true, scores):
         raise ValueError(f"Y_true has shape {Y_true.shape} and scores {scores.shape}; they must agree.")
     if Y_true.size == 0:
         raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
-    _check_binary("Y_true", Y_true)
+    check_labels(Y_true, (0, 1), name="Y_true")
     return Y_true, scores
 
 

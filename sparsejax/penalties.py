@@ -640,6 +640,18 @@ def terms_of(penalty: Any) -> tuple[Any, ...]:
     return getattr(penalty, "terms", (penalty,))
 
 
+def prox_start(term: Any, Vt: jax.Array) -> Any:
+    """First ``warm`` for `prox_columns`."""
+    return term._prox_start(Vt) if hasattr(term, "_prox_start") else ()
+
+
+def prox_columns(term: Any, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[Any, Any]:
+    """The prox on columns of matrices like W, from the last call's by-product where the term has one."""
+    if hasattr(term, "_prox_warm"):
+        return term._prox_warm(Vt, scaling, warm)
+    return columns(term.prox(like(Vt, W), scaling)), warm
+
+
 def joined(penalty: Any, points: tuple[jax.Array, ...]) -> jax.Array:
     """Of one prox point a term the last, set to zero where another term's point is zero in its whole group.
 

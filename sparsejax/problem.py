@@ -243,8 +243,10 @@ def _split(penalty, W, G, split=None, settle=False):
     if split is None:
         return penalty.split(-G, W)
     rest = -(G + sum(split)) / len(split)
-    settled = penalty.split(-G, W, split)
-    return tuple(jnp.where(settle, s, part + rest) for s, part in zip(settled, split, strict=True))
+    even = tuple(part + rest for part in split)
+    if settle is False:  # statically: solvers' certificates go without the other split
+        return even
+    return tuple(jnp.where(settle, s, e) for s, e in zip(penalty.split(-G, W, split), even, strict=True))
 
 
 def lambda_max(problem: Problem) -> jax.Array:

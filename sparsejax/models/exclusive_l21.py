@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float
+from sparsejax._pytree import as_classes, as_float
 from sparsejax.losses import SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveL21
@@ -65,14 +65,7 @@ def fit(
     Source: Ming & Ding, IJCAI 2019, Eq. (14), with an unpenalised intercept added.
     """
     X = as_float("X", X, (2,))
-    y = np.asarray(y)
-    if y.ndim != 1 or len(y) != X.shape[0]:
-        raise ValueError(f"y must have one label for each of X's {X.shape[0]} rows, got shape {y.shape}.")
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        raise ValueError("y has a NaN among its labels.")
-    classes = np.unique(y)
-    if len(classes) < 2:
-        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
+    y, classes = as_classes(y, X.shape[0])
     loss = SquaredLoss(X, y[:, None] == classes, scale=scale, intercept=True)
     solution = solve(Problem(loss, ExclusiveL21(alpha, beta)), tol=tol, maxiter=maxiter)
     return Model(solution.params, loss.intercept(solution.params), solution, tuple(classes.tolist()))

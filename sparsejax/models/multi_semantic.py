@@ -4,10 +4,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._pytree import as_float, check_labels
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
 from sparsejax.models._linear import LinearModel
@@ -152,9 +151,5 @@ def _labels(name, Y, X):
     Y = as_float(name, Y, (2,), X.dtype)
     if len(Y) != len(X) or Y.shape[1] == 0:
         raise ValueError(f"{name} must have {len(X)} rows, as X, and a column a label; got shape {Y.shape}.")
-    if not is_traced(Y):
-        y = np.asarray(Y)
-        strange = y[(y != 0) & (y != 1)]
-        if strange.size:
-            raise ValueError(f"{name} must hold 0 and 1 only; it has {strange[0]:g}.")
+    check_labels(Y, (0, 1), name=name)
     return Y

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._linalg import joint_norm
 from sparsejax.implicit import Factor, differentiable, factorise, largest_eigenvalue
-from sparsejax.penalties import columns, joined, like, terms_of
+from sparsejax.penalties import columns, joined, like, prox_columns, prox_start, terms_of
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
 
@@ -151,10 +151,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         return factor.rotate_back(Wt)
 
     def prox(term, Vt, scaling, warm):
-        """The prox on columns, from the last call's by-product where the penalty has one."""
-        if hasattr(term, "_prox_warm"):
-            return term._prox_warm(Vt, scaling, warm)
-        return columns(term.prox(like(Vt, init), scaling)), warm
+        return prox_columns(term, Vt, scaling, warm, init)
 
     def iterate(s: State) -> tuple[State, jax.Array]:
         W = w_step(s)
@@ -189,7 +186,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
     Zt = columns(init)
     G = grad(Zt)
     parts = (-G,) if K == 1 else map(columns, penalty.split(like(-G, init), init, cycles=START))
-    warm = tuple(term._prox_start(Zt) if hasattr(term, "_prox_start") else () for term in terms)
+    warm = tuple(prox_start(term, Zt) for term in terms)
     state = State((Zt,) * K, tuple(Zt + (K / rho) * part for part in parts), Zt, rho, warm)
     largest = largest_eigenvalue(factor)
     solution, last = _loop.run(

@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax.implicit import differentiable
-from sparsejax.penalties import columns, joined, like, terms_of
+from sparsejax.penalties import columns, joined, like, prox_columns, prox_start, terms_of
 from sparsejax.problem import Problem, Solution
 from sparsejax.solvers import _loop
 
@@ -79,12 +79,7 @@ def _davis_yin(problem, init, tol, maxiter, history):
         return columns(jax.grad((quick or problem).smooth)(like(Wt, init)))
 
     def prox(term, Vt, warm):
-        """On columns, from the last call's by-product where the term has one."""
-        if term is None:
-            return Vt, warm
-        if hasattr(term, "_prox_warm"):
-            return term._prox_warm(Vt, step, warm)
-        return columns(term.prox(like(Vt, init), step)), warm
+        return (Vt, warm) if term is None else prox_columns(term, Vt, step, warm, init)
 
     def iterate(_, s: State) -> State:
         Q, warm2 = prox(second, s.V, s.warm[1])
@@ -95,15 +90,12 @@ def _davis_yin(problem, init, tol, maxiter, history):
     def points(s: State) -> tuple[jax.Array, ...]:
         return (s.P,) if second is None else (s.P, s.Q)
 
-    def start(term, Zt):
-        return term._prox_start(Zt) if hasattr(term, "_prox_start") else ()
-
     Zt = columns(init)
     parts: tuple[jax.Array, ...] = (Zt, Zt)  # of no use for one term
     if second is not None:
         parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
-    state = State(V, Zt, Zt, parts, (start(first, Zt), start(second, Zt)))
+    state = State(V, Zt, Zt, parts, (prox_start(first, Zt), prox_start(second, Zt)))
     return _loop.run(
         problem,
         init,

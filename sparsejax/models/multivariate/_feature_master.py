@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsejax.models.multivariate._master import CLARABEL_LIMIT, PATIENCE, STEP, Master
+from sparsejax.models.multivariate._master import CLARABEL_LIMIT, PATIENCE, STEP, Master, newton_solver
 
 
 def solve(
@@ -148,8 +148,6 @@ class _Newton:
     """The factorised (K+1) x (K+1) system of one iterate; ArithmeticError if it has none."""
 
     def __init__(self, R, losses, budget, at: _At):
-        from scipy.linalg import LinAlgError, cho_factor  # type: ignore[import-untyped]  # noqa: PLC0415
-
         K = R.shape[1]
         self.R, self.at = R, at
         self.r_beta = R.T @ (at.d * at.c) - losses + at.nu - at.lam
@@ -161,28 +159,17 @@ class _Newton:
         H[np.arange(K), np.arange(K)] += at.lam / at.beta
         H[:K, K] = H[K, :K] = -R.T @ (at.c / h)
         H[K, K] = 0.5 * (1 / h).sum()
-        self.H, self.scale = H, 1 / np.sqrt(np.diag(H))
-        scaled = H * self.scale[:, None] * self.scale + 1e-15 * np.eye(K + 1)
-        if not np.isfinite(scaled).all():
-            raise FloatingPointError("overflow")
-        try:
-            self.factor = cho_factor(scaled, check_finite=False)
-        except LinAlgError as error:
-            raise FloatingPointError("not positive definite") from error
+        self.solve = newton_solver(H)
 
     def direction(self, pd, se, lb, ns) -> _Step:
         """The step by which the products p d, s e, lam beta and nu sigma change so, to first order."""
-        from scipy.linalg import cho_solve  # noqa: PLC0415
-
         at, R, h = self.at, self.R, self.h
         q = pd / at.d - se / at.e - self.r_p
         rhs = np.append(
             lb / at.beta - ns / at.sigma - self.r_beta - R.T @ (at.c * q / h),
             0.5 * ((q / h).sum() - self.r_d),
         )
-        solve = lambda rhs: self.scale * cho_solve(self.factor, self.scale * rhs, check_finite=False)
-        x = solve(rhs)
-        x += solve(rhs - self.H @ x)
+        x = self.solve(rhs)
         beta, tau = x[:-1], x[-1]
         d = (q - tau + 2 * at.c * (R @ beta)) / h
         return _Step(

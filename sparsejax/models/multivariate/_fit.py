@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._pytree import Pytree, as_classes, as_float, is_traced
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
 from sparsejax.models.multivariate._cutting_plane import (
     SCHEDULES,
@@ -294,14 +294,8 @@ def fit_one_vs_rest(
     """
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers must be an integer >= 1, got {workers!r}.")
-    data, y = as_data(X), np.asarray(y)
-    if y.ndim != 1 or len(y) != data.shape[0]:
-        raise ValueError(f"y must have one label for each of X's {data.shape[0]} rows, got shape {y.shape}.")
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        raise ValueError("y has a NaN among its labels.")
-    classes = np.unique(y)
-    if len(classes) < 2:
-        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
+    data = as_data(X)
+    y, classes = as_classes(y, data.shape[0])
     several = isinstance(measure, Sequence)
     measures = list(measure) if several else [measure] * len(classes)  # type: ignore[arg-type]
     if len(measures) != len(classes):

@@ -12,6 +12,7 @@ every iterate is feasible for both sides, so that each gives a certified pair of
 side is what comes back. Clarabel takes over where it stalls, if it is installed.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,6 +121,30 @@ def interior_point(R: np.ndarray, losses: np.ndarray, tol: float, best: _Best, m
         z0, z1 = z0 + length * dz0, z1 + length * dz1
 
 
+def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """rhs -> H^-1 rhs for a symmetric positive definite H, with one step of refinement.
+
+    Raises FloatingPointError where H is not finite, or not positive definite.
+    """
+    from scipy.linalg import LinAlgError, cho_factor, cho_solve  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    scale = 1 / np.sqrt(np.diag(H))
+    scaled = H * scale[:, None] * scale + 1e-15 * np.eye(len(H))
+    if not np.isfinite(scaled).all():
+        raise FloatingPointError("overflow")
+    try:
+        factor = cho_factor(scaled, check_finite=False)
+    except LinAlgError as error:
+        raise FloatingPointError("not positive definite") from error
+
+    def solve(rhs):
+        once = lambda rhs: scale * cho_solve(factor, scale * rhs, check_finite=False)
+        x = once(rhs)
+        return x + once(rhs - H @ x)
+
+    return solve
+
+
 class _Step(NamedTuple):
     beta: np.ndarray
     gamma: float
@@ -135,8 +160,6 @@ class _Newton:
     """The scaling at one iterate, and the factorised (K+1) x (K+1) system; ArithmeticError if it has none."""
 
     def __init__(self, R, grams, losses, beta, gamma, sigma, lam, nu, z0, z1):
-        from scipy.linalg import LinAlgError, cho_factor  # type: ignore[import-untyped]  # noqa: PLC0415
-
         T, r, K = R.shape
         self.R, self.at, self.s1 = R, (beta, sigma, lam, nu), R @ beta
         det_s = (gamma - _norms(self.s1)) * (gamma + _norms(self.s1))
@@ -164,14 +187,7 @@ class _Newton:
         H[np.arange(K), np.arange(K)] += lam / beta
         H[:K, K] = H[K, :K] = -2 * (e * w0) @ u
         H[K, K] = 1 + e @ (2 * w0**2 - 1)
-        self.H, self.scale = H, 1 / np.sqrt(np.diag(H))
-        scaled = H * self.scale[:, None] * self.scale + 1e-15 * np.eye(K + 1)
-        if not np.isfinite(scaled).all():
-            raise FloatingPointError("overflow")
-        try:
-            self.factor = cho_factor(scaled, check_finite=False)
-        except LinAlgError as error:
-            raise FloatingPointError("not positive definite") from error
+        self.solve = newton_solver(H)
 
     def unscale(self, x0, x1):
         """W^-1 x."""
@@ -180,17 +196,13 @@ class _Newton:
 
     def direction(self, q0, q1, by_beta, by_sigma) -> _Step:
         """The step that moves the scaled cones by q in sum, and the products lam beta, nu sigma by these."""
-        from scipy.linalg import cho_solve  # noqa: PLC0415
-
         beta, sigma, lam, nu = self.at
         t0, t1 = self.unscale(q0, q1)
         rhs = (
             np.append(np.tensordot(t1, self.R, 2) + by_beta / beta - by_sigma / sigma, t0.sum())
             - self.residual
         )
-        solve = lambda rhs: self.scale * cho_solve(self.factor, self.scale * rhs, check_finite=False)
-        x = solve(rhs)
-        x += solve(rhs - self.H @ x)
+        x = self.solve(rhs)
         s0, s1 = self.unscale(np.full(len(q0), x[-1]), self.R @ x[:-1])
         d_lam, d_nu = (by_beta - lam * x[:-1]) / beta, (by_sigma + nu * x[:-1].sum()) / sigma
         return _Step(x[:-1], x[-1], d_lam, d_nu, s0, s1, q0 - s0, q1 - s1)
