@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC
 
 from sparsejax.models import multivariate as mv
 from sparsejax.models.multivariate import _cutting_plane, _feature_master, _master
-from sparsejax.models.multivariate._fit import as_data
+from sparsejax.models.multivariate._checks import as_data
 from sparsejax.problem import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
 
 # asked for more than it can give, so that it gives all it can; the values are good to 1e-8 and better

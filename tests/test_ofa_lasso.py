@@ -13,7 +13,8 @@ from sklearn.linear_model import Lasso
 from sklearn.metrics.pairwise import rbf_kernel
 
 from sparsejax import kernels
-from sparsejax.models import _ofa_predict, _ofa_train, ofa_lasso
+from sparsejax.models import ofa_lasso
+from sparsejax.models.ofa_lasso import _predict, _working_set
 from sparsejax.problem import CONVERGED, MAX_ITER, STALLED
 
 LAM, BETA = 0.05, 0.03
@@ -151,7 +152,7 @@ def lassos(n=60, p=150, seed=1):
 
 @functools.partial(jax.jit, static_argnames="bucket")
 def solve_path(At, y, limits, tol, bucket):
-    return _ofa_train.solve_path(At, y, limits, tol, jnp.int32(100), bucket)
+    return _working_set.solve_path(At, y, limits, tol, jnp.int32(100), bucket)
 
 
 def test_working_set_in_a_batch():
@@ -179,13 +180,13 @@ def test_status_of_the_working_set():
     At, y = lassos()
     limits = jnp.full((1, 150), 1e-3)
     full = solve_path(At, y, limits, jnp.asarray(1e-10), 8)
-    assert int(full.status[0]) == _ofa_train.FULL and full.gap[0] > 1e-10
+    assert int(full.status[0]) == _working_set.FULL and full.gap[0] > 1e-10
     stalled = solve_path(At, y, limits, jnp.asarray(0.0), 48)
     assert int(stalled.status[0]) in (STALLED, CONVERGED) and stalled.gap[0] < 1e-12
 
 
 def test_bucket_grows(monkeypatch):
-    monkeypatch.setattr(ofa_lasso, "BUCKET", 4)
+    monkeypatch.setattr("sparsejax.models.ofa_lasso._train.BUCKET", 4)
     X, Y = data()
     model = ofa_lasso.fit(X, Y, LAM, BETA, tol=1e-12)
     assert model.solution.converged.all()
@@ -261,7 +262,7 @@ def test_no_worse_than_the_start():
 
 def test_several_stationary_points_are_counted():
     """y1 = 2 g(y2), y2 = 2 g(y1) with a bump g at 2 holds for y1 = y2 = 2, 1.7316 and 0.0007."""
-    outputs = _ofa_predict.Outputs(
+    outputs = _predict.Outputs(
         centers=jnp.asarray([[[0.0, 2.0]], [[2.0, 0.0]]]),
         weights=jnp.asarray([[2.0], [2.0]]),
         bandwidth=jnp.asarray([0.5, 0.5]),
@@ -269,7 +270,7 @@ def test_several_stationary_points_are_counted():
     )
     further = jnp.asarray([[1.9, 1.9], [2.1, 2.1], [0.01, 0.0]])
     zero, one = jnp.zeros((1, 2)), jnp.ones(2)
-    search = functools.partial(_ofa_predict.search, "gaussian", 3, outputs, zero, zero, scale=one)
+    search = functools.partial(_predict.search, "gaussian", 3, outputs, zero, zero, scale=one)
     info = search(further=further, tol=1e-7, maxiter=200)
     assert int(info.num_stationary[0]) == 3  # of four searches: two meet
     assert float(info.residual[0]) < 1e-12

@@ -1,7 +1,8 @@
 """Feature selection for multivariate performance measures (Mao & Tsang)."""
 
 from sparsejax.models.multivariate._cutting_plane import Progress
-from sparsejax.models.multivariate._fit import Model, OneVsRest, Report, fit, fit_one_vs_rest, path
+from sparsejax.models.multivariate._fit import fit
+from sparsejax.models.multivariate._grid import OneVsRest, fit_one_vs_rest, path
 from sparsejax.models.multivariate._measures import (
     Measure,
     contingency,
@@ -14,6 +15,7 @@ from sparsejax.models.multivariate._measures import (
     roc_area,
     tune_threshold,
 )
+from sparsejax.models.multivariate._model import Model, Report
 
 __all__ = [
     "Measure",

@@ -4,7 +4,7 @@ r"""Weighted lassos in 2n kernel columns: a working set, solved exactly, and a d
 
 Kernel columns are nearly collinear, which first-order methods pay for with thousands of steps, but few are
 active. So a bucket of m columns, the active ones and those that violate their limit most, is solved on its
-m x m Gram matrix by `_ofa_homotopy.follow`; one product with A' then certifies the answer, or names the
+m x m Gram matrix by `_homotopy.follow`; one product with A' then certifies the answer, or names the
 columns that the bucket lacks. A round costs one product with A' and one Gram matrix of the bucket; from a
 neighbouring problem's solution two rounds are usual.
 """
@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.models._ofa_homotopy import Active, follow, proximal, renew
+from sparsejax.models.ofa_lasso._homotopy import Active, follow, proximal, renew
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 RUNNING, FULL = -1, -2  # a bucket too small for the active set: to be solved again with a larger one

@@ -1,6 +1,6 @@
 """The paper's solver of its weighted lassos: two blocks and a fixed penalty parameter, and as printed.
 
-For ``||y - Az||^2 + 2 sum_i limit_i |z_i|`` as in `_ofa_train`, whose gap judges both.
+For ``||y - Az||^2 + 2 sum_i limit_i |z_i|`` as in `_working_set`, whose gap judges both.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.models._ofa_train import RUNNING, Lasso, certify
+from sparsejax.models.ofa_lasso._working_set import RUNNING, Lasso, certify
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 CHECK_EVERY = 25

@@ -1,0 +1,153 @@
+"""Several fits: along a grid of budgets or of C, and one class against the rest."""
+
+import contextlib
+import multiprocessing
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._pytree import Pytree, as_classes
+from sparsejax.models.multivariate._checks import as_data, check_budget, check_positive
+from sparsejax.models.multivariate._fit import fit
+from sparsejax.models.multivariate._measures import Measure, as_measure
+from sparsejax.models.multivariate._model import Model
+
+
+def path(
+    X: Any,
+    y: Any,
+    *,
+    measure: Measure | Callable[..., Any],
+    budget: float | Sequence[float],
+    C: float | Sequence[float],
+    **options: Any,
+) -> list[Model]:
+    """`fit` along a grid of budgets or of C, each from what the one before has found.
+
+    Args:
+      X, y, measure: as in `fit`.
+      budget, C: one of them a sequence; increasing is cheapest.
+      options: tol, eps_delta, maxiter, schedule, progress of `fit`.
+
+    Returns:
+      One `Model` for each value, in the order given.
+
+    Raises:
+      TypeError, ValueError: as `fit`; budget and C both sequences, or neither.
+    """
+    if (np.ndim(budget), np.ndim(C)) not in ((0, 1), (1, 0)):
+        raise ValueError("exactly one of budget and C must be a sequence.")
+    size = len(np.atleast_1d(budget if np.ndim(budget) else C))
+    data, models, init = as_data(X), [], None
+    for b, c in zip(np.broadcast_to(budget, size), np.broadcast_to(C, size), strict=True):
+        init = fit(data, y, measure=measure, budget=float(b), C=float(c), init=init, **options)
+        models.append(init)
+    return models
+
+
+class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
+    """A model for each class against the others; a pytree.
+
+    Attributes:
+      models: one `Model` a class.
+      classes: tuple of the k labels, in their order.
+    """
+
+    models: tuple[Model, ...]
+    classes: tuple[Any, ...]
+
+    def __init__(self, models, classes):
+        self._set(models=models, classes=classes)
+
+    def decision_function(self, X: Any) -> Any:
+        """Scores, (n, k), one column a class."""
+        columns = [model.decision_function(X) for model in self.models]
+        return (jnp if isinstance(columns[0], jax.Array) else np).stack(columns, axis=1)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
+        return np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
+
+
+def fit_one_vs_rest(
+    X: Any,
+    y: Any,
+    *,
+    measure: Measure | Callable[..., Any] | Sequence[Measure],
+    budget: float,
+    C: float,
+    workers: int = 1,
+    **options: Any,
+) -> OneVsRest:
+    """`fit` for each class against the rest, in parallel processes.
+
+    Args:
+      X: as in `fit`.
+      y: (n,), labels of any sortable kind, at least two different ones.
+      measure: as in `fit`, or a sequence of one a class, in sorted order of the labels (such as
+        ``recall_at(2 * p)`` with each class's p).
+      budget, C: as in `fit`, for all classes.
+      workers: processes. They are spawned, so that a script that asks for more than one must keep what it
+        runs under ``if __name__ == "__main__":``; X is copied to each.
+      options: tol, eps_delta, maxiter, schedule of `fit`.
+
+    Returns:
+      `OneVsRest`.
+
+    Raises:
+      TypeError, ValueError: as `fit`; one class only; a NaN among the labels; workers < 1; a number of
+        measures that is not the number of classes.
+    """
+    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
+        raise ValueError(f"workers must be an integer >= 1, got {workers!r}.")
+    data = as_data(X)
+    y, classes = as_classes(y, data.shape[0])
+    several = isinstance(measure, Sequence)
+    measures = list(measure) if several else [measure] * len(classes)  # type: ignore[arg-type]
+    if len(measures) != len(classes):
+        raise ValueError(f"there are {len(measures)} measures for {len(classes)} classes.")
+    jobs = [
+        dict(y=np.where(y == c, 1, -1), measure=as_measure(one), budget=budget, C=C, **options)
+        for c, one in zip(classes, measures, strict=True)
+    ]
+    for job in jobs:  # what is wrong with one is told here, not in a process
+        job["measure"].oracle(job["y"] == 1)
+    check_budget(budget), check_positive("C", C)
+    if workers == 1:
+        models = [fit(data, **job) for job in jobs]
+    else:
+        context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would not survive
+        with (
+            _one_thread_each(),
+            ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool,
+        ):
+            models = list(pool.map(_fit_received, jobs))
+    return OneVsRest(tuple(models), tuple(classes.tolist()))
+
+
+_received: list[Any] = []
+
+
+def _receive(data):
+    _received[:] = [data]
+
+
+def _fit_received(job):
+    return fit(_received[0], **job)
+
+
+@contextlib.contextmanager
+def _one_thread_each():
+    """Processes started here keep their linear algebra to one thread."""
+    names = [n for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if n not in os.environ]
+    os.environ.update(dict.fromkeys(names, "1"))
+    try:
+        yield
+    finally:
+        for name in names:
+            os.environ.pop(name, None)

@@ -1,0 +1,112 @@
+"""A fitted model, and how its fit went."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax.models.multivariate._cutting_plane import WorkingSet
+from sparsejax.problem import CONVERGED, MESSAGES
+
+
+class Report(NamedTuple):
+    """How a solve on the host went.
+
+    Attributes:
+      history: (num_iters, 2), best objective and best lower bound after each master problem.
+      num_outer, num_oracle_calls: times that a group was added; labellings searched for.
+      seconds: by "oracle", "products" (with X), "master", and "all".
+      memberships: d, (m,), the minimiser in the norm of w: the share of the groups that a feature is in.
+      groups: indices of the features of each group that w is made of: as many as B, rounded.
+      group_weights: their weights mu, sum 1; ``memberships[j]`` is the sum over the groups with j.
+      working_set: what another fit can start from.
+    """
+
+    history: np.ndarray
+    num_outer: int
+    num_oracle_calls: int
+    seconds: dict[str, float]
+    memberships: np.ndarray
+    groups: tuple[np.ndarray, ...]
+    group_weights: np.ndarray
+    working_set: WorkingSet
+
+    def __repr__(self):
+        return f"Report({len(self.history)} masters, {len(self.groups)} groups)"
+
+
+class Model(
+    Pytree, leaves=("w", "objective", "lower_bound", "gap", "status", "num_iters", "report"), static=()
+):
+    """A fitted linear model without intercept; a pytree.
+
+    Attributes:
+      w: (m,), float64 (from inside jit: the dtype of X); exactly 0 for features in no group.
+      objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
+      lower_bound: no w has a smaller J.
+      gap: ``(objective - lower_bound) / objective``.
+      status: code of `sparsejax.problem`; `message` says it in words.
+      num_iters: master problems solved.
+      report: `Report`, or None if the fit was traced.
+    """
+
+    w: Any
+    objective: Any
+    lower_bound: Any
+    gap: Any
+    status: Any
+    num_iters: Any
+    report: Report | None
+
+    def __init__(self, w, objective, lower_bound, gap, status, num_iters, report):
+        self._set(
+            w=w, objective=objective, lower_bound=lower_bound, gap=gap, status=status, num_iters=num_iters,
+            report=report,
+        )  # fmt: skip
+
+    @property
+    def converged(self):
+        """True if the gap met tol."""
+        return self.status == CONVERGED
+
+    @property
+    def message(self) -> str:
+        """The status in words; not available under jit."""
+        if is_traced(self.status):
+            raise TypeError("Model.message is text: read it outside jit and vmap.")
+        return MESSAGES[int(self.status)]
+
+    @property
+    def selected(self) -> np.ndarray:
+        """Indices of the features with a weight, the largest |w| first; not available under jit."""
+        if is_traced(self.w):
+            raise TypeError("Model.selected has no fixed shape: read it outside jit and vmap.")
+        w = np.abs(np.asarray(self.w))
+        order = np.argsort(-w, kind="stable")
+        return order[: np.count_nonzero(w)]
+
+    @property
+    def groups(self) -> tuple[np.ndarray, ...]:
+        """The groups of features that w is made of; their weights are ``report.group_weights``."""
+        if self.report is None:
+            raise AttributeError("groups are known of fits on the host only, not of traced ones.")
+        return self.report.groups
+
+    def decision_function(self, X: Any) -> Any:
+        """Scores Xw, (n,); X dense or scipy.sparse. NumPy arrays in, NumPy out, and so for JAX."""
+        if np.ndim(X) != 2 or X.shape[1] != self.w.shape[0]:
+            raise ValueError(f"X has shape {np.shape(X)}; it must be (n, {self.w.shape[0]}).")
+        if hasattr(X, "tocsc"):
+            return X @ np.asarray(self.w)
+        if isinstance(X, jax.Array) or isinstance(self.w, jax.Array):
+            X = as_float("X", X, (2,), None)
+            return X @ jnp.asarray(self.w, X.dtype)
+        return np.asarray(X) @ self.w
+
+    def predict(self, X: Any, threshold: float = 0.0) -> Any:
+        """Labels -1 and 1, int32, (n,): 1 where the score exceeds the threshold (see `tune_threshold`)."""
+        scores = self.decision_function(X)
+        where = jnp.where if isinstance(scores, jax.Array) else np.where
+        return where(scores > threshold, 1, -1).astype("int32")

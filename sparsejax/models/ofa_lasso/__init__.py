@@ -1,0 +1,14 @@
+r"""Several outputs that are features of one another (Zhang et al., ICDM 2014).
+
+.. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j
+
+where :math:`y^{-j}` are the outputs but j. Each f^j is a lasso in kernel columns, convex and exact; the
+prediction, a y that agrees with all :math:`f^j`, is not convex and depends on where it starts.
+"""
+
+from sparsejax.models.ofa_lasso._cross_validation import CrossValidation, cross_validate
+from sparsejax.models.ofa_lasso._fit import fit
+from sparsejax.models.ofa_lasso._model import Model
+from sparsejax.models.ofa_lasso._predict import Prediction
+
+__all__ = ["CrossValidation", "Model", "Prediction", "cross_validate", "fit"]

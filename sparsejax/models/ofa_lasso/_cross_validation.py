@@ -1,0 +1,130 @@
+"""Strengths by cross-validation, a grid of them for each fold in one call."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import as_float
+from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, check, require_positive, stopping
+from sparsejax.models.ofa_lasso._model import model_of, support_of
+from sparsejax.models.ofa_lasso._train import Fitted, train
+from sparsejax.problem import CONVERGED
+
+
+class CrossValidation(NamedTuple):
+    """What was tried, a strengths for the inputs by b for the outputs on K folds, and the choice.
+
+    Attributes:
+      lams, betas: (a,) and (b,).
+      fold_mae: (K, a, b), ``1/m sum_i sum_j |y_ij - predicted_ij|`` over the m rows left out.
+      start_mae: (K, a), the same of the independent lassos, from which the predictions start.
+      gap: (K, a, b), the largest of the outputs' relative duality gaps.
+      converged: (K, a, b), every output's training.
+      lam, beta: the pair of least mean error, and ``start_lam`` that of the independent lassos; ().
+    """
+
+    lams: jax.Array
+    betas: jax.Array
+    fold_mae: jax.Array
+    start_mae: jax.Array
+    gap: jax.Array
+    converged: jax.Array
+    lam: jax.Array
+    beta: jax.Array
+    start_lam: jax.Array
+
+
+def cross_validate(
+    X: ArrayLike,
+    Y: ArrayLike,
+    lams: ArrayLike,
+    betas: ArrayLike,
+    *,
+    folds: int = 2,
+    kernel: Kernel = "gaussian",
+    input: Input = "kernel",
+    bandwidth: ArrayLike | None = None,
+    output_bandwidth: ArrayLike | None = None,
+    degree: int = 3,
+    tol: ArrayLike | None = None,
+    maxiter: int | None = None,
+    num_starts: int = 1,
+) -> CrossValidation:
+    """The error of prediction for every pair of strengths on rows left out.
+
+    All outputs and pairs of a fold are trained in one compiled call, each pair from the solution of a
+    neighbour. On the host: not for use under jit.
+
+    Args:
+      X, Y: as `fit`.
+      lams, betas: the candidates, > 0, shapes (a,) and (b,).
+      folds: K >= 2; row i is left out in fold ``i % K`` (shuffle sorted rows first).
+      kernel, input, bandwidth, output_bandwidth, degree, tol, maxiter: as `fit`; a median is that of the
+        rows fitted to.
+      num_starts: as `Model.predict_with_info`.
+
+    Raises:
+      TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
+    Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
+    """
+    X, Y = as_float("X", X, (2,)), as_float("Y", Y, (2,))
+    lams, betas = (
+        require_positive(name, jnp.atleast_1d(as_float(name, x, (0, 1), Y.dtype)))
+        for name, x in (("lams", lams), ("betas", betas))
+    )
+    n = min(X.shape[0], Y.shape[0])
+    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= n or n - -(-n // folds) < 2:
+        raise ValueError(f"folds must be an integer >= 2 that leaves two rows of {n}, got {folds!r}.")
+    results = []
+    for fold in range(folds):
+        out = np.arange(X.shape[0]) % folds == fold
+        data = check(X[~out], Y[~out], kernel, input, bandwidth, output_bandwidth, degree)
+        fitted, index = train_grid(data, lams, betas, *stopping(tol, maxiter, "auto", Y.dtype))
+        results.append(_fold_errors(data, fitted, index, X[out], Y[out], num_starts))
+    mae, start_mae, gap, converged = (jnp.stack(values) for values in zip(*results, strict=True))
+    i, j = np.unravel_index(int(jnp.argmin(jnp.mean(mae, axis=0))), mae.shape[1:])
+    best = jnp.argmin(jnp.mean(start_mae, axis=0))
+    return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[best])
+
+
+def train_grid(data: Data, lams, betas, tol, maxiter) -> tuple[Fitted, np.ndarray]:
+    """All outputs at all pairs, and where on the second axis of `Fitted` the pair (lams[i], betas[j]) is.
+
+    The path goes through the strengths of the inputs up and down, each time with a smaller one of the
+    outputs: every step is between neighbours.
+    """
+    a, b, d = lams.shape[0], betas.shape[0], data.Y.shape[1]
+    down_lam, down_beta = np.argsort(-np.asarray(lams)), np.argsort(-np.asarray(betas))
+    index = np.zeros((a, b), int)
+    pairs = [(i, j) for k, j in enumerate(down_beta) for i in (down_lam if k % 2 else down_lam[::-1])]
+    for position, pair in enumerate(pairs):
+        index[pair] = a + position
+    rows, columns = np.asarray(pairs).T
+    each = lambda strengths: jnp.broadcast_to(strengths[:, None], (strengths.shape[0], d))
+    zero = jnp.zeros((), data.Y.dtype)
+    fitted = train(
+        data, each(lams[rows]), each(betas[columns]), each(lams[down_lam]), tol, maxiter, zero, zero, "auto"
+    )
+    # The starts of lams in their own order, in front.
+    order = np.concatenate([np.argsort(down_lam), np.arange(a, a + a * b)])
+    return jax.tree.map(lambda leaf: leaf[:, order], fitted), index
+
+
+def _fold_errors(data, fitted, index, X, Y, num_starts):
+    """Errors of prediction of the pairs and of the starts, gaps and convergence."""
+    error = lambda predicted: jnp.mean(jnp.sum(jnp.abs(Y - predicted), axis=1))
+    a, b = index.shape
+    q = fitted.lasso.z.shape[2] - data.Y.shape[0]
+    support = support_of(fitted.lasso.z[:, :, q:].reshape(-1, data.Y.shape[0]))
+    mae, start_mae = np.zeros((a, b)), np.zeros(a)
+    for i in range(a):
+        for j in range(b):
+            model = model_of(data, fitted, i, int(index[i, j]))
+            info = model._predict(X, num_starts, None, 200, support)  # one program for all pairs
+            mae[i, j], start_mae[i] = error(info.y), error(info.start)
+    worst = jnp.max(fitted.lasso.gap, axis=0)[index]
+    converged = jnp.all(fitted.lasso.status == CONVERGED, axis=0)[index]
+    return jnp.asarray(mae, Y.dtype), jnp.asarray(start_mae, Y.dtype), worst, converged

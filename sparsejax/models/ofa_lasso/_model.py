@@ -1,0 +1,144 @@
+"""The fitted models and their predictions."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, inputs
+from sparsejax.models.ofa_lasso._predict import Outputs, Prediction, search
+from sparsejax.models.ofa_lasso._train import Fitted
+from sparsejax.models.ofa_lasso._working_set import Lasso
+from sparsejax.problem import History, Solution
+
+
+class Model(
+    Pytree,
+    leaves=(
+        "X", "Y", "u", "v", "intercept", "start_u", "start_intercept", "bandwidth", "output_bandwidth",
+        "solution", "start_solution",
+    ),
+    static=("kernel", "degree", "input"),
+):  # fmt: skip
+    """Fitted models of d outputs; a pytree.
+
+    Attributes:
+      X, Y: the training data, (n, k) and (n, d).
+      u: (d, n), or (d, k) for ``input="linear"``; exact zeros.
+      v: (d, n), weights of the kernels between outputs; exact zeros.
+      intercept: (d,).
+      start_u, start_intercept: the same without the outputs' part: independent lassos, from which
+        predictions start.
+      bandwidth, output_bandwidth: of the Gaussian kernels, () and (d,).
+      solution, start_solution: `sparsejax.Solution` with a leading axis of d: ``params`` is [u, v] of each
+        output, ``num_iters`` counts rounds (or iterations of ``method="admm"``), ``residual`` is NaN.
+      kernel, degree, input: as given to `fit`.
+    """
+
+    X: jax.Array
+    Y: jax.Array
+    u: jax.Array
+    v: jax.Array
+    intercept: jax.Array
+    start_u: jax.Array
+    start_intercept: jax.Array
+    bandwidth: jax.Array
+    output_bandwidth: jax.Array
+    solution: Solution
+    start_solution: Solution
+    kernel: Kernel
+    degree: int
+    input: Input
+
+    def __init__(self, **attributes: Any):
+        self._set(**attributes)
+
+    def predict(self, X: ArrayLike) -> jax.Array:
+        """The outputs of the rows of X, (m, d): ``predict_with_info(X).y``."""
+        return self.predict_with_info(X).y
+
+    def predict_with_info(
+        self, X: ArrayLike, *, num_starts: int = 1, tol: float | None = None, maxiter: int = 200
+    ) -> Prediction:
+        r"""Predictions by L-BFGS, :math:`\min_y \sum_j (y_j - f^j(x, y^{-j}))^2`, and their residuals.
+
+        The objective has several local minima as a rule, so that the answer depends on the start. The first
+        search starts at the independent lassos' prediction, as in the paper; further ones at training
+        outputs, evenly spaced in their order. The stationary point of least residual is returned.
+
+        Args:
+          X: (m, k).
+          num_starts: searches for each point, at least 1 and at most n + 1.
+          tol: a search ends where no entry of the gradient exceeds it, every output in units of its standard
+            deviation in training; default 1e-6 in float64 and 1e-3 in float32. Two ends are distinct if
+            an output differs by more than ``sqrt(tol)`` of those units.
+          maxiter: L-BFGS steps for each search.
+
+        Raises:
+          TypeError, ValueError: X of other columns than in training or not finite; num_starts out of range.
+        """
+        return self._predict(X, num_starts, tol, maxiter, support_of(self.v))
+
+    def _predict(self, X, num_starts, tol, maxiter, support) -> Prediction:
+        X = as_float("X", X, (2,), self.X.dtype)
+        n, d = self.Y.shape
+        if X.shape[1] != self.X.shape[1]:
+            raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.X.shape[1]}.")
+        if isinstance(num_starts, bool) or not isinstance(num_starts, int) or not 1 <= num_starts <= n + 1:
+            raise ValueError(f"num_starts must be an integer from 1 to {n + 1}, got {num_starts!r}.")
+        tol = (1e-6 if self.X.dtype == jnp.float64 else 1e-3) if tol is None else tol
+        if X.shape[0] == 0:
+            none = jnp.zeros((0,), X.dtype)
+            nothing = jnp.zeros((0, d), X.dtype)
+            return Prediction(nothing, none, nothing, none, none.astype(jnp.int32))
+        rows = np.linspace(0, n - 1, num_starts - 1).round().astype(int)
+        return _predict(self, X, jnp.asarray(rows, int), tol, maxiter, support=support)
+
+
+def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:
+    """The model of two of the solutions, by their index on the second axis."""
+    pick = lambda i: jax.tree.map(lambda leaf: leaf[:, i], fitted.lasso)
+    start_lasso, lasso = pick(start), pick(joint)
+    q = lasso.z.shape[1] - data.Y.shape[0]
+    return Model(
+        X=data.X, Y=data.Y, u=lasso.z[:, :q], v=lasso.z[:, q:], intercept=fitted.intercept[:, joint],
+        start_u=start_lasso.z[:, :q], start_intercept=fitted.intercept[:, start], bandwidth=data.bandwidth,
+        output_bandwidth=data.output_bandwidth, solution=_solution(lasso),
+        start_solution=_solution(start_lasso), kernel=data.kernel, degree=data.degree, input=data.input,
+    )  # fmt: skip
+
+
+def _solution(lasso: Lasso) -> Solution:
+    unknown = jnp.full_like(lasso.gap, jnp.nan)
+    none = jnp.zeros((lasso.gap.shape[0], 0), lasso.gap.dtype)
+    return Solution(
+        lasso.z, lasso.objective, lasso.gap, unknown, lasso.num_iters, lasso.status, History(none, none)
+    )
+
+
+def support_of(v: jax.Array) -> int:
+    """Kernels between outputs that a prediction evaluates for each: a power of 2, so that few programs do."""
+    if is_traced(v):
+        return v.shape[1]
+    most = int((np.asarray(v) != 0).sum(axis=1).max())
+    return min(v.shape[1], 1 << max(most - 1, 0).bit_length())
+
+
+@partial(jax.jit, static_argnames="support")
+def _predict(model: Model, X, rows, tol, maxiter, *, support) -> Prediction:
+    d = model.Y.shape[1]
+    F = inputs(model, X)
+    shift = jnp.mean(model.Y, axis=0) if model.kernel == "gaussian" else jnp.zeros(d, X.dtype)
+    used = lax.top_k((model.v != 0).astype(jnp.int32), support)[1]  # (d, support)
+    centers = (model.Y - shift[None])[used] * (1 - jnp.eye(d, dtype=X.dtype))[:, None]
+    outputs = Outputs(centers, jnp.take_along_axis(model.v, used, axis=1), model.output_bandwidth, shift)
+    scale = jnp.std(model.Y, axis=0)
+    scale = jnp.where(scale > 0, scale, 1)
+    base = F @ model.u.T + model.intercept[None]
+    start = F @ model.start_u.T + model.start_intercept[None]
+    return search(model.kernel, model.degree, outputs, base, start, model.Y[rows], scale, tol, maxiter)
