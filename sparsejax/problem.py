@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
@@ -201,7 +202,7 @@ class Scale(NamedTuple):
 
 def scale_of(problem: Problem, W: jax.Array) -> Scale:
     """The `Scale` of a problem whose W has this shape."""
-    zero = jnp.zeros_like(W)
+    zero = _opaque(jnp.zeros_like(W))
     value, G = jax.value_and_grad(problem.smooth)(zero)
     free, basis = getattr(problem.penalty, "free", None), None
     if free is not None and free.shape[0] and hasattr(problem.smooth, "unpenalised_basis"):
@@ -278,7 +279,12 @@ def zeros(problem: Problem) -> jax.Array:
             "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
             "of sparsejax.losses."
         )
-    return jnp.zeros(problem.smooth.params_shape, problem.smooth.dtype)
+    return _opaque(jnp.zeros(problem.smooth.params_shape, problem.smooth.dtype))
+
+
+def _opaque(zero):
+    """Zeros whose product with data that a user's jit has made constants XLA does not fold for seconds."""
+    return lax.optimization_barrier(zero)
 
 
 class _FlatPenalty(Pytree, leaves=("penalty",), static=("restore",)):

@@ -167,7 +167,7 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         primal = joint_norm(minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
         dual = joint_norm(minus(new.Z, s.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)
-        change_by = jnp.clip(jnp.sqrt(ratio), 0.2, 5.0)
+        change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
         k = k + n
         due = (k // CHECK > (k - n) // CHECK) & (2 * k <= maxiter)
         change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
