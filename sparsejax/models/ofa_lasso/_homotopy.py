@@ -24,6 +24,9 @@ import jax.numpy as jnp
 from jax import lax
 
 
+ROOM = 1e-3  # by which the bound of an entry that leaves is raised
+
+
 class Active(NamedTuple):
     z: jax.Array  # (m,), zero where inactive
     sign: jax.Array  # (m,), -1, 0 (inactive) or 1
@@ -97,6 +100,11 @@ def follow(
         factor = jnp.where(leaves, -1 / jnp.where(leaves, row[i], 1), factor)
         inverse = inverse + (factor * u)[:, None] * u[None]
         gone = here & leaves
+        # An entry that rounding drove past 0 takes a jump back, which c must know of.
+        c = c + jnp.where(leaves, z[i], 0) * H[i]
+        bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
+        # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
+        bound = jnp.where(gone, (1 + ROOM) * jnp.abs(c), bound)
         inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
         side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
         sign = jnp.where(here & enters, side, jnp.where(gone, 0, sign))
@@ -118,6 +126,8 @@ def follow(
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
+    # An entry on the wrong side of 0, where rounding spoilt an earlier path, has to come back first.
+    start = start._replace(sign=jnp.where(start.sign * start.z < 0, -start.sign, start.sign))
     path = _Path(
         active=start,
         c=c,
