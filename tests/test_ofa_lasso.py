@@ -14,7 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from sparsejax import kernels
 from sparsejax.models import ofa_lasso
-from sparsejax.models.ofa_lasso import _predict, _working_set
+from sparsejax.models.ofa_lasso import _cross_validation, _data, _predict, _working_set
 from sparsejax.problem import CONVERGED, MAX_ITER, STALLED
 
 LAM, BETA = 0.05, 0.03
@@ -174,6 +174,19 @@ def test_working_set_in_a_batch():
         c = np.asarray(At @ r)
         assert (abs(c) <= strength * (1 + 1e-4)).all()
         np.testing.assert_allclose(c[z != 0], strength * np.sign(z[z != 0]), rtol=1e-4)
+
+
+def test_ties_do_not_stop_the_homotopy():
+    """Clipped data, as images are, have equal and nearly dependent kernel columns: every fit is solved."""
+    rng = np.random.default_rng(10)
+    factors = rng.standard_normal((150, 3))
+    X = np.clip(1.5 * factors @ rng.standard_normal((3, 6)), -1, 1)
+    Y = 1.5 * factors @ rng.standard_normal((3, 4)) + 0.1 * rng.standard_normal((150, 4))
+    strengths = jnp.asarray(0.1 * 5.0 ** np.arange(1, 6))
+    data = _data.check(X, np.clip(Y, -1, 1), "gaussian", "kernel", None, None, 3)
+    tol, maxiter = jnp.asarray(1e-6), jnp.int32(100)
+    solved = _cross_validation.train_grid(data, strengths, strengths, tol, maxiter)[0].lasso
+    assert (solved.status == CONVERGED).all() and solved.gap.max() <= 1e-6
 
 
 def test_status_of_the_working_set():
