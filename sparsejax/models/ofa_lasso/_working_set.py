@@ -19,7 +19,7 @@ from sparsejax.models.ofa_lasso._homotopy import Active, follow, proximal, renew
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 RUNNING, FULL = -1, -2  # a bucket too small for the active set: to be solved again with a larger one
-PATIENCE = 4  # rounds without progress
+PATIENCE = 30  # rounds without the gap halved: where n columns are active the proximal steps take a dozen
 
 
 class Lasso(NamedTuple):
