@@ -23,7 +23,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-
 ROOM = 1e-3  # by which the bound of an entry that leaves is raised
 
 
