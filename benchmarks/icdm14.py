@@ -20,7 +20,7 @@ so that it grows with d; it is given per output too (divided by d). Nothing is s
 **Synthetic (Table I).** k = 500 inputs, uniform on [0, 1], d = 3 outputs, 200 rows to train and 800 to test.
 ``y_j = w_j'x + f(y_k)`` (group 1) or ``+ f(y_k) + f(y_l)`` (group 2), f one of sin, 1/y, exp; each w has 5
 nonzeros, uniform on [0, 1]. The paper does not say which outputs depend on which; ours take f of outputs that
-are linear in x, since f of f of them reaches 1e7 for exp: y_1 = w_1'x; group 1: y_j = w_j'x + f(y_1), j = 2, 3;
+are linear in x (f of f of them reaches 1e7 for exp): y_1 = w_1'x; group 1: y_j = w_j'x + f(y_1), j = 2, 3;
 group 2: y_2 = w_2'x, y_3 = w_3'x + f(y_1) + f(y_2). There is no noise, as none is mentioned.
 
 **USPS (Table II).** The 16 pixels in the middle from the other 240. 1000 training images are set aside to
