@@ -259,15 +259,16 @@ def table(results: dict[str, dict], kind: str) -> str:
         if not name.startswith(kind):
             continue
         scores = np.array([[run["methods"][m]["mae"] for m in METHODS] for run in result["runs"]])
-        best = scores.mean(0).reshape(2, 3).min(1).repeat(3)  # of each group
+        means = scores.mean(0)
+        best = means.reshape(2, 3).min(1).repeat(3)  # of each group
         cells = []
         for m in range(len(METHODS)):
-            mean, deviation = scores[:, m].mean(), scores[:, m].std()
+            mean, deviation = means[m], scores[:, m].std()
             text = f"**{mean:.4f}**" if mean <= best[m] else f"{mean:.4f}"
             printed = f" [{PAPER[name][m]:.4f}]" if name in PAPER else ""
             cells.append(f"{text} ± {deviation:.4f}{printed}")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        by_output = scores.mean(0) / result["d"]
+        by_output = means / result["d"]
         lines.append("| per output | " + " | ".join(f"{x:.4f}" for x in by_output) + " |")
         better = [
             int((scores[:, i] < np.delete(scores[:, g : g + 3], 2, 1).min(1)).sum())
