@@ -25,7 +25,7 @@ def test_cross_validation_is_a_loop_of_fits(loss, mode):
     labels = np.random.default_rng(0).integers(0, 3, 30)
     problem = sj.Problem(smooth, sj.penalties.ExclusiveL21(1.0, 0.01))
     penalties = jax.vmap(lambda a: sj.penalties.ExclusiveL21(a, 0.01))(jnp.asarray(alphas))
-    cv = sj.cross_validate(problem, penalties, folds=labels, mode=mode, tol=1e-11)
+    cv = sj.cross_validate(problem, penalties, folds=labels, mode=mode, tol=1e-13)
     X, Y = np.asarray(smooth.X), np.asarray(smooth.Y)
     expected = np.empty((3, 4))
     for fold in range(3):
@@ -33,7 +33,7 @@ def test_cross_validation_is_a_loop_of_fits(loss, mode):
         train = LOSSES[loss](X[~out], Y[~out], intercept=True)
         test = LOSSES[loss](X[out], Y[out])
         for i, alpha in enumerate(alphas):
-            W = sj.solve(sj.Problem(train, sj.penalties.ExclusiveL21(alpha, 0.01)), tol=1e-11).params
+            W = sj.solve(sj.Problem(train, sj.penalties.ExclusiveL21(alpha, 0.01)), tol=1e-13).params
             expected[fold, i] = test.evaluate(W, train.intercept(W))
             assert int(cv.num_nonzero[fold, i]) == int((W != 0).sum())
     np.testing.assert_allclose(cv.fold_loss, expected, rtol=1e-6)
