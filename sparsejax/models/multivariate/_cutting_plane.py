@@ -28,7 +28,10 @@ SEARCH, RESOLUTION = 6, 0.02  # oracle calls on a segment, and the share of the 
 # A master's gap as a share of the whole gap. Interleaved, a central point of the master gives better cuts
 # than its solution; in two layers the inner one must end. Below EXACT Clarabel is asked too.
 LOOSE, LOOSE_INNER, EXACT = 0.5, 0.03, 1e-3
-IDLE, SMALL = 50, 1e-5  # a cut or group whose weight was below this share for so many masters is dropped
+# What had less weight than this for so many masters is dropped: a cut, as a share of the mean (a master costs
+# K^3, and interior points leave a trace of weight on every cut), a group or feature, as a share of the sum.
+IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 10, 0.1, 50, 1e-5
+FOREVER = -(10**9)  # the idle count of a cut that was dropped before: it stays now, so that nothing can cycle
 
 
 class Progress(NamedTuple):
@@ -150,6 +153,10 @@ def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, flo
     return chosen, np.sqrt(d), float(d @ squares[chosen])
 
 
+def has_weight(shares: np.ndarray) -> np.ndarray:
+    return shares > SMALL_CUT * shares.mean()
+
+
 class _Point(NamedTuple):
     support: np.ndarray
     w: np.ndarray  # on the support
@@ -178,6 +185,7 @@ class CuttingPlane:
         # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
         self.codes: list[np.ndarray] = []
         self.known: set[bytes] = set()
+        self.dropped: set[int] = set()  # hashes: n bytes a cut would add up
         self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
         # groups: columns, square roots of d, and for how many masters they had no weight
         r = 1 if self.by_feature else math.ceil(budget)
@@ -252,7 +260,7 @@ class CuttingPlane:
         self.known.add(key)
         self.codes.append(z)
         self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
-        self.idle_cuts = np.append(self.idle_cuts, 0)
+        self.idle_cuts = np.append(self.idle_cuts, FOREVER if hash(key) in self.dropped else 0)
         g = self.timed("products", self.data.back, z.astype(float))
         self.G = np.concatenate([self.G, (self.root * g[self.index])[:, :, None]], axis=2)
         return True
@@ -277,9 +285,12 @@ class CuttingPlane:
 
     def drop(self, mu):
         """Forget what had no weight for a long time."""
-        self.idle_cuts = np.where(self.shares > SMALL, 0, self.idle_cuts + 1)
-        self.idle_groups = np.where(mu > SMALL * mu.sum(), 0, self.idle_groups + 1)
-        self.keep(self.idle_cuts <= IDLE, self.idle_groups <= IDLE)
+        weighty = has_weight(self.shares)
+        self.idle_cuts = np.where(weighty, np.minimum(self.idle_cuts, 0), self.idle_cuts + 1)
+        self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
+        stays = self.idle_cuts <= IDLE_CUT
+        self.dropped |= {hash(z.tobytes()) for z, s in zip(self.codes, stays, strict=True) if not s}
+        self.keep(stays, self.idle_groups <= IDLE_GROUP)
 
     def keep(self, cuts, groups):
         if cuts.all() and groups.all():
@@ -382,9 +393,8 @@ class CuttingPlane:
 
     def resume(self, start: WorkingSet):
         """Take over cuts with weight, features, and groups if the budget is the same."""
-        kept = [k for k, share in enumerate(start.shares) if share > SMALL]
         self.shares[:] = 0
-        for k in kept:
+        for k in np.flatnonzero(has_weight(start.shares)):
             if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
                 self.shares[0] = start.shares[k]  # the cut at w = 0
         if self.by_feature:
