@@ -59,3 +59,8 @@ def load_regression_usps(path: Path) -> tuple[tuple[np.ndarray, np.ndarray], tup
     middle = middle.ravel()
     X, Y = images[:, ~middle], images[:, middle]
     return (X[~test], Y[~test]), (X[test], Y[test])
+
+
+def mae(Y, predicted) -> float:
+    """The absolute errors of a row summed over the outputs, averaged over the rows (Zhang et al., 2014)."""
+    return float(np.mean(np.sum(abs(np.asarray(Y) - np.asarray(predicted)), axis=1)))

@@ -54,7 +54,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp
 import numpy as np
-from _data import folder, load_regression_usps
+from _data import folder, load_regression_usps, mae
 
 import sparsejax as sj
 from sparsejax import kernels
@@ -84,10 +84,6 @@ PAPER = {
 
 
 # ---------------------------------------------------------------- methods
-
-
-def mae(Y, predicted) -> float:
-    return float(np.mean(np.sum(abs(np.asarray(Y) - np.asarray(predicted)), axis=1)))
 
 
 def multi_task(F, Y, F_test, lams):

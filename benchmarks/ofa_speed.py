@@ -35,7 +35,7 @@ jax.config.update("jax_enable_x64", True)
 
 import jax.numpy as jnp
 import numpy as np
-from _data import folder, load_regression_usps
+from _data import folder, load_regression_usps, mae
 from sklearn.linear_model import Lasso, lars_path
 
 from sparsejax.models import ofa_lasso
@@ -142,7 +142,6 @@ def predict(arguments):
         "none met tol",
     )
     print("| " + " | ".join(head) + " |\n" + "| --- " * len(head) + "|")
-    error = lambda y: float(np.mean(np.sum(abs(Y_test - np.asarray(y)), axis=1)))
     for starts in arguments.starts:
         run = lambda starts=starts: jax.block_until_ready(model.predict_with_info(X_test, num_starts=starts))
         run()
@@ -153,11 +152,11 @@ def predict(arguments):
         residual, count = np.asarray(info.residual), np.asarray(info.num_stationary)
         print(
             f"| {starts} | {np.median(clocks):.2f} | {np.median(residual):.2e} | {residual.mean():.2e} | "
-            f"{float(info.start_residual.mean()):.2e} | {error(info.y):.4f} | {(count > 1).sum()} | "
+            f"{float(info.start_residual.mean()):.2e} | {mae(Y_test, info.y):.4f} | {(count > 1).sum()} | "
             f"{(count == 0).sum()} |",
             flush=True,
         )
-    print(f"independent lassos: MAE {error(info.start):.4f}")
+    print(f"independent lassos: MAE {mae(Y_test, info.start):.4f}")
 
 
 def main():

@@ -51,10 +51,9 @@ def admm(
 
     M is the Hessian for `SquaredLoss` (so that W' is immaterial) and an upper bound of it for
     `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
-    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between
-    the primal and the dual residual every ten iterations (twenty from the 50th on, for one term), the last
-    time at half of ``maxiter``. The duality
-    gap of Z, looked at just as often, ends the loop.
+    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between the primal
+    and the dual residual every ten iterations (twenty from the 50th on, for one term), the last time at half
+    of ``maxiter``. The duality gap of Z, looked at just as often, ends the loop.
 
     A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
     K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a

@@ -4,7 +4,7 @@ from typing import Literal
 
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._pytree import as_float, as_positive, is_traced
 from sparsejax.models.ofa_lasso._data import Input, Kernel, check, stopping, strength
 from sparsejax.models.ofa_lasso._model import Model, model_of
 from sparsejax.models.ofa_lasso._train import train
@@ -71,9 +71,7 @@ def fit(
         raise ValueError(f"method must be 'auto' or 'admm', got {method!r}.")
     if faithful and method != "admm":
         raise ValueError("faithful=True is Algorithm 1 of the paper: give method='admm' with it.")
-    mu, growth = as_float("mu", mu, (0,), dtype), as_float("growth", growth, (0,), dtype)
-    if not is_traced(mu) and not mu > 0:
-        raise ValueError(f"mu must be > 0, got {mu:g}.")
+    mu, growth = as_positive("mu", mu, dtype), as_float("growth", growth, (0,), dtype)
     if not is_traced(growth) and not growth >= 1:
         raise ValueError(f"growth must be >= 1, got {growth:g}.")
     tol, maxiter = stopping(tol, maxiter, method, dtype)
