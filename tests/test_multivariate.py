@@ -194,7 +194,7 @@ def test_master_of_degenerate_problems(rng):
 
 
 @pytest.mark.parametrize(
-    "J, K, budget, scale", [(1, 2, 1, 1.0), (5, 7, 2, 1.0), (6, 4, 2.5, 1.0), (5, 9, 5, 9.0)]
+    "J, K, budget, scale", [(1, 2, 1, 1.0), (5, 7, 2, 1.0), (6, 4, 2.5, 1.0), (5, 9, 5, 9.0), (9, 4, 9, 3.0)]
 )
 def test_master_over_features_knows_all_groups(J, K, budget, scale, rng):
     G, delta, bound = scale * (rng.standard_normal((J, K)) + 0.5), rng.uniform(1, 100, K), 0.3

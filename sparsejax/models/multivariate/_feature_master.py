@@ -33,16 +33,22 @@ def solve(
       tol: on ``value - lower``.
       exact: take Clarabel's answer too, whatever the gap.
     """
-    J = len(G)
-    if budget >= J:  # d = 1 has no interior: a feature of zeros makes one
-        G = np.vstack([G, np.zeros((int(budget) + 1 - J, G.shape[1]))])
+    J, K = G.shape
+    basis = None
+    if budget >= J:  # the l2 norm, the same in every basis: K coordinates are enough
+        if J > K:
+            basis, G = np.linalg.qr(G)
+        budget = len(G)
+        G = np.vstack([G, np.zeros(K)])  # d = 1 has no interior: a feature of zeros makes one
     unit = bound * float(delta.max())
     best = _Best(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
     interior_point(best, tol / unit)
     if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
         clarabel(best)
-    w = np.sqrt(unit) * best.w[:J, None]
-    return Master(bound * best.beta, w, unit * best.primal, unit * best.dual)
+    w = np.sqrt(unit) * best.w[:J]
+    if basis is not None:
+        w = basis @ w[:K]
+    return Master(bound * best.beta, w[:, None], unit * best.primal, unit * best.dual)
 
 
 class _Best:
