@@ -34,21 +34,20 @@ def solve(
       exact: take Clarabel's answer too, whatever the gap.
     """
     J, K = G.shape
-    basis = None
-    if budget >= J:  # the l2 norm, the same in every basis: K coordinates are enough
-        if J > K:
-            basis, G = np.linalg.qr(G)
-        budget = len(G)
-        G = np.vstack([G, np.zeros(K)])  # d = 1 has no interior: a feature of zeros makes one
+    if K < J <= budget:  # the l2 norm, the same in every basis: K coordinates are enough
+        squares, V = np.linalg.eigh(G.T @ G)
+        lengths = np.sqrt(np.maximum(squares, 1e-16 * squares[-1] + np.finfo(float).tiny))
+        small = solve(lengths[:, None] * V.T, delta, bound, K, tol, exact)
+        return small._replace(parts=G @ (V @ (small.parts / lengths[:, None])))
+    if budget >= J:  # d = 1 has no interior: a feature of zeros makes one
+        budget, G = J, np.vstack([G, np.zeros(K)])
     unit = bound * float(delta.max())
     best = _Best(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
     interior_point(best, tol / unit)
     if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
         clarabel(best)
-    w = np.sqrt(unit) * best.w[:J]
-    if basis is not None:
-        w = basis @ w[:K]
-    return Master(bound * best.beta, w[:, None], unit * best.primal, unit * best.dual)
+    w = np.sqrt(unit) * best.w[:J, None]
+    return Master(bound * best.beta, w, unit * best.primal, unit * best.dual)
 
 
 class _Best:
