@@ -491,35 +491,111 @@ def table(header, rows) -> str:
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows]) + "\n"
 
 
-def mean_rows(out: Path, kind: str, name: str, columns):
-    """Means over labels and seeds of all files, by method, training and budget."""
+def collect(out: Path, pattern: str):
+    """The number of jobs, and by method, training and budget their figures as arrays in the jobs' order."""
+    jobs = [json.loads(p.read_text()) for p in sorted(out.glob(f"multivariate_{pattern}.json"))]
     groups: dict = {}
-    for path in sorted(out.glob(f"multivariate_{kind}_{name}_*.json")):
-        for row in json.loads(path.read_text())["rows"]:
-            large = row["method"] == "ours" and row["budget"] not in (*BUDGETS, 20)
-            key = (row["method"], row["trained"], "m" if large else row["budget"])
-            groups.setdefault(key, []).append(row)
-    return {key: {c: float(np.mean([r[c] for r in rows])) for c in columns} for key, rows in groups.items()}
+    for result in jobs:
+        for row in result["rows"]:
+            everything = row["method"] == "ours" and row["budget"] not in (*BUDGETS, *BUDGETS_BAGS)
+            key = (row["method"], row["trained"], "m" if everything else row["budget"])
+            for name, value in row.items():
+                if isinstance(value, (int, float)):
+                    groups.setdefault(key, {}).setdefault(name, []).append(value)
+    return len(jobs), {k: {n: np.array(v) for n, v in g.items()} for k, g in groups.items()}
+
+
+def with_tuned(g, *key) -> str:
+    """Mean F1 at decision 0, and at the tuned threshold in brackets."""
+    return f"{g[key]['F1'].mean():.1f} ({g[key]['F1 tuned'].mean():.1f})" if key in g else "-"
+
+
+SVMS = [(m, w) for m in ("SVM-RFE", "l1-SVM") for w in ("plain", "weighted")]
+
+
+def accuracy_table(g) -> str:
+    """F1 (tuned) by budget, all methods at as many features; PRBEP of ours trained for it."""
+    heads = [f"{m} {w}" if w == "weighted" else m for m, w in SVMS]
+    rows, header = (
+        [],
+        ("B", "features", "ours F1", "ours Hamming", *heads, "PRBEP: ours", "SVM-RFE", "l1-SVM"),
+    )
+    prbep = lambda *key: f"{g[key]['PRBEP'].mean():.1f}" if key in g else "-"
+    for budget in (b for b in BUDGETS if ("ours", "F1", b) in g):
+        cells = [with_tuned(g, *key, budget) for key in (("ours", "F1"), ("ours", "Hamming"), *SVMS)]
+        last = [prbep(*key, budget) for key in (("ours", "PRBEP"), ("SVM-RFE", "plain"), ("l1-SVM", "plain"))]
+        rows.append((budget, f"{g['ours', 'F1', budget]['features'].mean():.0f}", *cells, *last))
+    cells = [
+        with_tuned(g, "ours", "F1", "m"),
+        "-",
+        *(with_tuned(g, "SVM", w, None) for w in ("plain", "weighted")),
+    ]
+    last = [prbep("ours", "PRBEP", "m"), prbep("SVM", "plain", None)]
+    rows.append(("all", f"{g['SVM', 'plain', None]['features'].mean():.0f}", *cells, "-", "-", *last, "-"))
+    return table(header, rows)
+
+
+def table_2(g) -> str:
+    """The paper's Table 2: at the largest budget.
+
+    In brackets the jobs in which ours is above / below the row, with a star where a paired t-test over jobs
+    tells them apart at 0.95.
+    """
+    from scipy.stats import ttest_rel  # noqa: PLC0415
+
+    largest = max(b for m, t, b in g if (m, t) == ("ours", "F1") and b != "m")
+    measures = {"F1": "F1", "F1 tuned": "F1", "Rec@2p": "Rec@2p", "PRBEP": "PRBEP"}  # trained for
+    methods = {f"ours, B = {largest}": lambda kind: ("ours", kind, largest)}
+    methods[f"ours Hamming, B = {largest}"] = lambda kind: ("ours", "Hamming", largest)
+    methods["ours, B = m (SVMperf)"] = lambda kind: ("ours", kind, "m")
+    for m, w in SVMS:
+        methods[f"{m} {w}"] = lambda kind, m=m, w=w: (m, w, largest)
+    for w in ("plain", "weighted"):
+        methods[f"SVM {w}"] = lambda kind, w=w: ("SVM", w, None)
+    rows = []
+    for name, key in methods.items():
+        cells = []
+        for measure, kind in measures.items():
+            ours, other = (g[k][measure] for k in (("ours", kind, largest), key(kind)))
+            cell = f"{other.mean():.1f}"
+            if name != f"ours, B = {largest}":
+                star = "*" if len(ours) > 2 and ttest_rel(ours, other).pvalue < 0.05 else ""
+                cell += f" ({(ours > other).sum()}/{(ours < other).sum()}){star}"
+            cells.append(cell)
+        counts = [g[k]["features"].mean() for k in dict.fromkeys(key(kind) for kind in measures.values())]
+        rows.append((name, *cells, " / ".join(f"{c:.0f}" for c in counts)))
+    return table(("", *measures, "features (F1 / Rec@2p / PRBEP)"), rows)
+
+
+def bag_row(g):
+    cell = lambda *key: f"{g[key]['F1'].mean():.1f} ({g[key]['accuracy'].mean():.1f})"
+    count = lambda *key: f"{g[key]['features'].mean():.0f}"
+    both = [("ours", "F1"), ("ours", "Hamming"), *SVMS]
+    cells = [cell(*key, b) for b in (10, 100) for key in both]
+    cells += [cell("MILES", w, None) for w in ("plain", "weighted")]
+    return (*cells, count("ours", "F1", 10), count("ours", "F1", 100), count("MILES", "plain", None))
 
 
 def report(out: Path) -> None:
     text = []
-    columns = ("features", "F1", "F1 tuned", "PRBEP", "Rec@2p", "seconds")
-    for kind, sets in (("accuracy", SETS), ("bags", BAGS)):
-        for name in sets:
-            names = ("features", "F1", "F1 tuned", "accuracy", "seconds") if kind == "bags" else columns
-            means = mean_rows(out, kind, name, names)
-            if not means:
-                continue
-            files = len(list(out.glob(f"multivariate_{kind}_{name}_*.json")))
-            text.append(f"### {name} (means of {files} classes and splits)\n")
-            rows = []
-            for (method, trained, budget), values in means.items():
-                shown = [f"{values[c]:.2f}" if c == "seconds" else f"{values[c]:.1f}" for c in names]
-                rows.append((f"{method}, {trained}", budget if budget is not None else "-", *shown))
-            text.append(table(("method", "B", *names), rows))
-            if kind == "accuracy":
-                figure(out, name, means)
+    for name in SETS:
+        jobs, g = collect(out, f"accuracy_{name}_*")
+        if jobs:
+            text += [f"### {name} (means of {jobs} classes and splits)\n", accuracy_table(g), table_2(g)]
+            figure(out / f"multivariate_{name}.png", {f"{name}: {c}": (g, c) for c in ("F1", "F1 tuned")}, 2)
+    rows, panels = [], {}
+    for name in BAGS:
+        for label in range(7) if name == "mil_corel2000" else (1,):
+            jobs, g = collect(out, f"bags_{name}_*_{label}")
+            if jobs:
+                panels[f"{name} {label}"] = (g, "F1")
+                rows.append((f"{name} {label}", jobs, *bag_row(g)))
+    if rows:
+        one = ["ours F1", "ours Hamming", *(f"{m} {w}" for m, w in SVMS)]
+        heads = [f"{name}, B = {b}" for b in (10, 100) for name in one]
+        more = ("MILES plain", "MILES weighted", "features: B = 10", "B = 100", "MILES")
+        text += ["### bags: F1 (accuracy)\n", table(("class", "splits", *heads, *more), rows)]
+        figure(out / "multivariate_bags.png", panels, 5)
     for name in ("schedules", "newsgroups", "sensitivity"):
         path = out / f"multivariate_{name}.json"
         if path.exists():
@@ -539,31 +615,28 @@ def _shown(value):
     return f"{value:.4g}" if isinstance(value, float) else value
 
 
-def figure(out: Path, name: str, means) -> None:
-    """F1 at decision 0 and at the tuned threshold, by number of features."""
+def figure(path: Path, panels, columns: int) -> None:
+    """A measure of each method by its number of features; a panel is (figures by method, measure)."""
     import matplotlib  # noqa: PLC0415
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
 
-    fig, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
-    for ax, column in zip(axes, ("F1", "F1 tuned"), strict=True):
-        for method, trained in dict.fromkeys((m, t) for m, t, b in means if b in BUDGETS):
-            line = [v for (m, t, b), v in means.items() if (m, t) == (method, trained) and b in BUDGETS]
-            line.sort(key=lambda v: v["features"])
+    rows = -(-len(panels) // columns)
+    fig, axes = plt.subplots(rows, columns, figsize=(4 * columns + 2, 4 * rows), squeeze=False)
+    for ax, (title, (g, measure)) in zip(axes.ravel(), panels.items(), strict=False):
+        for method, trained in dict.fromkeys((m, t) for m, t, b in g if b not in ("m", None)):
+            line = [v for (m, t, b), v in g.items() if (m, t) == (method, trained) and b not in ("m", None)]
+            points = sorted((v["features"].mean(), v[measure].mean()) for v in line)
             style = {"ours": "-o", "SVM-RFE": "--s", "l1-SVM": ":^"}[method]
-            ax.semilogx(
-                [v["features"] for v in line],
-                [v[column] for v in line],
-                style,
-                ms=3,
-                label=f"{method}, {trained}",
-            )
-        ax.set(xlabel="features", title=f"{name}: {column}")
-    axes[0].set_ylabel("test F1, %")
-    axes[1].legend(fontsize=7)
+            ax.semilogx(*zip(*points, strict=True), style, ms=3, label=f"{method}, {trained}")
+        ax.set(xlabel="features", title=title)
+    for ax in axes.ravel()[len(panels) :]:
+        ax.axis("off")
+    axes[0, 0].set_ylabel("test F1, %")
+    axes[0, 0].legend(fontsize=7)
     fig.tight_layout()
-    fig.savefig(out / f"multivariate_{name}.png", dpi=120)
+    fig.savefig(path, dpi=120)
     plt.close(fig)
 
 

@@ -17,7 +17,7 @@ from sklearn.svm import LinearSVC
 
 from sparsejax.models import multivariate as mv
 from sparsejax.models.multivariate import _cutting_plane, _feature_master, _master
-from sparsejax.models.multivariate._checks import as_data
+from sparsejax.models.multivariate._data import as_data
 from sparsejax.problem import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
 
 # asked for more than it can give, so that it gives all it can; the values are good to 1e-8 and better
@@ -317,6 +317,30 @@ def test_all_kinds_of_matrices(kind, rng, monkeypatch):
         assert A.nnz == before.nnz and (A.data == before.data).all()
 
 
+@pytest.mark.parametrize("schedule", ["interleaved", "two-layer"])
+@pytest.mark.parametrize("budget", [3, 40])
+def test_columns_without_entries(budget, schedule, rng):
+    """They are left out, and what comes back counts them."""
+    dense, y = draw(rng, 30, 40)
+    dense[:, rng.permutation(40)[:25]] = 0
+    X = sparse.csr_array(dense)
+    fit = functools.partial(
+        mv.fit, y=y, measure=mv.f_beta(), budget=budget, C=20.0, tol=1e-6, schedule=schedule
+    )
+    model, reference = fit(X), fit(dense)
+    assert model.converged and model.w.shape == model.report.memberships.shape == (40,)
+    np.testing.assert_allclose(model.w, reference.w, atol=1e-2 * np.abs(reference.w).max())
+    assert float(model.objective) == pytest.approx(float(reference.objective), rel=1e-6)
+    assert dense[:, np.unique(np.concatenate(model.groups))].any(0).all()
+    for A, start in ((X, reference), (dense, model)):  # one starts the other
+        again = fit(A, init=start)
+        assert again.num_iters < model.num_iters / 2
+        assert float(again.objective) == pytest.approx(float(reference.objective), rel=1e-6)
+    nothing = fit(sparse.csr_array((30, 40)))
+    assert nothing.converged and not nothing.w.any()
+    assert float(nothing.objective) == float(fit(np.zeros((30, 40))).objective) > 0
+
+
 def test_text(shared_data):
     """Few masters on a real set: one group and one cut a round took 39, the paper's schedule about 2000."""
     with np.load(shared_data / "basehock.npz") as f:
@@ -609,4 +633,4 @@ def test_uint16_indices_are_taken(small):
     X, _ = small
     A = sparse.csr_matrix(X)
     B = sparse.csr_matrix((A.data, A.indices.astype(np.uint16), A.indptr), shape=A.shape)
-    np.testing.assert_array_equal(as_data(B).toarray(), X)
+    np.testing.assert_array_equal(as_data(B).X.toarray(), X)

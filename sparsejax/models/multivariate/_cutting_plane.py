@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsejax.models.multivariate import _feature_master, _master
+from sparsejax.models.multivariate._data import Data
 from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 SCHEDULES = ("interleaved", "two-layer", "printed")
@@ -70,29 +71,6 @@ class WorkingSet(NamedTuple):
     budget: float
 
 
-class Data:
-    """X in float64, by columns if sparse, and the three products that are needed; never densified."""
-
-    def __init__(self, X: Any):
-        self.X, self.shape = X, X.shape
-        self.sparse = not isinstance(X, np.ndarray)
-
-    def scores(self, columns, w):
-        return self.X[:, columns] @ w
-
-    def back(self, z):
-        return self.X.T @ z
-
-    def rows(self, columns, codes):
-        """X[:, columns]' Z, (r, K), codes taken a few at a time."""
-        S = self.X[:, columns].T
-        S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
-        out = np.empty((len(columns), len(codes)))
-        for k in range(0, len(codes), 16):
-            out[:, k : k + 16] = S @ np.stack(codes[k : k + 16], axis=1).astype(float)
-        return out
-
-
 def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
     """The squared B-support norm of w, and the gradient of its half.
 
@@ -130,7 +108,8 @@ def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     Lay the d_j end to end and pick what lies at u, u + 1, u + 2, ...: as u goes from 0 to 1 this passes
     through the groups. Each has sum d features (rounded down or up).
     """
-    on = np.argsort(-d, kind="stable")[: np.count_nonzero(d)]
+    on = np.flatnonzero(d)
+    on = on[np.argsort(-d[on], kind="stable")]
     if not len(on):
         return (), np.zeros(0)
     ends = np.cumsum(d[on])
@@ -145,8 +124,8 @@ def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
 
 
 def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum."""
-    squares, size = c * c, math.ceil(budget)
+    """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum; spoils c."""
+    squares, size = np.square(c, out=c), math.ceil(budget)
     chosen = np.sort(np.argpartition(squares, len(c) - size)[len(c) - size :])
     d = np.ones(size)
     d[np.argmin(squares[chosen])] += budget - size  # the fractional entry, if any
@@ -172,13 +151,19 @@ class CuttingPlane:
     """The state of one solve: `run` is the algorithm, the rest its steps.
 
     The master knows T groups of r columns. Interleaved, r = 1: it knows features, and all groups of them.
+    Columns are counted in ``data.X``.
     """
 
     def __init__(
-        self, X: Any, oracle: Callable[..., Any], budget: float, bound: float, schedule: str = "interleaved"
+        self,
+        data: Data,
+        oracle: Callable[..., Any],
+        budget: float,
+        bound: float,
+        schedule: str = "interleaved",
     ):
-        self.data, self.oracle, self.budget, self.bound = Data(X), oracle, budget, bound
-        self.n, self.m = X.shape
+        self.n, self.m = data.X.shape
+        self.data, self.oracle, self.budget, self.bound = data, oracle, min(budget, self.m), bound
         self.schedule, self.by_feature = schedule, schedule == "interleaved"
         self.seconds = {"oracle": 0.0, "products": 0.0, "master": 0.0}
         self.calls = 0
@@ -188,7 +173,7 @@ class CuttingPlane:
         self.dropped: set[int] = set()  # hashes: n bytes a cut would add up
         self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
         # groups: columns, square roots of d, and for how many masters they had no weight
-        r = 1 if self.by_feature else math.ceil(budget)
+        r = 1 if self.by_feature else math.ceil(self.budget)
         self.index, self.root, self.idle_groups = np.zeros((0, r), int), np.zeros((0, r)), np.zeros(0, int)
         self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
@@ -214,9 +199,9 @@ class CuttingPlane:
 
     def of_parts(self, parts) -> _Point:
         """w = sum_t sqrt(d^t) w_t and all that follows from it."""
-        w = np.bincount(self.index.ravel(), (self.root * parts).ravel(), self.m)
-        support = np.flatnonzero(w)
-        return self.of_weights(support, w[support])
+        support, place = np.unique(self.index, return_inverse=True)
+        w = np.bincount(place.ravel(), (self.root * parts).ravel(), len(support))
+        return self.of_weights(support[w != 0], w[w != 0])
 
     def search(self, old: _Point, new: _Point, resolution: float) -> _Point:
         """The lowest of the points tried on the segment between two, by tangents; scores are only mixed."""
@@ -397,11 +382,12 @@ class CuttingPlane:
         for k in np.flatnonzero(has_weight(start.shares)):
             if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
                 self.shares[0] = start.shares[k]  # the cut at w = 0
+        there = np.isin(start.columns, self.data.columns)
         if self.by_feature:
-            self.add_group(np.unique(start.columns), None)
+            self.add_group(np.searchsorted(self.data.columns, np.unique(start.columns[there])), None)
         elif start.budget == self.budget and start.columns.shape[1] == self.index.shape[1]:
-            for columns, root in zip(start.columns, start.root, strict=True):
-                self.add_group(columns, root)
+            for t in np.flatnonzero(there.all(1)):
+                self.add_group(np.searchsorted(self.data.columns, start.columns[t]), start.root[t])
 
     def thin(self, best: _Point, lower: float, target: float) -> _Point:
         """Without the smallest weights, as far as the certificate does not feel it.
@@ -424,8 +410,8 @@ class CuttingPlane:
         return best
 
     def result(self, best, lower, status, history, outer, begin) -> Result:
-        w = np.zeros(self.m)
-        w[best.support] = best.w
+        w = np.zeros(self.data.shape[1])
+        w[self.data.columns[best.support]] = best.w
         return Result(
             w=w,
             objective=best.objective,
@@ -437,6 +423,11 @@ class CuttingPlane:
             seconds=self.seconds | {"all": time.perf_counter() - begin},
             history=np.array(history).reshape(-1, 2),
             working_set=WorkingSet(
-                tuple(self.codes), self.deltas, self.shares, self.index, self.root, self.budget
+                tuple(self.codes),
+                self.deltas,
+                self.shares,
+                self.data.columns[self.index],
+                self.root,
+                self.budget,
             ),
         )

@@ -8,14 +8,9 @@ import numpy as np
 
 from sparsejax._pytree import as_float, is_traced
 from sparsejax.models.multivariate._callback import in_graph
-from sparsejax.models.multivariate._checks import (
-    as_data,
-    check_budget,
-    check_options,
-    check_positive,
-    check_tol,
-)
+from sparsejax.models.multivariate._checks import check_budget, check_options, check_positive, check_tol
 from sparsejax.models.multivariate._cutting_plane import CuttingPlane, Progress, groups_of, memberships
+from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._measures import Measure, as_measure, as_signs
 from sparsejax.models.multivariate._model import Model, Report
 
@@ -104,7 +99,7 @@ def _solve(
 ):
     with np.errstate(all="ignore"):  # what is not finite is found by looking at values
         oracle, bound = measure.oracle(positive), C / data.shape[0]
-        plane = CuttingPlane(data, oracle, min(budget, data.shape[1]), bound, schedule)
+        plane = CuttingPlane(data, oracle, budget, bound, schedule)
         return plane.run(tol, eps_delta, maxiter, progress, init)
 
 
@@ -148,7 +143,7 @@ def _fit_traced(X, y, measure, budget, C, tol, eps_delta, maxiter, schedule, vma
         scalars.append(value if is_traced(value) else check(value))
 
     def solve(X, y, budget, C, tol):
-        data = X if hasattr(X, "tocsc") else np.asarray(X, dtype=float)
+        data = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float))
         positive = as_signs(y)
         if positive.all() or not positive.any():
             raise ValueError("one class")

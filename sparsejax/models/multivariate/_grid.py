@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._pytree import Pytree, as_classes
-from sparsejax.models.multivariate._checks import as_data, check_budget, check_positive
+from sparsejax.models.multivariate._checks import check_budget, check_positive
+from sparsejax.models.multivariate._data import as_data
 from sparsejax.models.multivariate._fit import fit
 from sparsejax.models.multivariate._measures import Measure, as_measure
 from sparsejax.models.multivariate._model import Model

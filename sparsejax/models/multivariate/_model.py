@@ -83,9 +83,9 @@ class Model(
         """Indices of the features with a weight, the largest |w| first; not available under jit."""
         if is_traced(self.w):
             raise TypeError("Model.selected has no fixed shape: read it outside jit and vmap.")
-        w = np.abs(np.asarray(self.w))
-        order = np.argsort(-w, kind="stable")
-        return order[: np.count_nonzero(w)]
+        w = np.asarray(self.w)
+        on = np.flatnonzero(w)
+        return on[np.argsort(-np.abs(w[on]), kind="stable")]
 
     @property
     def groups(self) -> tuple[np.ndarray, ...]:

@@ -1,0 +1,83 @@
+"""The matrix of examples: checked, and the products with it that a fit needs."""
+
+from typing import Any
+
+import numpy as np
+
+
+class Data:
+    """Products with X, never densified.
+
+    A sparse X is kept by columns, without those that have no entry: a vector over all of them could outweigh
+    X, and they have no weight.
+
+    Attributes:
+      X: (n, m'), float64, csc or dense.
+      columns: (m',), the columns of the given X that these are.
+      shape: (n, m), of the given X.
+    """
+
+    def __init__(self, X: Any):
+        self.shape, self.sparse = X.shape, not isinstance(X, np.ndarray)
+        if self.sparse:
+            from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+
+            self.columns = np.flatnonzero(X.indptr[1:] > X.indptr[:-1])
+            if not len(self.columns):
+                self.columns = np.zeros(1, int)
+            indptr = np.append(X.indptr[self.columns], X.indptr[-1])
+            X = sparse.csc_array((X.data, X.indices, indptr), shape=(X.shape[0], len(self.columns)))
+        else:
+            self.columns = np.arange(X.shape[1])
+        self.X = X
+
+    def scores(self, columns, w):
+        return self.X[:, columns] @ w
+
+    def back(self, z):
+        return self.X.T @ z
+
+    def rows(self, columns, codes):
+        """X[:, columns]' Z, (r, K), codes taken a few at a time."""
+        S = self.X[:, columns].T
+        S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
+        out = np.empty((len(columns), len(codes)))
+        for k in range(0, len(codes), 16):
+            out[:, k : k + 16] = S @ np.stack(codes[k : k + 16], axis=1).astype(float)
+        return out
+
+
+def as_data(X: Any) -> Data:
+    """X, checked."""
+    if isinstance(X, Data):
+        return X
+    if hasattr(X, "tocsc"):
+        from scipy import sparse  # noqa: PLC0415
+
+        _check_real(X.dtype)
+        if hasattr(X, "check_format"):
+            try:
+                X.check_format(full_check=True)
+            except ValueError as error:
+                raise ValueError(
+                    f"X is not a valid sparse array (too small an index dtype?): {error}"
+                ) from None
+        X = sparse.csc_array(X, dtype=float)
+        values = X.data
+    else:
+        if hasattr(X, "todense"):
+            raise TypeError(f"X is a {type(X).__name__}; a dense or scipy.sparse array is needed.")
+        X = np.asarray(X)
+        _check_real(X.dtype)
+        X = values = np.asarray(X, dtype=float)
+    if len(X.shape) != 2 or 0 in X.shape:
+        raise ValueError(f"X must have shape (n, m) with n, m >= 1, got {X.shape}.")
+    bad = ~np.isfinite(values)
+    if bad.any():
+        raise ValueError(f"X has {int(bad.sum())} value(s) that are NaN or infinite; all must be finite.")
+    return Data(X)
+
+
+def _check_real(dtype):
+    if dtype.kind not in "biuf":
+        raise TypeError(f"X has dtype {dtype}; real numbers are needed.")
