@@ -133,7 +133,7 @@ def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, flo
 
 
 def has_weight(shares: np.ndarray) -> np.ndarray:
-    return shares > SMALL_CUT * shares.mean()
+    return len(shares) * shares > SMALL_CUT * shares.sum()
 
 
 class _Point(NamedTuple):

@@ -34,8 +34,9 @@ def solve(
       exact: take Clarabel's answer too, whatever the gap.
     """
     J, K = G.shape
-    if K < J <= budget:  # the l2 norm, the same in every basis: K coordinates are enough
-        squares, V = np.linalg.eigh(G.T @ G)
+    if K < J <= budget and np.isfinite(gram := G.T @ G).all():
+        # the l2 norm, the same in every basis: K coordinates are enough
+        squares, V = np.linalg.eigh(gram)
         lengths = np.sqrt(np.maximum(squares, 1e-16 * squares[-1] + np.finfo(float).tiny))
         small = solve(lengths[:, None] * V.T, delta, bound, K, tol, exact)
         return small._replace(parts=G @ (V @ (small.parts / lengths[:, None])))
