@@ -408,7 +408,7 @@ def test_cuts_and_groups_without_weight_are_dropped(schedule, monkeypatch, rng):
     counts = []
     arguments = dict(measure=mv.f_beta(), budget=4, C=40.0, tol=1e-5, schedule=schedule)
     everything = mv.fit(X, y, **arguments)
-    # nearly all cuts go at once: without a lasting place for those that return this does not end
+    # nearly all cuts go at once: this ends only because they stay longer as it goes on
     monkeypatch.setattr(_cutting_plane, "IDLE_GROUP", 3)
     monkeypatch.setattr(_cutting_plane, "IDLE_CUT", 0)
     monkeypatch.setattr(_cutting_plane, "SMALL_CUT", 1.0)

@@ -31,8 +31,8 @@ SEARCH, RESOLUTION = 6, 0.02  # oracle calls on a segment, and the share of the 
 LOOSE, LOOSE_INNER, EXACT = 0.5, 0.03, 1e-3
 # What had less weight than this for so many masters is dropped: a cut, as a share of the mean (a master costs
 # K^3, and interior points leave a trace of weight on every cut), a group or feature, as a share of the sum.
+# In a long solve cuts stay longer, for a fifth of the masters so far, so that nothing can cycle for ever.
 IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 10, 0.1, 50, 1e-5
-FOREVER = -(10**9)  # the idle count of a cut that was dropped before: it stays now, so that nothing can cycle
 
 
 class Progress(NamedTuple):
@@ -170,7 +170,6 @@ class CuttingPlane:
         # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
         self.codes: list[np.ndarray] = []
         self.known: set[bytes] = set()
-        self.dropped: set[int] = set()  # hashes: n bytes a cut would add up
         self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
         # groups: columns, square roots of d, and for how many masters they had no weight
         r = 1 if self.by_feature else math.ceil(self.budget)
@@ -245,7 +244,7 @@ class CuttingPlane:
         self.known.add(key)
         self.codes.append(z)
         self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
-        self.idle_cuts = np.append(self.idle_cuts, FOREVER if hash(key) in self.dropped else 0)
+        self.idle_cuts = np.append(self.idle_cuts, 0)
         g = self.timed("products", self.data.back, z.astype(float))
         self.G = np.concatenate([self.G, (self.root * g[self.index])[:, :, None]], axis=2)
         return True
@@ -268,14 +267,11 @@ class CuttingPlane:
         self.idle_groups = np.append(self.idle_groups, np.zeros(len(index), int))
         return True
 
-    def drop(self, mu):
+    def drop(self, mu, masters):
         """Forget what had no weight for a long time."""
-        weighty = has_weight(self.shares)
-        self.idle_cuts = np.where(weighty, np.minimum(self.idle_cuts, 0), self.idle_cuts + 1)
+        self.idle_cuts = np.where(has_weight(self.shares), 0, self.idle_cuts + 1)
         self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
-        stays = self.idle_cuts <= IDLE_CUT
-        self.dropped |= {hash(z.tobytes()) for z, s in zip(self.codes, stays, strict=True) if not s}
-        self.keep(stays, self.idle_groups <= IDLE_GROUP)
+        self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 5), self.idle_groups <= IDLE_GROUP)
 
     def keep(self, cuts, groups):
         if cuts.all() and groups.all():
@@ -352,7 +348,7 @@ class CuttingPlane:
 
             inner = min(inner, new.objective, best.objective if schedule != "printed" else math.inf)
             if schedule != "printed":
-                self.drop(np.linalg.norm(master.parts, axis=1))
+                self.drop(np.linalg.norm(master.parts, axis=1), len(history))
             grown = new.violation > 0 and self.add_cut(new.z, new.delta)
             if schedule != "printed" and best.violation > 0:
                 grown = self.add_cut(best.z, best.delta) or grown
