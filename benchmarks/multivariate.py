@@ -567,13 +567,15 @@ def table_2(g) -> str:
     return table(("", *measures, "features (F1 / Rec@2p / PRBEP)"), rows)
 
 
-def bag_row(g):
+def bag_rows(name, jobs, g):
+    """F1 (accuracy) of all methods at as many instances; MILES, whose C is chosen freely, once."""
     cell = lambda *key: f"{g[key]['F1'].mean():.1f} ({g[key]['accuracy'].mean():.1f})"
-    count = lambda *key: f"{g[key]['features'].mean():.0f}"
-    both = [("ours", "F1"), ("ours", "Hamming"), *SVMS]
-    cells = [cell(*key, b) for b in (10, 100) for key in both]
-    cells += [cell("MILES", w, None) for w in ("plain", "weighted")]
-    return (*cells, count("ours", "F1", 10), count("ours", "F1", 100), count("MILES", "plain", None))
+    free = [cell("MILES", w, None) for w in ("plain", "weighted")]
+    free.append(f"{g['MILES', 'plain', None]['features'].mean():.0f}")
+    for budget in (10, 100):
+        cells = [cell(*key, budget) for key in (("ours", "F1"), ("ours", "Hamming"), *SVMS)]
+        yield (name, jobs, budget, f"{g['ours', 'F1', budget]['features'].mean():.0f}", *cells, *free)
+        name, jobs, free = "", "", [""] * 3
 
 
 def report(out: Path) -> None:
@@ -589,19 +591,24 @@ def report(out: Path) -> None:
             jobs, g = collect(out, f"bags_{name}_*_{label}")
             if jobs:
                 panels[f"{name} {label}"] = (g, "F1")
-                rows.append((f"{name} {label}", jobs, *bag_row(g)))
+                rows += bag_rows(f"{name} {label}", jobs, g)
     if rows:
-        one = ["ours F1", "ours Hamming", *(f"{m} {w}" for m, w in SVMS)]
-        heads = [f"{name}, B = {b}" for b in (10, 100) for name in one]
-        more = ("MILES plain", "MILES weighted", "features: B = 10", "B = 100", "MILES")
-        text += ["### bags: F1 (accuracy)\n", table(("class", "splits", *heads, *more), rows)]
+        heads = ("ours F1", "ours Hamming", *(f"{m} {w}" for m, w in SVMS), "MILES", "MILES weighted", "its")
+        text += ["### bags: F1 (accuracy)\n", table(("class", "splits", "B", "instances", *heads), rows)]
         figure(out / "multivariate_bags.png", panels, 5)
-    for name in ("schedules", "newsgroups", "sensitivity"):
+    for name in ("schedules", "newsgroups"):
         path = out / f"multivariate_{name}.json"
         if path.exists():
             rows = json.loads(path.read_text())["rows"]
             header = list(dict.fromkeys(k for row in rows for k in row))
             text += [f"### {name}\n", table(header, [[_shown(r.get(k, "-")) for k in header] for r in rows])]
+    path = out / "multivariate_sensitivity.json"
+    if path.exists():
+        found = {(r["budget"], r["c"]): r for r in json.loads(path.read_text())["rows"]}
+        cell = lambda r: f"{r['F1']:.1f} ({r['features']})"
+        rows = [(b, *(cell(r) for (budget, _), r in found.items() if budget == b)) for b in BUDGETS]
+        header = ("B", *(f"C/n = {c:g} (2000/n)^2" for c in dict.fromkeys(c for _, c in found)))
+        text += ["### sensitivity on basehock: F1 (features)\n", table(header, rows)]
     growth = [json.loads(p.read_text()) for p in sorted(out.glob("multivariate_growth_*.json"))]
     if growth:
         header = list(growth[0])
