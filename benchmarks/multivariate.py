@@ -628,6 +628,7 @@ def figure(path: Path, panels, columns: int) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter  # noqa: PLC0415
 
     rows = -(-len(panels) // columns)
     fig, axes = plt.subplots(rows, columns, figsize=(4 * columns + 2, 4 * rows), squeeze=False)
@@ -638,6 +639,8 @@ def figure(path: Path, panels, columns: int) -> None:
             style = {"ours": "-o", "SVM-RFE": "--s", "l1-SVM": ":^"}[method]
             ax.semilogx(*zip(*points, strict=True), style, ms=3, label=f"{method}, {trained}")
         ax.set(xlabel="features", title=title)
+        ax.xaxis.set(major_locator=LogLocator(subs=(1, 2, 5)), major_formatter=StrMethodFormatter("{x:g}"))
+        ax.xaxis.set_minor_formatter(NullFormatter())
     for ax in axes.ravel()[len(panels) :]:
         ax.axis("off")
     axes[0, 0].set_ylabel("test F1, %")
