@@ -185,6 +185,28 @@ def lassos(X, y, weighted: bool, counts) -> dict:
     return found
 
 
+def at_counts(X, y, C: float, weighted: bool, counts):
+    """SVM-RFE and l1-SVM with as many features as counts has for each budget: columns, machine, its row."""
+    start = time.perf_counter()
+    nested = eliminate(X, y, C, weighted, counts.values())
+    seconds = time.perf_counter() - start
+    for budget, count in counts.items():
+        columns, fitted = nested[min(count, X.shape[1])]
+        row = {"method": "SVM-RFE", "budget": budget, "features": len(columns), "seconds": seconds, "c": C}
+        yield columns, fitted, row
+    start = time.perf_counter()
+    machines = lassos(X, y, weighted, counts.values())
+    seconds = time.perf_counter() - start
+    for budget, count in counts.items():
+        fitted = machines[count]
+        features = (fitted.coef_ != 0).sum()
+        yield (
+            slice(None),
+            fitted,
+            {"method": "l1-SVM", "budget": budget, "features": features, "seconds": seconds},
+        )
+
+
 # ---------------------------------------------------------------- accuracy: one class of one split
 
 
@@ -237,23 +259,13 @@ def run_class(data: Path, name: str, seed: int, label: int) -> dict:
             return f1_score(a[held], fitted.predict(outer), zero_division=0)
 
         C = choose(GRID_SVM, lambda C, w=weighted: machine(C, w).fit(inner, a[part]), score)
-        start = time.perf_counter()
-        nested = eliminate(A, a, C, weighted, counts.values())
-        seconds = time.perf_counter() - start
         fitted = machine(C, weighted).fit(A, a)
         record(
             "SVM", how, None, A.shape[1], fitted.decision_function(T), fitted.decision_function(A), 0.0, c=C
         )
-        start = time.perf_counter()
-        sparse_machines = lassos(A, a, weighted, counts.values())
-        spent = time.perf_counter() - start
-        for budget, count in counts.items():
-            columns, fitted = nested[min(count, A.shape[1])]
-            on = fitted.decision_function(T[:, columns]), fitted.decision_function(A[:, columns])
-            record("SVM-RFE", how, budget, len(columns), *on, seconds, c=C)
-            fitted = sparse_machines[count]
-            on = fitted.decision_function(T), fitted.decision_function(A)
-            record("l1-SVM", how, budget, (fitted.coef_ != 0).sum(), *on, spent)
+        for columns, fitted, row in at_counts(A, a, C, weighted, counts):
+            scores, train_scores = (fitted.decision_function(Z[:, columns]) for Z in (T, A))
+            record(trained=how, scores=scores, train_scores=train_scores, **row)
     return {"set": name, "seed": seed, "label": int(label), "n": len(a), "m": A.shape[1], "rows": rows}
 
 
@@ -320,17 +332,8 @@ def run_bags(data: Path, name: str, seed: int, label: int) -> dict:
         seconds = time.perf_counter() - start
         record("MILES", how, None, (fitted.coef_ != 0).sum(), fitted, seconds, c=C)
         C = choose(GRID_SVM, lambda C, w=weighted: machine(C, w).fit(S[part], a[part]), score)
-        start = time.perf_counter()
-        nested = eliminate(S, a, C, weighted, counts.values())
-        seconds = time.perf_counter() - start
-        start = time.perf_counter()
-        sparse_machines = lassos(S, a, weighted, counts.values())
-        spent = time.perf_counter() - start
-        for budget, count in counts.items():
-            columns, fitted = nested[count]
-            record("SVM-RFE", how, budget, len(columns), fitted, seconds, columns, c=C)
-            fitted = sparse_machines[count]
-            record("l1-SVM", how, budget, (fitted.coef_ != 0).sum(), fitted, spent)
+        for columns, fitted, row in at_counts(S, a, C, weighted, counts):
+            record(trained=how, model=fitted, columns=columns, **row)
     return {"set": name, "seed": seed, "label": int(label), "bags": len(y), "sigma": sigma, "rows": rows}
 
 

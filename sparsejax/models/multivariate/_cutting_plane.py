@@ -102,14 +102,19 @@ def memberships(w: np.ndarray, budget: float) -> np.ndarray:
     return d
 
 
+def by_size(x: np.ndarray) -> np.ndarray:
+    """Indices of the entries that are not 0, the largest |x| first."""
+    on = np.flatnonzero(x)
+    return on[np.argsort(-np.abs(x[on]), kind="stable")]
+
+
 def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     """Groups and their weights, of sum 1, such that feature j is in groups of weight d_j.
 
     Lay the d_j end to end and pick what lies at u, u + 1, u + 2, ...: as u goes from 0 to 1 this passes
     through the groups. Each has sum d features (rounded down or up).
     """
-    on = np.flatnonzero(d)
-    on = on[np.argsort(-d[on], kind="stable")]
+    on = by_size(d)
     if not len(on):
         return (), np.zeros(0)
     ends = np.cumsum(d[on])
@@ -379,11 +384,12 @@ class CuttingPlane:
             if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
                 self.shares[0] = start.shares[k]  # the cut at w = 0
         there = np.isin(start.columns, self.data.columns)
+        columns = np.searchsorted(self.data.columns, start.columns)
         if self.by_feature:
-            self.add_group(np.searchsorted(self.data.columns, np.unique(start.columns[there])), None)
+            self.add_group(np.unique(columns[there]), None)
         elif start.budget == self.budget and start.columns.shape[1] == self.index.shape[1]:
             for t in np.flatnonzero(there.all(1)):
-                self.add_group(np.searchsorted(self.data.columns, start.columns[t]), start.root[t])
+                self.add_group(columns[t], start.root[t])
 
     def thin(self, best: _Point, lower: float, target: float) -> _Point:
         """Without the smallest weights, as far as the certificate does not feel it.

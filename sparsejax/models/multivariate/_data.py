@@ -12,7 +12,7 @@ class Data:
     X, and they have no weight.
 
     Attributes:
-      X: (n, m'), float64, csc or dense.
+      X: (n, m'), float64, csc (given as such) or dense.
       columns: (m',), the columns of the given X that these are.
       shape: (n, m), of the given X.
     """
@@ -20,13 +20,11 @@ class Data:
     def __init__(self, X: Any):
         self.shape, self.sparse = X.shape, not isinstance(X, np.ndarray)
         if self.sparse:
-            from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
-
             self.columns = np.flatnonzero(X.indptr[1:] > X.indptr[:-1])
             if not len(self.columns):
                 self.columns = np.zeros(1, int)
             indptr = np.append(X.indptr[self.columns], X.indptr[-1])
-            X = sparse.csc_array((X.data, X.indices, indptr), shape=(X.shape[0], len(self.columns)))
+            X = type(X)((X.data, X.indices, indptr), shape=(X.shape[0], len(self.columns)))
         else:
             self.columns = np.arange(X.shape[1])
         self.X = X
@@ -52,7 +50,7 @@ def as_data(X: Any) -> Data:
     if isinstance(X, Data):
         return X
     if hasattr(X, "tocsc"):
-        from scipy import sparse  # noqa: PLC0415
+        from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
 
         _check_real(X.dtype)
         if hasattr(X, "check_format"):

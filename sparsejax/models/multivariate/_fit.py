@@ -115,7 +115,7 @@ def _fit(data, y, measure, budget, C, *, tol, init, progress, **options):
     budget, C, tol = check_budget(budget), check_positive("C", C), check_tol(tol)
     r = _solve(data, positive, measure, budget, C, tol, init=start, progress=progress, **options)
     gap = (r.objective - r.lower_bound) / r.objective if r.objective > 0 else 0.0
-    d = memberships(r.w, min(budget, len(r.w)))
+    d = memberships(r.w, budget)
     report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
     return Model(
         r.w, np.float64(r.objective), np.float64(r.lower_bound), np.float64(gap), np.int32(r.status),

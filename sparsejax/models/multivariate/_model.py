@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._pytree import Pytree, as_float, is_traced
-from sparsejax.models.multivariate._cutting_plane import WorkingSet
+from sparsejax.models.multivariate._cutting_plane import WorkingSet, by_size
 from sparsejax.problem import CONVERGED, MESSAGES
 
 
@@ -83,9 +83,7 @@ class Model(
         """Indices of the features with a weight, the largest |w| first; not available under jit."""
         if is_traced(self.w):
             raise TypeError("Model.selected has no fixed shape: read it outside jit and vmap.")
-        w = np.asarray(self.w)
-        on = np.flatnonzero(w)
-        return on[np.argsort(-np.abs(w[on]), kind="stable")]
+        return by_size(np.asarray(self.w))
 
     @property
     def groups(self) -> tuple[np.ndarray, ...]:
