@@ -7,26 +7,28 @@ r"""Structured-sparse feature selection: pure, jit-compiled JAX solvers with cer
 True
 """
 
-from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox
+from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox, solvers
+from sparsejax.certificate import duality_gap, lambda_max
 from sparsejax.cross_validation import CrossValidation, cross_validate
+from sparsejax.losses import Loss
 from sparsejax.paths import path
-from sparsejax.problem import Problem, Solution, duality_gap, lambda_max
+from sparsejax.penalties import Penalty
+from sparsejax.problem import Problem
 from sparsejax.ranking import FeatureRanking, rank_features
-from sparsejax.solve import ConvergenceError, solve
-from sparsejax.solvers._admm import admm
-from sparsejax.solvers._alm import alm
-from sparsejax.solvers._davis_yin import davis_yin
-from sparsejax.solvers._fista import fista
-from sparsejax.solvers._irls import irls
-from sparsejax.solvers._smoothed_apg import smoothed_apg
+from sparsejax.solution import ConvergenceError, ConvergenceWarning, Solution
+from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg
+from sparsejax.solving import solve
 from sparsejax.tuning import Tuning, tune
 
 __version__ = "0.1.0"
 
 __all__ = [
     "ConvergenceError",
+    "ConvergenceWarning",
     "CrossValidation",
     "FeatureRanking",
+    "Loss",
+    "Penalty",
     "Problem",
     "Solution",
     "Tuning",
@@ -50,5 +52,6 @@ __all__ = [
     "rank_features",
     "smoothed_apg",
     "solve",
+    "solvers",
     "tune",
 ]

@@ -8,9 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, is_traced, split_floating
-from sparsejax.paths import batched_path, prepare_path
+from sparsejax._core.checks import as_int, is_traced
+from sparsejax._core.linalg import safe_divide
+from sparsejax._core.pytree import Pytree
+from sparsejax.paths import PathArguments, batched_path, floating_leaves, prepare_path
 from sparsejax.problem import Problem
+from sparsejax.solution import Solution, warn_unconverged
 
 
 class CrossValidation(
@@ -37,7 +40,14 @@ class CrossValidation(
     index: jax.Array
     index_1se: jax.Array
 
-    def __init__(self, penalties, fold_loss, num_nonzero, gap, converged):
+    def __init__(
+        self,
+        penalties: Any,
+        fold_loss: jax.Array,
+        num_nonzero: jax.Array,
+        gap: jax.Array,
+        converged: jax.Array,
+    ):
         mean = jnp.mean(fold_loss, axis=0)
         # A candidate without a finite loss is never chosen.
         mean = jnp.where(jnp.isfinite(mean), mean, jnp.inf)
@@ -73,13 +83,14 @@ class CrossValidation(
         return self._candidate(self.index_1se)
 
     def _candidate(self, index: jax.Array) -> Any:
-        strengths, rebuild = split_floating(self.penalties)
+        strengths, rebuild = floating_leaves(self.penalties)
         return rebuild([leaf[index] for leaf in strengths])
 
 
 def cross_validate(
     problem: Problem,
     penalties: Any,
+    init: Any = None,
     *,
     folds: int | ArrayLike = 5,
     mode: str = "auto",
@@ -96,6 +107,7 @@ def cross_validate(
     Args:
       problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
       penalties: the candidates, as for `sparsejax.path`.
+      init: the first start of each fold, as `sparsejax.solve`; needed where the loss does not know the shape of W.
       folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
         0..K-1, shape (n,), the fold of each row.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.
@@ -105,57 +117,77 @@ def cross_validate(
 
     Raises:
       TypeError, ValueError: a loss without weights, folds that are not as above, and as `sparsejax.path`.
+
+    Warns:
+      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.0))
+    >>> result = sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.05])))
+    >>> int(result.index)
+    1
     """
-    penalties, *arguments = prepare_path("cross_validate", problem, penalties, mode, tol, maxiter)
-    smooth = problem.smooth
-    if not hasattr(smooth, "weights"):
+    arguments = prepare_path("cross_validate", problem, penalties, init, mode, tol, maxiter)
+    smooth = arguments.problem.smooth
+    if "data" not in smooth.provides:
         raise TypeError(
             "cross_validate needs a loss with weights, as those of sparsejax.losses have, got "
-            f"{type(smooth).__name__}."
+            f"{type(problem.smooth).__name__}."
         )
-    fold_of, count = _folds(folds, smooth.X.shape[0])
-    return _cross_validate(problem, penalties, fold_of, count, *arguments)
+    rows = smooth.num_rows
+    if rows is None:
+        raise TypeError(
+            f"cross_validate: {type(smooth).__name__} has weights None and no num_rows: give one of them."
+        )
+    fold_of, count = _folds(folds, rows)
+    static = {"axes": arguments.axes, "mode": arguments.mode, "count": count}
+    loss, nonzero, solution = _cross_validate(arguments[:5], fold_of, **static)
+    warn_unconverged(arguments.problem, solution, arguments.tol)
+    length = loss.shape[1]
+    leaves, rebuild = floating_leaves(arguments.penalties)
+    full = [
+        jnp.broadcast_to(leaf, (length, *leaf.shape)) if axis is None else jnp.asarray(leaf)
+        for leaf, axis in zip(leaves, arguments.axes, strict=True)
+    ]
+    return CrossValidation(rebuild(full), loss, nonzero, solution.gap, solution.converged)
 
 
 @partial(jax.jit, static_argnames=("count", "axes", "mode"))
-def _cross_validate(problem, penalties, fold_of, count, init, tol, maxiter, axes, mode):
+def _cross_validate(
+    arguments: tuple[Any, ...], fold_of: jax.Array, *, count: int, axes: tuple[int | None, ...], mode: str
+) -> tuple[jax.Array, jax.Array, Solution]:
+    problem, penalties, init, tol, maxiter = arguments
     smooth = problem.smooth
-    total = smooth.weights
-    if total is None:
-        total = jnp.ones(smooth.X.shape[0], smooth.dtype)
+    total = jnp.ones(smooth.num_rows, smooth.dtype) if smooth.weights is None else smooth.weights
 
-    def keep(mask):
+    def keep(mask: jax.Array) -> Any:
         mask = mask.reshape(mask.shape + (1,) * (total.ndim - 1))
         weights = total * mask
         kept = jnp.sum(weights)
-        return smooth.reweighted(weights * (jnp.sum(total) / jnp.where(kept > 0, kept, 1)))
+        return smooth.reweighted(weights * safe_divide(jnp.sum(total), kept, jnp.sum(total)))
 
-    def one(fold):
-        out = (fold_of == fold).astype(smooth.dtype)
+    def one(fold: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
+        out = (fold_of == fold).astype(total.dtype)
         train, test = keep(1 - out), keep(out)
-        solution = batched_path(problem._replace(smooth=train), penalties, init, tol, maxiter, axes, mode)
+        changed = problem._replace(smooth=train)
+        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode))
         loss = jax.vmap(lambda W: test.evaluate(W, train.intercept(W)))(solution.params)
         nonzero = jax.vmap(jnp.count_nonzero)(solution.params)
-        return loss, nonzero, solution.gap, solution.converged
+        return loss, nonzero, solution
 
-    results = jax.vmap(one)(jnp.arange(count))
-    length = results[0].shape[1]
-    strengths, rebuild = split_floating(penalties)
-    full = [
-        jnp.broadcast_to(leaf, (length, *leaf.shape)) if axis is None else jnp.asarray(leaf)
-        for leaf, axis in zip(strengths, axes, strict=True)
-    ]
-    return CrossValidation(rebuild(full), *results)
+    loss, nonzero, solution = jax.vmap(one)(jnp.arange(count))
+    # The weights themselves are not asked for.
+    return loss, nonzero, solution._replace(params=solution.num_iters)
 
 
-def _folds(folds, n):
+def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:
     """The fold of every row, and their number, checked."""
-    if isinstance(folds, (int, np.integer)) and not isinstance(folds, bool):
-        if not 2 <= folds <= n:
-            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {folds}.")
-        return jnp.arange(n) % int(folds), int(folds)
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
+    if np.ndim(folds) == 0:
+        count = as_int("folds", folds, 2, n)
+        return jnp.arange(n) % count, count
     labels = np.asarray(folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(

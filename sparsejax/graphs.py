@@ -4,6 +4,7 @@ Each is a symmetric (k, k) array of nonnegative weights with a zero diagonal.
 """
 
 from functools import reduce
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, as_positive, check_labels, is_traced
+from sparsejax._core.checks import as_float, as_positive, check_labels, is_traced
 
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
@@ -86,23 +87,19 @@ def from_views(*views: ArrayLike) -> jax.Array:
     """
     if not views:
         raise TypeError("from_views needs at least one view.")
-    dtype = next((as_float(f"view {v}", S, (2,)).dtype for v, S in enumerate(views) if _is_array(S)), None)
+    dtype = next((as_float(f"view {v}", S, (2,)).dtype for v, S in enumerate(views) if np.ndim(S) > 0), None)
     parts = [_view(f"view {v}", S, dtype) for v, S in enumerate(views)]
 
-    def product(a, b):
-        eye = lambda x: jnp.eye(len(x), dtype=x.dtype)
-        return jnp.kron(a, eye(b)) + jnp.kron(eye(a), b)
+    def product(a: jax.Array, b: jax.Array) -> jax.Array:
+        one_a, one_b = (jnp.eye(len(x), dtype=x.dtype) for x in (a, b))
+        return jnp.kron(a, one_b) + jnp.kron(one_a, b)
 
     return reduce(product, parts)
 
 
-def _is_array(view):
-    return np.ndim(view) > 0 or hasattr(view, "toarray")
-
-
-def _view(name, view, dtype):
+def _view(name: str, view: Any, dtype: Any) -> jax.Array:
     """The similarity of one view's labels: symmetric, with a zero diagonal."""
-    if not _is_array(view):
+    if np.ndim(view) == 0:
         if isinstance(view, (bool, np.bool_)) or not isinstance(view, (int, np.integer)):
             raise TypeError(f"{name} must be a number of labels or a similarity matrix, got {view!r}.")
         if view < 1:

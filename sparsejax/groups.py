@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._core.checks import as_float, as_int, check_bool, is_traced
+from sparsejax._core.pytree import Pytree
 
 DENSE = 1024  # features up to which the matrix of common groups is kept
 TILE = 2048  # columns of X whose correlations are in memory at once, squared
@@ -99,7 +100,7 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
       ValueError: an empty group, an index outside 0 ... d-1, a feature repeated inside a group.
       TypeError: indices that are not integers.
     """
-    num_features = _count("num_features", num_features)
+    num_features = _size("num_features", num_features)
     rows = []
     for g, group in enumerate(lists):
         row = np.asarray(list(group))
@@ -157,6 +158,7 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
       `Groups` of two features each, sorted; none at all if no pair exceeds the threshold.
 
     Raises:
+      TypeError: ``centered`` is not a bool; called in a transformation; as for data elsewhere.
       ValueError: a threshold outside (0, 1); fewer than two rows; as for data elsewhere.
 
     Warns:
@@ -167,6 +169,7 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
     X = as_float("X", X, (2,))
     if is_traced(X):
         raise TypeError("from_correlation counts groups in the data: call it outside jit and vmap.")
+    check_bool("centered", centered)
     if isinstance(threshold, bool) or not 0 < threshold < 1:
         raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
     columns = np.asarray(X)
@@ -213,11 +216,12 @@ def label_views(*sizes: int) -> tuple[Groups, ...]:
     """
     if not sizes:
         raise ValueError("label_views needs the size of at least one view.")
-    sizes = tuple(_count(f"size of view {v}", size) for v, size in enumerate(sizes))
+    sizes = tuple(_size(f"size of view {v}", size) for v, size in enumerate(sizes))
     return tuple(from_labels(labels) for labels in np.unravel_index(np.arange(np.prod(sizes)), sizes))
 
 
-def _count(name: str, value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
+def _size(name: str, value: Any) -> int:
+    """A number of things: unlike a number of steps, no 5.0."""
+    if isinstance(value, float):
         raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
-    return int(value)
+    return as_int(name, value, 1)

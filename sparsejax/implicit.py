@@ -1,7 +1,7 @@
 r"""The derivative of a solution, from the equations it solves rather than from the iterations.
 
 On the support A of :math:`W^\star` (the entries in which the penalty is smooth, see
-``penalty.support``) the optimality conditions are :math:`\nabla F(W;\theta)_A = 0`, with
+``penalty.smooth_where``) the optimality conditions are :math:`\nabla F(W;\theta)_A = 0`, with
 :math:`\theta` every leaf of the problem: strengths, X, Y, weights, scale, or whatever a plain function holds.
 By the implicit function theorem
 
@@ -21,26 +21,28 @@ Hessian is never formed, but for small problems, where its factorisation is the 
 * Its accuracy is that of the solution: the relative residual is ``3e-2 * sqrt(gap)``, at least
   1e-11 (1e-6 in float32). The derivative of a solution that has not converged is that of a
   nearby problem at best; outside jit it comes with a warning.
+* A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient step.
 * Gap, residual and history carry no derivative; the start and the tolerance have none.
 
 Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 23, 2022 (sparse-ho).
 """
 
 import functools
-import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
-from sparsejax._linalg import conjugate_gradients, norm
-from sparsejax._pytree import is_traced
-from sparsejax.penalties import columns, like, support_of
-from sparsejax.problem import Problem, Solution, flattened, measure_of
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import conjugate_gradients, norm, safe_divide
+from sparsejax.factor import Factor, factorise
+from sparsejax.hoisting import hoisted
+from sparsejax.losses import Units
+from sparsejax.problem import Problem, flattened, in_units
+from sparsejax.solution import History, Solution, warn_unconverged
 
 DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
@@ -48,26 +50,28 @@ INNER = 2000  # conjugate gradient steps at most
 BALANCE = 0.2
 
 
-def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable[..., Solution]]:
-    """Decorate ``solver(problem, init, ...) -> Solution``: compiled, and with the derivative above.
+def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Solution]]:
+    """Decorate ``solver(problem, init, tol, ...)``: compiled, in units of the data, differentiable.
 
-    ``static`` names its static arguments. A solver may return ``(Solution, Factor)`` instead: then the
-    derivative uses its decomposition of the loss.
+    ``static`` names its static arguments. A solver returns its `Solution` and, if it has one, its `Factor`, with
+    which the derivative is cheaper. Outside jit what did not converge comes with a warning.
     """
 
-    def decorate(solver: Callable[..., Solution]) -> Callable[..., Solution]:
+    def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
         @functools.partial(jax.jit, static_argnames=static)
         @functools.wraps(solver)  # jit reads the names from the signature
-        def compiled(problem, init, *args, **kwargs):
-            fixed, start = lax.stop_gradient((problem, init))
-            result = solver(fixed, start, *args, **kwargs)
-            return attach(problem, *result) if type(result) is tuple else attach(problem, result)
+        def compiled(problem: Problem, init: Any, *args: Any, **kwargs: Any) -> Solution:
+            def run(problem: Problem, start: Any) -> tuple[Solution, Factor | None, None]:
+                result = solver(problem, start, *args, **kwargs)
+                return (*result, None) if type(result) is tuple else (result, None, None)
+
+            return solve_in_units(run, problem, init)[0]
 
         @functools.wraps(solver)
-        def call(problem, init, *args, **kwargs):
-            problem = hoist(problem, init)
-            solution = compiled(problem, init, *args, **kwargs)
-            _warn(problem, solution)
+        def call(problem: Problem, init: Any, tol: Any, *args: Any) -> Solution:
+            problem = hoisted(problem, init)
+            solution = compiled(problem, init, tol, *args)
+            warn_unconverged(problem, solution, tol)
             return solution
 
         return call
@@ -75,125 +79,32 @@ def differentiable(*static: str) -> Callable[[Callable[..., Solution]], Callable
     return decorate
 
 
-class Factor(NamedTuple):
-    r"""Eigendecomposition of the (bound of the) Hessian of a loss, so that any shift of it is a diagonal.
+def solve_in_units(
+    solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]], problem: Problem, init: Any
+) -> tuple[Solution, Any]:
+    """The solution by ``solver``, in units of the data, with the derivative of the solution, and what else it returns.
 
-    In the rows of W' (k, d) the Hessian M is :math:`A'A`, plus a graph Laplacian of the labels from the left.
+    The solver sees no gradients; it returns a solution, a decomposition of the curvature or None, and anything.
     """
-
-    basis: jax.Array  # d <= n: eigenvectors of A'A as rows, (d, d). n < d: U'A, (n, d), U those of AA'
-    values: jax.Array  # their eigenvalues, (min(n, d),)
-    left: jax.Array  # U if n < d, else (0, 0)
-    labels: jax.Array | None  # (k, k), eigenvectors of the Laplacian as rows; None without one
-    shifts: jax.Array | None  # (k, 1), its eigenvalues
-
-    def rotate(self, Rt: jax.Array) -> jax.Array:
-        """To the eigenvectors of the Laplacian."""
-        return Rt if self.labels is None else self.labels @ Rt
-
-    def rotate_back(self, Rt: jax.Array) -> jax.Array:
-        return Rt if self.labels is None else self.labels.T @ Rt
-
-    def shift(self, rho: jax.Array) -> jax.Array:
-        """What is added to A'A in every rotated row of M + rho I, (k, 1) or (1, 1)."""
-        return rho[None, None] if self.shifts is None else rho + self.shifts
-
-    def solve(self, Rt: jax.Array, shift: jax.Array) -> jax.Array:
-        """(A'A + shift)^-1 R in rotated rows; for n < d by Woodbury's identity."""
-        if self.basis.shape[0] == self.basis.shape[1]:
-            return ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
-        Rt = Rt / shift
-        return Rt - ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
+    scaled, units = in_units(problem)
+    start = init if units is None else init / units.sigma
+    solution, factor, more = solver(*lax.stop_gradient((scaled, start)))
+    return _in_users_units(attach(scaled, solution, factor), units), more
 
 
-def factorise(smooth: Any) -> Factor:
-    """Decompose the bound of the Hessian of a loss; it depends on X, weights, scale and graphs only."""
-    A = smooth.majorizer()
-    labels = shifts = None
-    if hasattr(smooth, "laplacian"):
-        values, vectors = jnp.linalg.eigh(smooth.laplacian(), symmetrize_input=False)
-        labels, shifts = vectors.T, jnp.maximum(values, 0)[:, None]
-    n, d = A.shape
-    if d <= n:
-        values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
-        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype), labels, shifts)
-    values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
-    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors, labels, shifts)
-
-
-def largest_eigenvalue(factor: Factor) -> jax.Array:
-    """Of M."""
-    largest = factor.values[-1]
-    return largest if factor.shifts is None else largest + factor.shifts[-1, 0]
+def _in_users_units(solution: Solution, units: Units | None) -> Solution:
+    if units is None:
+        return solution
+    history = History(units.objective(solution.history.objective), solution.history.gap)
+    return solution._replace(
+        params=solution.params * units.sigma, objective=units.objective(solution.objective), history=history
+    )
 
 
 def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -> Solution:
     """``solution`` (of ``problem`` with its gradients stopped) with the derivative of the solution."""
-    params, objective = _attach(problem, solution.params, solution.objective, measure_of(solution), factor)
+    params, objective = _attach(problem, solution.params, solution.objective, solution.measure, factor)
     return solution._replace(params=params, objective=objective)
-
-
-def hoist(problem: Problem, init: Any) -> Problem:
-    """The problem with what a plain ``smooth`` closes over made its leaves, so that it is differentiated."""
-    smooth = problem.smooth
-    if hasattr(smooth, "params_shape"):  # a loss of this library: all data are leaves
-        return problem
-    if not _closes_over_tracers(smooth, init):
-        return problem
-    converted, found = jax.closure_convert(evaluate, smooth, init)
-
-    def call(smooth, found, W):
-        return converted(smooth, W, *found)
-
-    return problem._replace(smooth=jax.tree_util.Partial(call, smooth, found))
-
-
-def evaluate(smooth, W):
-    """``smooth(W)``; by name, so that jax recognises what it has traced before."""
-    return smooth(W)
-
-
-def _closes_over_tracers(smooth, init):
-    try:
-        return _looked_up(*(_form(tree) for tree in (smooth, init)))
-    except _Found:
-        return True
-
-
-class _Found(Exception):
-    pass
-
-
-# Found is raised, not returned: a function that closes over tracers must not be kept in the cache.
-@functools.lru_cache(maxsize=256)
-def _looked_up(*forms):
-    trees = [
-        jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
-        for treedef, leaves in forms
-    ]
-    if jax.closure_convert(evaluate, *trees)[1]:
-        raise _Found
-    return False
-
-
-def _form(tree):
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-
-
-def _warn(problem, solution):
-    differentiated = any(map(is_traced, jax.tree.leaves(problem)))
-    if not differentiated or is_traced(solution.status):
-        return
-    measure = np.asarray(measure_of(solution))
-    # tol = 0 asks for the floor of the dtype and never counts as converged.
-    reliable = np.asarray(solution.converged) | (measure <= np.finfo(measure.dtype).eps * 1000)
-    if not reliable.all():
-        warnings.warn(
-            "the derivative of a solution that did not converge is not reliable: its certificate is "
-            f"{measure.max():.1e}",
-            stacklevel=4,
-        )
 
 
 @jax.custom_jvp
@@ -228,22 +139,22 @@ def _attach_jvp(primals, tangents):
         return jax.grad(flat_problem)(W)
 
     flat_problem, W, restore = flattened(problem, params)
-    if getattr(problem.penalty, "by_prox", False):
-        dW = _through_prox(flat_problem, W, moved, params, primal, tangent, measure)
-    else:
-        mask = lax.stop_gradient(support_of(flat_problem.penalty, W)).astype(W.dtype)
-        rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
-        dW = _solve(flat_problem, W, mask, rhs, measure, factor)
-    dW = restore(dW)
+    if "support" not in flat_problem.penalty.provides:
+        dW = restore(_through_prox(flat_problem, W, moved, params, primal, tangent, measure))
+        # By the envelope theorem: at W the objective is flat, and its value may have no derivative there.
+        _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
+        return (params, objective), (dW, dF)
+    mask = lax.stop_gradient(flat_problem.penalty.smooth_where(W)).astype(W.dtype)
+    rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
+    dW = restore(_solve(flat_problem, W, mask, rhs, measure, factor))
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return (params, objective), (dW, dF)
 
 
 def _solve(problem, W, mask, rhs, measure, factor):
     """The masked Newton system, with the identity off the support."""
-    smooth = problem.smooth
-    if getattr(smooth, "quadratic", False) and smooth.X.shape[-2] > smooth.X.shape[-1]:
-        problem = problem._replace(smooth=smooth.gram())  # the same Hessian, in cheaper products
+    smooth, penalty = problem.smooth, problem.penalty
+    problem = problem._replace(smooth=smooth.condensed())  # the same Hessian, in cheaper products
     _, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V):
@@ -252,8 +163,8 @@ def _solve(problem, W, mask, rhs, measure, factor):
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
         precondition = _dense(matvec, W)
-    elif hasattr(smooth, "majorizer") and hasattr(problem.penalty, "_half_derivative"):
-        fixed = lax.stop_gradient((smooth, problem.penalty, W, factor))
+    elif "curvature" in smooth.provides:
+        fixed = lax.stop_gradient((smooth, penalty, W, factor))
         precondition = _split(*fixed, mask)
     else:
         precondition = lambda R: R
@@ -271,7 +182,7 @@ def _through_prox(problem, W, moved, params, primal, tangent, measure):
     # Any step will do; this one is 1 / (curvature along the gradient), where there is one.
     probe = lax.stop_gradient(jnp.where(jnp.any(grad != 0), grad, jnp.ones_like(grad)))
     curvature = norm(hessian(probe)) / norm(probe)
-    eta = lax.stop_gradient(jnp.where(curvature > 0, 1 / jnp.where(curvature > 0, curvature, 1), 1))
+    eta = lax.stop_gradient(safe_divide(1.0, curvature, 1.0))
 
     def forward(values, W):
         flat_problem, _, _ = flattened(moved(values), params)
@@ -317,19 +228,18 @@ def _split(smooth, penalty, W, factor, mask):
     """
     factor = factorise(smooth) if factor is None else factor
     basis = factor.basis
-    mean = jnp.sum(factor.values) / basis.shape[1]
-    rho = BALANCE * jnp.where(mean > 0, mean, 1)
-    half = penalty._half_derivative(columns(W), 1 / rho)
+    rho = BALANCE * factor.mean
+    half = penalty.half_derivative(W, 1 / rho)
     inverse = None
-    if factor.labels is None and basis.shape[0] == basis.shape[1]:  # one product instead of two
+    if factor.labels is None and factor.square:  # one product instead of two
         inverse = basis.T @ (basis / (factor.values + rho)[:, None])
 
     def apply(R):
-        Rt = half(columns(mask * R))
+        Rt = columns(half(mask * R))
         if inverse is None:
             Rt = factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho)))
         else:
             Rt = Rt @ inverse
-        return mask * like(half(Rt), R) + (1 - mask) * R
+        return mask * half(like(Rt, R)) + (1 - mask) * R
 
     return apply

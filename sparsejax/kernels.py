@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, as_positive, is_traced
+from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
 
 BLOCK = 1024  # rows computed together
 
@@ -32,7 +32,8 @@ def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
       TypeError, ValueError: not finite, no rows, different numbers of columns.
     """
     X, Z, same = _rows(X, Z)
-    return _squared_distances(X, Z, same=same)
+    distances: jax.Array = _squared_distances(X, Z, same=same)
+    return distances
 
 
 def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) -> jax.Array:
@@ -47,7 +48,8 @@ def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) 
       TypeError, ValueError: as `squared_distances`; a bandwidth <= 0.
     """
     X, Z, same = _rows(X, Z)
-    return _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
+    K: jax.Array = _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
+    return K
 
 
 def polynomial(
@@ -70,11 +72,11 @@ def polynomial(
     Raises:
       TypeError, ValueError: as `squared_distances`; a degree or scale out of range.
     """
-    if isinstance(degree, bool) or not isinstance(degree, (int, np.integer)) or degree < 1:
-        raise ValueError(f"degree must be an integer >= 1, got {degree!r}.")
+    degree = as_int("degree", degree, 1)
     X, Z, _ = _rows(X, Z)
     scale = as_positive("scale", scale, X.dtype)
-    return _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=int(degree))
+    K: jax.Array = _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=degree)
+    return K
 
 
 def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
@@ -84,7 +86,8 @@ def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
       TypeError, ValueError: as `squared_distances`.
     """
     X, Z, _ = _rows(X, Z)
-    return _linear(X, Z)
+    K: jax.Array = _linear(X, Z)
+    return K
 
 
 def median_bandwidth(X: ArrayLike) -> jax.Array:
@@ -129,14 +132,15 @@ def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
     """``row`` of each row, `BLOCK` of them at a time."""
     if rows[0].shape[0] <= BLOCK:
         return jax.vmap(row)(*rows)
-    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
+    blocks: jax.Array = lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
+    return blocks
 
 
-def _dot(Z, x):
+def _dot(Z: jax.Array, x: jax.Array) -> jax.Array:
     return jnp.matmul(Z, x, precision=lax.Precision.HIGHEST)
 
 
-def _distances_from(X, Z):
+def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
     """The function of row i and x_i that gives ``||x_i - z_j||^2`` for all j, and its arguments."""
     mean = jnp.mean(Z, axis=0, keepdims=True)
     X, Z = X - mean, Z - mean
@@ -144,30 +148,30 @@ def _distances_from(X, Z):
     return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * _dot(Z, x), 0)), X
 
 
-def _apart(i, distances, same):
+def _apart(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
     """Exactly 0 from a row to itself."""
     return jnp.where(jnp.arange(distances.shape[0]) == i, 0, distances) if same else distances
 
 
 @partial(jax.jit, static_argnames="same")
-def _squared_distances(X, Z, *, same=False):
+def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
     return _by_blocks(lambda i, x: _apart(i, distances(x), same), jnp.arange(X.shape[0]), X)
 
 
 @partial(jax.jit, static_argnames="same")
-def _gaussian(X, Z, bandwidth, *, same=False):
+def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
     # Divided twice: the square of a small bandwidth would underflow.
-    scaled = lambda d: jnp.exp(-(d / bandwidth) / bandwidth / 2)
-    return _by_blocks(lambda i, x: scaled(_apart(i, distances(x), same)), jnp.arange(X.shape[0]), X)
+    row = lambda i, x: jnp.exp(-(_apart(i, distances(x), same) / bandwidth) / bandwidth / 2)
+    return _by_blocks(row, jnp.arange(X.shape[0]), X)
 
 
 @partial(jax.jit, static_argnames="degree")
-def _polynomial(X, Z, scale, offset, *, degree):
+def _polynomial(X: jax.Array, Z: jax.Array, scale: jax.Array, offset: jax.Array, *, degree: int) -> jax.Array:
     return _by_blocks(lambda x: (scale * _dot(Z, x) + offset) ** degree, X)
 
 
 @jax.jit
-def _linear(X, Z):
+def _linear(X: jax.Array, Z: jax.Array) -> jax.Array:
     return _by_blocks(lambda x: _dot(Z, x), X)

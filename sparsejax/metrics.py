@@ -13,7 +13,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, check_labels, is_traced
+from sparsejax._core.checks import as_float, check_bool, check_labels, is_traced
+from sparsejax._core.linalg import safe_divide
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -62,20 +63,20 @@ def precision_recall_f1(
         check_labels(Y, (0, 1), name=name)
     if not isinstance(average, str) or average not in ("macro", "micro"):
         raise ValueError(f"average must be 'macro' or 'micro', got {average!r}.")
-    return _precision_recall_f1(Y_true, Y_pred, average)
+    scores: PrecisionRecallF1 = _precision_recall_f1(Y_true, Y_pred, average)
+    return scores
 
 
 @partial(jax.jit, static_argnames="average")
-def _precision_recall_f1(Y_true, Y_pred, average):
+def _precision_recall_f1(Y_true: jax.Array, Y_pred: jax.Array, average: str) -> PrecisionRecallF1:
     true, given = Y_true == 1, Y_pred == 1
     axis = 0 if average == "macro" else None
-    count = lambda Y: jnp.sum(Y, axis=axis).astype(Y_true.dtype)  # whole numbers until here: exact
-    right, have, get = count(true & given), count(true), count(given)
+    # Whole numbers until the sums: exact.
+    right, have, get = (jnp.sum(Y, axis=axis).astype(Y_true.dtype) for Y in (true & given, true, given))
     valid = jnp.all((true | (Y_true == 0)) & (given | (Y_pred == 0)))
 
-    def mean(above, below):
-        ratio = jnp.where(below > 0, above / jnp.where(below > 0, below, 1), 0)
-        return jnp.where(valid, jnp.mean(ratio), jnp.nan)
+    def mean(above: jax.Array, below: jax.Array) -> jax.Array:
+        return jnp.where(valid, jnp.mean(safe_divide(above, below)), jnp.nan)
 
     return PrecisionRecallF1(mean(right, get), mean(right, have), mean(2 * right, get + have))
 
@@ -112,7 +113,8 @@ def auc(Y_true: ArrayLike, scores: ArrayLike) -> jax.Array:
         differ.
     Source: Hanley & McNeil, Radiology 143, 1982; the metric of Chen et al., MM 2011.
     """
-    return _auc(*_labels_and_scores(Y_true, scores))[0]
+    areas: jax.Array = _auc(*_labels_and_scores(Y_true, scores))[0]
+    return areas
 
 
 def mean_auc(Y_true: ArrayLike, scores: ArrayLike) -> MeanAUC:
@@ -131,13 +133,12 @@ def mean_auc(Y_true: ArrayLike, scores: ArrayLike) -> MeanAUC:
     areas, defined = _auc(*_labels_and_scores(Y_true, scores))
     count = jnp.sum(defined, dtype=jnp.int32)
     total = jnp.sum(jnp.where(defined, areas, 0))
-    mean = jnp.where(count > 0, total / jnp.maximum(count, 1).astype(total.dtype), jnp.nan)
-    return MeanAUC(mean, defined.size - count)
+    return MeanAUC(safe_divide(total, count.astype(total.dtype), jnp.nan), defined.size - count)
 
 
-def _labels_and_scores(Y_true, scores):
+def _labels_and_scores(labels: ArrayLike, scores: ArrayLike) -> tuple[jax.Array, jax.Array]:
     scores = as_float("scores", scores, (1, 2))
-    Y_true = as_float("Y_true", Y_true, (1, 2), scores.dtype)
+    Y_true = as_float("Y_true", labels, (1, 2), scores.dtype)
     if Y_true.shape != scores.shape:
         raise ValueError(f"Y_true has shape {Y_true.shape} and scores {scores.shape}; they must agree.")
     if Y_true.size == 0:
@@ -147,14 +148,15 @@ def _labels_and_scores(Y_true, scores):
 
 
 @jax.jit
-def _auc(Y, S):
+def _auc(Y: jax.Array, S: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The area of each label, and whether it is defined."""
     if Y.ndim == 1:
         return _auc_of_label((Y, S))
-    return lax.map(_auc_of_label, (Y.T, S.T), batch_size=16)
+    areas, defined = lax.map(_auc_of_label, (Y.T, S.T), batch_size=16)
+    return areas, defined
 
 
-def _auc_of_label(label):
+def _auc_of_label(label: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     y, s = label
     valid = jnp.all((y == 0) | (y == 1)) & ~jnp.any(jnp.isnan(s))
     s, y = lax.sort((s, y), num_keys=1)
@@ -206,18 +208,20 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
         raise ValueError("Y has no columns.")
     if not is_traced(Y) and not np.asarray(Y).any():
         raise ValueError("Y is zero: the error relative to ||Y||_F^2 is undefined.")
-    return _selection_error(A, Y[:, None] if Y.ndim == 1 else Y)
+    errors: jax.Array = _selection_error(A, Y[:, None] if Y.ndim == 1 else Y)
+    return errors
 
 
 @jax.jit
-def _selection_error(A, Y):
+def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
     """Gram-Schmidt, each column twice against those before it; then R, what is left of Y, loses it too."""
     n, r = A.shape
     tolerance = 10 * float(jnp.finfo(A.dtype).eps) * n**0.5
+    Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
     R = Y / jnp.max(jnp.abs(Y))
     R = R / jnp.sqrt(jnp.sum(R * R))
 
-    def step(carry, v):
+    def step(carry: Carry, v: jax.Array) -> tuple[Carry, jax.Array]:
         Q, rank, R, J = carry  # Q has `rank` orthonormal rows, then zeros
         size = jnp.sqrt(jnp.sum(v * v))
         for _ in range(2):
@@ -256,13 +260,13 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
     Source: Kong et al., AAAI 2016, Eq. (4), stated for centred columns; the values printed there are cosines.
     """
     A = _listed(as_float("X", X, (2,)), "selected", selected, least=2)
-    if not isinstance(centered, bool):
-        raise TypeError(f"centered must be True or False, got {centered!r}.")
-    return _mean_abs_correlation(A, centered)
+    check_bool("centered", centered)
+    mean: jax.Array = _mean_abs_correlation(A, centered)
+    return mean
 
 
 @partial(jax.jit, static_argnames="centered")
-def _mean_abs_correlation(A, centered):
+def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
     U = _scaled(A)
     if centered:
         # A constant column less its rounded mean would be noise, not zero.
@@ -304,12 +308,12 @@ def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
     return jnp.take(X, jnp.where(index < 0, d, index), axis=1, mode="fill", fill_value=jnp.nan)
 
 
-def _scaled(A):
+def _scaled(A: jax.Array) -> jax.Array:
     """Columns divided by their largest entry, so that squares neither overflow nor vanish."""
     largest = jnp.max(jnp.abs(A), axis=0)
     return A / jnp.where(largest == 0, 1, largest)[None]
 
 
-def _dot(a, b):
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
     """In the full precision of the dtype, also where the default is less, as on GPUs."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

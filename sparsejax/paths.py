@@ -1,7 +1,7 @@
 """Regularisation paths: one problem, many strengths."""
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,16 +9,22 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import is_traced, split_floating
-from sparsejax.implicit import attach, factorise
-from sparsejax.problem import Problem, Solution
-from sparsejax.solve import solve
-from sparsejax.solvers import _admm, _loop
+from sparsejax._core.checks import check_choice, is_traced
+from sparsejax.factor import Factor
+from sparsejax.hoisting import hoisted
+from sparsejax.implicit import solve_in_units
+from sparsejax.penalties import as_penalty, check_strengths
+from sparsejax.problem import Problem, in_units
+from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.solvers import pick, prepare
+
+MODES = ("auto", "warm", "batch")
 
 
 def path(
     problem: Problem,
     penalties: Any,
+    init: Any = None,
     *,
     mode: str = "auto",
     tol: ArrayLike | None = None,
@@ -31,6 +37,7 @@ def path(
       penalties: one penalty of the same type in which every leaf that is varied has one more, leading,
         axis than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it. The leading
         axes agree; leaves without one are shared.
+      init: the first start, as `sparsejax.solve`; needed where the loss is a plain function.
       mode: "warm" solves one after the other (`lax.scan`), each from the last answer (order strengths from
         large to small); "batch" solves all at once (`jax.vmap`); "auto" is warm on a CPU, where the
         arithmetic is the limit, and batch on an accelerator, where it is not.
@@ -41,64 +48,131 @@ def path(
 
     Raises:
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode.
+
+    Warns:
+      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+
+    >>> import jax, jax.numpy as jnp, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(3), jnp.ones(3)), sj.penalties.L1(0.0))
+    >>> solutions = sj.path(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.3, 0.2, 0.1])))
+    >>> solutions.params.shape
+    (3, 3)
     """
-    return batched_path(problem, *prepare_path("path", problem, penalties, mode, tol, maxiter))
+    arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
+    solution = batched_path(arguments)
+    warn_unconverged(arguments.problem, solution, arguments.tol)
+    return solution
 
 
-def prepare_path(name: str, problem: Problem, penalties: Any, mode: str, tol: Any, maxiter: Any):
-    """Check the arguments of `path`; returns those of `batched_path` after the problem."""
-    modes = ("auto", "warm", "batch")
-    if mode not in modes:
-        raise ValueError(f"{name}: mode must be one of {modes}, got {mode!r}.")
-    init, tol, maxiter = _loop.prepare(name, problem, None, tol, maxiter, 0)
+class PathArguments(NamedTuple):
+    """What `path` was given, checked."""
+
+    problem: Problem
+    penalties: Any
+    init: Any
+    tol: jax.Array
+    maxiter: jax.Array
+    axes: tuple[int | None, ...]  # of every floating leaf of the penalties: 0 if it varies
+    mode: str
+
+
+def prepare_path(
+    name: str, problem: Any, penalties: Any, init: Any, mode: str, tol: Any, maxiter: Any
+) -> PathArguments:
+    """Check the arguments of `path` and of what goes over a path."""
+    check_choice(f"{name}: mode", mode, MODES)
+    problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
+    penalties = as_penalty(penalties)
     penalties = _shared_indices(name, problem.penalty, penalties)
     axes = _varied_axes(name, problem.penalty, penalties)
+    check_strengths(name, penalties)
+    problem = hoisted(problem, init)
+    if jax.tree.structure(problem.penalty) != jax.tree.structure(penalties):
+        raise TypeError(
+            f"{name}: {type(problem.penalty).__name__} closes over traced arrays: make them its leaves, as all "
+            "penalties of a path must hold their own."
+        )
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return penalties, init, tol, maxiter, axes, mode
+    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode)
+
+
+def batched_path(arguments: PathArguments) -> Solution:
+    """`path` without checks."""
+    p = arguments
+    return _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
 
 
 @partial(jax.jit, static_argnames=("axes", "mode"))
-def batched_path(problem, penalties, init, tol, maxiter, axes, mode):
-    strengths, rebuild = split_floating(penalties)
-    varied = [leaf for leaf, axis in zip(strengths, axes, strict=True) if axis is not None]
+def _path(
+    problem: Problem,
+    penalties: Any,
+    init: Any,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    *,
+    axes: tuple[int | None, ...],
+    mode: str,
+) -> Solution:
+    leaves, rebuild = floating_leaves(penalties)
+    varied = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    solver = pick(problem)
+    resume = solver.resume
+    shared = first = None
+    if resume is not None:
+        scaled = lax.stop_gradient(in_units(problem)[0])
+        shared = resume.shared(scaled.smooth)
+        first = resume.first(shared, init)
 
-    def at(values):
-        values = iter(values)
-        full = [leaf if axis is None else next(values) for leaf, axis in zip(strengths, axes, strict=True)]
-        return problem._replace(penalty=rebuild(full))
+    def one(values: list[jax.Array], init: Any, state: Any) -> tuple[Solution, Any]:
+        remaining = iter(values)
+        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, axes, strict=True)]
+        changed = problem._replace(penalty=rebuild(full))
+        if resume is None:
+            return solver.function(changed, init, tol=tol, maxiter=maxiter), state
 
-    fixed = lax.stop_gradient(problem)
-    factor = factorise(fixed.smooth) if hasattr(problem.smooth, "majorizer") else None
+        def go_on(changed: Problem, init: Any) -> tuple[Solution, Any, Any]:
+            solution, new = resume.solve(changed, shared, init, state, tol, maxiter)
+            return solution, shared if isinstance(shared, Factor) else None, new
 
-    def one(values, init, rho):
-        if factor is not None:
-            problem = at(values)
-            args = lax.stop_gradient((problem, init))
-            solution, rho = _admm.solve_factored(args[0], factor, args[1], rho, tol, maxiter, 0)
-            return attach(problem, solution, factor), rho
-        return solve(at(values), init, tol=tol, maxiter=maxiter), rho
+        return solve_in_units(go_on, changed, init)
 
     if mode == "batch":
         return jax.vmap(lambda values: one(values, init, None)[0])(varied)
 
-    def step(carry, values):
-        solution, rho = one(values, *carry)
-        return (solution.params, rho), solution
+    def step(carry: tuple[Any, Any], values: list[jax.Array]) -> tuple[tuple[Any, Any], Solution]:
+        solution, state = one(values, *carry)
+        return (solution.params, state), solution
 
-    rho = None if factor is None else _admm.first_rho(factor, init)
-    return lax.scan(step, (init, rho), varied)[1]
+    return lax.scan(step, (init, first), varied)[1]
 
 
-def _shared_indices(caller, penalty, penalties):
+def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
+    """The floating leaves of a penalty, and the function that puts others in their places.
+
+    The other leaves are the indices of groups.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def rebuild(values: Any) -> Any:
+        values = iter(values)
+        return jax.tree.unflatten(
+            treedef, [next(values) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
+        )
+
+    return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild
+
+
+def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
     """``penalties`` with one copy of the groups, which `jax.vmap` of a constructor has repeated."""
-    if len({jax.tree.structure(penalty), jax.tree.structure(penalties)}) > 1:
+    if jax.tree.structure(penalty) != jax.tree.structure(penalties):
         raise TypeError(
             f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
             f"axis on what varies; got {penalties!r}."
         )
 
-    def shared(new, old):
+    def shared(new: Any, old: Any) -> Any:
         if jnp.issubdtype(jnp.result_type(new), jnp.floating) or jnp.shape(new) == jnp.shape(old):
             return new
         same = is_traced(new) or (np.asarray(new) == np.asarray(new)[:1]).all()
@@ -109,8 +183,8 @@ def _shared_indices(caller, penalty, penalties):
     return jax.tree.map(shared, penalties, penalty)
 
 
-def _varied_axes(caller, penalty, penalties) -> tuple[int | None, ...]:
-    """For each strength 0 if it has one more axis than in ``penalty``, else None."""
+def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[int | None, ...]:
+    """For each floating leaf 0 if it has one more axis than in ``penalty``, else None."""
     axes: list[int | None] = []
     lengths = set()
     paths, _ = jax.tree_util.tree_flatten_with_path(penalties)
@@ -119,10 +193,8 @@ def _varied_axes(caller, penalty, penalties) -> tuple[int | None, ...]:
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new):
-            values = np.asarray(new)  # jax.vmap of a constructor has checked nothing
-            if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise ValueError(f"{caller}: {name} must be finite and >= 0, got {values}.")
+        if not is_traced(new) and not np.isfinite(np.asarray(new)).all():
+            raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(new)}.")
         if extra == 1:
             lengths.add(new.shape[0])
         if extra not in (0, 1) or jnp.shape(new)[extra:] != jnp.shape(old):

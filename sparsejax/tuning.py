@@ -10,14 +10,33 @@ import optax
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced, split_floating
-from sparsejax.problem import Problem, Solution, check_problem, measure_of
-from sparsejax.solve import solve
-from sparsejax.solvers import _loop
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.pytree import Pytree
+from sparsejax.hoisting import hoisted
+from sparsejax.losses import as_loss
+from sparsejax.penalties import split_strengths
+from sparsejax.problem import Problem
+from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.solvers import prepare
+from sparsejax.solving import solve
 
-# In units of the logarithm: the first step multiplies or divides each strength by e, later ones by less. The
-# best of six tried from four starts on yale and glioma (adam at constant rates, rprop, signs).
+# In units of the logarithm: the first step multiplies or divides each strength by e, later ones by less.
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)
+
+RUNNING = -1
+CONVERGED, MAX_ITER, NON_FINITE, ALL_ZERO = range(4)
+MESSAGES = {
+    CONVERGED: "converged: the slope of the held-out loss is at most tol",
+    MAX_ITER: "maxiter solves made before the slope fell below tol; what is returned is the best of them",
+    NON_FINITE: (
+        "the held-out loss or its slope is NaN or infinite: look at the held-out data, and whether the solves "
+        "converged; what is returned is the best before, or the first"
+    ),
+    ALL_ZERO: (
+        "every weight is 0, so that the held-out loss has no slope: start from smaller strengths, such as "
+        "lambda_max / 10"
+    ),
+}
 
 
 class Tried(NamedTuple):
@@ -29,7 +48,7 @@ class Tried(NamedTuple):
     measure: jax.Array  # (maxiter,), the certificate of each solve
 
 
-class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "converged", "tried")):
+class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "status", "tried")):
     """The best that was tried.
 
     Attributes:
@@ -37,7 +56,7 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "conve
       solution: the solution there.
       loss: its held-out loss.
       num_solves: () int32.
-      converged: the slope fell below tol before ``maxiter`` solves.
+      status: () int32, how the search ended; `message` says it in words.
       tried: `Tried`.
     """
 
@@ -45,19 +64,26 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "conve
     solution: Solution
     loss: jax.Array
     num_solves: jax.Array
-    converged: jax.Array
+    status: jax.Array
     tried: Tried
 
-    def __init__(self, penalty, solution, loss, num_solves, converged, tried):
-        self._set(
-            penalty=penalty, solution=solution, loss=loss, num_solves=num_solves, converged=converged,
-            tried=tried,
-        )  # fmt: skip
+    @property
+    def converged(self) -> jax.Array:
+        """True where the slope fell below tol, by a change of the weights and not for want of any."""
+        return self.status == CONVERGED
+
+    @property
+    def message(self) -> str:
+        """The status in words; not available under jit."""
+        if is_traced(self.status):
+            raise TypeError("Tuning.message is text: read it outside jit and vmap.")
+        return MESSAGES[int(self.status)]
 
 
 def tune(
     problem: Problem,
     held_out: Any,
+    init: Any = None,
     *,
     low: ArrayLike = 1e-3,
     high: ArrayLike = 1e3,
@@ -75,12 +101,13 @@ def tune(
     by an optax optimiser on :math:`\log\lambda` with the derivative of the solution
     (`sparsejax.implicit`), each solve starting from the last. The function is neither convex nor smooth
     where the support changes: begin where some weights are nonzero, such as ``lambda_max / 10``; above
-    lambda_max every slope is 0.
+    lambda_max every slope is 0, and the search says so and ends.
 
     Args:
-      problem: its loss is the one trained; its strengths, all > 0, are the start.
+      problem: its loss is the one trained; its strengths (those that the penalty names), all > 0, are the start.
       held_out: the loss h, W -> (); a loss of this library (then with the intercept of the fit), or any
         callable pytree.
+      init: start of the first solve, as `sparsejax.solve`; needed where the loss is a plain function.
       low, high: the strengths stay within these multiples of the start.
       optimizer: of the log strengths; any optax gradient transformation.
       tol: stop when the norm of the gradient in the log strengths that are not held by a bound is at
@@ -89,85 +116,163 @@ def tune(
       solver_tol, solver_maxiter: ``tol`` and ``maxiter`` of `sparsejax.solve`.
 
     Returns:
-      `Tuning`: the best of all tried, not the last.
+      `Tuning`: the best of all tried, not the last; look at ``converged`` and ``message``.
 
     Raises:
-      TypeError, ValueError: an unfit argument, a strength of 0, before tracing.
+      TypeError, ValueError: an unfit argument, a strength of 0, a penalty that names none, before tracing.
+
+    Warns:
+      ConvergenceWarning: outside jit, the solve that is returned did not converge.
     Source: implicit differentiation for the lasso family: Bertrand et al., JMLR 23, 2022.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X[:20], X[:20, 0]), sj.penalties.L1(0.1))
+    >>> bool(sj.tune(problem, sj.losses.SquaredLoss(X[20:], X[20:, 0])).loss < 0.01)
+    True
     """
-    check_problem("tune", problem)
-    if not callable(held_out) or isinstance(held_out, type):
-        raise TypeError(f"tune: held_out must be callable, W -> (), got {type(held_out).__name__}.")
-    for leaf in split_floating(problem.penalty)[0]:
-        if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
-            raise ValueError("tune: every strength must be > 0: at 0 its logarithm has nowhere to start.")
+    known, init, solver_tol, solver_maxiter, _ = prepare("tune", problem, init, solver_tol, solver_maxiter)
+    held_out = as_loss(held_out, "tune: held_out")
+    _check_strengths(known.penalty)
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"tune: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")
-    if isinstance(maxiter, bool) or not isinstance(maxiter, int) or maxiter < 1:
-        raise ValueError(f"tune: maxiter must be an integer >= 1, got {maxiter!r}.")
-    init, solver_tol, solver_maxiter = _loop.prepare("tune", problem, None, solver_tol, solver_maxiter, 0)
-    low, high, tol = (as_float(name, x, (0,), init.dtype) for name, x in zip(
-        ("low", "high", "tol"), (low, high, tol), strict=True
-    ))  # fmt: skip
+    maxiter = as_int("tune: maxiter", maxiter, 1)
+    dtype = jax.tree.leaves(init)[0].dtype
+    low, high = (as_float(f"tune: {name}", x, (0,), dtype) for name, x in (("low", low), ("high", high)))
+    tol = as_nonnegative("tune: tol", tol, dtype)
     if not any(map(is_traced, (low, high))) and not 0 < np.asarray(low) <= 1 <= np.asarray(high):
         raise ValueError(f"tune: 0 < low <= 1 <= high is needed, got low {low:g} and high {high:g}.")
-    return _tune(problem, held_out, init, low, high, tol, solver_tol, solver_maxiter, optimizer, maxiter)
+    known = hoisted(known, init)
+    options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
+    tuning = _tune(known, held_out, init, options, optimizer, maxiter)
+    warn_unconverged(known, tuning.solution, solver_tol)
+    return tuning
+
+
+def _check_strengths(penalty: Any) -> None:
+    strengths = split_strengths(penalty)[0]
+    if not strengths:
+        raise TypeError(
+            f"tune: {type(penalty).__name__} names no strengths: a subclass of sparsejax.Penalty says "
+            "strengths = (...), the leaves >= 0 that scale it."
+        )
+    for leaf in strengths:
+        if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
+            raise ValueError("tune: every strength must be > 0: at 0 its logarithm has nowhere to start.")
+
+
+class _Options(NamedTuple):
+    low: jax.Array  # log
+    high: jax.Array  # log
+    tol: jax.Array
+    solver_tol: jax.Array
+    solver_maxiter: jax.Array
+
+
+class _Best(NamedTuple):
+    loss: jax.Array
+    logs: Any
+    solution: Solution
+
+
+class _Carry(NamedTuple):
+    logs: Any
+    optimizer: Any
+    init: Any
+    best: _Best
+    n: jax.Array
+    status: jax.Array
+    tried: Tried
 
 
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
-def _tune(problem, held_out, init, low, high, tol, solver_tol, solver_maxiter, optimizer, maxiter):
-    strengths, rebuild = split_floating(problem.penalty)
-    start = jax.tree.map(jnp.log, strengths)
+def _tune(
+    problem: Problem,
+    held_out: Any,
+    init: Any,
+    options: _Options,
+    optimizer: optax.GradientTransformation,
+    maxiter: int,
+) -> Tuning:
+    search = _Search(problem, held_out, options, optimizer, maxiter)
+    c = lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init))
+    tried = c.tried._replace(penalties=search.rebuild(c.tried.penalties))
+    return Tuning(search.penalty(c.best.logs), c.best.solution, c.best.loss, c.n, c.status, tried)
 
-    def judge(logs, init):
-        penalty = rebuild(jax.tree.map(jnp.exp, logs))
-        solution = solve(problem._replace(penalty=penalty), init, tol=solver_tol, maxiter=solver_maxiter)
-        W = solution.params
-        if hasattr(held_out, "evaluate") and hasattr(problem.smooth, "intercept"):
-            return held_out.evaluate(W, problem.smooth.intercept(W)), solution
-        return held_out(W), solution
 
-    class Carry(NamedTuple):
-        logs: Any
-        optimizer: Any
-        init: jax.Array
-        best: Any  # (loss, logs, solution)
-        n: jax.Array
-        done: jax.Array
-        tried: Tried
+class _Search:
+    def __init__(
+        self,
+        problem: Problem,
+        held_out: Any,
+        options: _Options,
+        optimizer: optax.GradientTransformation,
+        maxiter: int,
+    ):
+        self.problem, self.held_out, self.options = problem, held_out, options
+        self.optimizer, self.maxiter = optimizer, maxiter
+        self.strengths, self.rebuild = split_strengths(problem.penalty)
+        self.first = jax.tree.map(jnp.log, self.strengths)
 
-    def body(c):
-        (loss, solution), grad = jax.value_and_grad(judge, has_aux=True)(c.logs, c.init)
-        # A slope that points out of the box is no slope.
-        free = jax.tree.map(
-            lambda g, x, x0: jnp.where(
-                ((x <= x0 + jnp.log(low)) & (g > 0)) | ((x >= x0 + jnp.log(high)) & (g < 0)), 0, g
-            ),
-            grad, c.logs, start,
-        )  # fmt: skip
-        slope = optax.tree.norm(free)
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes types, whatever the user has forbidden
-            updates, state = optimizer.update(grad, c.optimizer, c.logs)
-        logs = jax.tree.map(
-            lambda x, u, x0: jnp.clip(x + u, x0 + jnp.log(low), x0 + jnp.log(high)), c.logs, updates, start
+    def penalty(self, logs: Any) -> Any:
+        return self.rebuild(jax.tree.map(jnp.exp, logs))
+
+    def judge(self, logs: Any, init: Any) -> tuple[jax.Array, Solution]:
+        """The held-out loss and the solution."""
+        changed = self.problem._replace(penalty=self.penalty(logs))
+        o = self.options
+        solution = solve(changed, init, tol=o.solver_tol, maxiter=o.solver_maxiter)
+        if "data" in self.held_out.provides and "data" in self.problem.smooth.provides:
+            b = self.problem.smooth.intercept(solution.params)
+            return self.held_out.evaluate(solution.params, b), solution
+        return self.held_out(solution.params), solution
+
+    def start(self, init: Any) -> _Carry:
+        shapes = jax.eval_shape(self.judge, self.first, init)[1]
+        dtype = jax.tree.leaves(init)[0].dtype
+        nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        empty = Tried(
+            jax.tree.map(lambda x: jnp.full((self.maxiter, *x.shape), jnp.nan, x.dtype), self.strengths),
+            *(jnp.full((self.maxiter,), jnp.nan, dtype) for _ in range(3)),
         )
-        better = loss < c.best[0]
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), (loss, c.logs, solution), c.best)
-        new = Tried(jax.tree.map(jnp.exp, c.logs), loss, slope, measure_of(solution))
-        tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, new)
-        done = slope <= tol * jnp.abs(loss)
-        return Carry(logs, state, solution.params, best, c.n + 1, done, tried)
+        best = _Best(jnp.full((), jnp.nan, dtype), self.first, nothing)
+        state = self.optimizer.init(self.first)
+        return _Carry(self.first, state, init, best, jnp.int32(0), jnp.int32(RUNNING), empty)
 
-    shapes = jax.eval_shape(judge, start, init)[1]
-    nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), (start, shapes))
-    dtype = init.dtype
-    empty = Tried(
-        jax.tree.map(lambda x: jnp.full((maxiter, *x.shape), jnp.nan, x.dtype), strengths),
-        *(jnp.full((maxiter,), jnp.nan, dtype) for _ in range(3)),
-    )
-    best = (jnp.full((), jnp.inf, dtype), *nothing)
-    carry = Carry(start, optimizer.init(start), init, best, jnp.int32(0), jnp.zeros((), bool), empty)
-    c = lax.while_loop(lambda c: ~c.done & (c.n < maxiter), body, carry)
-    loss, logs, solution = c.best
-    tried = c.tried._replace(penalties=rebuild(c.tried.penalties))
-    return Tuning(rebuild(jax.tree.map(jnp.exp, logs)), solution, loss, c.n, c.done, tried)
+    def body(self, c: _Carry) -> _Carry:
+        (loss, solution), grad = jax.value_and_grad(self.judge, has_aux=True)(c.logs, c.init)
+        slope = optax.tree.norm(jax.tree.map(self.within, grad, c.logs, self.first))
+        better = (loss < c.best.loss) | (c.n == 0)
+        best = jax.tree.map(
+            lambda new, old: jnp.where(better, new, old), _Best(loss, c.logs, solution), c.best
+        )
+        shown = Tried(jax.tree.map(jnp.exp, c.logs), loss, slope, solution.measure)
+        tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, shown)
+        logs, state = self.step(c, grad)
+        status = self.status(c.n + 1, loss, slope, solution)
+        return _Carry(logs, state, solution.params, best, c.n + 1, status, tried)
+
+    def within(self, g: jax.Array, x: jax.Array, x0: jax.Array) -> jax.Array:
+        """The slope, 0 where it points out of the box."""
+        o = self.options
+        below = (x <= x0 + o.low.astype(x.dtype)) & (g > 0)
+        above = (x >= x0 + o.high.astype(x.dtype)) & (g < 0)
+        return jnp.where(below | above, 0, g)
+
+    def step(self, c: _Carry, grad: Any) -> tuple[Any, Any]:
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes types, whatever the user has forbidden
+            updates, state = self.optimizer.update(grad, c.optimizer, c.logs)
+        o = self.options
+
+        def move(x: jax.Array, u: jax.Array, x0: jax.Array) -> jax.Array:
+            return jnp.clip(x + u, x0 + o.low.astype(x.dtype), x0 + o.high.astype(x.dtype))
+
+        return jax.tree.map(move, c.logs, updates, self.first), state
+
+    def status(self, n: jax.Array, loss: jax.Array, slope: jax.Array, solution: Solution) -> jax.Array:
+        nothing = ~jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(solution.params)]))
+        status = jnp.where(n < self.maxiter, RUNNING, MAX_ITER)
+        flat = slope <= self.options.tol * jnp.abs(loss)
+        status = jnp.where(flat, jnp.where(nothing, ALL_ZERO, CONVERGED), status)
+        finite = jnp.isfinite(loss) & jnp.isfinite(slope)
+        return jnp.where(finite, status, NON_FINITE).astype(jnp.int32)

@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree
-from sparsejax.problem import Problem, Solution
-from sparsejax.solvers._fista import fista
+from sparsejax.penalties import Penalty
+from sparsejax.problem import Problem
+from sparsejax.solution import Solution
+from sparsejax.solvers import fista
 
 
 class OptStep(NamedTuple):
@@ -24,7 +25,7 @@ class OptStep(NamedTuple):
     state: Solution
 
 
-class FromProx(Pytree, leaves=("hyperparams",), static=("fun", "value_fun")):
+class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
     """A penalty known by its prox alone, in jaxopt's form ``fun(x, hyperparams, scaling)``.
 
     Projections are such: see `from_projection`. Solutions have no duality gap (``gap`` is NaN and
@@ -36,10 +37,10 @@ class FromProx(Pytree, leaves=("hyperparams",), static=("fun", "value_fun")):
       value: ``value(x, hyperparams)``, shape (); default 0, as of a constraint.
     """
 
+    _self_contained = False  # its functions are the user's
     hyperparams: Any
     fun: Callable[..., Any]
     value_fun: Callable[..., jax.Array] | None
-    by_prox = True  # `implicit` must not look for a support
 
     def __init__(
         self,
@@ -96,7 +97,7 @@ def prox(penalty: type) -> Callable[..., Any]:
 
     The hyperparameters are the strengths, a tuple if there are several.
     """
-    if not (isinstance(penalty, type) and hasattr(penalty, "prox")):
+    if not (isinstance(penalty, type) and issubclass(penalty, Penalty)):
         raise TypeError(f"prox: penalty must be a class of sparsejax.penalties, got {penalty!r}.")
     return _PenaltyProx(penalty)
 

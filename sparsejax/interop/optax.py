@@ -9,6 +9,8 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from sparsejax.penalties import is_penalty
+
 
 class ProximalState(NamedTuple):
     inner: Any  # the optimiser's
@@ -44,7 +46,7 @@ def proximal(
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"proximal: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")
-    if not callable(getattr(penalty, "prox", None)) or isinstance(penalty, type):
+    if not is_penalty(penalty):
         raise TypeError(f"proximal: penalty must have prox(V, scaling), got {penalty!r}.")
     if not callable(step_size) and not isinstance(step_size, jax.core.Tracer):
         value = np.asarray(step_size)

@@ -3,8 +3,9 @@
 import jax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float
-from sparsejax.problem import Solution
+from sparsejax._core.checks import as_float
+from sparsejax._core.pytree import Pytree
+from sparsejax.solution import Solution
 from sparsejax.ranking import FeatureRanking, rank_features
 
 

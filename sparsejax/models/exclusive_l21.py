@@ -6,12 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_classes, as_float
+from sparsejax._core.checks import as_classes, as_float
 from sparsejax.losses import SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
-from sparsejax.solve import solve
+from sparsejax.solving import solve
 
 
 class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes",)):

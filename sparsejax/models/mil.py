@@ -16,7 +16,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._core.checks import as_float, as_positive, is_traced
+from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
 
 BLOCK = 512  # prototypes embedded at a time
@@ -40,9 +41,6 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
     indices: np.ndarray
     linear: multivariate.Model
 
-    def __init__(self, prototypes, weights, bandwidth, indices, linear):
-        self._set(prototypes=prototypes, weights=weights, bandwidth=bandwidth, indices=indices, linear=linear)
-
     def decision_function(self, instances: ArrayLike, bag_ids: Any) -> jax.Array:
         """The score of each bag, (bags,)."""
         if not self.weights.shape[0]:
@@ -53,7 +51,7 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
 
     def predict(self, instances: ArrayLike, bag_ids: Any, threshold: float = 0.0) -> jax.Array:
         """-1 or 1 for each bag, int32, (bags,): 1 where the score exceeds the threshold."""
-        return jnp.where(self.decision_function(instances, bag_ids) > threshold, 1, -1).astype("int32")
+        return jnp.where(self.decision_function(instances, bag_ids) > threshold, 1, -1).astype(jnp.int32)
 
 
 def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
@@ -79,22 +77,23 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
     P = as_float("prototypes", prototypes, (2,), X.dtype)
     if P.shape[1] != X.shape[1] or not P.shape[0]:
         raise ValueError(f"prototypes have shape {P.shape}; (N, {X.shape[1]}) with N >= 1 is needed.")
-    sigma = as_float("bandwidth", bandwidth, (0,), X.dtype)
-    if not is_traced(sigma) and not sigma > 0:
-        raise ValueError(f"bandwidth must be > 0, got {float(sigma):g}.")
+    sigma = as_positive("bandwidth", bandwidth, X.dtype)
     order = np.argsort(ids, kind="stable")
-    return _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
+    S: jax.Array = _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
+    return S
 
 
 @partial(jax.jit, static_argnames="bags")
-def _embed(instances, ids, prototypes, bandwidth, bags):
+def _embed(
+    instances: jax.Array, ids: jax.Array, prototypes: jax.Array, bandwidth: jax.Array, bags: int
+) -> jax.Array:
     centre = prototypes.mean(0)
     X, P = instances - centre[None], prototypes - centre[None]
     squares, N = (X * X).sum(1), P.shape[0]
     size = min(BLOCK, N)
     blocks = jnp.pad(P, ((0, -N % size), (0, 0))).reshape(-1, size, P.shape[1])
 
-    def nearest(block):
+    def nearest(block: jax.Array) -> jax.Array:
         d2 = squares[:, None] + (block * block).sum(1)[None] - 2 * X @ block.T
         # minima of distances, not maxima of their exponentials: these may all be 0
         return jax.ops.segment_min(d2, ids, bags, indices_are_sorted=True)
@@ -176,7 +175,7 @@ def fit(
     return Model(centres[chosen], weights, jnp.asarray(sigma, X.dtype), chosen, linear)
 
 
-def _check(instances, bag_ids):
+def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     """Instances as floating JAX array and the ids as numpy integers."""
     X = as_float("instances", instances, (2,))
     if is_traced(bag_ids):

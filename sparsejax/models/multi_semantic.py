@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, check_labels
+from sparsejax._core.checks import as_float, check_labels
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
-from sparsejax.solve import solve
+from sparsejax.solving import solve
 
 
 class Marginals(NamedTuple):

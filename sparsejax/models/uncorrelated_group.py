@@ -5,13 +5,13 @@ from typing import Any, Literal
 import jax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, check_labels, is_traced
+from sparsejax._core.checks import as_float, check_labels, is_traced
 from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
-from sparsejax.solve import solve
+from sparsejax.solving import solve
 
 LOSSES = {
     "logistic": LogisticLoss,

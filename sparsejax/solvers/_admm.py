@@ -7,27 +7,30 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._linalg import joint_norm
-from sparsejax.implicit import Factor, differentiable, factorise, largest_eigenvalue
-from sparsejax.penalties import columns, joined, like, prox_columns, prox_start, terms_of
-from sparsejax.problem import Problem, Solution
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import joint_norm, safe_divide
+from sparsejax.factor import Factor, factorise
+from sparsejax.implicit import differentiable
+from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
+from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._terms import joined, minus
 
 RELAX = 1.6
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 CHECK = 10  # iterations between two certificates; rho is balanced then
 # From iteration EARLY on rho changes at every second look: with one term, changes every ten iterations can
-# keep up an oscillation for ever (a weighted problem stood at a gap of 1e-10 for 3000).
+# keep up an oscillation for ever.
 EARLY = 50
-# rho is balanced so that the relative primal residual is 1/0.3 of the relative dual one, and changed for
-# imbalances above 1.2. Over l2,1 and exclusive l2,1 on isolet, yale and glioma this took 2.4 times fewer
-# iterations (geometric mean for l2,1) than equal residuals and a threshold of 2.
-# With several terms, whose copies must agree as well, 3 took 1.5 to 2 times fewer than 0.3 (two label views,
-# strengths over two decades, gaps 1e-6 and 1e-9), 1 and 10 little more than 3.
+# rho is balanced so that the relative primal residual is 1/0.3 (with several terms, whose copies must agree as well,
+# 1/3) of the relative dual one, and changed for imbalances above 1.2.
 BALANCE, BALANCE_TERMS, THRESHOLD = 0.3, 3.0, 1.2
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     Z: tuple[jax.Array, ...]  # (k, d), the last prox point of every term: exact zeros; the answer
     V: tuple[jax.Array, ...]  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
     W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
@@ -60,7 +63,7 @@ def admm(
     whole group, and the multipliers split its gradient for the gap.
 
     Args:
-      problem: its loss must have ``majorizer``, as those of `sparsejax.losses` have.
+      problem: its loss must bound its curvature (``majorizer``), as those of `sparsejax.losses` do.
       init: start, shape of W; default zeros.
       tol: largest accepted gap; default 1e-6 in float64, 1e-4 in float32. Below the precision of the
         dtype (``tol=0``) the solve runs to the floor, is finished by Newton steps on the support, and
@@ -76,62 +79,94 @@ def admm(
     Source: Boyd et al., Foundations and Trends in Machine Learning 3(1), 2011, Sections 3.4.1 and 3.4.3; the
       splitting of Ming & Ding, IJCAI 2019, Eq. (15), with both steps exact and rho bounded.
     """
-    init, tol, maxiter = _loop.prepare("admm", problem, init, tol, maxiter, history)
-    check_fit(problem)
+    problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"admm {reason}")
     return _admm(problem, init, tol, maxiter, history)
 
 
-def check_fit(problem: Problem) -> None:
-    """Raise if the loss has no known curvature."""
-    if not hasattr(problem.smooth, "majorizer"):
-        raise TypeError(
-            f"admm needs a loss with majorizer(), as those of sparsejax.losses have, got "
-            f"{type(problem.smooth).__name__}; fista takes any smooth function."
-        )
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    if "curvature" in problem.smooth.provides:
+        return None
+    return (
+        "needs a loss with majorizer(), as those of sparsejax.losses have, got "
+        f"{type(problem.smooth).__name__}; fista takes any smooth function."
+    )
 
 
 @differentiable("history")
-def _admm(problem, init, tol, maxiter, history):
+def _admm(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
+) -> tuple[Solution, Factor]:
     factor = factorise(problem.smooth)
-    return solve_factored(problem, factor, init, None, tol, maxiter, history)[0], factor
+    return resume(problem, factor, init, None, tol, maxiter, history)[0], factor
 
 
-def first_rho(factor: Factor, init: jax.Array) -> jax.Array:
-    """The mean eigenvalue of M."""
-    mean = jnp.sum(factor.values) / init.shape[0]
-    if factor.shifts is not None:
-        mean = mean + jnp.mean(factor.shifts)
-    return jnp.where(mean > 0, mean, 1)
-
-
-def solve_factored(problem, factor, init, rho, tol, maxiter, history):
+def resume(
+    problem: Problem,
+    factor: Factor,
+    init: jax.Array,
+    rho: jax.Array | None,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int = 0,
+) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
-    smooth, penalty = problem.smooth, problem.penalty
-    terms = terms_of(penalty)
-    K = len(terms)
-    exact = bool(smooth.quadratic)
-    basis, values = factor.basis, factor.values
-    dense = basis.shape[0] == basis.shape[1]
-    # The Gram form does not know the residuals, which certify a problem with unpenalised features.
-    hidden = getattr(penalty, "free", jnp.zeros(0)).shape[0] > 0
-    cheap = smooth.gram() if exact and dense else smooth
-    quick = problem._replace(smooth=cheap) if exact and dense and not hidden else None
+    engine = _Engine(problem, factor, init, maxiter)
+    solution, (state, _) = _loop.run(problem, init, engine.algorithm(rho), tol, maxiter, history)
+    return solution, state.rho
 
-    def grad(Wt):
-        return columns(jax.grad(cheap)(like(Wt, init)))
 
-    # M W' - grad f(W') is the same for every W' when M is the Hessian. Here in the eigenbasis, and
-    # for n < d as A'B with B'U computed directly: dividing by small eigenvalues would lose digits.
-    linear = jnp.zeros(())
-    if exact:
-        linear = (
-            -grad(jnp.zeros_like(columns(init))) @ basis.T
-            if dense
-            else columns(smooth.target()) @ factor.left
+class _Engine:
+    """One problem's iteration, on W' (k, d)."""
+
+    def __init__(self, problem: Problem, factor: Factor, init: jax.Array, maxiter: jax.Array):
+        self.smooth, self.penalty, self.terms = problem.smooth, problem.penalty, problem.penalty.terms
+        self.factor, self.init, self.maxiter = factor, init, maxiter
+        self.K = len(self.terms)
+        self.tiny = jnp.finfo(init.dtype).tiny * 1e4
+        target = self.smooth.target() if self.smooth.quadratic else None
+        # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no gradient.
+        self.exact = bool(self.smooth.quadratic) and (factor.square or target is not None)
+        self.cheap = self.smooth.condensed() if factor.square else self.smooth
+        # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small eigenvalues
+        # would lose digits.
+        if self.exact:
+            zero = jnp.zeros_like(columns(init))
+            linear = -self.grad(zero) @ factor.basis.T if factor.square else columns(target) @ factor.left
+            self.linear = factor.rotate(linear)
+
+    def algorithm(self, rho: jax.Array | None) -> _loop.Algorithm:
+        # The Gram form does not know the residuals, which certify a problem with unpenalised features.
+        hidden = self.penalty.free.shape[0] > 0
+        quick = None if hidden or self.cheap is self.smooth else self.cheap
+        return _loop.Algorithm(
+            state=(self.start(rho), jnp.int32(0)),
+            block=self.block,
+            candidate=lambda carry: like(joined(self.penalty, carry[0].Z, self.init), self.init),
+            step=lambda _: safe_divide(1.0, self.factor.largest, 1.0),
+            check_every=CHECK,
+            split=self.split if self.K > 1 else None,
+            quick=quick,
         )
-        linear = factor.rotate(linear)
 
-    def w_step(s: State) -> jax.Array:
+    def start(self, rho: jax.Array | None) -> State:
+        rho = self.factor.mean if rho is None else rho
+        Zt = columns(self.init)
+        G = self.grad(Zt)
+        if self.K == 1:
+            parts: tuple[jax.Array, ...] = (-G,)
+        else:
+            parts = tuple(map(columns, self.penalty.split(like(-G, self.init), self.init, cycles=START)))
+        warm = tuple(term.columns_start(Zt, self.init) for term in self.terms)
+        return State((Zt,) * self.K, tuple(Zt + (self.K / rho) * part for part in parts), Zt, rho, warm)
+
+    def grad(self, Wt: jax.Array) -> jax.Array:
+        return columns(jax.grad(self.cheap)(like(Wt, self.init)))
+
+    def w_step(self, s: State) -> jax.Array:
         """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), Z and V in the mean over terms.
 
         Two products whatever rho: an explicit inverse needs one, but d / k times that to form it for every
@@ -139,75 +174,59 @@ def solve_factored(problem, factor, init, rho, tol, maxiter, history):
         to the change of 2Z - V, so that nothing cancels when rho is small, which in float32 would
         leave few digits.
         """
-        target = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / K
+        factor = self.factor
+        target = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
         shift = factor.shift(s.rho)
-        if not exact:
-            change = s.rho * (target - s.W) - grad(s.W)
+        if not self.exact:
+            change = s.rho * (target - s.W) - self.grad(s.W)
             return s.W + factor.rotate_back(factor.solve(factor.rotate(change), shift))
+        basis, values = factor.basis, factor.values[None]
         target = factor.rotate(target)
-        if dense:
-            Wt = ((s.rho * (target @ basis.T) + linear) / (values[None] + shift)) @ basis
+        if factor.square:
+            Wt = ((s.rho * (target @ basis.T) + self.linear) / (values + shift)) @ basis
         else:
             target = target if factor.shifts is None else target * (s.rho / shift)
-            Wt = target - ((target @ basis.T - linear) / (values[None] + shift)) @ basis
+            Wt = target - ((target @ basis.T - self.linear) / (values + shift)) @ basis
         return factor.rotate_back(Wt)
 
-    def prox(term, Vt, scaling, warm):
-        return prox_columns(term, Vt, scaling, warm, init)
-
-    def iterate(s: State) -> tuple[State, jax.Array]:
-        W = w_step(s)
+    def iterate(self, s: State) -> tuple[State, jax.Array]:
+        W = self.w_step(s)
         V = tuple(V + RELAX * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
-        Z, warm = zip(*map(prox, terms, V, (K / s.rho,) * K, s.warm), strict=True)
+        points = [
+            term.prox_columns(v, self.K / s.rho, warm, self.init)
+            for term, v, warm in zip(self.terms, V, s.warm, strict=True)
+        ]
+        Z, warm = zip(*points, strict=True)
         # What is not carried need not be written: with an exact W-step nobody asks for the last W.
-        return s._replace(Z=Z, V=V, W=s.W if exact else W, warm=warm), W
+        return s._replace(Z=Z, V=V, W=s.W if self.exact else W, warm=warm), W
 
-    def block(carry, n):
+    def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
         s, k = carry
-        s = lax.fori_loop(0, n - 1, lambda _, s: iterate(s)[0], s)
-        new, W = iterate(s)
+        s = lax.fori_loop(0, n - 1, lambda _, s: self.iterate(s)[0], s)
+        new, W = self.iterate(s)
+        return self.balanced(s, new, W, k, n), k + n
+
+    def balanced(self, old: State, new: State, W: jax.Array, k: jax.Array, n: jax.Array) -> State:
+        """The state with rho changed, where that is due and the residuals are out of balance."""
+        K, tiny = self.K, self.tiny
         U = minus(new.V, new.Z)
         primal = joint_norm(minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
-        dual = joint_norm(minus(new.Z, s.Z)) / jnp.maximum(joint_norm(U), tiny)
+        dual = joint_norm(minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
+        # Where rho is at the rounding error of the largest eigenvalue, directions without curvature are noise that
+        # a smaller one would magnify.
+        least = jnp.finfo(W.dtype).eps * self.factor.largest
+        change_by = jnp.maximum(change_by, jnp.minimum(least / new.rho, 1))
         k = k + n
         every = jnp.where((k <= EARLY) | (K > 1), CHECK, 2 * CHECK)
-        due = (k // every > (k - n) // every) & (2 * k <= maxiter)
+        due = (k // every > (k - n) // every) & (2 * k <= self.maxiter)
         change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
         rho = jnp.where(change, new.rho * change_by, new.rho)
         V = tuple(jnp.where(change, Z + u / change_by, V) for Z, u, V in zip(new.Z, U, new.V, strict=True))
-        return new._replace(V=V, rho=rho), k
+        return new._replace(V=V, rho=rho)
 
-    def split(carry):
+    def split(self, carry: tuple[State, jax.Array]) -> tuple[jax.Array, ...]:
         """The multipliers: a subgradient of every term at its point."""
         s, _ = carry
-        return tuple(like((s.rho / K) * u, init) for u in minus(s.V, s.Z))
-
-    tiny = jnp.finfo(init.dtype).tiny * 1e4
-    rho = first_rho(factor, init) if rho is None else rho
-    Zt = columns(init)
-    G = grad(Zt)
-    parts = (-G,) if K == 1 else map(columns, penalty.split(like(-G, init), init, cycles=START))
-    warm = tuple(prox_start(term, Zt) for term in terms)
-    state = State((Zt,) * K, tuple(Zt + (K / rho) * part for part in parts), Zt, rho, warm)
-    largest = largest_eigenvalue(factor)
-    solution, last = _loop.run(
-        problem,
-        init,
-        (state, jnp.int32(0)),
-        block,
-        lambda carry: like(joined(penalty, carry[0].Z), init),
-        split=split if K > 1 else None,
-        step=lambda _: 1 / jnp.where(largest > 0, largest, 1),
-        tol=tol,
-        maxiter=maxiter,
-        check_every=CHECK,
-        history=history,
-        quick=quick,
-    )
-    return solution, last[0].rho
-
-
-def minus(a, b):
-    return tuple(x - y for x, y in zip(a, b, strict=True))
+        return tuple(like((s.rho / self.K) * u, self.init) for u in minus(s.V, s.Z))

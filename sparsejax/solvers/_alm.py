@@ -7,18 +7,26 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import check_bool
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import norm, safe_divide
+from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
 from sparsejax.losses import SquaredLoss
-from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, columns, like
-from sparsejax.problem import Problem, Solution
+from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, Penalty
+from sparsejax.problem import Problem
 from sparsejax.prox import exclusive_l21_columns, l2_columns
+from sparsejax.solution import Solution
 from sparsejax.solvers import _admm, _loop
+from sparsejax.solvers._arguments import kinds, prepare
 
 RHO = 1.1
 EPS_OBJECTIVE, EPS_SPLIT = 1e-8, 1e-5
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     W: jax.Array  # (k, d)
     Z: jax.Array  # (k, d)
     multiplier: jax.Array  # Lambda, (k, d)
@@ -66,44 +74,58 @@ def alm(
     Source: Ming & Ding, IJCAI 2019, Algorithms 1 and 2, Eqs. (17)-(26); with the loss at scale 1, to
       which the problem is brought by dividing it by ``scale``.
     """
-    init, tol, maxiter = _loop.prepare("alm", problem, init, tol, maxiter, history)
-    penalty = problem.penalty
-    fits = isinstance(penalty, (ExclusiveL21, L21, ExclusiveLasso)) and isinstance(
-        problem.smooth, SquaredLoss
-    )
-    if not fits or not problem.smooth.quadratic:
-        raise TypeError(
-            "alm needs SquaredLoss (weights by row at most) with ExclusiveL21, L21 or ExclusiveLasso, got "
-            f"{type(problem.smooth).__name__} with {type(penalty).__name__}; admm and fista take more."
-        )
+    check_bool("alm: faithful", faithful)
+    problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"alm {reason}")
     if not faithful:
         return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
     return _alm(problem, init, tol, maxiter, history)
 
 
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    known = isinstance(problem.penalty, (ExclusiveL21, L21, ExclusiveLasso))
+    if known and isinstance(problem.smooth, SquaredLoss) and problem.smooth.quadratic:
+        return None
+    return (
+        "needs SquaredLoss (weights by row at most) with ExclusiveL21, L21 or ExclusiveLasso, got "
+        f"{kinds(problem)}; admm and fista take more."
+    )
+
+
+def _strengths(penalty: Penalty, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Alpha and beta, 0 for what the penalty does not have."""
+    if isinstance(penalty, ExclusiveL21):
+        return penalty.alpha.astype(zero.dtype), penalty.beta.astype(zero.dtype)
+    if isinstance(penalty, L21):
+        return penalty.alpha.astype(zero.dtype), zero
+    assert isinstance(penalty, ExclusiveLasso)
+    return zero, penalty.beta.astype(zero.dtype)
+
+
 @differentiable("history")
-def _alm(problem, init, tol, maxiter, history):
+def _alm(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     scale = smooth.scale
     # At scale 1, with the weights and the centring of an intercept in X and Y.
-    A = smooth.majorizer()
-    X = A / jnp.sqrt(2 * scale)
+    X = smooth.majorizer() / jnp.sqrt(2 * scale)
     Yt = columns(smooth.target()) / jnp.sqrt(2 * scale)
     zero = jnp.zeros((), X.dtype)
-    alpha = getattr(penalty, "alpha", zero).astype(X.dtype) / scale
-    beta = getattr(penalty, "beta", zero).astype(X.dtype) / scale
-    squares = jnp.sum(X * X, axis=0)
+    alpha, beta = (strength / scale for strength in _strengths(penalty, zero))
+    alphas, squares = jnp.broadcast_to(alpha, (X.shape[1],)), jnp.sum(X * X, axis=0)
 
-    def sweep(i, carry):
+    def sweep(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         """Eqs. (22)-(24): the row w_i, given all others through the residual R = Y - XW."""
         W, R, target, nu = carry
         x, w, a = X[:, i], W[:, i], squares[i]
         b = R @ x + a * w  # x_i'Y_{-i}
         d = (2 * b + target[:, i]) / (2 * a + nu)
-        new = l2_columns(d[:, None], jnp.broadcast_to(alpha, (X.shape[1],))[i] / (2 * a + nu))[:, 0]
+        new = l2_columns(d[:, None], alphas[i] / (2 * a + nu))[:, 0]
         return W.at[:, i].set(new), R - jnp.outer(new - w, x), target, nu
 
-    def iterate(s: State) -> State:
+    def iterate(_: jax.Array, s: State) -> State:
         e = s.W - s.multiplier / s.nu
         Z, _ = exclusive_l21_columns(e, zero, beta / s.nu, zero)
         W, R, _, _ = lax.fori_loop(0, X.shape[1], sweep, (s.W, s.R, s.nu * Z + s.multiplier, s.nu))
@@ -116,21 +138,13 @@ def _alm(problem, init, tol, maxiter, history):
     Wt = columns(init)
     R = Yt - Wt @ X.T
     objective = jnp.sum(R * R) + penalty.value(init) / scale
-    size = jnp.sqrt(jnp.sum(X * X))
-    nu = 1 / jnp.where(size > 0, size, 1)
-    state = State(Wt, Wt, jnp.zeros_like(Wt), R, nu, objective, jnp.zeros((), bool))
-    largest = _loop.smoothness(A)
-    solution, _ = _loop.run(
-        problem,
-        init,
-        state,
-        lambda s, n: lax.fori_loop(0, n, lambda _, s: iterate(s), s),
-        lambda s: like(s.W, init),
-        step=lambda _: 1 / jnp.where(largest > 0, largest, 1),
-        tol=tol,
-        maxiter=maxiter,
+    nu, step = safe_divide(1.0, norm(X), 1.0), step_length(smooth)
+    algorithm = _loop.Algorithm(
+        state=State(Wt, Wt, jnp.zeros_like(Wt), R, nu, objective, jnp.zeros((), bool)),
+        block=lambda s, n: lax.fori_loop(0, n, iterate, s),
+        candidate=lambda s: like(s.W, init),
+        step=lambda _: step,
         check_every=1,
-        history=history,
         ended=lambda s: s.done,
     )
-    return solution
+    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]

@@ -7,16 +7,22 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.layout import columns, like
+from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
-from sparsejax.penalties import columns, joined, like, prox_columns, prox_start, terms_of
-from sparsejax.problem import Problem, Solution
+from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
+from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._terms import joined
 
 CHECK = 25
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     V: jax.Array  # (k, d), what is iterated
     P: jax.Array  # (k, d), the prox point of the first term
     Q: jax.Array  # (k, d), that of the second
@@ -53,37 +59,40 @@ def davis_yin(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Davis & Yin, Set-Valued and Variational Analysis 25, 2017, Algorithm 1, at step 1/L.
     """
-    init, tol, maxiter = _loop.prepare("davis_yin", problem, init, tol, maxiter, history)
-    count = len(terms_of(problem.penalty))
-    if count > 2 or not hasattr(problem.smooth, "majorizer"):
-        raise TypeError(
-            "davis_yin needs a loss with majorizer(), as those of sparsejax.losses have, and a penalty of at "
-            f"most two terms, got {type(problem.smooth).__name__} and {count} terms; admm takes any number, "
-            "fista any smooth function."
-        )
+    problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"davis_yin {reason}")
     return _davis_yin(problem, init, tol, maxiter, history)
 
 
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    count = len(problem.penalty.terms)
+    if count <= 2 and "curvature" in problem.smooth.provides:
+        return None
+    return (
+        "needs a loss with majorizer(), as those of sparsejax.losses have, and a penalty of at "
+        f"most two terms, got {type(problem.smooth).__name__} and {count} terms; admm takes any number, "
+        "fista any smooth function."
+    )
+
+
 @differentiable("history")
-def _davis_yin(problem, init, tol, maxiter, history):
-    smooth, penalty = problem.smooth, problem.penalty
-    terms = terms_of(penalty)
+def _davis_yin(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
+) -> Solution:
+    smooth, penalty, terms = problem.smooth, problem.penalty, problem.penalty.terms
     first, second = (terms[0], None) if len(terms) == 1 else terms
-    tall = bool(smooth.quadratic) and smooth.X.shape[0] > smooth.X.shape[1]
-    hidden = getattr(penalty, "free", jnp.zeros(0)).shape[0] > 0
-    quick = problem._replace(smooth=smooth.gram()) if tall and not hidden else None
-    bound = _loop.curvature(smooth)
-    step = 1 / jnp.where(bound > 0, bound, 1)
+    cheap, step = smooth.condensed(), step_length(smooth)
+    hidden = penalty.free.shape[0] > 0
 
-    def grad(Wt):
-        return columns(jax.grad((quick or problem).smooth)(like(Wt, init)))
+    def prox(term: Any, Vt: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        return (Vt, warm) if term is None else term.prox_columns(Vt, step, warm, init)
 
-    def prox(term, Vt, warm):
-        return (Vt, warm) if term is None else prox_columns(term, Vt, step, warm, init)
-
-    def iterate(_, s: State) -> State:
+    def iterate(_: Any, s: State) -> State:
         Q, warm2 = prox(second, s.V, s.warm[1])
-        target = 2 * Q - s.V - step * grad(Q)
+        target = 2 * Q - s.V - step * columns(jax.grad(cheap)(like(Q, init)))
         P, warm1 = prox(first, target, s.warm[0])
         return State(s.V + P - Q, P, Q, ((target - P) / step, (s.V - Q) / step), (warm1, warm2))
 
@@ -95,18 +104,14 @@ def _davis_yin(problem, init, tol, maxiter, history):
     if second is not None:
         parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
-    state = State(V, Zt, Zt, parts, (prox_start(first, Zt), prox_start(second, Zt)))
-    return _loop.run(
-        problem,
-        init,
-        state,
-        lambda s, n: lax.fori_loop(0, n, iterate, s),
-        lambda s: like(joined(penalty, points(s)), init),
-        split=None if second is None else lambda s: tuple(like(part, init) for part in s.parts),
+    warm = tuple(() if term is None else term.columns_start(Zt, init) for term in (first, second))
+    algorithm = _loop.Algorithm(
+        state=State(V, Zt, Zt, parts, warm),
+        block=lambda s, n: lax.fori_loop(0, n, iterate, s),
+        candidate=lambda s: like(joined(penalty, points(s), init), init),
         step=lambda _: step,
-        tol=tol,
-        maxiter=maxiter,
         check_every=CHECK,
-        history=history,
-        quick=quick,
-    )[0]
+        split=None if second is None else lambda s: tuple(like(part, init) for part in s.parts),
+        quick=None if hidden or cheap is smooth else cheap,
+    )
+    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]

@@ -4,20 +4,25 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._core.checks import as_positive
+from sparsejax._core.linalg import norm, safe_divide
+from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
-from sparsejax.problem import Problem, Solution, flattened
+from sparsejax.problem import Problem, flattened
+from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
+from sparsejax.solvers._arguments import prepare
 
 CHECK = 10
 HALVINGS = 60  # of the step in one iteration, at most
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     W: jax.Array  # the last prox point
     V: jax.Array  # the extrapolated point
     t: jax.Array  # momentum sequence: t_1 = 1, t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
@@ -61,83 +66,82 @@ def fista(
     Source: Beck & Teboulle, SIAM J. Imaging Sciences 2(1), 2009; restart: O'Donoghue & Candes, Foundations of
       Computational Mathematics 15, 2015, Eq. (13).
     """
-    init, tol, maxiter = _loop.prepare("fista", problem, init, tol, maxiter, history)
+    problem, init, tol, maxiter, history = prepare("fista", problem, init, tol, maxiter, history)
     if stepsize is not None:
-        stepsize = as_float("stepsize", stepsize, (0,), jax.tree.leaves(init)[0].dtype)
-        if not is_traced(stepsize) and not np.asarray(stepsize) > 0:
-            raise ValueError(f"fista: stepsize must be > 0, got {np.asarray(stepsize):g}.")
+        stepsize = as_positive("fista: stepsize", stepsize, jax.tree.leaves(init)[0].dtype)
     return _fista(problem, init, tol, maxiter, history, stepsize)
 
 
+def unfit(problem: Problem) -> None:
+    """None: the solver takes every problem."""
+
+
 @differentiable("history")
-def _fista(problem, init, tol, maxiter, history, stepsize):
+def _fista(
+    problem: Problem,
+    init: Any,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    stepsize: jax.Array | None,
+) -> Solution:
     problem, init, restore = flattened(problem, init)
-    smooth, penalty = problem.smooth, problem.penalty
-    backtrack = stepsize is None and not hasattr(smooth, "majorizer")
+    backtrack = stepsize is None and "curvature" not in problem.smooth.provides
     if stepsize is not None:
         step = stepsize
-    elif backtrack:
-        step = _first_step(smooth, init)
     else:
-        bound = _loop.curvature(smooth)
-        step = 1 / jnp.where(bound > 0, bound, 1)
-    eps = jnp.finfo(init.dtype).eps
-
-    def forward(V, value, G, step):
-        """The prox-gradient step from V, halving ``step`` until the quadratic bound holds."""
-        if not backtrack:
-            return penalty.prox(V - step * G, step), step
-
-        def too_long(W, step):
-            D = W - V
-            bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
-            # Near the optimum the test is a difference of equal numbers: allow for their rounding.
-            return ~(smooth(W) <= bound + 10 * eps * jnp.abs(value))
-
-        def shrink(carry):
-            _, step, n = carry
-            step = step / 2
-            return penalty.prox(V - step * G, step), step, n + 1
-
-        def cond(carry):
-            W, step, n = carry
-            return too_long(W, step) & (n < HALVINGS)
-
-        first = (penalty.prox(V - step * G, step), step, jnp.int32(0))
-        W, step, _ = lax.while_loop(cond, shrink, first)
-        return W, step
-
-    def iterate(s: State) -> State:
-        value, G = jax.value_and_grad(smooth)(s.V)
-        W, step = forward(s.V, value, G, s.step)
-        uphill = jnp.sum((s.V - W) * (W - s.W)) > 0
-        t = jnp.where(uphill, 1, s.t)
-        t_next = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
-        V = W + jnp.where(uphill, 0, (t - 1) / t_next) * (W - s.W)
-        return State(W, V, t_next, step)
-
-    solution, _ = _loop.run(
-        problem,
-        init,
-        State(init, init, jnp.ones((), init.dtype), step),
-        lambda s, n: lax.fori_loop(0, n, lambda _, s: iterate(s), s),
-        lambda s: s.W,
+        step = _first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
+    algorithm = _loop.Algorithm(
+        state=State(init, init, jnp.ones((), init.dtype), step),
+        block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s, backtrack), s),
+        candidate=lambda s: s.W,
         step=lambda s: s.step,
-        tol=tol,
-        maxiter=maxiter,
         check_every=CHECK,
-        history=history,
     )
+    solution, _ = _loop.run(problem, init, algorithm, tol, maxiter, history)
     return solution._replace(params=restore(solution.params))
 
 
-def _first_step(smooth, init):
+def _iterate(problem: Problem, s: State, backtrack: bool) -> State:
+    value, G = jax.value_and_grad(problem.smooth)(s.V)
+    W, step = _forward(problem, s.V, value, G, s.step, backtrack)
+    uphill = jnp.sum((s.V - W) * (W - s.W)) > 0
+    t = jnp.where(uphill, 1, s.t)
+    t_next = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
+    V = W + jnp.where(uphill, 0, (t - 1) / t_next) * (W - s.W)
+    return State(W, V, t_next, step)
+
+
+def _forward(
+    problem: Problem, V: jax.Array, value: jax.Array, G: jax.Array, step: jax.Array, backtrack: bool
+) -> tuple[jax.Array, jax.Array]:
+    """The prox-gradient step from V, halving ``step`` until the quadratic bound holds."""
+    smooth, penalty = problem.smooth, problem.penalty
+    first = penalty.prox(V - step * G, step)
+    if not backtrack:
+        return first, step
+    eps = jnp.finfo(V.dtype).eps
+
+    def too_long(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        W, step, n = carry
+        D = W - V
+        bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
+        # Near the optimum the test is a difference of equal numbers: allow for their rounding.
+        return ~(smooth(W) <= bound + 10 * eps * jnp.abs(value)) & (n < HALVINGS)
+
+    def shrink(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        _, step, n = carry
+        step = step / 2
+        return penalty.prox(V - step * G, step), step, n + 1
+
+    W, step, _ = lax.while_loop(too_long, shrink, (first, step, jnp.int32(0)))
+    return W, step
+
+
+def _first_step(smooth: Any, init: jax.Array) -> jax.Array:
     """1/L from the change of the gradient over a short step along it; backtracking mends it."""
     G = jax.grad(smooth)(init)
-    size = jnp.sqrt(jnp.sum(G * G))
-    length = jnp.maximum(1, jnp.sqrt(jnp.sum(init * init))) * jnp.finfo(init.dtype).eps ** 0.25
-    direction = G / jnp.where(size > 0, size, 1)
-    change = jax.grad(smooth)(init - length * direction) - G
-    L = jnp.sqrt(jnp.sum(change * change)) / length
+    length = jnp.maximum(1, norm(init)) * jnp.finfo(init.dtype).eps ** 0.25
+    change = jax.grad(smooth)(init - length * safe_divide(G, norm(G), G)) - G
     # The curvature along one direction is at most L: begin with a longer step than it may allow.
-    return 1 / jnp.where(L > 0, L, 1)
+    return safe_divide(1.0, norm(change) / length, 1.0)

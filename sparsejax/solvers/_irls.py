@@ -1,19 +1,23 @@
 """Iteratively reweighted least squares: a sequence of ridge problems."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._linalg import conjugate_gradients, safe_norm
-from sparsejax._pytree import as_float, is_traced
+from sparsejax._core.checks import as_positive, check_bool
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import conjugate_gradients, safe_norm
+from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
-from sparsejax.penalties import ExclusiveGroupL21, columns, like
-from sparsejax.problem import Problem, Solution
+from sparsejax.penalties import ExclusiveGroupL21
+from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
+from sparsejax.solvers._arguments import kinds, prepare
 
 CHECK = 5
 SHRINK = 0.5  # of the smoothing, at every step, until it is ``epsilon``
@@ -24,6 +28,8 @@ FLOOR = 1e-9
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     W: jax.Array  # (d, k) or (d,)
     epsilon: jax.Array  # the smoothing in use
 
@@ -77,94 +83,110 @@ def irls(
       global minimum in 10-20 steps, which holds where no row vanishes.
     """
     init_given = init is not None
-    start, tol, maxiter = _loop.prepare("irls", problem, init, tol, maxiter, history)
-    fits = hasattr(problem.smooth, "majorizer") and not hasattr(problem.smooth, "laplacian")
-    if not isinstance(problem.penalty, ExclusiveGroupL21) or not fits:
-        raise TypeError(
-            "irls needs a loss with majorizer() (SquaredLoss, LogisticLoss, the hinge losses) and "
-            f"ExclusiveGroupL21, got {type(problem.smooth).__name__} with {type(problem.penalty).__name__}; "
-            "admm and fista take more."
-        )
-    epsilon = as_float("epsilon", epsilon, (0,), start.dtype)
-    if not is_traced(epsilon) and not np.asarray(epsilon) > 0:
-        raise ValueError(f"irls: epsilon must be > 0, got {np.asarray(epsilon):g}.")
     for name, value in (("faithful", faithful), ("polish", polish)):
-        if not isinstance(value, bool):
-            raise TypeError(f"irls: {name} must be True or False, got {value!r}.")
-    return _irls(problem, start, tol, maxiter, epsilon, history, init_given, faithful, polish)
+        check_bool(f"irls: {name}", value)
+    problem, start, tol, maxiter, history = prepare("irls", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"irls {reason}")
+    smoothing = as_positive("irls: epsilon", epsilon, start.dtype)
+    return _irls(problem, start, tol, maxiter, smoothing, history, init_given, faithful, polish)
+
+
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    known = "curvature" in problem.smooth.provides and problem.smooth.laplacian() is None
+    if known and isinstance(problem.penalty, ExclusiveGroupL21):
+        return None
+    return (
+        "needs a loss with majorizer() (SquaredLoss, LogisticLoss, the hinge losses) and "
+        f"ExclusiveGroupL21, got {kinds(problem)}; admm and fista take more."
+    )
 
 
 @differentiable("history", "init_given", "faithful", "polish")
-def _irls(problem, init, tol, maxiter, epsilon, history, init_given, faithful, polish):
+def _irls(
+    problem: Problem,
+    init: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    epsilon: jax.Array,
+    history: int,
+    init_given: bool,
+    faithful: bool,
+    polish: bool,
+) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    A = smooth.majorizer()
-    n, d = A.shape
-    exact = bool(smooth.quadratic)
-    mean = jnp.sum(A * A) / d
-    gram = A.T @ A if d <= n else jnp.zeros((0, 0), A.dtype)
-    eye = jnp.eye(min(n, d), dtype=A.dtype)
-    linear = -jax.grad(smooth)(jnp.zeros_like(init))
-    objective = lambda W, F: smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
+    ridge = _Ridge(smooth, init)
+    first = init if init_given else ridge.step(init, penalty.slopes(jnp.ones(init.shape[0], init.dtype)))
+    scale = jnp.max(safe_norm(columns(first)))
+    last = epsilon * jnp.where(scale > 0, scale, 1)
+    length = step_length(smooth)
 
-    def ridge(F):
-        """The solver of (A'A + 2 diag(F)) W = R, scaled so that the largest F do no harm."""
-        F = jnp.maximum(2 * F, FLOOR * jnp.where(mean > 0, mean, 1))
-        S = 1 / jnp.sqrt(F)[None]
-        if d <= n:
-            factor = jax.scipy.linalg.cho_factor(gram * (S * S.T) + eye)
+    def iterate(_: jax.Array, s: State) -> State:
+        nu = jnp.sqrt(safe_norm(columns(s.W)) ** 2 + s.epsilon**2)
+        slopes = penalty.slopes(nu)
+        W = ridge.step(s.W, jnp.where(slopes > 0, slopes / nu, 0))
+        return State(W, jnp.maximum(s.epsilon * SHRINK, last))
+
+    def candidate(s: State) -> jax.Array:
+        if not polish:
+            return s.W
+        return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)  # type: ignore[no-any-return]
+
+    algorithm = _loop.Algorithm(
+        state=State(first, last if faithful else jnp.maximum(last, scale)),
+        block=lambda s, n: lax.fori_loop(0, n, iterate, s),
+        candidate=candidate,
+        step=lambda _: length,
+        check_every=CHECK,
+    )
+    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+
+
+class _Ridge:
+    """The problems ``min_W f(W) + sum_i F_i ||w_i||^2``."""
+
+    def __init__(self, smooth: Any, init: jax.Array):
+        self.smooth, self.A = smooth, smooth.majorizer()
+        self.exact = bool(smooth.quadratic)
+        n, d = self.A.shape
+        mean = jnp.sum(self.A * self.A) / d
+        self.least = FLOOR * jnp.where(mean > 0, mean, 1)
+        self.tall = d <= n
+        self.gram = self.A.T @ self.A if self.tall else jnp.zeros((0, 0), self.A.dtype)
+        self.linear = -jax.grad(smooth)(jnp.zeros_like(init))
+
+    def solver(self, F: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """Of (A'A + 2 diag(F)) W = R, scaled so that the largest F do no harm."""
+        S = 1 / jnp.sqrt(jnp.maximum(2 * F, self.least))[None]
+        eye = jnp.eye(min(self.A.shape), dtype=self.A.dtype)
+        if self.tall:
+            factor = jax.scipy.linalg.cho_factor(self.gram * (S * S.T) + eye)
             return lambda R: like(S * jax.scipy.linalg.cho_solve(factor, (S * columns(R)).T).T, R)
-        B = A * S
+        B = self.A * S
         factor = jax.scipy.linalg.cho_factor(B @ B.T + eye)
 
-        def solve(R):
+        def solve(R: jax.Array) -> jax.Array:
             Rt = S * columns(R)
             return like(S * (Rt - jax.scipy.linalg.cho_solve(factor, B @ Rt.T).T @ B), R)
 
         return solve
 
-    def step(W, F):
-        solve = ridge(F)
-        if exact:
-            return solve(linear)
-        G, hessian = jax.linearize(jax.grad(smooth), W)
+    def objective(self, W: jax.Array, F: jax.Array) -> jax.Array:
+        return self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
+
+    def step(self, W: jax.Array, F: jax.Array) -> jax.Array:
+        """The minimiser of a quadratic; else a Newton step, halved until it decreases."""
+        solve = self.solver(F)
+        if self.exact:
+            return solve(self.linear)
+        G, hessian = jax.linearize(jax.grad(self.smooth), W)
         G = G + 2 * like(columns(W) * F[None], W)
         matvec = lambda D: hessian(D) + 2 * like(columns(D) * F[None], D)
         D = conjugate_gradients(matvec, -G, solve, 1e-2, INNER)
-        before, slope = objective(W, F), jnp.sum(G * D)
-        too_long = lambda t: ~(objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)
+        before, slope = self.objective(W, F), jnp.sum(G * D)
+        too_long = lambda t: ~(self.objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)
         t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), W.dtype))
         # At the precision of the dtype nothing decreases any more: stay.
-        return jnp.where(objective(W + t * D, F) <= before, W + t * D, W)
-
-    def weights(W, epsilon):
-        nu = jnp.sqrt(safe_norm(columns(W)) ** 2 + epsilon**2)
-        slopes = penalty._slopes(nu)
-        return jnp.where(slopes > 0, slopes / nu, 0)
-
-    def iterate(s: State) -> State:
-        W = step(s.W, weights(s.W, s.epsilon))
-        return State(W, jnp.maximum(s.epsilon * SHRINK, last))
-
-    first = init if init_given else step(init, penalty._slopes(jnp.ones(d, A.dtype)))
-    scale = jnp.max(safe_norm(columns(first)))
-    last = epsilon * jnp.where(scale > 0, scale, 1)
-    largest = _loop.smoothness(A)
-    length = 1 / jnp.where(largest > 0, largest, 1)
-
-    def candidate(s: State) -> jax.Array:
-        if not polish:
-            return s.W
-        return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)
-
-    return _loop.run(
-        problem,
-        init,
-        State(first, last if faithful else jnp.maximum(last, scale)),
-        lambda s, n: lax.fori_loop(0, n, lambda _, s: iterate(s), s),
-        candidate,
-        step=lambda _: length,
-        tol=tol,
-        maxiter=maxiter,
-        check_every=CHECK,
-        history=history,
-    )[0]
+        return jnp.where(self.objective(W + t * D, F) <= before, W + t * D, W)

@@ -1,36 +1,22 @@
 """The one loop of every solver: blocks of iterations, a certificate after each, an honest end.
 
-A solver supplies its state, ``block(state, n)`` that makes n iterations, and ``candidate(state)``,
+A solver supplies an `Algorithm`: its state, ``block(state, n)`` that makes n iterations, and ``candidate(state)``,
 the W to be judged. The loop keeps the best W seen, counts, records, and decides when to stop.
 """
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, is_traced
-from sparsejax.implicit import evaluate
-from sparsejax.problem import (
-    CONVERGED,
-    MAX_ITER,
-    NON_FINITE,
-    STALLED,
-    Certificate,
-    History,
-    Problem,
-    Solution,
-    certify,
-    check_problem,
-    scale_of,
-    zeros,
-)
-from sparsejax.solvers._newton import newton_on_support
+from sparsejax.certificate import Certificate, certify, scale_of
+from sparsejax.losses import Facts
+from sparsejax.problem import Problem
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
+from sparsejax.solvers._newton import ROUNDS, newton_step
 
 RUNNING = -1
 # A solver is at the floor of its dtype if the best certificate has not halved for this many iterations and
@@ -38,237 +24,228 @@ RUNNING = -1
 PATIENCE = 300
 
 
+@dataclass(frozen=True)
+class Algorithm:
+    """What is iterated."""
+
+    state: Any  # the first
+    block: Callable[[Any, jax.Array], Any]  # (state, n) -> the state n iterations later
+    candidate: Callable[[Any], jax.Array]  # the W of a state
+    step: Callable[[Any], jax.Array]  # 1/L, which defines the residual
+    check_every: int  # iterations between two certificates
+    # Subgradients of the penalty's terms for the certificate, where there are several.
+    split: Callable[[Any], tuple[jax.Array, ...]] | None = None
+    # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is then
+    # confirmed on the loss itself.
+    quick: Any = None
+    # An algorithm's own stopping rule, for those that are kept as published: what it stops is the last point, not
+    # the best, is not finished by Newton, and counts as stalled unless the certificate agrees.
+    ended: Callable[[Any], jax.Array] | None = None
+
+
 class _Carry(NamedTuple):
     state: Any
     best: jax.Array  # W with the smallest measure so far
     parts: tuple[jax.Array, ...] | None  # its subgradients of the penalty's terms, where there are several
     certificate: Certificate  # its certificate
+    lowest: jax.Array  # the least objective seen, 0 included: no solution lies above it
     mark: jax.Array  # measure that must be halved for progress to be seen
     marked: jax.Array  # iterations when it last was
     num_iters: jax.Array
     status: jax.Array
     history: History
+    exact: jax.Array  # the next certificate is by the problem itself, not by its quick form
+    trial: jax.Array  # the next point of the finish
+    round: jax.Array  # of the finish, 0 while it certifies ``best``; -1 before it
+    over: jax.Array
+
+
+class _Look(NamedTuple):
+    """What one certificate shows."""
+
+    W: jax.Array
+    parts: tuple[jax.Array, ...] | None
+    certificate: Certificate
+    lowest: jax.Array
+    finish: jax.Array  # it belongs to the finish
+    again: jax.Array  # it was quick and met tol: not used, the next pass is the exact one of the same point
 
 
 def run(
-    problem: Problem,
-    init: jax.Array,
-    state: Any,
-    block: Callable[[Any, jax.Array], Any],
-    candidate: Callable[[Any], jax.Array],
-    *,
-    step: Callable[[Any], jax.Array],
-    tol: jax.Array,
-    maxiter: jax.Array,
-    check_every: int,
-    history: int,
-    quick: Problem | None = None,
-    ended: Callable[[Any], jax.Array] | None = None,
-    split: Callable[[Any], tuple[jax.Array, ...]] | None = None,
+    problem: Problem, init: jax.Array, algorithm: Algorithm, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> tuple[Solution, Any]:
     """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
 
-    A solve that stalls is finished by Newton steps on the support of the best W seen.
-
-    ``quick`` is the same problem in a form that is cheaper to evaluate: it is used until its
-    certificate meets ``tol``, which is then confirmed on ``problem``. ``step(state)`` = 1/L defines the
-    residual. ``ended(state)`` is an algorithm's own stopping rule, for those that are kept as
-    published: what it stops is the last point, not the best, is not finished by Newton, and counts
-    as stalled unless the certificate agrees. ``split(state)`` are subgradients of the penalty's terms
-    for the certificate, where there are several.
+    A solve that stalls is finished by Newton steps on the support of the best W seen. One loop holds all of it, so
+    that the certificate, the largest part of the program, is compiled once for the start, the iterates, their
+    confirmation and the finish.
     """
-    scale = scale_of(problem, init)
-    check_every = 1 if history else check_every
-    eps = float(jnp.finfo(init.dtype).eps)
-    floor = 2 * eps
-    inner = problem if quick is None else quick
+    return _Loop(problem, init, algorithm, tol, maxiter, history).run()
 
-    def confirm(W, rough, step, parts):
-        if quick is None:
-            return rough
-        met = rough.measure <= jnp.maximum(tol, floor)
-        return lax.cond(met, lambda: certify(problem, W, step, scale, parts), lambda: rough)
 
-    def record(h, k, c):
-        if not history:
-            return h
-        return History(h.objective.at[k].set(c.objective, mode="drop"), h.gap.at[k].set(c.gap, mode="drop"))
+class _Loop:
+    def __init__(
+        self,
+        problem: Problem,
+        init: jax.Array,
+        algorithm: Algorithm,
+        tol: jax.Array,
+        maxiter: jax.Array,
+        history: int,
+    ):
+        self.problem, self.init, self.algorithm = problem, init, algorithm
+        self.tol, self.maxiter, self.history = tol, maxiter, history
+        self.scale = scale_of(problem, init, algorithm.quick)
+        self.check_every = 1 if history else algorithm.check_every
+        self.eps = float(jnp.finfo(init.dtype).eps)
+        self.floor = 2 * self.eps
+        self.polishes = algorithm.ended is None and "support" in problem.penalty.provides
 
-    def judge(carry: _Carry) -> _Carry:
-        k = carry.num_iters
-        W = candidate(carry.state)
-        t = step(carry.state)
-        parts = None if split is None else split(carry.state)
-        c = confirm(W, certify(inner, W, t, scale, parts), t, parts)
+    def run(self) -> tuple[Solution, Any]:
+        c = lax.while_loop(lambda c: ~c.over, self.body, self.start())
+        certificate, status = c.certificate, c.status
+        met = (certificate.measure <= self.tol) & (status != NON_FINITE)
+        # The quick certificate may have met tol at a point that the data do not bear out.
+        status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
+        solution = Solution(c.best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
+        return solution, c.state
 
-        over = jnp.zeros((), bool) if ended is None else ended(carry.state)
-        better = (c.measure < carry.certificate.measure) | over | (k == 0)
-        # Until a certificate is known, the lowest objective.
-        better |= jnp.isinf(carry.certificate.measure) & (c.objective < carry.certificate.objective)
-        certificate = Certificate(
-            *(jnp.where(better, a, b) for a, b in zip(c, carry.certificate, strict=True))
-        )
-        measure = certificate.measure
-        halved = measure <= carry.mark / 2
-        marked = jnp.where(halved, k, carry.marked)
-        stuck = (k - marked >= PATIENCE) & (measure <= 1000 * eps)
-        stuck |= (k - marked >= 10 * PATIENCE) & (measure <= eps**0.5)
-        stalled = over | ((measure <= floor) & (k > 0)) | stuck
-        finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
-        status = jnp.where(k < maxiter, RUNNING, MAX_ITER)
-        status = jnp.where(stalled, STALLED, status)
-        status = jnp.where(measure <= tol, CONVERGED, status)
-        status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+    def start(self) -> _Carry:
+        infinite = jnp.full((), jnp.inf, self.init.dtype)
+        empty = History(*(jnp.full((self.history,), jnp.nan, self.init.dtype) for _ in History._fields))
+        split, state = self.algorithm.split, self.algorithm.state
+        at_zero = self.scale.value
         return _Carry(
-            state=carry.state,
-            best=jnp.where(better, W, carry.best),
-            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), parts, carry.parts),
+            state=state,
+            best=self.init,
+            parts=None if split is None else split(state),
+            certificate=Certificate(infinite, infinite, infinite),
+            lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),
+            mark=infinite,
+            marked=jnp.int32(0),
+            num_iters=jnp.int32(0),
+            status=jnp.int32(RUNNING),
+            history=empty,
+            exact=jnp.zeros((), bool),
+            trial=self.init,
+            round=jnp.int32(-1),
+            over=jnp.zeros((), bool),
+        )
+
+    def body(self, carry: _Carry) -> _Carry:
+        look = self.look(carry)
+        better, certificate = self.compared(carry, look)
+        best = jnp.where(better, look.W, carry.best)
+        carry = carry._replace(
+            best=best,
+            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), look.parts, carry.parts),
             certificate=certificate,
+            lowest=look.lowest,
+        )
+        carry = self.judged(carry, look)
+        return self.moved(carry, look, better)
+
+    def look(self, carry: _Carry) -> _Look:
+        """The certificate of the candidate, or of the next point of the finish."""
+        algorithm, finish = self.algorithm, carry.round >= 0
+        W = jnp.where(finish, carry.trial, algorithm.candidate(carry.state))
+        parts, settle = None, False
+        if algorithm.split is not None:
+            now = algorithm.split(carry.state)
+            parts = jax.tree.map(lambda a, b: jnp.where(finish, a, b), carry.parts, now)
+            settle = carry.round > 0 if self.polishes else False
+        facts = self.facts(W, carry.exact)
+        step = algorithm.step(carry.state)
+        c = certify(self.problem, W, step, self.scale, facts, parts, settle)
+        lowest = jnp.fmin(carry.lowest, c.objective + facts.rounding)
+        c = self.bounded(c, lowest)
+        if algorithm.quick is None:
+            again = jnp.zeros((), bool)
+        else:
+            again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
+        return _Look(W, parts, c, lowest, finish, again)
+
+    def facts(self, W: jax.Array, exact: jax.Array) -> Facts:
+        smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
+        if quick is None:
+            return smooth.facts(W, sizes)  # type: ignore[no-any-return]
+        return once(exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
+
+    def bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
+        """A point above another that was seen is no better than their difference."""
+        size = jnp.maximum(jnp.abs(c.objective), self.scale.value)
+        behind = jnp.where(size > 0, (c.objective - lowest) / jnp.where(size > 0, size, 1), 0)
+        return c._replace(gap=jnp.maximum(c.gap, behind), residual=jnp.maximum(c.residual, behind))
+
+    def compared(self, carry: _Carry, look: _Look) -> tuple[jax.Array, Certificate]:
+        """Whether the point replaces the best one, and the certificate of the better."""
+        c, old, ended = look.certificate, carry.certificate, self.algorithm.ended
+        better = (c.measure < old.measure) | (carry.num_iters == 0)
+        if ended is not None:
+            better |= ended(carry.state)
+        # Until a certificate is known, the lowest objective.
+        better |= jnp.isinf(old.measure) & (c.objective < old.objective)
+        # In the finish: the gap is flat at its rounding error long before the residual is.
+        keep = (c.residual < old.residual) & ~(c.gap > old.gap + 10 * self.eps)
+        better = jnp.where(look.finish, (carry.round == 0) | keep, better & ~look.again)
+        return better, Certificate(*(jnp.where(better, a, b) for a, b in zip(c, old, strict=True)))
+
+    def judged(self, carry: _Carry, look: _Look) -> _Carry:
+        """The carry with its status and what progress was made."""
+        k, c, measure = carry.num_iters, look.certificate, carry.certificate.measure
+        used = ~(look.finish | look.again)
+        halved = used & (measure <= carry.mark / 2)
+        marked = jnp.where(halved, k, carry.marked)
+        stuck = (k - marked >= PATIENCE) & (measure <= 1000 * self.eps)
+        stuck |= (k - marked >= 10 * PATIENCE) & (measure <= self.eps**0.5)
+        stalled = ((measure <= self.floor) & (k > 0)) | stuck
+        if self.algorithm.ended is not None:
+            stalled |= self.algorithm.ended(carry.state)
+        finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
+        status = jnp.where(k < self.maxiter, RUNNING, MAX_ITER)
+        status = jnp.where(stalled, STALLED, status)
+        status = jnp.where(measure <= self.tol, CONVERGED, status)
+        status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+        return carry._replace(
             mark=jnp.where(halved, measure, carry.mark),
             marked=marked,
-            num_iters=k,
-            status=status,
-            history=record(carry.history, k, c),
+            status=jnp.where(used, status, carry.status),
+            history=self.recorded(carry.history, jnp.where(used, k, self.history), c),
         )
 
-    def body(carry: _Carry) -> _Carry:
-        # In this order the certificate, much the largest part of the program, is compiled once for the
-        # start, the iterates and the end.
-        carry = judge(carry)
-        running = carry.status == RUNNING
-        n = jnp.where(running, jnp.minimum(check_every, maxiter - carry.num_iters), 0)
+    def recorded(self, history: History, k: jax.Array, c: Certificate) -> History:
+        if not self.history:
+            return history
+        objective = history.objective.at[k].set(c.objective, mode="drop")
+        return History(objective, history.gap.at[k].set(c.gap, mode="drop"))
+
+    def moved(self, carry: _Carry, look: _Look, better: jax.Array) -> _Carry:
+        """The next block of iterations, or the next point of the finish."""
+        k, status, block = carry.num_iters, carry.status, self.algorithm.block
+        running = ~(look.finish | look.again) & (status == RUNNING)
+        n = jnp.where(running, jnp.minimum(self.check_every, self.maxiter - k), 0)
         state = lax.cond(running, lambda s: block(s, n), lambda s: s, carry.state)
-        return carry._replace(state=state, num_iters=carry.num_iters + n)
-
-    infinite = jnp.full((), jnp.inf, init.dtype)
-    empty = History(*(jnp.full((history,), jnp.nan, init.dtype) for _ in History._fields))
-    carry = _Carry(
-        state=state,
-        best=init,
-        parts=None if split is None else split(state),
-        certificate=Certificate(infinite, infinite, infinite),
-        mark=infinite,
-        marked=jnp.int32(0),
-        num_iters=jnp.int32(0),
-        status=jnp.int32(RUNNING),
-        history=empty,
-    )
-    carry = lax.while_loop(lambda c: c.status == RUNNING, body, carry)
-    best, c, status = carry.best, carry.certificate, carry.status
-    if ended is None:
+        carry = carry._replace(state=state, num_iters=k + n)
+        if self.algorithm.ended is not None:
+            ended = (status != RUNNING) & ~look.again
+            return carry._replace(exact=look.again, over=ended)
         # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.
-        polish = (status == STALLED) | ((status == CONVERGED) & (tol < floor))
-        best, c = newton_on_support(problem, best, carry.parts, step(carry.state), scale, polish)
-    met = (c.measure <= tol) & (status != NON_FINITE)
-    # The quick certificate may have met tol at a point that the data do not bear out.
-    status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
-    solution = Solution(
-        best, c.objective, c.gap, c.residual, carry.num_iters, status.astype(jnp.int32), carry.history
-    )
-    return solution, carry.state
+        polish = (status == STALLED) | ((status == CONVERGED) & (self.tol < self.floor))
+        sure = (status == CONVERGED) & ~polish  # met by an exact certificate
+        to_finish = look.finish | ((status != RUNNING) & ~sure & ~look.again)
+        number = jnp.where(to_finish, carry.round + 1, carry.round)
+        trial, more = carry.best, jnp.zeros((), bool)
+        if self.polishes:
+            more = look.finish & better & polish & (carry.round < ROUNDS)
+            trial, more = once(more, lambda s: newton_step(self.problem, s[0]), (carry.best, more))
+        return carry._replace(
+            exact=look.again | (number >= 0),
+            trial=trial,
+            round=number,
+            over=jnp.where(look.finish, ~more, sure),
+        )
 
 
-def prepare(
-    name: str,
-    problem: Problem,
-    init: Any,
-    tol: ArrayLike | None,
-    maxiter: ArrayLike,
-    history: int,
-) -> tuple[Any, jax.Array, jax.Array]:
-    """Check a solver's arguments before anything is traced; returns init, tol, maxiter as arrays."""
-    check_problem(name, problem)
-    if init is None:
-        init = zeros(problem)
-    elif hasattr(problem.smooth, "params_shape"):
-        init = as_float("init", init, (1, 2), problem.smooth.dtype)
-        shape = problem.smooth.params_shape
-        if init.shape != shape:
-            raise ValueError(f"{name}: init has shape {init.shape}; the parameters have shape {shape}.")
-    else:
-        init = _as_params(name, init)
-        _check_function(name, problem, init)
-    dtype = jax.tree.leaves(init)[0].dtype
-    if tol is None:
-        tol = 1e-6 if dtype == jnp.float64 else 1e-4
-    tol = as_float("tol", tol, (0,), dtype)
-    if not is_traced(tol) and np.asarray(tol) < 0:
-        raise ValueError(f"{name}: tol must be >= 0, got {np.asarray(tol):g}.")
-    if not is_traced(maxiter):
-        count: Any = np.asarray(maxiter)
-        whole = count.ndim == 0 and count.dtype.kind in "iuf" and count == np.floor(count)
-        if not (whole and 0 <= count <= np.iinfo(np.int32).max):
-            raise ValueError(f"{name}: maxiter must be an integer >= 0, got {maxiter!r}.")
-    if isinstance(history, bool) or not isinstance(history, int) or history < 0:
-        raise ValueError(f"{name}: history must be an integer >= 0, got {history!r}.")
-    return init, tol, jnp.asarray(maxiter, jnp.int32)
-
-
-def _as_params(name: str, init: Any) -> Any:
-    """``init`` for a plain function: an array of any rank, or a pytree of arrays of one dtype."""
-    if not jax.tree.leaves(init):
-        raise ValueError(f"{name}: init has no arrays; it must be an array or a pytree of arrays.")
-    init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
-    dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
-    if len(dtypes) > 1:
-        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}; give them one.")
-    return init
-
-
-def _check_function(name: str, problem: Problem, init: Any) -> None:
-    """Raise if a plain ``smooth`` is no differentiable scalar function of W, or the prox changes its form."""
-    try:
-        value = jax.eval_shape(evaluate, problem.smooth, init)
-        shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
-        if shapes != [()] or not jnp.issubdtype(value.dtype, jnp.floating):
-            raise TypeError(f"it returns {value}, not one real number")
-        jax.eval_shape(_gradient, problem.smooth, init)
-    except Exception as error:
-        raise TypeError(
-            f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
-        ) from error
-    form = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)
-    after = jax.tree.map(
-        lambda leaf: (leaf.shape, leaf.dtype),
-        jax.eval_shape(_prox, problem.penalty, init),
-    )
-    if form != after:
-        raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
-
-
-# By name, so that jax recognises what it has traced before.
-def _gradient(smooth, W):
-    return jax.grad(smooth)(W)
-
-
-def _prox(penalty, W):
-    return penalty.prox(W, jnp.ones((), jax.tree.leaves(W)[0].dtype))
-
-
-def smoothness(A: jax.Array) -> jax.Array:
-    r"""An upper bound, at most 6 % too large up to 1000 rows or columns, of the largest eigenvalue of A'A.
-
-    :math:`\|G^{m}\|_F^{1/m}` with m = 64 by repeated squaring of the smaller Gram matrix: products
-    only, so cheap on every device and in a batch, and never below the true value, unlike a power
-    iteration.
-    """
-    n, d = A.shape
-    G = A.T @ A if d <= n else A @ A.T
-    squarings = 6
-    log_norm = jnp.zeros((), A.dtype)
-    for i in range(squarings + 1):
-        size = jnp.sqrt(jnp.sum(G * G))
-        log_norm = log_norm + jnp.where(size > 0, jnp.log(jnp.where(size > 0, size, 1)), -jnp.inf) / 2**i
-        G = G / jnp.where(size > 0, size, 1)
-        if i < squarings:
-            G = G @ G
-    # Room for the rounding of the products.
-    return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * jnp.finfo(A.dtype).eps)
-
-
-def curvature(smooth: Any) -> jax.Array:
-    """An upper bound of the largest eigenvalue of the Hessian of a loss with ``majorizer``."""
-    bound = smoothness(smooth.majorizer())
-    if hasattr(smooth, "laplacian"):
-        bound = bound + jnp.linalg.eigvalsh(smooth.laplacian())[-1]
-    return bound
+def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
+    """``function(value)`` where ``active``, else value: as a loop, so that a batch skips it if none is."""
+    return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]

@@ -4,17 +4,20 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._linalg import norm
-from sparsejax._pytree import as_float, is_traced
-from sparsejax._view_prox import group_norms, group_of
+from sparsejax._core.checks import as_positive, check_bool
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import norm, safe_divide
+from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
-from sparsejax.penalties import ExclusiveGroupLasso, columns, like
-from sparsejax.problem import Problem, Solution
+from sparsejax.penalties import ExclusiveGroupLasso
+from sparsejax.problem import Problem
+from sparsejax.prox import view_group_of, view_norms
+from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
+from sparsejax.solvers._arguments import kinds, prepare
 
 CHECK = 25
 # Continuation: the smoothing, relative to the largest group norm, starts at 1 and falls by this factor
@@ -25,6 +28,8 @@ ATTEMPTS = 20  # to find a step, in each iteration
 
 
 class State(NamedTuple):
+    """What is iterated."""
+
     W: jax.Array  # (k, d)
     V: jax.Array  # (k, d), where the gradient steps add up
     L: jax.Array  # bound of the curvature met so far
@@ -86,60 +91,110 @@ def smoothed_apg(
     Source: Chen et al., ACM MM 2011, Eqs. (6)-(12) and Algorithm 1, whose Lipschitz constant (11) omits the
       loss and is too small for large views; continuation as they suggest in Section 3.2.
     """
-    start, tol, maxiter = _loop.prepare("smoothed_apg", problem, init, tol, maxiter, history)
-    if not isinstance(problem.penalty, ExclusiveGroupLasso) or not hasattr(problem.smooth, "majorizer"):
-        raise TypeError(
-            "smoothed_apg needs a loss with majorizer(), as those of sparsejax.losses have, and "
-            f"ExclusiveGroupLasso, got {type(problem.smooth).__name__} with "
-            f"{type(problem.penalty).__name__}; admm and fista take more."
-        )
-    smoothing = as_float("mu", mu, (0,), start.dtype)
-    if not is_traced(smoothing) and not np.asarray(smoothing) > 0:
-        raise ValueError(f"smoothed_apg: mu must be > 0, got {np.asarray(smoothing):g}.")
     for name, value in (("continuation", continuation), ("faithful", faithful), ("polish", polish)):
-        if not isinstance(value, bool):
-            raise TypeError(f"smoothed_apg: {name} must be True or False, got {value!r}.")
+        check_bool(f"smoothed_apg: {name}", value)
+    problem, start, tol, maxiter, history = prepare("smoothed_apg", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"smoothed_apg {reason}")
+    smoothing = as_positive("smoothed_apg: mu", mu, start.dtype)
     return _smoothed_apg(problem, start, tol, maxiter, smoothing, history, continuation, faithful, polish)
 
 
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    if isinstance(problem.penalty, ExclusiveGroupLasso) and "curvature" in problem.smooth.provides:
+        return None
+    return (
+        "needs a loss with majorizer(), as those of sparsejax.losses have, and "
+        f"ExclusiveGroupLasso, got {kinds(problem)}; admm and fista take more."
+    )
+
+
 @differentiable("history", "continuation", "faithful", "polish")
-def _smoothed_apg(problem, init, tol, maxiter, mu, history, continuation, faithful, polish):
-    smooth, penalty = problem.smooth, problem.penalty
-    views, d = penalty.views, init.shape[0]
-    strength = penalty.strength.astype(init.dtype)
-    tall = bool(smooth.quadratic) and smooth.X.shape[0] > d
-    quick = problem._replace(smooth=smooth.gram()) if tall else None
-    of_loss = _loop.curvature(smooth)
-    step = 1 / jnp.where(of_loss > 0, of_loss, 1)
+def _smoothed_apg(
+    problem: Problem,
+    init: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    mu: jax.Array,
+    history: int,
+    continuation: bool,
+    faithful: bool,
+    polish: bool,
+) -> Solution:
+    smoothing = _Smoothing(problem, init, mu)
+    cheap, Wt = smoothing.cheap, columns(init)
 
-    def grad(Wt):
-        return columns(jax.grad((quick or problem).smooth)(like(Wt, init)))
+    def candidate(s: State) -> jax.Array:
+        W = like(s.W, init)
+        if not polish:
+            return W
+        step = smoothing.step
+        return problem.penalty.prox(W - step * jax.grad(cheap)(W), step)  # type: ignore[no-any-return]
 
-    def smoothed(Wt, mu):
+    start = smoothing.first(Wt) if continuation and not faithful else mu
+    none = jnp.zeros((), init.dtype)
+    several = len(problem.penalty.views) > 1
+    algorithm = _loop.Algorithm(
+        state=State(Wt, Wt, none, start, none, jnp.zeros((), bool)),
+        block=lambda s, n: smoothing.block(s, n, faithful),
+        candidate=candidate,
+        step=lambda _: smoothing.step,
+        check_every=CHECK,
+        split=(lambda s: tuple(like(part, init) for part in smoothing.parts(s.W, s.mu)[0])) if several else None,
+        quick=None if cheap is problem.smooth else cheap,
+        ended=lambda s: s.solved,
+    )
+    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+
+
+class _Smoothing:
+    """The smoothed problem, on W' (k, d)."""
+
+    def __init__(self, problem: Problem, init: jax.Array, mu: jax.Array):
+        smooth, self.init, self.mu = problem.smooth, init, mu
+        self.views, self.strength = problem.penalty.views, problem.penalty.strength.astype(init.dtype)
+        self.cheap, self.step = smooth.condensed(), step_length(smooth)
+        self.curvature = 1 / self.step
+        zero = jnp.zeros_like(init)
+        value, G = jax.value_and_grad(smooth)(zero)
+        self.first_gradient = norm(G)
+        R = jnp.sqrt(2 * value / (len(self.views) * jnp.max(self.strength)))
+        self.printed = init.shape[0] * sum(2**0.5 * R / mu + view.num_groups**2 for view in self.views)
+
+    def grad(self, Wt: jax.Array) -> jax.Array:
+        return columns(jax.grad(self.cheap)(like(Wt, self.init)))
+
+    def parts(self, Wt: jax.Array, mu: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """The gradient of every view, and the bound of the curvature at W, loss included."""
-        parts, bound = [], jnp.zeros(d, Wt.dtype)
-        for view in views:
-            norms = group_norms(view, Wt)
+        parts, bound = [], jnp.zeros(Wt.shape[1:], Wt.dtype)
+        for view in self.views:
+            norms = view_norms(view, Wt)
             q = jnp.sum(jnp.where(norms > mu, norms - mu / 2, norms * norms / (2 * mu)), axis=0)
-            parts.append((strength * q)[None] * Wt / jnp.maximum(norms, mu)[group_of(view)])
-            bound += strength * (q / mu + view.num_groups)
-        return parts, of_loss + jnp.max(bound)
+            parts.append((self.strength * q)[None] * Wt / jnp.maximum(norms, mu)[view_group_of(view)])
+            bound += self.strength * (q / mu + view.num_groups)
+        return parts, self.curvature + jnp.max(bound)
 
-    def gradient(Wt, mu):
-        return grad(Wt) + sum(smoothed(Wt, mu)[0])
+    def first(self, Wt: jax.Array) -> jax.Array:
+        """The first smoothing: a step of the loss alone tells the units of W."""
+        return jnp.maximum(self.mu, self.largest(Wt - self.step * self.grad(Wt)))
 
-    def iterate(_, s: State) -> State:
+    def largest(self, Wt: jax.Array) -> jax.Array:
+        return jnp.max(jnp.stack([jnp.max(view_norms(view, Wt)) for view in self.views]))
+
+    def iterate(self, s: State) -> State:
         a = 2 / (s.t + 2)
         U = (1 - a) * s.W + a * s.V
-        parts, bound = smoothed(U, s.mu)
-        G = grad(U) + sum(parts)
+        parts, bound = self.parts(U, s.mu)
+        G = self.grad(U) + sum(parts)
 
-        def move(L):
+        def move(L: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
             V = s.V - G / (a * L)
             W = (1 - a) * s.W + a * V
-            return W, V, smoothed(W, s.mu)[1]
+            return W, V, self.parts(W, s.mu)[1]
 
-        def longer(carry):
+        def longer(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
             _, _, need, _, n = carry
             return *move(need), need, n + 1
 
@@ -149,55 +204,23 @@ def _smoothed_apg(problem, init, tol, maxiter, mu, history, continuation, faithf
         W, V, _, L, _ = lax.while_loop(lambda c: (c[2] > c[3]) & (c[4] < ATTEMPTS), longer, carry)
         return s._replace(W=W, V=V, L=L, t=s.t + 1)
 
-    zero = jnp.zeros_like(init)
-    R = jnp.sqrt(2 * smooth(zero) / (len(views) * jnp.max(strength)))
-    printed = d * sum(2**0.5 * R / mu + view.num_groups**2 for view in views)
-
-    def iterate_printed(_, s: State) -> State:
+    def iterate_printed(self, s: State) -> State:
         a = jnp.where(s.t > 0, 2 / jnp.maximum(s.t, 1), 1)
         U = (1 - a) * s.W + a * s.V
-        V = s.V - (grad(s.W) + sum(smoothed(U, mu)[0])) / (a * printed)
+        V = s.V - (self.grad(s.W) + sum(self.parts(U, self.mu)[0])) / (a * self.printed)
         return s._replace(W=(1 - a) * s.W + a * V, V=V, t=s.t + 1)
 
-    first_gradient = norm(jax.grad(smooth)(zero))
-
-    def block(s: State, n) -> State:
-        s = lax.fori_loop(0, n, iterate_printed if faithful else iterate, s)
-        error = norm(gradient(s.W, s.mu)) / jnp.where(first_gradient > 0, first_gradient, 1)
-        largest = jnp.max(jnp.stack([jnp.max(group_norms(view, s.W)) for view in views]))
-        relative = s.mu / jnp.where(largest > 0, largest, 1)
-        at_last = s.mu <= mu
+    def block(self, s: State, n: jax.Array, faithful: bool) -> State:
+        """Iterations, and a smaller smoothing where the problem is solved for the present one."""
+        step = self.iterate_printed if faithful else self.iterate
+        s = lax.fori_loop(0, n, lambda _, s: step(s), s)
+        error = norm(self.grad(s.W) + sum(self.parts(s.W, s.mu)[0]))
+        error = safe_divide(error, self.first_gradient, error)
+        largest = self.largest(s.W)
+        relative = safe_divide(s.mu, largest, s.mu)
+        at_last = s.mu <= self.mu
         shrink = ~at_last & (error <= ACCURACY * relative)
-        new = jnp.maximum(mu, SHRINK * jnp.minimum(s.mu, largest))
+        new = jnp.maximum(self.mu, SHRINK * jnp.minimum(s.mu, largest))
         restarted = State(s.W, s.W, jnp.zeros_like(s.L), new, jnp.zeros_like(s.t), jnp.zeros((), bool))
         s = s._replace(solved=at_last & (error <= SOLVED * jnp.minimum(relative, 1)))
-        return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)
-
-    def candidate(s: State) -> jax.Array:
-        W = like(s.W, init)
-        if not polish:
-            return W
-        return penalty.prox(W - step * jax.grad((quick or problem).smooth)(W), step)
-
-    Wt = columns(init)
-    # A step of the loss alone tells the units of W.
-    scale = jnp.max(jnp.stack([jnp.max(group_norms(view, Wt - step * grad(Wt))) for view in views]))
-    start = jnp.maximum(mu, scale) if continuation and not faithful else mu
-    none = jnp.zeros((), init.dtype)
-    return _loop.run(
-        problem,
-        init,
-        State(Wt, Wt, none, start, none, jnp.zeros((), bool)),
-        block,
-        candidate,
-        split=(lambda s: tuple(like(part, init) for part in smoothed(s.W, s.mu)[0]))
-        if len(views) > 1
-        else None,
-        step=lambda _: step,
-        tol=tol,
-        maxiter=maxiter,
-        check_every=CHECK,
-        history=history,
-        quick=quick,
-        ended=lambda s: s.solved,
-    )[0]
+        return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)  # type: ignore[no-any-return]

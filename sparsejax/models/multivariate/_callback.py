@@ -11,15 +11,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._pytree import is_traced
-from sparsejax.problem import HOST_FAILURE, NON_FINITE
+from sparsejax._core.checks import is_traced
+from sparsejax.models.multivariate._cutting_plane import Result
+from sparsejax.solution import HOST_FAILURE, NON_FINITE
 
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
 
+Answer = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+
 
 def in_graph(
-    host_solve: Callable[..., Any], X: Any, y: Any, scalars: tuple[Any, ...], shape: Any, vmap_method: str
-) -> tuple[jax.Array, ...]:
+    host_solve: Callable[..., Result],
+    X: Any,
+    y: Any,
+    scalars: tuple[Any, ...],
+    shape: tuple[int, ...],
+    vmap_method: str,
+) -> Answer:
     """``host_solve(X, y, *scalars) -> Result`` as a JAX operation.
 
     Args:
@@ -37,35 +45,33 @@ def in_graph(
     dtype = X.dtype if traced else jax.dtypes.canonicalize_dtype(float)
     m = shape[1]
 
-    def one(X, y, scalars):
+    def one(X: Any, y: np.ndarray, scalars: list[np.ndarray]) -> tuple[Any, ...]:
         try:
-            if not (
-                np.isfinite(y).all() and (not traced or np.isfinite(X).all()) and np.isfinite(scalars).all()
-            ):
+            values = (y, *scalars, X) if traced else (y, *scalars)
+            if not all(np.isfinite(a).all() for a in values):
                 return (np.full(m, np.nan), np.nan, np.nan, np.nan, NON_FINITE, 0)
             r = host_solve(X, y, *map(float, scalars))
-            gap = (r.objective - r.lower_bound) / r.objective if r.objective > 0 else 0.0
-            return (r.w, r.objective, r.lower_bound, gap, r.status, r.num_iters)
+            return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
         except BaseException:  # a solver's panic too: raising here is undefined behaviour
             return (np.full(m, np.nan), np.nan, np.nan, np.nan, HOST_FAILURE, 0)
 
-    def callback(*args):
+    def callback(*args: Any) -> tuple[np.ndarray, ...]:
         arrays = [np.asarray(a) for a in args]
         A, y, scalars = (arrays[0], arrays[1], arrays[2:]) if traced else (X, arrays[0], arrays[1:])
-        batch = np.broadcast_shapes(
-            A.shape[:-2] if traced else (), y.shape[:-1], *[s.shape for s in scalars]
-        )  # fmt: skip
+        batch = np.broadcast_shapes(A.shape[:-2] if traced else (), y.shape[:-1], *[s.shape for s in scalars])
         out = [np.empty((*batch, m), dtype), *[np.empty(batch, dtype) for _ in range(3)]]
         out += [np.empty(batch, np.int32) for _ in range(2)]
         ys = np.broadcast_to(y, (*batch, y.shape[-1]))
         values = [np.broadcast_to(s, batch) for s in scalars]
-        for i in np.ndindex(batch):
-            at = np.broadcast_to(A, (*batch, *A.shape[-2:]))[i] if traced else A
-            for array, value in zip(out, one(at, ys[i], [s[i] for s in values]), strict=True):
-                array[i] = value
+        with np.errstate(all="ignore"):
+            for i in np.ndindex(batch):
+                at = np.broadcast_to(A, (*batch, *A.shape[-2:]))[i] if traced else A
+                for array, value in zip(out, one(at, ys[i], [s[i] for s in values]), strict=True):
+                    array[i] = value
         return tuple(out)
 
-    spec = jax.ShapeDtypeStruct
-    shapes = (spec((m,), dtype), *[spec((), dtype)] * 3, *[spec((), jnp.int32)] * 2)
+    kinds = ((m,), dtype), *[((), dtype)] * 3, *[((), jnp.int32)] * 2
+    shapes = tuple(jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds)  # type: ignore[no-untyped-call]
     args = (*((X,) if traced else ()), jnp.asarray(y), *map(jnp.asarray, scalars))
-    return jax.pure_callback(callback, shapes, *args, vmap_method=vmap_method)
+    answer: Answer = jax.pure_callback(callback, shapes, *args, vmap_method=vmap_method)
+    return answer

@@ -1,46 +1,35 @@
-"""Checks of what a fit on the host is given."""
+"""Numbers that a fit on the host is given: Python floats, in float64 whatever JAX is set to."""
 
 import math
+from typing import Any
 
 import numpy as np
 
-from sparsejax.models.multivariate._callback import VMAP_METHODS
-from sparsejax.models.multivariate._cutting_plane import SCHEDULES
 
-
-def _check_number(name, value):
+def as_number(name: str, value: Any) -> float:
+    """A real number, no boolean; may be NaN or infinite."""
     if isinstance(value, (bool, np.bool_)) or np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
         raise TypeError(f"{name} must be a number, got {value!r}.")
     return float(value)
 
 
-def check_positive(name, value):
-    value = _check_number(name, value)
-    if not 0 < value < math.inf:
-        raise ValueError(f"{name} must be > 0 and finite, got {value:g}.")
-    return value
+def positive(name: str, value: Any) -> float:
+    number = as_number(name, value)
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be > 0 and finite, got {number:g}.")
+    return number
 
 
-def check_budget(budget):
-    budget = _check_number("budget", budget)
-    if not budget > 0:
-        raise ValueError(f"budget must be > 0, got {budget:g}.")
-    return budget
+def nonnegative(name: str, value: Any) -> float:
+    number = as_number(name, value)
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be >= 0 and finite, got {number:g}.")
+    return number
 
 
-def check_tol(tol):
-    tol = _check_number("tol", tol)
-    if not 0 <= tol < math.inf:
-        raise ValueError(f"tol must be >= 0 and finite, got {tol:g}.")
-    return tol
-
-
-def check_options(eps_delta, maxiter, schedule, vmap_method):
-    if not 0 <= _check_number("eps_delta", eps_delta) < math.inf:
-        raise ValueError(f"eps_delta must be >= 0 and finite, got {eps_delta:g}.")
-    if isinstance(maxiter, bool) or not isinstance(maxiter, (int, np.integer)) or maxiter < 1:
-        raise ValueError(f"maxiter must be an integer >= 1, got {maxiter!r}.")
-    if schedule not in SCHEDULES:
-        raise ValueError(f"schedule must be one of {', '.join(SCHEDULES)}, got {schedule!r}.")
-    if vmap_method not in VMAP_METHODS:
-        raise ValueError(f"vmap_method must be one of {', '.join(VMAP_METHODS)}, got {vmap_method!r}.")
+def as_budget(value: Any) -> float:
+    """B > 0, which may be infinite: more than m counts as m."""
+    number = as_number("budget", value)
+    if not number > 0:
+        raise ValueError(f"budget must be > 0, got {number:g}.")
+    return number

@@ -1,8 +1,11 @@
 """The matrix of examples: checked, and the products with it that a fit needs."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from sparsejax._core.checks import is_sparse
 
 
 class Data:
@@ -18,7 +21,8 @@ class Data:
     """
 
     def __init__(self, X: Any):
-        self.shape, self.sparse = X.shape, not isinstance(X, np.ndarray)
+        self.shape: tuple[int, int] = X.shape
+        self.sparse = not isinstance(X, np.ndarray)
         if self.sparse:
             self.columns = np.flatnonzero(X.indptr[1:] > X.indptr[:-1])
             if not len(self.columns):
@@ -29,13 +33,17 @@ class Data:
             self.columns = np.arange(X.shape[1])
         self.X = X
 
-    def scores(self, columns, w):
-        return self.X[:, columns] @ w
+    def scores(self, columns: np.ndarray, w: np.ndarray) -> np.ndarray:
+        """Xw of a w on some columns, (n,)."""
+        v: np.ndarray = self.X[:, columns] @ w
+        return v
 
-    def back(self, z):
-        return self.X.T @ z
+    def back(self, z: np.ndarray) -> np.ndarray:
+        """X'z, (m',)."""
+        c: np.ndarray = self.X.T @ z
+        return c
 
-    def rows(self, columns, codes):
+    def rows(self, columns: np.ndarray, codes: Sequence[np.ndarray]) -> np.ndarray:
         """X[:, columns]' Z, (r, K), codes taken a few at a time."""
         S = self.X[:, columns].T
         S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
@@ -53,7 +61,7 @@ def as_data(X: Any) -> Data:
         from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
 
         _check_real(X.dtype)
-        if hasattr(X, "check_format"):
+        if hasattr(X, "check_format"):  # the formats that are compressed
             try:
                 X.check_format(full_check=True)
             except ValueError as error:
@@ -63,7 +71,7 @@ def as_data(X: Any) -> Data:
         X = sparse.csc_array(X, dtype=float)
         values = X.data
     else:
-        if hasattr(X, "todense"):
+        if is_sparse(X):
             raise TypeError(f"X is a {type(X).__name__}; a dense or scipy.sparse array is needed.")
         X = np.asarray(X)
         _check_real(X.dtype)
@@ -76,6 +84,6 @@ def as_data(X: Any) -> Data:
     return Data(X)
 
 
-def _check_real(dtype):
+def _check_real(dtype: np.dtype) -> None:
     if dtype.kind not in "biuf":
         raise TypeError(f"X has dtype {dtype}; real numbers are needed.")

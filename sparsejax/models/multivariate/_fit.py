@@ -2,17 +2,19 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from sparsejax._pytree import as_float, is_traced
-from sparsejax.models.multivariate._callback import in_graph
-from sparsejax.models.multivariate._checks import check_budget, check_options, check_positive, check_tol
-from sparsejax.models.multivariate._cutting_plane import CuttingPlane, Progress, groups_of, memberships
+from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
+from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
+from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
+from sparsejax.models.multivariate._cutting_plane import SCHEDULES, CuttingPlane, Progress, Result
 from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._measures import Measure, as_measure, as_signs
 from sparsejax.models.multivariate._model import Model, Report
+from sparsejax.models.multivariate._restricted import WorkingSet
+from sparsejax.models.multivariate._support_norm import groups_of, memberships
 
 Schedule = Literal["interleaved", "two-layer", "printed"]
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
@@ -78,7 +80,9 @@ def fit(
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
     """
     measure = as_measure(measure)
-    check_options(eps_delta, maxiter, schedule, vmap_method)
+    check_choice("schedule", schedule, SCHEDULES)
+    check_choice("vmap_method", vmap_method, VMAP_METHODS)
+    options = _Options(nonnegative("eps_delta", eps_delta), as_int("maxiter", maxiter, 1), schedule)
     if init is not None and (not isinstance(init, Model) or init.report is None):
         raise TypeError("init must be a Model that was fitted on the host.")
     if any(map(is_traced, (X, y, budget, C, tol))):
@@ -86,70 +90,73 @@ def fit(
             raise TypeError(
                 "progress and init are for calls on the host: leave them out inside jit and vmap."
             )
-        return _fit_traced(X, y, measure, budget, C, tol, eps_delta, maxiter, schedule, vmap_method)
-    data = as_data(X)
-    run = functools.partial(
-        _fit, data, y, measure, tol=tol, eps_delta=eps_delta, maxiter=maxiter, schedule=schedule
-    )
-    return run(budget, C, init=init, progress=progress)
+        return _fit_traced(X, y, measure, budget, C, tol, options, vmap_method)
+    data, signs = as_data(X), as_signs(y)
+    _check_signs(data, signs)
+    start = None if init is None or init.report is None else init.report.working_set
+    if start is not None and start.codes and len(start.codes[0]) != len(signs):
+        raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(signs)}.")
+    budget = as_budget(budget)
+    scalars = budget, positive("C", C), nonnegative("tol", tol)
+    r = _solve(data, signs, measure, *scalars, options, progress, start)
+    d = memberships(r.w, budget)
+    report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
+    numbers = map(np.float64, (r.objective, r.lower_bound, r.gap))
+    return Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report)
+
+
+class _Options(NamedTuple):
+    """What is known before anything is traced."""
+
+    eps_delta: float
+    maxiter: int
+    schedule: str
+
+
+def _check_signs(data: Data, signs: np.ndarray) -> None:
+    if len(signs) != data.shape[0]:
+        raise ValueError(f"X has {data.shape[0]} rows and y has {len(signs)}.")
+    if signs.all() or not signs.any():
+        raise ValueError(f"y has one class only, {1 if signs.all() else -1}; both are needed.")
 
 
 def _solve(
-    data, positive, measure, budget, C, tol, *, init=None, eps_delta, maxiter, schedule, progress=None
-):
+    data: Data,
+    signs: np.ndarray,
+    measure: Measure,
+    budget: float,
+    C: float,
+    tol: float,
+    options: _Options,
+    progress: Callable[[Progress], Any] | None = None,
+    start: WorkingSet | None = None,
+) -> Result:
     with np.errstate(all="ignore"):  # what is not finite is found by looking at values
-        oracle, bound = measure.oracle(positive), C / data.shape[0]
-        plane = CuttingPlane(data, oracle, budget, bound, schedule)
-        return plane.run(tol, eps_delta, maxiter, progress, init)
+        oracle, bound = measure.oracle(signs), C / data.shape[0]
+        plane = CuttingPlane(data, oracle, budget, bound, tol, options.eps_delta, options.schedule)
+        return plane.run(options.maxiter, progress, start)
 
 
-def _fit(data, y, measure, budget, C, *, tol, init, progress, **options):
-    positive = as_signs(y)
-    if len(positive) != data.shape[0]:
-        raise ValueError(f"X has {data.shape[0]} rows and y has {len(positive)}.")
-    if positive.all() or not positive.any():
-        raise ValueError(f"y has one class only, {1 if positive.all() else -1}; both are needed.")
-    start = None if init is None else init.report.working_set
-    if start is not None and len(start.codes[0] if start.codes else positive) != len(positive):
-        raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(positive)}.")
-    budget, C, tol = check_budget(budget), check_positive("C", C), check_tol(tol)
-    r = _solve(data, positive, measure, budget, C, tol, init=start, progress=progress, **options)
-    gap = (r.objective - r.lower_bound) / r.objective if r.objective > 0 else 0.0
-    d = memberships(r.w, budget)
-    report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
-    return Model(
-        r.w, np.float64(r.objective), np.float64(r.lower_bound), np.float64(gap), np.int32(r.status),
-        np.int32(r.num_iters), report,
-    )  # fmt: skip
-
-
-def _fit_traced(X, y, measure, budget, C, tol, eps_delta, maxiter, schedule, vmap_method):
+def _fit_traced(
+    X: Any, y: Any, measure: Measure, budget: Any, C: Any, tol: Any, options: _Options, vmap_method: str
+) -> Model:
     X = as_float("X", X, (2,)) if is_traced(X) else as_data(X)
-    if np.shape(y) != X.shape[:1]:
-        raise ValueError(f"y must have shape ({X.shape[0]},), one for each row of X; got {np.shape(y)}.")
-    k = measure.parameter if measure.name in ("precision_at", "recall_at") else 1
-    if k > X.shape[0]:
-        raise ValueError(f"{measure.name}: k must be at most the number of examples, {X.shape[0]}; got {k}.")
-    scalars, check_C = [], functools.partial(check_positive, "C")
-    for name, value, check in (
-        ("budget", budget, check_budget),
-        ("C", C, check_C),
-        ("tol", tol, check_tol),
-    ):
+    n = X.shape[0]
+    if np.shape(y) != (n,):
+        raise ValueError(f"y must have shape ({n},), one for each row of X; got {np.shape(y)}.")
+    measure.check_count(n)
+    check_C, check_tol = functools.partial(positive, "C"), functools.partial(nonnegative, "tol")
+    scalars = []
+    for name, value, check in (("budget", budget, as_budget), ("C", C, check_C), ("tol", tol, check_tol)):
         if np.shape(value):
             raise ValueError(
                 f"{name} must be a number, got shape {np.shape(value)}; use jax.vmap for several."
             )
         scalars.append(value if is_traced(value) else check(value))
 
-    def solve(X, y, budget, C, tol):
-        data = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float))
-        positive = as_signs(y)
-        if positive.all() or not positive.any():
-            raise ValueError("one class")
-        check_budget(budget), check_positive("C", C), check_tol(tol)
-        options = {"eps_delta": eps_delta, "maxiter": maxiter, "schedule": schedule}
-        return _solve(data, positive, measure, budget, C, tol, **options)
+    def solve(X: Any, y: np.ndarray, budget: float, C: float, tol: float) -> Result:
+        data, signs = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float)), as_signs(y)
+        _check_signs(data, signs)
+        return _solve(data, signs, measure, as_budget(budget), check_C(C), check_tol(tol), options)
 
-    w, objective, lower, gap, status, num_iters = in_graph(solve, X, y, tuple(scalars), X.shape, vmap_method)
-    return Model(w, objective, lower, gap, status, num_iters, None)
+    return Model(*in_graph(solve, X, y, tuple(scalars), X.shape, vmap_method), None)

@@ -3,7 +3,7 @@
 import contextlib
 import multiprocessing
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -11,9 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._pytree import Pytree, as_classes
-from sparsejax.models.multivariate._checks import check_budget, check_positive
-from sparsejax.models.multivariate._data import as_data
+from sparsejax._core.checks import as_classes, as_int
+from sparsejax._core.pytree import Pytree
+from sparsejax.models.multivariate._checks import as_budget, positive
+from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._fit import fit
 from sparsejax.models.multivariate._measures import Measure, as_measure
 from sparsejax.models.multivariate._model import Model
@@ -62,9 +63,6 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
     models: tuple[Model, ...]
     classes: tuple[Any, ...]
 
-    def __init__(self, models, classes):
-        self._set(models=models, classes=classes)
-
     def decision_function(self, X: Any) -> Any:
         """Scores, (n, k), one column a class."""
         columns = [model.decision_function(X) for model in self.models]
@@ -72,7 +70,8 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
-        return np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
+        labels: np.ndarray = np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
+        return labels
 
 
 def fit_one_vs_rest(
@@ -104,8 +103,7 @@ def fit_one_vs_rest(
       TypeError, ValueError: as `fit`; one class only; a NaN among the labels; workers < 1; a number of
         measures that is not the number of classes.
     """
-    if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be an integer >= 1, got {workers!r}.")
+    workers = as_int("workers", workers, 1)
     data = as_data(X)
     y, classes = as_classes(y, data.shape[0])
     several = isinstance(measure, Sequence)
@@ -118,7 +116,7 @@ def fit_one_vs_rest(
     ]
     for job in jobs:  # what is wrong with one is told here, not in a process
         job["measure"].oracle(job["y"] == 1)
-    check_budget(budget), check_positive("C", C)
+    as_budget(budget), positive("C", C)
     if workers == 1:
         models = [fit(data, **job) for job in jobs]
     else:
@@ -131,19 +129,19 @@ def fit_one_vs_rest(
     return OneVsRest(tuple(models), tuple(classes.tolist()))
 
 
-_received: list[Any] = []
+_received: list[Data] = []
 
 
-def _receive(data):
+def _receive(data: Data) -> None:
     _received[:] = [data]
 
 
-def _fit_received(job):
+def _fit_received(job: dict[str, Any]) -> Model:
     return fit(_received[0], **job)
 
 
 @contextlib.contextmanager
-def _one_thread_each():
+def _one_thread_each() -> Iterator[None]:
     """Processes started here keep their linear algebra to one thread."""
     names = [n for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if n not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))

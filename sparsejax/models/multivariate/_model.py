@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._pytree import Pytree, as_float, is_traced
-from sparsejax.models.multivariate._cutting_plane import WorkingSet, by_size
-from sparsejax.problem import CONVERGED, MESSAGES
+from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.pytree import Pytree
+from sparsejax.models.multivariate._restricted import WorkingSet
+from sparsejax.models.multivariate._support_norm import by_size
+from sparsejax.solution import CONVERGED, MESSAGES
 
 
 class Report(NamedTuple):
@@ -33,7 +35,7 @@ class Report(NamedTuple):
     group_weights: np.ndarray
     working_set: WorkingSet
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Report({len(self.history)} masters, {len(self.groups)} groups)"
 
 
@@ -47,7 +49,7 @@ class Model(
       objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
       lower_bound: no w has a smaller J.
       gap: ``(objective - lower_bound) / objective``.
-      status: code of `sparsejax.problem`; `message` says it in words.
+      status: code of `sparsejax.solution`; `message` says it in words.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
     """
@@ -60,14 +62,8 @@ class Model(
     num_iters: Any
     report: Report | None
 
-    def __init__(self, w, objective, lower_bound, gap, status, num_iters, report):
-        self._set(
-            w=w, objective=objective, lower_bound=lower_bound, gap=gap, status=status, num_iters=num_iters,
-            report=report,
-        )  # fmt: skip
-
     @property
-    def converged(self):
+    def converged(self) -> Any:
         """True if the gap met tol."""
         return self.status == CONVERGED
 

@@ -1,23 +1,26 @@
 """The paper's solver of its weighted lassos: two blocks and a fixed penalty parameter, and as printed.
 
-For ``||y - Az||^2 + 2 sum_i limit_i |z_i|`` as in `_working_set`, whose gap judges both.
+For ``||y - Az||^2 + 2 sum_i limit_i |z_i|``, judged by the gap of `_certificate` as the working set is.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax.models.ofa_lasso._working_set import RUNNING, Lasso, certify
-from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.models.ofa_lasso._certificate import RUNNING, Lasso, certify, judge, lengths_of
 
 CHECK_EVERY = 25
 DELTA = 1e-7  # of the printed stopping rule
 
+State = TypeVar("State")
 
-def admm(At: jax.Array, y: jax.Array, limit: jax.Array, tol, maxiter, mu) -> Lasso:
+
+def admm(
+    At: jax.Array, y: jax.Array, limit: jax.Array, tol: jax.Array, maxiter: jax.Array, mu: jax.Array
+) -> Lasso:
     r"""z (least squares) and p (shrinkage) in turn; converges for every mu > 0.
 
     .. math:: z = (2A^\top A + \mu I)^{-1} b
@@ -31,7 +34,7 @@ def admm(At: jax.Array, y: jax.Array, limit: jax.Array, tol, maxiter, mu) -> Las
     factor = jnp.linalg.cholesky(At.T @ At + mu / 2 * jnp.eye(n, dtype=y.dtype))
     Aty = 2 * (At @ y)
 
-    def step(state):
+    def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         p, Z = state
         b = Aty + mu * p + Z
         z = (b - At @ jax.scipy.linalg.cho_solve((factor, True), b @ At)) / mu
@@ -39,11 +42,20 @@ def admm(At: jax.Array, y: jax.Array, limit: jax.Array, tol, maxiter, mu) -> Las
         return p, Z + mu * (p - z)
 
     zero = jnp.zeros_like(limit)
-    never = lambda old, new: jnp.zeros((), bool)
-    return _run(At, y, limit, (zero, zero), step, never, CHECK_EVERY, tol, maxiter)
+    never = lambda state: jnp.zeros((), bool)
+    return _run(At, y, limit, (zero, zero), step, lambda s: s[0], never, CHECK_EVERY, tol, maxiter)
 
 
-def printed(At: jax.Array, split: int, y: jax.Array, limit: jax.Array, tol, maxiter, mu, growth) -> Lasso:
+def printed(
+    At: jax.Array,
+    split: int,
+    y: jax.Array,
+    limit: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    mu: jax.Array,
+    growth: jax.Array,
+) -> Lasso:
     """Algorithm 1: u, v, p, q one after the other, mu multiplied by ``growth`` every time; the printed stop.
 
     Its inverses are taken from one eigendecomposition of each block, ``At[:split]`` and ``At[split:]``.
@@ -53,26 +65,28 @@ def printed(At: jax.Array, split: int, y: jax.Array, limit: jax.Array, tol, maxi
     KtG, Kty, Gty = 2 * (Kt @ Gt.T), 2 * (Kt @ y), 2 * (Gt @ y)
     limit_p, limit_q = 2 * limit[:split], 2 * limit[split:]
 
-    def step(state):
+    def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
         _, v, p, q, Z, Q, mu = state
         u = basis_u @ ((basis_u.T @ (Kty - KtG @ v + mu * p + Z)) / (values_u + mu))
         v = basis_v @ ((basis_v.T @ (Gty - KtG.T @ u + mu * q + Q)) / (values_v + mu))
         p, q = _shrink(u - Z / mu, limit_p / mu), _shrink(v - Q / mu, limit_q / mu)
         return u, v, p, q, Z + mu * (p - u), Q + mu * (q - v), mu * growth
 
-    def ended(old, new):
-        del old
-        u, v, p, q = new[:4]
-        near = lambda a, b: jnp.sum((a - b) ** 2) <= DELTA * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
-        return near(p, u) & near(q, v)
+    def ended(state: tuple[jax.Array, ...]) -> jax.Array:
+        u, v, p, q = state[:4]
+        return _near(p, u) & _near(q, v)
 
     zero_u, zero_v = jnp.zeros_like(limit_p), jnp.zeros_like(limit_q)
-    state = (zero_u, zero_v, zero_u, zero_v, zero_u, zero_v, jnp.asarray(mu, y.dtype))
+    state: tuple[jax.Array, ...] = (zero_u, zero_v, zero_u, zero_v, zero_u, zero_v, mu)
     answer = lambda s: jnp.concatenate([s[2], s[3]])
-    return _run(At, y, limit, state, step, ended, 1, tol, maxiter, answer)
+    return _run(At, y, limit, state, step, answer, ended, 1, tol, maxiter)
 
 
-def _shrink(x, threshold):
+def _near(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.sum((a - b) ** 2) <= DELTA * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
+
+
+def _shrink(x: jax.Array, threshold: jax.Array) -> jax.Array:
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
 
 
@@ -80,33 +94,29 @@ def _run(
     At: jax.Array,
     y: jax.Array,
     limit: jax.Array,
-    state: Any,
-    step: Callable[[Any], Any],
-    ended: Callable[[Any, Any], jax.Array],
+    state: State,
+    step: Callable[[State], State],
+    answer: Callable[[State], jax.Array],
+    ended: Callable[[State], jax.Array],
     every: int,
-    tol,
-    maxiter,
-    answer: Callable[[Any], jax.Array] = lambda state: state[0],
+    tol: jax.Array,
+    maxiter: jax.Array,
 ) -> Lasso:
-    """Steps until the gap meets tol (looked at ``every`` so many), or the algorithm's own rule ends it."""
+    """Steps until the gap of the answer, looked at ``every`` so many, or the algorithm's own rule ends it."""
+    lengths = lengths_of(At)
 
-    def judge(state, k, over):
+    def judged(state: State, k: jax.Array, over: jax.Array) -> Lasso:
         z = answer(state)
         residual = y - z @ At
-        c = At @ residual
-        objective, gap = certify(y, residual, c, z, c, limit, limit)
-        status = jnp.where(k < maxiter, RUNNING, MAX_ITER)
-        status = jnp.where(over, STALLED, status)
-        status = jnp.where(gap <= tol, CONVERGED, status)
-        finite = jnp.isfinite(objective) & jnp.isfinite(gap)
-        status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
-        return Lasso(z, objective, gap, k, status)
+        certificate = certify(y, residual, At @ residual, limit, lengths, z)
+        return Lasso(z, *certificate[:2], k, judge(certificate, k, tol, maxiter, over))
 
-    def body(carry):
+    def body(carry: tuple[State, Lasso]) -> tuple[State, Lasso]:
         state, out = carry
         count = jnp.minimum(every, maxiter - out.num_iters)
-        new = lax.fori_loop(0, count, lambda _, s: step(s), state)
-        return new, judge(new, out.num_iters + count, ended(state, new))
+        state = lax.fori_loop(0, count, lambda _, s: step(s), state)
+        return state, judged(state, out.num_iters + count, ended(state))
 
-    start = judge(state, jnp.int32(0), jnp.zeros((), bool))
-    return lax.while_loop(lambda carry: carry[1].status == RUNNING, body, (state, start))[1]
+    start = state, judged(state, jnp.int32(0), jnp.zeros((), bool))
+    end: tuple[State, Lasso] = lax.while_loop(lambda carry: carry[1].status == RUNNING, body, start)
+    return end[1]

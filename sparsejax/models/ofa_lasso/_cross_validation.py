@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float
+from sparsejax._core.checks import as_float, as_int
 from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, check, require_positive, stopping
-from sparsejax.models.ofa_lasso._model import model_of, support_of
+from sparsejax.models.ofa_lasso._model import model_of, predict, support_of
 from sparsejax.models.ofa_lasso._train import Fitted, train
-from sparsejax.problem import CONVERGED
+from sparsejax.solution import CONVERGED
 
 
 class CrossValidation(NamedTuple):
@@ -76,8 +76,9 @@ def cross_validate(
         for name, x in (("lams", lams), ("betas", betas))
     )
     n = min(X.shape[0], Y.shape[0])
-    if isinstance(folds, bool) or not isinstance(folds, int) or not 2 <= folds <= n or n - -(-n // folds) < 2:
-        raise ValueError(f"folds must be an integer >= 2 that leaves two rows of {n}, got {folds!r}.")
+    folds = as_int("folds", folds, 2)
+    if folds > n or n - -(-n // folds) < 2:
+        raise ValueError(f"folds must be at most the {n} rows and leave two of them, got {folds}.")
     results = []
     for fold in range(folds):
         out = np.arange(X.shape[0]) % folds == fold
@@ -90,7 +91,9 @@ def cross_validate(
     return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[best])
 
 
-def train_grid(data: Data, lams, betas, tol, maxiter) -> tuple[Fitted, np.ndarray]:
+def train_grid(
+    data: Data, lams: jax.Array, betas: jax.Array, tol: jax.Array, maxiter: jax.Array
+) -> tuple[Fitted, np.ndarray]:
     """All outputs at all pairs, and where on the second axis of `Fitted` the pair (lams[i], betas[j]) is.
 
     The path goes through the strengths of the inputs up and down, each time with a smaller one of the
@@ -103,19 +106,24 @@ def train_grid(data: Data, lams, betas, tol, maxiter) -> tuple[Fitted, np.ndarra
     for position, pair in enumerate(pairs):
         index[pair] = a + position
     rows, columns = np.asarray(pairs).T
-    each = lambda strengths: jnp.broadcast_to(strengths[:, None], (strengths.shape[0], d))
-    zero = jnp.zeros((), data.Y.dtype)
-    fitted = train(
-        data, each(lams[rows]), each(betas[columns]), each(lams[down_lam]), tol, maxiter, zero, zero, "auto"
+    joint_lams, joint_betas, start_lams = (
+        jnp.broadcast_to(x[:, None], (x.shape[0], d)) for x in (lams[rows], betas[columns], lams[down_lam])
     )
+    zero = jnp.zeros((), data.Y.dtype)
+    fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto")
     # The starts of lams in their own order, in front.
     order = np.concatenate([np.argsort(down_lam), np.arange(a, a + a * b)])
     return jax.tree.map(lambda leaf: leaf[:, order], fitted), index
 
 
-def _fold_errors(data, fitted, index, X, Y, num_starts):
+def _fold_errors(
+    data: Data, fitted: Fitted, index: np.ndarray, X: jax.Array, Y: jax.Array, num_starts: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Errors of prediction of the pairs and of the starts, gaps and convergence."""
-    error = lambda predicted: jnp.mean(jnp.sum(jnp.abs(Y - predicted), axis=1))
+
+    def error(predicted: jax.Array) -> float:
+        return float(jnp.mean(jnp.sum(jnp.abs(Y - predicted), axis=1)))
+
     a, b = index.shape
     q = fitted.lasso.z.shape[2] - data.Y.shape[0]
     support = support_of(fitted.lasso.z[:, :, q:].reshape(-1, data.Y.shape[0]))
@@ -123,7 +131,7 @@ def _fold_errors(data, fitted, index, X, Y, num_starts):
     for i in range(a):
         for j in range(b):
             model = model_of(data, fitted, i, int(index[i, j]))
-            info = model._predict(X, num_starts, None, 200, support)  # one program for all pairs
+            info = predict(model, X, num_starts, None, 200, support)  # one program for all pairs
             mae[i, j], start_mae[i] = error(info.y), error(info.start)
     worst = jnp.max(fitted.lasso.gap, axis=0)[index]
     converged = jnp.all(fitted.lasso.status == CONVERGED, axis=0)[index]

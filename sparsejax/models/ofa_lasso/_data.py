@@ -1,16 +1,18 @@
 """The data of a fit, checked, and its kernel columns."""
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sparsejax import kernels
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, check_choice, default_tol, is_traced
+from sparsejax._core.pytree import Pytree
 
 Kernel = Literal["gaussian", "polynomial", "linear"]
 Input = Literal["kernel", "linear"]
+MAXITER = {"auto": 100, "admm": 20_000}  # by method
 
 
 class Data(Pytree, leaves=("X", "Y", "bandwidth", "output_bandwidth"), static=("kernel", "degree", "input")):
@@ -24,17 +26,14 @@ class Data(Pytree, leaves=("X", "Y", "bandwidth", "output_bandwidth"), static=("
     degree: int
     input: Input
 
-    def __init__(self, **attributes: Any):
-        self._set(**attributes)
 
-
-def check(X, Y, kernel, input, bandwidth, output_bandwidth, degree) -> Data:
-    if kernel not in ("gaussian", "polynomial", "linear"):
-        raise ValueError(f"kernel must be 'gaussian', 'polynomial' or 'linear', got {kernel!r}.")
-    if input not in ("kernel", "linear"):
-        raise ValueError(f"input must be 'kernel' or 'linear', got {input!r}.")
-    if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-        raise ValueError(f"degree must be an integer >= 1, got {degree!r}.")
+def check(
+    X: Any, Y: Any, kernel: Kernel, input: Input, bandwidth: Any, output_bandwidth: Any, degree: Any
+) -> Data:
+    """Raises TypeError or ValueError where they do not fit together."""
+    check_choice("kernel", kernel, get_args(Kernel))
+    check_choice("input", input, get_args(Input))
+    degree = as_int("degree", degree, 1)
     X = as_float("X", X, (2,))
     Y = as_float("Y", Y, (2,), X.dtype)
     if X.shape[0] != Y.shape[0]:
@@ -87,15 +86,10 @@ def require_positive(name: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def stopping(tol, maxiter, method, dtype):
+def stopping(tol: Any, maxiter: Any, method: str, dtype: Any) -> tuple[jax.Array, jax.Array]:
     """tol and maxiter as arrays, checked."""
-    tol = as_float("tol", (1e-6 if dtype == jnp.float64 else 1e-4) if tol is None else tol, (0,), dtype)
-    if not is_traced(tol) and not tol >= 0:
-        raise ValueError(f"tol must be >= 0, got {tol:g}.")
-    maxiter = (100 if method == "auto" else 20_000) if maxiter is None else maxiter
-    if isinstance(maxiter, bool) or not isinstance(maxiter, (int, np.integer)) or maxiter < 0:
-        raise ValueError(f"maxiter must be an integer >= 0, got {maxiter!r}.")
-    return tol, jnp.int32(maxiter)
+    tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
+    return tol, jnp.int32(as_int("maxiter", MAXITER[method] if maxiter is None else maxiter, 0))
 
 
 def inputs(data: Any, X: jax.Array) -> jax.Array:

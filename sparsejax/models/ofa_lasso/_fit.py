@@ -4,8 +4,8 @@ from typing import Literal
 
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import as_float, as_positive, is_traced
-from sparsejax.models.ofa_lasso._data import Input, Kernel, check, stopping, strength
+from sparsejax._core.checks import as_float, as_positive, check_bool, check_choice, is_traced
+from sparsejax.models.ofa_lasso._data import MAXITER, Input, Kernel, check, stopping, strength
 from sparsejax.models.ofa_lasso._model import Model, model_of
 from sparsejax.models.ofa_lasso._train import train
 
@@ -67,14 +67,14 @@ def fit(
     data = check(X, Y, kernel, input, bandwidth, output_bandwidth, degree)
     d, dtype = data.Y.shape[1], data.Y.dtype
     lam, beta = strength("lam", lam, d, dtype), strength("beta", beta, d, dtype)
-    if method not in ("auto", "admm"):
-        raise ValueError(f"method must be 'auto' or 'admm', got {method!r}.")
+    check_choice("method", method, tuple(MAXITER))
+    check_bool("faithful", faithful)
     if faithful and method != "admm":
         raise ValueError("faithful=True is Algorithm 1 of the paper: give method='admm' with it.")
     mu, growth = as_positive("mu", mu, dtype), as_float("growth", growth, (0,), dtype)
     if not is_traced(growth) and not growth >= 1:
         raise ValueError(f"growth must be >= 1, got {growth:g}.")
-    tol, maxiter = stopping(tol, maxiter, method, dtype)
     algorithm = "printed" if faithful else method
-    fitted = train(data, lam[None], beta[None], lam[None], tol, maxiter, mu, growth, algorithm)
+    ends = stopping(tol, maxiter, method, dtype)
+    fitted = train(data, lam[None], beta[None], lam[None], *ends, mu, growth, algorithm)
     return model_of(data, fitted, 0, 1)

@@ -17,11 +17,14 @@ diagonal of H. The end of the path then minimises the objective plus that little
 step of the proximal-point method: repeated from where it ends, it converges to the solution itself.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
+
+from sparsejax._core.linalg import safe_divide
 
 ROOM = 1e-3  # by which the bound of an entry that leaves is raised
 
@@ -42,9 +45,9 @@ class _Path(NamedTuple):
     done: jax.Array  # the end of the path is reached
 
 
-def _little(dtype) -> float:
+def _little(dtype: Any) -> float:
     """What `proximal` adds, relative to the diagonal."""
-    return float(jnp.finfo(dtype).eps) ** 0.6
+    return float(np.finfo(dtype).eps ** 0.6)
 
 
 def proximal(H: jax.Array) -> jax.Array:
@@ -62,66 +65,14 @@ def follow(
     their bounds. After ``maxsteps`` events, or where rounding breaks the path, it is the point reached: judge
     it by its duality gap. H must have passed through `proximal`.
     """
-    m = limit.shape[0]
-    ids = jnp.arange(m, dtype=jnp.int32)
     diagonal = jnp.diagonal(H)
-    largest_ratio = float(jnp.finfo(H.dtype).eps) ** -0.3
-    smallest_pivot = _little(H.dtype) / 2 * diagonal
 
-    def body(p: _Path) -> _Path:
-        z, sign, inverse = p.active
-        active = sign != 0
-        dz = inverse @ jnp.where(active, p.c - limit * sign, 0)
-        dc = -(H @ dz)
-        dbound = limit - p.bound
-
-        # Fractions of the rest of the path at which the first of each kind of event happens.
-        others = ids != p.last
-        enter_up = _time(p.bound - p.c, dc - dbound, ~active & others)
-        enter_down = _time(p.bound + p.c, -dc - dbound, ~active & others)
-        leave = _time(z * sign, -dz * sign, active & others)
-        time = jnp.minimum(jnp.minimum(enter_up, enter_down), leave)
-        i = jnp.argmin(time).astype(jnp.int32)
-        end = time[i] >= 1
-        step = jnp.minimum(time[i], 1)
-        z, c = z + step * dz, p.c + step * dc
-        bound = jnp.where(active, jnp.abs(c), p.bound + step * dbound)
-
-        # The inverse: plus u u'/pivot to enter, minus u u'/u_i to leave.
-        here = ids == i
-        leaves, enters = active[i] & ~end, ~active[i] & ~end
-        h = jnp.where(active, H[i], 0)
-        g = inverse @ h
-        pivot = jnp.maximum(diagonal[i] - jnp.sum(h * g), smallest_pivot[i])
-        row = inverse[i]
-        u = jnp.where(leaves, row, here.astype(z.dtype) - g)
-        factor = jnp.where(enters, 1 / jnp.where(enters, pivot, 1), 0)
-        factor = jnp.where(leaves, -1 / jnp.where(leaves, row[i], 1), factor)
-        inverse = inverse + (factor * u)[:, None] * u[None]
-        gone = here & leaves
-        # An entry that rounding drove past 0 takes a jump back, which c must know of.
-        c = c + jnp.where(leaves, z[i], 0) * H[i]
-        bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
-        # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
-        bound = jnp.where(gone, (1 + ROOM) * jnp.abs(c), bound)
-        inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
-        side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
-        sign = jnp.where(here & enters, side, jnp.where(gone, 0, sign))
-        # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
-        ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
-        return _Path(
-            active=Active(jnp.where(gone, 0, z), sign, inverse),
-            c=c,
-            bound=bound,
-            last=jnp.where(end, -1, i),
-            steps=p.steps + 1,
-            stale=~end & ~(ratio < largest_ratio),
-            done=end,
-        )
+    def event(p: _Path) -> _Path:
+        return _next_event(H, diagonal, limit, p)
 
     def stretch(p: _Path) -> _Path:
         """To the end, or to an event that spoils the inverse."""
-        p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), body, p)
+        p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), event, p)
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
@@ -140,10 +91,75 @@ def follow(
     return path.active, path.steps
 
 
+def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -> _Path:
+    """The path up to where an entry leaves or enters, or to its end."""
+    z, sign, _ = p.active
+    active = sign != 0
+    ids = jnp.arange(limit.shape[0], dtype=jnp.int32)
+    dz = p.active.inverse @ jnp.where(active, p.c - limit * sign, 0)
+    dc = -(H @ dz)
+    dbound = limit - p.bound
+
+    # Fractions of the rest of the path at which the first of each kind of event happens.
+    others = ids != p.last
+    enter_up = _time(p.bound - p.c, dc - dbound, ~active & others)
+    enter_down = _time(p.bound + p.c, -dc - dbound, ~active & others)
+    leave = _time(z * sign, -dz * sign, active & others)
+    time = jnp.minimum(jnp.minimum(enter_up, enter_down), leave)
+    i = jnp.argmin(time).astype(jnp.int32)
+    end = time[i] >= 1
+    step = jnp.minimum(time[i], 1)
+    z, c = z + step * dz, p.c + step * dc
+    bound = jnp.where(active, jnp.abs(c), p.bound + step * dbound)
+
+    leaves, enters = active[i] & ~end, ~active[i] & ~end
+    gone = (ids == i) & leaves
+    inverse, stale = _exchange(H, diagonal, p.active, i, leaves, enters)
+    # An entry that rounding drove past 0 takes a jump back, which c must know of.
+    c = c + jnp.where(leaves, z[i], 0) * H[i]
+    bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
+    # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
+    bound = jnp.where(gone, (1 + ROOM) * jnp.abs(c), bound)
+    side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
+    sign = jnp.where((ids == i) & enters, side, jnp.where(gone, 0, sign))
+    return _Path(
+        active=Active(jnp.where(gone, 0, z), sign, inverse),
+        c=c,
+        bound=bound,
+        last=jnp.where(end, -1, i),
+        steps=p.steps + 1,
+        stale=stale & ~end,
+        done=end,
+    )
+
+
+def _exchange(
+    H: jax.Array, diagonal: jax.Array, active: Active, i: jax.Array, leaves: jax.Array, enters: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The inverse after entry i has left or entered, and whether it has lost too many digits.
+
+    Plus u u'/pivot to enter, minus u u'/u_i to leave.
+    """
+    inverse, dtype = active.inverse, H.dtype
+    here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
+    h = jnp.where(active.sign != 0, H[i], 0)
+    g = inverse @ h
+    pivot = jnp.maximum(diagonal[i] - jnp.sum(h * g), _little(dtype) / 2 * diagonal[i])
+    row = inverse[i]
+    u = jnp.where(leaves, row, here.astype(dtype) - g)
+    factor = jnp.where(enters, 1 / jnp.where(enters, pivot, 1), 0)
+    factor = jnp.where(leaves, -1 / jnp.where(leaves, row[i], 1), factor)
+    inverse = inverse + (factor * u)[:, None] * u[None]
+    gone = here & leaves
+    inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
+    # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
+    ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
+    return inverse, ~(ratio < float(np.finfo(dtype).eps) ** -0.3)
+
+
 def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Array:
     """When a distance is used up at this speed; infinite where it never is."""
-    closing = possible & (speed > 0)
-    return jnp.where(closing, jnp.maximum(distance, 0) / jnp.where(closing, speed, 1), jnp.inf)
+    return safe_divide(jnp.maximum(distance, 0), jnp.where(possible, speed, 0), jnp.inf)
 
 
 def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array) -> jax.Array:
@@ -156,7 +172,7 @@ def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array)
     order = jnp.argsort(~active)
     count = jnp.where(wrong, jnp.count_nonzero(active), 0)
 
-    def sweep(step, M):
+    def sweep(step: jax.Array, M: jax.Array) -> jax.Array:
         k = order[step]
         here = jnp.arange(M.shape[0]) == k
         column = M[k]

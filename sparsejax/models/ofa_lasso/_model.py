@@ -1,7 +1,6 @@
 """The fitted models and their predictions."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +8,13 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._pytree import Pytree, as_float, is_traced
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.pytree import Pytree
+from sparsejax.models.ofa_lasso._certificate import Lasso
 from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, inputs
 from sparsejax.models.ofa_lasso._predict import Outputs, Prediction, search
 from sparsejax.models.ofa_lasso._train import Fitted
-from sparsejax.models.ofa_lasso._working_set import Lasso
-from sparsejax.problem import History, Solution
+from sparsejax.solution import History, Solution
 
 
 class Model(
@@ -55,9 +55,6 @@ class Model(
     degree: int
     input: Input
 
-    def __init__(self, **attributes: Any):
-        self._set(**attributes)
-
     def predict(self, X: ArrayLike) -> jax.Array:
         """The outputs of the rows of X, (m, d): ``predict_with_info(X).y``."""
         return self.predict_with_info(X).y
@@ -80,30 +77,36 @@ class Model(
           maxiter: L-BFGS steps for each search.
 
         Raises:
-          TypeError, ValueError: X of other columns than in training or not finite; num_starts out of range.
+          TypeError, ValueError: X of other columns than in training or not finite; num_starts out of range;
+            tol or maxiter < 0.
         """
-        return self._predict(X, num_starts, tol, maxiter, support_of(self.v))
+        return predict(self, X, num_starts, tol, maxiter, support_of(self.v))
 
-    def _predict(self, X, num_starts, tol, maxiter, support) -> Prediction:
-        X = as_float("X", X, (2,), self.X.dtype)
-        n, d = self.Y.shape
-        if X.shape[1] != self.X.shape[1]:
-            raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.X.shape[1]}.")
-        if isinstance(num_starts, bool) or not isinstance(num_starts, int) or not 1 <= num_starts <= n + 1:
-            raise ValueError(f"num_starts must be an integer from 1 to {n + 1}, got {num_starts!r}.")
-        tol = (1e-6 if self.X.dtype == jnp.float64 else 1e-3) if tol is None else tol
-        if X.shape[0] == 0:
-            none = jnp.zeros((0,), X.dtype)
-            nothing = jnp.zeros((0, d), X.dtype)
-            return Prediction(nothing, none, nothing, none, none.astype(jnp.int32))
-        rows = np.linspace(0, n - 1, num_starts - 1).round().astype(int)
-        return _predict(self, X, jnp.asarray(rows, int), tol, maxiter, support=support)
+
+def predict(
+    model: Model, X: ArrayLike, num_starts: int, tol: float | None, maxiter: int, support: int
+) -> Prediction:
+    """`Model.predict_with_info` with ``support`` kernels between outputs for each: at least `support_of`."""
+    dtype = model.X.dtype
+    X = as_float("X", X, (2,), dtype)
+    n, d = model.Y.shape
+    if X.shape[1] != model.X.shape[1]:
+        raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {model.X.shape[1]}.")
+    num_starts, maxiter = as_int("num_starts", num_starts, 1, n + 1), as_int("maxiter", maxiter, 0)
+    default = 1e-6 if dtype == jnp.float64 else 1e-3
+    stationary = as_nonnegative("tol", default if tol is None else tol, dtype)
+    if X.shape[0] == 0:
+        none = jnp.zeros((0,), dtype)
+        nothing = jnp.zeros((0, d), dtype)
+        return Prediction(nothing, none, nothing, none, none.astype(jnp.int32))
+    rows = np.linspace(0, n - 1, num_starts - 1).round().astype(int)
+    info: Prediction = _predict(model, X, jnp.asarray(rows, int), stationary, maxiter, support=support)
+    return info
 
 
 def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:
     """The model of two of the solutions, by their index on the second axis."""
-    pick = lambda i: jax.tree.map(lambda leaf: leaf[:, i], fitted.lasso)
-    start_lasso, lasso = pick(start), pick(joint)
+    start_lasso, lasso = (Lasso(*(leaf[:, i] for leaf in fitted.lasso)) for i in (start, joint))
     q = lasso.z.shape[1] - data.Y.shape[0]
     return Model(
         X=data.X, Y=data.Y, u=lasso.z[:, :q], v=lasso.z[:, q:], intercept=fitted.intercept[:, joint],
@@ -126,11 +129,13 @@ def support_of(v: jax.Array) -> int:
     if is_traced(v):
         return v.shape[1]
     most = int((np.asarray(v) != 0).sum(axis=1).max())
-    return min(v.shape[1], 1 << max(most - 1, 0).bit_length())
+    return min(int(v.shape[1]), 1 << max(most - 1, 0).bit_length())
 
 
 @partial(jax.jit, static_argnames="support")
-def _predict(model: Model, X, rows, tol, maxiter, *, support) -> Prediction:
+def _predict(
+    model: Model, X: jax.Array, rows: jax.Array, tol: jax.Array, maxiter: int, *, support: int
+) -> Prediction:
     d = model.Y.shape[1]
     F = inputs(model, X)
     shift = jnp.mean(model.Y, axis=0) if model.kernel == "gaussian" else jnp.zeros(d, X.dtype)

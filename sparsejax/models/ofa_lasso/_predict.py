@@ -3,7 +3,7 @@ r"""The y that agrees best with every output's model: min over y of ``sum_j (y_j
 Not convex: what comes back is the best stationary point met from the given starts.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,8 +64,8 @@ def search(
     start: jax.Array,
     further: jax.Array,
     scale: jax.Array,
-    tol,
-    maxiter,
+    tol: jax.Array | float,
+    maxiter: int,
 ) -> Prediction:
     """Predictions from ``start`` (m, d) and, for every point, from the rows of ``further`` (s, d).
 
@@ -82,21 +82,24 @@ def search(
     unit = jnp.mean(scale * scale)
     solver = optax.lbfgs(memory_size=MEMORY)
 
-    def descend(base, y0):
-        fun = lambda w: agreement(kernel, degree, outputs, base, w * scale) / unit
+    def descend(base: jax.Array, y0: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+        def fun(w: jax.Array) -> jax.Array:
+            return agreement(kernel, degree, outputs, base, w * scale) / unit
+
         value_and_grad = optax.value_and_grad_from_state(fun)
 
-        def flat(w, state):
+        def flat(state: Any) -> jax.Array:
             gradient = optax.tree_utils.tree_get(state, "grad")
             value = optax.tree_utils.tree_get(state, "value")
-            return jnp.max(jnp.abs(gradient)) <= tol * (1 + value)
+            is_flat: jax.Array = jnp.max(jnp.abs(gradient)) <= tol * (1 + value)
+            return is_flat
 
-        def body(carry):
+        def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             w, state, k, _ = carry
             value, gradient = value_and_grad(w, state=state)
             updates, state = solver.update(gradient, state, w, value=value, grad=gradient, value_fn=fun)
             w = optax.apply_updates(w, updates)
-            return w, state, k + 1, flat(w, state)
+            return w, state, k + 1, flat(state)
 
         w0 = y0 / scale
         # Inside, optax promotes ranks and integers, which a strict user has forbidden.
@@ -105,7 +108,7 @@ def search(
             w, _, _, stationary = lax.while_loop(lambda c: (c[2] < maxiter) & ~c[3], body, carry)
         return w, fun(w), fun(w0), stationary
 
-    def point(base, start):
+    def point(base: jax.Array, start: jax.Array) -> Prediction:
         starts = jnp.concatenate([start[None], further])
         w, value, first, stationary = jax.vmap(lambda y0: descend(base, y0))(starts)
         value = jnp.where(value <= first, value, jnp.inf)  # a NaN too
@@ -116,10 +119,11 @@ def search(
         residual = jnp.where(improved, value[best], first[0]) * unit
         return Prediction(y, residual, start, first[0] * unit, _distinct(w, stationary, tol**0.5))
 
-    return lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
+    found: Prediction = lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
+    return found
 
 
-def _distinct(w: jax.Array, stationary: jax.Array, tol) -> jax.Array:
+def _distinct(w: jax.Array, stationary: jax.Array, tol: jax.Array | float) -> jax.Array:
     """How many of the stationary rows of w (s, d) are farther than tol from all earlier ones."""
     s = w.shape[0]
     near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= tol

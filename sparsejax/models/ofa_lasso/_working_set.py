@@ -13,23 +13,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
+from sparsejax.models.ofa_lasso._certificate import FULL, RUNNING, Lasso, certify, judge, lengths_of
 from sparsejax.models.ofa_lasso._homotopy import Active, follow, proximal, renew
-from sparsejax.problem import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.solution import CONVERGED
 
-RUNNING, FULL = -1, -2  # a bucket too small for the active set: to be solved again with a larger one
 PATIENCE = 30  # rounds without the gap halved: where n columns are active the proximal steps take a dozen
-
-
-class Lasso(NamedTuple):
-    """A solved problem."""
-
-    z: jax.Array  # (p,)
-    objective: jax.Array
-    gap: jax.Array  # relative to max(objective, objective at 0)
-    num_iters: jax.Array  # int32
-    status: jax.Array  # int32
 
 
 class _Round(NamedTuple):
@@ -43,36 +34,6 @@ class _Round(NamedTuple):
     waited: jax.Array  # int32 rounds since it was last halved
     num_iters: jax.Array  # int32
     status: jax.Array  # int32
-
-
-def certify(
-    y: jax.Array, residual: jax.Array, c: jax.Array, z: jax.Array, c_z: jax.Array, limit_z: jax.Array, limit
-) -> tuple[jax.Array, jax.Array]:
-    r"""Objective and relative duality gap of z.
-
-    The dual point is :math:`\theta = 2s r`, s the best with :math:`|s c_i| \le \ell_i`, and
-
-    .. math:: P - D = \sum_i (2\ell_i|z_i| - 2 s c_i z_i) + (1 - s)^2\|r\|^2 ,
-
-    a sum of nonnegative terms, in which nothing large cancels. (With y and the columns of A centred, r is
-    too, so that the dual point belongs to the problem with a free intercept as well.)
-
-    Args:
-      y, residual: (n,).
-      c: (p,), A'r.
-      z, c_z, limit_z: the entries of z that may not be 0, and c and the limits there.
-      limit: (p,), > 0.
-    """
-    size = jnp.sum(residual * residual)
-    ratio = jnp.max(jnp.abs(c) / limit)
-    largest = 1 / jnp.where(ratio > 0, ratio, jnp.finfo(c.dtype).tiny ** 0.5)
-    s = jnp.sum(residual * y) / jnp.where(size > 0, size, 1)
-    s = jnp.clip(jnp.where(size > 0, s, 1), 0, largest)
-    penalty = 2 * jnp.sum(limit_z * jnp.abs(z))
-    excess = 2 * jnp.sum(limit_z * jnp.abs(z) - s * c_z * z) + (1 - s) ** 2 * size
-    objective = size + penalty
-    scale = jnp.maximum(objective, jnp.sum(y * y))
-    return objective, jnp.maximum(excess, 0) / jnp.where(scale > 0, scale, 1)
 
 
 def solve_path(
@@ -90,6 +51,7 @@ def solve_path(
     """
     p, m = At.shape[0], bucket
     zero = jnp.zeros(m, y.dtype)
+    lengths = lengths_of(At)
     start = _Round(
         bucket=jnp.arange(m, dtype=jnp.int32),
         active=Active(zero, zero, jnp.zeros((m, m), y.dtype)),
@@ -103,39 +65,42 @@ def solve_path(
         status=jnp.int32(RUNNING),
     )
 
-    def one(state: _Round, limit: jax.Array):
+    def one(state: _Round, limit: jax.Array) -> tuple[_Round, Lasso]:
         # What did not converge, a NaN above all, is no start for the next.
         usable = state.status == CONVERGED
         state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, start)
-        state = _solve(At, y, limit, state, tol, maxiter)
+        state = _solve(At, y, limit, lengths, state, tol, maxiter)
         z = jnp.zeros(p, y.dtype).at[state.bucket].set(state.active.z)
         return state, Lasso(z, state.objective, state.gap, state.num_iters, state.status)
 
-    return lax.scan(one, start, limits)[1]
+    solved: Lasso = lax.scan(one, start, limits)[1]
+    return solved
 
 
-def _solve(At, y, limit, state: _Round, tol, maxiter) -> _Round:
+def _solve(
+    At: jax.Array,
+    y: jax.Array,
+    limit: jax.Array,
+    lengths: jax.Array,
+    state: _Round,
+    tol: jax.Array,
+    maxiter: jax.Array,
+) -> _Round:
     p, m = At.shape[0], state.bucket.shape[0]
-    eps = float(jnp.finfo(y.dtype).eps)
 
-    def judge(state: _Round, residual) -> _Round:
+    def judged(state: _Round, residual: jax.Array) -> _Round:
         """The state with its certificate, and whether to go on."""
-        limit_z = limit[state.bucket]
-        objective, gap = certify(y, residual, state.c, state.active.z, state.c[state.bucket], limit_z, limit)
-        halved = gap <= state.best / 2
+        certificate = certify(y, residual, state.c, limit, lengths, state.active.z, state.bucket)
+        halved = certificate.gap <= state.best / 2
         waited = jnp.where(halved, 0, state.waited + 1)
         crowded = (m < p) & (8 * jnp.count_nonzero(state.active.sign) > 7 * m)
-        status = jnp.where(crowded, FULL, RUNNING)
-        status = jnp.where(state.num_iters < maxiter, status, MAX_ITER)
-        status = jnp.where((waited >= PATIENCE) | (gap <= eps), STALLED, status)
-        status = jnp.where(gap <= tol, CONVERGED, status)
-        status = jnp.where(jnp.isfinite(objective) & jnp.isfinite(gap), status, NON_FINITE)
+        otherwise = jnp.where(crowded, FULL, RUNNING)
         return state._replace(
-            objective=objective,
-            gap=gap,
-            best=jnp.where(halved, gap, state.best),
+            objective=certificate.objective,
+            gap=certificate.gap,
+            best=jnp.where(halved, certificate.gap, state.best),
             waited=waited,
-            status=status.astype(jnp.int32),
+            status=judge(certificate, state.num_iters, tol, maxiter, waited >= PATIENCE, otherwise),
         )
 
     def body(state: _Round) -> _Round:
@@ -148,13 +113,13 @@ def _solve(At, y, limit, state: _Round, tol, maxiter) -> _Round:
         state = state._replace(
             bucket=bucket, active=active, c=At @ residual, limit=limit, num_iters=state.num_iters + 1
         )
-        return judge(state, residual)
+        return judged(state, residual)
 
     infinite = jnp.full((), jnp.inf, y.dtype)
     state = state._replace(best=infinite, waited=jnp.int32(0), num_iters=jnp.int32(0))
     residual = y - state.active.z @ At[state.bucket]
-    state = judge(state, residual)
-    return lax.while_loop(lambda s: s.status == RUNNING, body, state)
+    end: _Round = lax.while_loop(lambda s: s.status == RUNNING, body, judged(state, residual))
+    return end
 
 
 def _refill(state: _Round, limit: jax.Array) -> jax.Array:
@@ -174,5 +139,5 @@ def _refresh(H: jax.Array, active: Active, c: jax.Array) -> Active:
     on = active.sign != 0
     c = jnp.where(on, c, 0)
     again = jnp.where(on, H @ (active.inverse @ c), 0)
-    wrong = ~(jnp.max(jnp.abs(again - c)) <= jnp.finfo(H.dtype).eps ** 0.5 * jnp.max(jnp.abs(c)))
+    wrong = ~(jnp.max(jnp.abs(again - c)) <= np.finfo(H.dtype).eps ** 0.5 * jnp.max(jnp.abs(c)))
     return active._replace(inverse=renew(H, on, active.inverse, wrong))

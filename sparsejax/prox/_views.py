@@ -8,60 +8,74 @@ finds it.
 Strengths s, () or (d,), include the step size.
 """
 
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._linalg import conjugate_gradients
+from sparsejax._core.linalg import conjugate_gradients, safe_divide, safe_sqrt
 from sparsejax.groups import Groups
-from sparsejax.prox import exclusive_l21_columns
+from sparsejax.prox._exclusive import exclusive_l21_columns
 
-CYCLES = 1000  # of Dykstra's algorithm, at most
+VIEW_CYCLES = 1000  # of Dykstra's algorithm, at most
 PASSES = 2  # Newton steps in the prox of a view within them; each cycle starts from the last
 
 Views = tuple[Groups, ...]
 Parts = tuple[jax.Array, ...]
 
 
-def group_of(view: Groups) -> jax.Array:
+def view_group_of(view: Groups) -> jax.Array:
     """(k,), the group of each label of a partition."""
     return view.sorted_group_ids
 
 
-def group_norms(view: Groups, Wt: jax.Array) -> jax.Array:
+def view_norms(view: Groups, Wt: jax.Array) -> jax.Array:
     """(G, d), the norms of the groups of labels in every row of W; derivative 0 where they are 0."""
     # As a product: on a CPU a segment sum adds entry by entry.
-    member = jax.nn.one_hot(group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
+    member = jax.nn.one_hot(view_group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
     squares = jnp.matmul(member, Wt * Wt, precision=lax.Precision.HIGHEST)
-    return jnp.where(squares > 0, jnp.sqrt(jnp.where(squares > 0, squares, 1)), 0)
+    return safe_sqrt(squares)
 
 
-def value(views: Views, strength: jax.Array, Wt: jax.Array) -> jax.Array:
+def views_value(views: Views, strength: jax.Array, Wt: jax.Array) -> jax.Array:
     """g(W), shape ()."""
-    sums = [jnp.sum(group_norms(view, Wt), axis=0) for view in views]
+    sums = [jnp.sum(view_norms(view, Wt), axis=0) for view in views]
     return 0.5 * jnp.sum(strength * sum(s * s for s in sums))
 
 
-def support(views: Views, Wt: jax.Array) -> jax.Array:
+def views_support(views: Views, Wt: jax.Array) -> jax.Array:
     """(k, d) bool: where the groups of all views are not zero."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
-        on &= (group_norms(view, Wt) > 0)[group_of(view)]
+        on &= (view_norms(view, Wt) > 0)[view_group_of(view)]
     return on
 
 
-def slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
+def view_slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
     """(k, d): the gradient of one view is W' times these where its groups are not zero; 0 elsewhere."""
-    norms = group_norms(view, Wt)
+    norms = view_norms(view, Wt)
     total = strength * jnp.sum(norms, axis=0)
-    return jnp.where(norms > 0, total[None] / jnp.where(norms > 0, norms, 1), 0)[group_of(view)]
+    return safe_divide(total[None], norms)[view_group_of(view)]
 
 
-def shrink(view: Groups, strength: jax.Array, Vt: jax.Array, theta: jax.Array, passes: int | None):
+def view_columns(
+    view: Groups, strength: jax.Array, Vt: jax.Array, theta: jax.Array, passes: int | None
+) -> tuple[jax.Array, jax.Array]:
     """The prox of one view, and the thresholds (d,); ``theta`` and ``passes`` as `exclusive_l21_columns`."""
-    norms = group_norms(view, Vt)
+    norms = view_norms(view, Vt)
     shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, passes)
-    return Vt * (shrunk / jnp.where(norms > 0, norms, 1))[group_of(view)], theta
+    return Vt * safe_divide(shrunk, norms)[view_group_of(view)], theta
+
+
+class _Cycle(NamedTuple):
+    points: Parts  # after the prox of each view
+    parts: Parts
+    thetas: Parts  # (d,) each, thresholds, from which the next prox starts
+    moving: jax.Array
+    n: jax.Array
 
 
 @jax.jit  # eagerly, the loop would be compiled anew every time
@@ -74,55 +88,71 @@ def dykstra(
     """
     size = jnp.max(jnp.abs(X + sum(parts)))
 
-    def cycle(carry):
-        points, parts, thetas, _, n = carry
-        X, new = points[-1], []
-        for view, part, theta in zip(views, parts, thetas, strict=True):
+    def cycle(c: _Cycle) -> _Cycle:
+        X = c.points[-1]
+        points, new_parts, thetas = [], [], []
+        for view, part, theta in zip(views, c.parts, c.thetas, strict=True):
             Y = X + part
-            X, new_theta = shrink(view, strength, Y, theta, PASSES)
-            new.append((X, Y - X, new_theta))
-        change = jnp.max(jnp.abs(X - points[-1]))
-        return *zip(*new, strict=True), change > 2 * jnp.finfo(X.dtype).eps * size, n + 1
+            X, new_theta = view_columns(view, strength, Y, theta, PASSES)
+            points.append(X)
+            new_parts.append(Y - X)
+            thetas.append(new_theta)
+        change = jnp.max(jnp.abs(X - c.points[-1]))
+        moving = change > 2 * jnp.finfo(X.dtype).eps * size
+        return _Cycle(tuple(points), tuple(new_parts), tuple(thetas), moving, c.n + 1)
 
     K = len(views)
     thetas = (jnp.zeros(X.shape[1:], X.dtype),) * K
-    carry = ((X,) * K, parts, thetas, jnp.ones((), bool), jnp.int32(0))
-    points, parts, *_ = lax.while_loop(lambda c: c[3] & (c[4] < cycles), cycle, carry)
-    return points, parts
+    start = _Cycle((X,) * K, parts, thetas, jnp.ones((), bool), jnp.int32(0))
+    end = lax.while_loop(lambda c: c.moving & (c.n < cycles), cycle, start)
+    return end.points, end.parts
 
 
 @jax.custom_jvp
-def joint_prox(views: Views, strength: jax.Array, Vt: jax.Array) -> jax.Array:
+def views_joint_columns(views: Views, strength: jax.Array, Vt: jax.Array) -> jax.Array:
     """The prox of all views: the last view's point, zero where a group of any other view's point is."""
-    points, _ = dykstra(views, strength, Vt, (jnp.zeros_like(Vt),) * len(views), jnp.int32(CYCLES))
+    cold = (jnp.zeros_like(Vt),) * len(views)
+    points: Parts = dykstra(views, strength, Vt, cold, jnp.int32(VIEW_CYCLES))[0]
     *others, Wt = points
     for view, other in zip(views, others, strict=False):
-        Wt = jnp.where(support((view,), other), Wt, 0)
+        Wt = jnp.where(views_support((view,), other), Wt, 0)
     return Wt
 
 
-@joint_prox.defjvp
-def _joint_prox_jvp(primals, tangents):
+@views_joint_columns.defjvp
+def _joint_prox_jvp(
+    primals: tuple[Views, jax.Array, jax.Array], tangents: tuple[Any, jax.Array, jax.Array]
+) -> tuple[jax.Array, jax.Array]:
     # On the support: (I + H) dW = dV - d(grad g) at fixed W, H the Hessian of g.
     (views, strength, _), (_, dstrength, dV) = primals, tangents
-    Wt = joint_prox(*primals)
-    mask = support(views, Wt).astype(Wt.dtype)
-    slope = lambda strength, Wt: jax.grad(value, argnums=2)(views, strength, Wt)
+    Wt = views_joint_columns(*primals)
+    mask = views_support(views, Wt).astype(Wt.dtype)
+
+    def slope(strength: jax.Array, Wt: jax.Array) -> jax.Array:
+        gradient: jax.Array = jax.grad(views_value, argnums=2)(views, strength, Wt)
+        return gradient
+
     moved = jax.jvp(lambda strength: slope(strength, Wt), (strength,), (dstrength,))[1]
     _, hessian = jax.linearize(lambda Wt: slope(strength, Wt), Wt)
     eps = float(jnp.finfo(Wt.dtype).eps)
-    solve = lambda matvec, b: conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)
-    matvec = lambda D: D + mask * hessian(mask * D)
+
+    def matvec(D: jax.Array) -> jax.Array:
+        curved: jax.Array = hessian(mask * D)
+        return D + mask * curved
+
+    def solve(matvec: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
+        return conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)
+
     return Wt, lax.custom_linear_solve(matvec, mask * (dV - moved), solve, symmetric=True)
 
 
-def split(
+def views_split(
     views: Views,
     strength: jax.Array,
     Zt: jax.Array,
     Wt: jax.Array,
     guess: Parts | None = None,
-    cycles: int = CYCLES,
+    cycles: int = VIEW_CYCLES,
 ) -> Parts:
     """Parts of Z, one a view, that sum to it and are subgradients at W if Z is one of g.
 
@@ -135,20 +165,20 @@ def split(
     if guess is None:
         size, wanted = jnp.max(jnp.abs(Zt)), jnp.max(jnp.abs(Wt))
         some = (size > 0) & (wanted > 0)
-        t = jnp.where(some, wanted / jnp.where(size > 0, size, 1), 1)
+        t = jnp.where(some, safe_divide(wanted, size), 1)
         start = tuple(t * part for part in parts)
         _, found = dykstra(views, t * strength, Wt, start, jnp.where(some, cycles, 0))
         parts = _settle(views, strength, Zt, Wt, tuple(part / t for part in found))
     return parts
 
 
-def _settle(views, strength, Zt, Wt, guess):
+def _settle(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess: Parts) -> Parts:
     """The gradients in groups that are not zero, the guess elsewhere; what is missing there, evenly."""
-    on = [support((view,), Wt) for view in views]
+    on = [views_support((view,), Wt) for view in views]
     parts = [
-        jnp.where(there, slopes(view, strength, Wt) * Wt, part)
+        jnp.where(there, view_slopes(view, strength, Wt) * Wt, part)
         for view, there, part in zip(views, on, guess, strict=True)
     ]
-    free = sum((~there).astype(Zt.dtype) for there in on)
+    free = reduce(jnp.add, [(~there).astype(Zt.dtype) for there in on])
     rest = (Zt - sum(parts)) / jnp.where(free > 0, free, len(parts))
     return tuple(part + jnp.where(there & (free > 0), 0, rest) for part, there in zip(parts, on, strict=True))

@@ -19,11 +19,53 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
-from sparsejax._linalg import conjugate_gradients, norm, safe_norm
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import conjugate_gradients, norm, safe_divide, safe_norm
+from sparsejax.groups import Groups
+from sparsejax.prox._arguments import cast, floating
 
 ROUNDS = 30  # Newton steps at most; 1 to 4 are usual
 INNER = 500  # conjugate gradient steps at most, in each
+
+
+def exclusive_group_l21(
+    V: jax.Array, alpha: ArrayLike, groups: Groups, scaling: ArrayLike = 1.0
+) -> jax.Array:
+    r"""The prox of :math:`g(U) = \sum_g \alpha_g (\sum_{i\in g}\|u_i\|_2)^2`, all rows at once.
+
+    Rows keep their directions; their norms solve a nonnegative quadratic programme, by a semismooth Newton
+    method that ends exactly: closed form for disjoint groups, a Cholesky factorisation of d x d up to 1024
+    features, conjugate gradients beyond, in time proportional to the number of memberships.
+
+    Args:
+      V: floating, (d, k), or (d,) for rows of one entry.
+      alpha: >= 0, shape () or one a group, (G,).
+      groups: `sparsejax.groups.Groups` of d features; rows in no group stay as they are.
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      U, shape and dtype of ``V``.
+
+    Raises:
+      TypeError, ValueError: ``V`` is not floating or does not have d rows; alpha of another shape.
+    Source: the penalty: Kong et al., AAAI 2016, Eq. (2) and (19), where the prox is found by reweighting.
+    """
+    V = floating("exclusive_group_l21", V)
+    if V.ndim not in (1, 2) or V.shape[0] != groups.num_features:
+        raise ValueError(
+            f"prox.exclusive_group_l21: V has shape {V.shape}; it must have {groups.num_features} rows, as "
+            "groups has features."
+        )
+    strength = cast(alpha, V) * cast(scaling, V)
+    if strength.shape not in ((), (groups.num_groups,)):
+        raise ValueError(
+            f"prox.exclusive_group_l21: alpha has shape {strength.shape}; it must be a scalar or one value a "
+            f"group, ({groups.num_groups},)."
+        )
+    U, _ = exclusive_group_l21_columns(columns(V), strength, groups, None)
+    return like(U, V)
 
 
 class Warm(NamedTuple):
@@ -35,65 +77,11 @@ class Warm(NamedTuple):
     v: jax.Array  # (d,), the last Newton point
 
 
-def start(rho: jax.Array, strength: jax.Array, groups: Any) -> Warm:
+def exclusive_group_l21_start(rho: jax.Array, strength: jax.Array, groups: Groups) -> Warm:
     """A cold start."""
     size = rho.shape[0] if _dense(strength, groups) else 0
     nowhere = jnp.full(jnp.shape(strength), jnp.nan, rho.dtype)
     return Warm(rho > 0, jnp.zeros((size, size), rho.dtype), nowhere, jnp.zeros_like(rho))
-
-
-@jax.jit  # eagerly, the loops would be compiled anew every time
-def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Any, warm: Warm) -> tuple[jax.Array, Warm]:
-    """The norms r (d,) and what the next call wants; ``strength`` () or (G,) includes the step size."""
-    dtype = rho.dtype
-    eps = jnp.finfo(dtype).eps
-    top = jnp.max(rho, initial=0)
-    diagonal = _diagonal(strength, groups)
-
-    def product(v):
-        return _product(v, strength, groups)
-
-    def phi(v, Kv):
-        return 0.5 * jnp.sum(jnp.maximum(rho - 2 * Kv, 0) ** 2) + jnp.sum(v * Kv)
-
-    def finished(active, new, K_new):
-        # A row at the edge may be in or out by rounding: what counts is the violation.
-        violation = jnp.abs(jnp.minimum(new, (new + 2 * K_new - rho) / diagonal))
-        rounding = 4 * eps * (jnp.max(jnp.abs(new), initial=0) + top / diagonal)
-        return jnp.all(((rho - 2 * K_new > 0) == active) | (violation <= rounding))
-
-    def newton_point(active, factor, guess):
-        new = _solve(active, rho, strength, groups, factor, guess)
-        return new, product(new)
-
-    v, Kv, done = warm.v, jnp.zeros_like(rho), jnp.zeros((), bool)
-    if _dense(strength, groups):  # the last factorisation may do: if nothing changed, one solve is all
-        v, Kv = newton_point(warm.active, warm.factor, v)
-        done = (warm.strength == strength) & finished(warm.active, v, Kv)
-
-    def body(c: _Carry) -> _Carry:
-        factor = _factor(c.active, strength, groups, dtype)
-        new, K_new = newton_point(c.active, factor, c.v)
-        # From v = 0 to begin with: the guess served the linear solver.
-        first = c.n == 0
-        v, Kv = jnp.where(first, 0, c.v), jnp.where(first, 0, c.Kv)
-        D, KD = new - v, K_new - Kv
-        slope = 2 * jnp.sum((v - jnp.maximum(rho - 2 * Kv, 0)) * KD)
-        value = phi(v, Kv)
-
-        def too_long(t):
-            return ~(phi(v + t * D, Kv + t * KD) <= value + 1e-4 * t * slope + 4 * eps * value) & (t > 1e-6)
-
-        t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), dtype))
-        v, Kv = jnp.where(t == 1, new, v + t * D), jnp.where(t == 1, K_new, Kv + t * KD)
-        done = (t == 1) & finished(c.active, new, K_new)
-        active = jnp.where(done, c.active, rho - 2 * Kv > 0)
-        return _Carry(active, v, Kv, factor, done, c.n + 1)
-
-    carry = _Carry(warm.active, v, Kv, warm.factor, done, jnp.int32(0))
-    c = lax.while_loop(lambda c: ~c.done & (c.n < ROUNDS), body, carry)
-    made_for = jnp.where(c.done, strength, jnp.full_like(strength, jnp.nan))
-    return jnp.maximum(c.v, 0), Warm(c.active, c.factor, made_for, c.v)
 
 
 class _Carry(NamedTuple):
@@ -105,14 +93,78 @@ class _Carry(NamedTuple):
     n: jax.Array
 
 
+@jax.jit  # eagerly, the loops would be compiled anew every time
+def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm) -> tuple[jax.Array, Warm]:
+    """The norms r (d,) and what the next call wants; ``strength`` () or (G,) includes the step size."""
+    diagonal = _diagonal(strength, groups)
+
+    def newton_point(active: jax.Array, factor: jax.Array, guess: jax.Array) -> tuple[jax.Array, ...]:
+        new = _solve(active, rho, strength, groups, factor, guess)
+        K_new = _product(new, strength, groups)
+        return new, K_new, _repeats(active, new, K_new, rho, diagonal)
+
+    v, Kv, done = warm.v, jnp.zeros_like(rho), jnp.zeros((), bool)
+    if _dense(strength, groups):  # the last factorisation may do: if nothing changed, one solve is all
+        v, Kv, repeats = newton_point(warm.active, warm.factor, v)
+        done = (warm.strength == strength) & repeats
+
+    def body(c: _Carry) -> _Carry:
+        factor = _factor(c.active, strength, groups, rho.dtype)
+        new, K_new, repeats = newton_point(c.active, factor, c.v)
+        # From v = 0 to begin with: the guess served the linear solver.
+        first = c.n == 0
+        v, Kv = jnp.where(first, 0, c.v), jnp.where(first, 0, c.Kv)
+        D, KD = new - v, K_new - Kv
+        t = _step_length(v, Kv, D, KD, rho)
+        v, Kv = jnp.where(t == 1, new, v + t * D), jnp.where(t == 1, K_new, Kv + t * KD)
+        done = (t == 1) & repeats
+        active = jnp.where(done, c.active, rho - 2 * Kv > 0)
+        return _Carry(active, v, Kv, factor, done, c.n + 1)
+
+    carry = _Carry(warm.active, v, Kv, warm.factor, done, jnp.int32(0))
+    c = lax.while_loop(lambda c: ~c.done & (c.n < ROUNDS), body, carry)
+    made_for = jnp.where(c.done, strength, jnp.full_like(strength, jnp.nan))
+    return jnp.maximum(c.v, 0), Warm(c.active, c.factor, made_for, c.v)
+
+
+def _repeats(
+    active: jax.Array, v: jax.Array, Kv: jax.Array, rho: jax.Array, diagonal: jax.Array
+) -> jax.Array:
+    """Whether the Newton point v of the active rows leads to the same rows, or to an answer as good."""
+    # A row at the edge may be in or out by rounding: what counts is the violation.
+    violation = jnp.abs(jnp.minimum(v, (v + 2 * Kv - rho) / diagonal))
+    top = jnp.max(rho, initial=0)
+    rounding = 4 * jnp.finfo(v.dtype).eps * (jnp.max(jnp.abs(v), initial=0) + top / diagonal)
+    return jnp.all(((rho - 2 * Kv > 0) == active) | (violation <= rounding))
+
+
+def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: jax.Array) -> jax.Array:
+    """1 or what halving makes of it until phi falls enough from v along D."""
+
+    def phi(v: jax.Array, Kv: jax.Array) -> jax.Array:
+        return 0.5 * jnp.sum(jnp.maximum(rho - 2 * Kv, 0) ** 2) + jnp.sum(v * Kv)
+
+    slope = 2 * jnp.sum((v - jnp.maximum(rho - 2 * Kv, 0)) * KD)
+    value = phi(v, Kv)
+    rounding = 4 * jnp.finfo(v.dtype).eps * value
+
+    def too_long(t: jax.Array) -> jax.Array:
+        return ~(phi(v + t * D, Kv + t * KD) <= value + 1e-4 * t * slope + rounding) & (t > 1e-6)
+
+    return lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), v.dtype))
+
+
 @jax.custom_jvp
-def shrink(rho: jax.Array, strength: jax.Array, groups: Any) -> jax.Array:
+def shrink(rho: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
     """The norms r (d,), from a cold start, with their derivative."""
-    return shrink_warm(rho, strength, groups, start(rho, strength, groups))[0]
+    r: jax.Array = shrink_warm(rho, strength, groups, exclusive_group_l21_start(rho, strength, groups))[0]
+    return r
 
 
 @shrink.defjvp
-def _shrink_jvp(primals, tangents):
+def _shrink_jvp(
+    primals: tuple[jax.Array, jax.Array, Groups], tangents: tuple[jax.Array, jax.Array, Any]
+) -> tuple[jax.Array, jax.Array]:
     # On the rows A that stay: H_AA dr_A = (drho - 2 dK r)_A; 0 elsewhere.
     rho, strength, groups = primals
     drho, dstrength, _ = tangents
@@ -120,18 +172,20 @@ def _shrink_jvp(primals, tangents):
     active = r > 0
     rhs = jnp.where(active, drho - 2 * groups.spread(dstrength * groups.sums(r)), 0)
 
-    def matvec(x):
+    def matvec(x: jax.Array) -> jax.Array:
         product = _product(jnp.where(active, x, 0), strength, groups)
         return x + jnp.where(active, 2 * product, 0)
 
-    def solve(_, b):
+    def solve(_: Any, b: jax.Array) -> jax.Array:
         factor = _factor(active, strength, groups, rho.dtype)
         return jnp.where(active, _solve(active, b, strength, groups, factor, jnp.zeros_like(b)), b)
 
     return r, lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
 
 
-def exclusive_group_l21_columns(Vt: jax.Array, strength: jax.Array, groups: Any, warm: Warm | None):
+def exclusive_group_l21_columns(
+    Vt: jax.Array, strength: jax.Array, groups: Groups, warm: Warm | None
+) -> tuple[jax.Array, Warm | None]:
     """The prox in the columns of Vt (k, d), and the next warm start (None without one)."""
     rho = safe_norm(Vt)
     if warm is None:
@@ -141,28 +195,28 @@ def exclusive_group_l21_columns(Vt: jax.Array, strength: jax.Array, groups: Any,
     # A zero row: 0, but with the derivative of a row alone in its groups where all others are zero too.
     alone = 1 / _diagonal(strength, groups)
     pressed = groups.spread(strength * groups.sums(r)) > 0
-    ratio = jnp.where(rho > 0, r / jnp.where(rho > 0, rho, 1), jnp.where(pressed, 0, alone))
+    ratio = safe_divide(r, rho, jnp.where(pressed, 0, alone))
     return Vt * ratio[None], warm
 
 
-def _dense(strength, groups):
+def _dense(strength: jax.Array, groups: Groups) -> bool:
     """Whether H is factorised as a matrix."""
     return not groups.disjoint and groups.common.shape[0] > 0 and jnp.ndim(strength) == 0
 
 
-def _product(v, strength, groups):
+def _product(v: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
     """K v."""
     if _dense(strength, groups):
         return strength * (groups.common.astype(v.dtype) @ v)
     return groups.spread(strength * groups.sums(v))
 
 
-def _diagonal(strength, groups):
+def _diagonal(strength: jax.Array, groups: Groups) -> jax.Array:
     """Of H, (d,)."""
     return 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
 
 
-def _factor(active, strength, groups, dtype):
+def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) -> jax.Array:
     """Cholesky factor of H on the active rows, the identity elsewhere."""
     if not _dense(strength, groups):
         return jnp.zeros((0, 0), dtype)
@@ -171,16 +225,19 @@ def _factor(active, strength, groups, dtype):
     H = 2 * strength * groups.common.astype(dtype) * (on[:, None] * on[None])
     # At huge strengths rounding swallows the identity, and K may be singular.
     shift = d * jnp.finfo(dtype).eps * jnp.max(jnp.diagonal(H), initial=0)
-    return jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
+    factor: jax.Array = jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
+    return factor
 
 
-def _solve(active, b, strength, groups, factor, guess):
+def _solve(
+    active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups, factor: jax.Array, guess: jax.Array
+) -> jax.Array:
     """H_AA x_A = b_A, 0 elsewhere."""
     b = jnp.where(active, b, 0)
     if groups.disjoint:
         return _solve_disjoint(active, b, strength, groups)
 
-    def matvec(x):
+    def matvec(x: jax.Array) -> jax.Array:
         return x + jnp.where(active, 2 * _product(x, strength, groups), 0)
 
     if _dense(strength, groups):
@@ -190,16 +247,17 @@ def _solve(active, b, strength, groups, factor, guess):
     diagonal = _diagonal(strength, groups)
     smallest = 2 * jnp.finfo(b.dtype).eps * norm(b)
 
-    def refine(_, x):
+    def refine(_: Any, x: jax.Array) -> jax.Array:
         residual = b - matvec(x)
         tol = smallest / jnp.maximum(norm(residual), jnp.where(smallest > 0, smallest, 1))
         return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)
 
     # Twice: the residual that the iteration carries along drifts from the true one at large strengths.
-    return lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
+    solution: jax.Array = lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
+    return solution
 
 
-def _solve_disjoint(active, b, strength, groups):
+def _solve_disjoint(active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
     """x_i = (b_i + 2 a sum_j (b_i - b_j)) / (1 + 2 a count), sums over the active rows of the group.
 
     By differences to the largest, so that nothing cancels when the strength is huge.

@@ -1,0 +1,1 @@
+"""What everything else stands on: frozen classes, checks of arguments, small linear algebra, the layout."""

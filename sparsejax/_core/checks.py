@@ -1,0 +1,147 @@
+"""Checks of what a user hands in: each names the argument, what was wrong and what is allowed."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+DTYPES = (jnp.float32, jnp.float64)
+INT32_MAX = np.iinfo(np.int32).max
+
+
+def is_traced(x: Any) -> bool:
+    """True inside a transformation, where values cannot be looked at."""
+    return isinstance(x, jax.core.Tracer)
+
+
+def default_tol(dtype: Any) -> float:
+    """Of a certificate: 1e-6 in float64, 1e-4 in float32."""
+    return 1e-6 if dtype == jnp.float64 else 1e-4
+
+
+def is_sparse(x: Any) -> bool:
+    """A matrix of scipy.sparse or of jax.experimental.sparse."""
+    return hasattr(x, "toarray") or hasattr(x, "todense")
+
+
+def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
+    """``x`` as a float32 or float64 array (of ``dtype`` if given), or an error that names it.
+
+    Integers and booleans are converted. Values are looked at only outside a transformation,
+    and with numpy, since inside one even `jnp.isfinite` of a constant is traced.
+    """
+    if is_sparse(x):
+        method = "toarray" if hasattr(x, "toarray") else "todense"
+        raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.{method}().")
+    if not isinstance(x, jax.Array):
+        try:
+            x = np.asarray(x)
+        except ValueError as error:  # ragged lists
+            raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
+        raise TypeError(f"{name} has dtype {x.dtype}; real numbers are needed.")
+    if jnp.issubdtype(x.dtype, jnp.complexfloating):
+        raise TypeError(f"{name} is complex ({x.dtype}); real numbers are needed.")
+    if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype not in DTYPES:
+        raise TypeError(f"{name} has dtype {x.dtype}; float32 or float64 is needed.")
+    if x.ndim not in ndims:
+        allowed = " or ".join(f"{n}-d" for n in ndims)
+        raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {allowed}.")
+    if dtype is None:
+        dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
+    dtype = jax.dtypes.canonicalize_dtype(dtype)
+    if not is_traced(x):
+        _check_finite(name, x, dtype)
+    # A copy of what is not already JAX's: on a CPU asarray would share memory with the caller's array.
+    return x.astype(dtype) if isinstance(x, jax.Array) else jnp.array(x, dtype=dtype)
+
+
+def _check_finite(name: str, x: Any, dtype: Any) -> None:
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(np.asarray(x).astype(dtype))
+    if not finite.all():
+        where = tuple(int(i) for i in np.argwhere(~finite)[0])
+        at = f", the first at {where}" if where else ""
+        raise ValueError(
+            f"{name} has {int((~finite).sum())} value(s) that are NaN, infinite or too large for "
+            f"{dtype.name}{at}; all must be finite."
+        )
+
+
+def as_strength(name: str, x: Any) -> jax.Array:
+    """A nonnegative finite strength, scalar or one a row; converted to the default float if not float."""
+    strength = as_float(name, x, (0, 1))
+    if not is_traced(strength):
+        numbers = np.asarray(strength)
+        if strength.ndim == 1 and strength.size == 0:
+            raise ValueError(f"{name} is empty; a scalar or one value a row is needed.")
+        if (numbers < 0).any():
+            raise ValueError(f"{name} must be >= 0, got {numbers.min():g}.")
+    return strength
+
+
+def as_nonnegative(name: str, x: Any, dtype: Any) -> jax.Array:
+    """A finite scalar >= 0 of ``dtype``."""
+    value = as_float(name, x, (0,), dtype)
+    if not is_traced(value) and np.asarray(value) < 0:
+        raise ValueError(f"{name} must be >= 0, got {np.asarray(value):g}.")
+    return value
+
+
+def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
+    """A positive finite scalar of ``dtype``."""
+    value = as_float(name, x, (0,), dtype)
+    if not is_traced(value) and not np.asarray(value) > 0:
+        raise ValueError(f"{name} must be > 0, got {np.asarray(value):g}.")
+    return value
+
+
+def as_int(name: str, x: Any, low: int, high: int = INT32_MAX) -> int:
+    """A whole number between the bounds that is known now: of Python, numpy or JAX, 5.0 too, no boolean."""
+    if is_traced(x):
+        raise TypeError(f"{name} must be known outside jit: it is a size.")
+    value = np.asarray(x)
+    whole = value.ndim == 0 and value.dtype.kind in "iuf" and value == np.floor(value)
+    if not whole or not low <= value <= high:
+        bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
+        raise ValueError(f"{name} must be an integer {bounds}, got {x!r}.")
+    return int(value)
+
+
+def check_bool(name: str, x: Any) -> None:
+    """Raise unless x is True or False."""
+    if not isinstance(x, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {x!r}.")
+
+
+def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
+    """Raise unless x is one of the words allowed."""
+    if not isinstance(x, str) or x not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {x!r}.")
+
+
+def as_classes(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """One label of any sortable kind for each of n rows, (n,), and the classes; at least two."""
+    y = np.asarray(y)
+    if y.ndim != 1 or len(y) != n:
+        raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError("y has a NaN among its labels.")
+    classes = np.unique(y)
+    if len(classes) < 2:
+        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
+    return y, classes
+
+
+def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y") -> None:
+    """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them."""
+    if is_traced(Y):
+        return
+    y = np.asarray(Y)
+    strange = y[(y != allowed[0]) & (y != allowed[1])]
+    if strange.size:
+        whose = f" for {owner}" if owner else ""
+        raise ValueError(
+            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}."
+        )

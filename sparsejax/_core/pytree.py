@@ -1,0 +1,95 @@
+"""Frozen pytree classes."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._core.checks import is_traced
+
+
+class Pytree:
+    """Base of losses, penalties, `Problem` and `Solution`.
+
+    ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or pytrees,
+    its static attributes are hashable, and an attribute can be set once. Without ``leaves`` nothing is
+    registered, and the class is whatever its author makes of it.
+
+    It is registered here rather than by `jax.tree_util.register_dataclass` because that calls ``__init__`` when
+    it unflattens; ours checks its arguments, and must not do so inside `jax.vmap`.
+    """
+
+    _leaves: ClassVar[tuple[str, ...]] = ()
+    _static: ClassVar[tuple[str, ...]] = ()
+    _frozen: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, leaves: Sequence[str] | None = None, static: Sequence[str] = ()) -> None:
+        super().__init_subclass__()
+        cls._frozen = leaves is not None
+        if leaves is None:
+            return
+        names = (leaves,) if isinstance(leaves, str) else tuple(leaves)
+        cls._leaves, cls._static = names, (static,) if isinstance(static, str) else tuple(static)
+
+        def flatten_with_keys(obj: Any) -> tuple[list[tuple[Any, Any]], tuple[Any, ...]]:
+            keys = [(jax.tree_util.GetAttrKey(name), getattr(obj, name)) for name in cls._leaves]
+            return keys, tuple(getattr(obj, name) for name in cls._static)
+
+        def flatten(obj: Any) -> tuple[list[Any], tuple[Any, ...]]:
+            static_values = tuple(getattr(obj, name) for name in cls._static)
+            return [getattr(obj, name) for name in cls._leaves], static_values
+
+        def unflatten(static_values: Any, leaf_values: Any) -> Any:
+            obj = object.__new__(cls)
+            obj._set(**dict(zip(cls._leaves, leaf_values, strict=True)))
+            obj._set(**dict(zip(cls._static, static_values, strict=True)))
+            return obj
+
+        jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+
+    def __init__(self, *values: Any, **named: Any):
+        """The leaves and then the static attributes, in order or by name; for classes without their own."""
+        names = (*self._leaves, *self._static)
+        if len(values) > len(names):
+            raise TypeError(f"{type(self).__name__} takes {', '.join(names) or 'no arguments'}.")
+        given = dict(zip(names, values, strict=False))
+        wrong = (set(given) & set(named)) | (set(names) ^ (set(given) | set(named)))
+        if wrong:
+            raise TypeError(f"{type(self).__name__} takes {', '.join(names)} once each: {sorted(wrong)}.")
+        self._set(**given, **named)
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if self._frozen and name in vars(self):
+            raise AttributeError(f"{type(self).__name__} is immutable: build a new one to change {name!r}.")
+        object.__setattr__(self, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if self._frozen:
+            raise AttributeError(f"{type(self).__name__} is immutable.")
+        object.__delattr__(self, name)
+
+    def __repr__(self) -> str:
+        if not self._frozen:
+            return object.__repr__(self)
+        names = (*self._leaves, *self._static)
+        return f"{type(self).__name__}({', '.join(f'{n}={_show(getattr(self, n))}' for n in names)})"
+
+    def _replace(self, **values: Any) -> Self:
+        """A copy with some attributes changed and nothing checked (for code inside a trace)."""
+        obj = object.__new__(type(self))
+        obj._set(**{name: getattr(self, name) for name in (*self._leaves, *self._static)} | values)
+        return obj
+
+
+def _show(value: Any) -> str:
+    if isinstance(value, (jax.Array, np.ndarray)):
+        if value.ndim == 0 and not is_traced(value):
+            return f"{value.item():.6g}" if jnp.issubdtype(value.dtype, jnp.floating) else str(value.item())
+        return f"{value.dtype.name}{list(value.shape)}"
+    return repr(value)

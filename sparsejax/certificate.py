@@ -1,0 +1,224 @@
+"""Everything a duality gap needs, and nothing else: what it is relative to, the bound, its rounding error."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float
+from sparsejax._core.linalg import joint_norm, norm, safe_divide
+from sparsejax.losses import Facts, check_batch, quadratic_scaling
+from sparsejax.penalties import L1, strengths_valid
+from sparsejax.problem import Problem, as_protocol, in_units, opaque, zeros
+
+
+class Scale(NamedTuple):
+    """What gap and residual are relative to, and what every certificate of a problem shares."""
+
+    value: jax.Array  # the objective at W = 0
+    gradient: jax.Array  # the norm of the gradient of the loss there
+    basis: jax.Array | None  # of the predictions that unpenalised features can change
+    sizes: Any  # for the rounding error of the loss
+    valid: jax.Array  # the problem is convex and its numbers do not underflow
+
+
+class Certificate(NamedTuple):
+    """How good a point is."""
+
+    objective: jax.Array
+    gap: jax.Array
+    residual: jax.Array
+
+    @property
+    def measure(self) -> jax.Array:
+        """What is compared with tol: the gap, or the residual where no gap is known."""
+        return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
+
+
+def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
+    """The `Scale` of a problem whose W has this shape; ``smooth``: a cheaper form of its loss."""
+    penalty = problem.penalty
+    zero = opaque(jnp.zeros_like(W))
+    value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
+    at_zero = value + penalty.value(zero)
+    basis = None
+    if penalty.free.shape[0] and "free features" in problem.smooth.provides:
+        basis = problem.smooth.unpenalised_basis(penalty.free)
+    limits = jnp.finfo(W.dtype)
+    lost = (jnp.abs(at_zero) < limits.tiny / limits.eps) & jnp.any(G != 0)
+    valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
+    return Scale(at_zero, norm(G), basis, problem.smooth.sizes(), valid)
+
+
+def certify(
+    problem: Problem,
+    W: jax.Array,
+    step: jax.Array,
+    scale: Scale,
+    facts: Facts,
+    split: tuple[jax.Array, ...] | None = None,
+    settle: jax.Array | bool = False,
+) -> Certificate:
+    """Objective, relative gap and residual of W from the ``facts`` of its loss there; ``step`` = 1/L.
+
+    For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. They are made
+    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by ``penalty.split``.
+    """
+    G = facts.gradient
+    parts = _split(problem.penalty, W, G, split, settle)
+    mappings = [
+        (W - term.prox(W + step * part, step)) / step
+        for term, part in zip(problem.penalty.terms, parts, strict=True)
+    ]
+    length = joint_norm(mappings)
+    largest = joint_norm([mapping + part for mapping, part in zip(mappings, parts, strict=True)])
+    size = jnp.maximum(jnp.maximum(norm(G), largest), scale.gradient)
+    residual = jnp.where(scale.valid, safe_divide(length, size, length), jnp.nan)
+    gap = relative_gap(problem, W, facts, scale, parts)
+    return Certificate(facts.value + problem.penalty.value(W), gap, residual)
+
+
+def _split(
+    penalty: Any, W: jax.Array, G: jax.Array, split: Any = None, settle: Any = False
+) -> tuple[jax.Array, ...]:
+    """-G in one part a term, near subgradients of the terms at W."""
+    if len(penalty.terms) == 1:
+        return (-G,)
+    if split is None:
+        return penalty.split(-G, W)  # type: ignore[no-any-return]
+    rest = -(G + sum(split)) / len(split)
+    even = tuple(part + rest for part in split)
+    if settle is False:  # statically: solvers' certificates go without the other split
+        return even
+    return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)  # type: ignore[no-any-return]
+
+
+def relative_gap(
+    problem: Problem, W: jax.Array, facts: Facts, scale: Scale, parts: tuple[jax.Array, ...]
+) -> jax.Array:
+    """See `duality_gap`; NaN where no dual is known."""
+    penalty, smooth = problem.penalty, problem.smooth
+    G, H = facts.gradient, () if facts.predictions is None else (facts.predictions,)
+    scalable = "dual" in smooth.provides
+    finite = "dual" in penalty.provides and bool(penalty.finite_conjugate)
+    if "dual" not in penalty.provides or not (finite or scalable):
+        return jnp.full((), jnp.nan, G.dtype)
+    change = jnp.zeros((), G.dtype)
+    if scale.basis is not None:
+        # A dual point must be orthogonal to the unpenalised features: take its projection, at the price of
+        # the divergence of the conjugate.
+        dG, change = smooth.dual_projection(W, scale.basis, *H)
+        G = (G + dG).at[penalty.free].set(0)
+    limit, s = penalty.dual_scale(-G), jnp.ones((), G.dtype)
+    if scalable and scale.basis is None:
+        if facts.linear is None:
+            s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
+        else:
+            s_loss, change_loss = quadratic_scaling(facts.linear, facts.value, limit)
+        free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
+        s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
+        limit = jnp.where(limit == 0, 0, 1)
+    # The bound of a conjugate needs a split where there are several terms, and elsewhere the point.
+    aux = W if len(parts) == 1 else tuple(s * part for part in parts)
+    at_W, conjugate, products = penalty.value(W), penalty.conjugate(-s * G, aux), G * W
+    excess = at_W + jnp.sum(products) + conjugate + change
+    magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(change)
+    error = 2 * jnp.finfo(G.dtype).eps * magnitude + facts.rounding
+    bound = jnp.maximum(excess, 0) + jnp.where(jnp.isnan(error), jnp.inf, error)
+    size = jnp.maximum(jnp.abs(facts.value + at_W), scale.value)
+    gap = safe_divide(bound, size, bound)
+    # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
+    return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
+
+
+def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
+    r"""Relative duality gap of W: ``(P - D)/max(|P|, P(0))``, 0 where both are 0.
+
+    With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
+    :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality
+
+    .. math:: P - D(s) = g(W) + \langle G, W\rangle + g^*(-sG) + [\ell^*(sU) - \ell^*(U)] ,
+
+    where nothing large cancels near the optimum. Where :math:`g^*` is finite (squared norms, exclusive
+    l2,1) s = 1, the bracket vanishes and f may be any convex function. For norms s is the best
+    scaling that keeps :math:`-sG` in the dual ball, and the loss must bring ``dual_scaling``. A bound of the
+    rounding error of all this is added, so that a W of huge entries, whose terms cancel, has a large gap.
+
+    Args:
+      problem: what W is a candidate for.
+      W: finite, of the shape of the parameters.
+
+    Returns:
+      Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
+      (strength 0); and where the problem is not convex, by a negative strength or weight under jit.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(2), jnp.ones(2)), sj.penalties.L1(0.1))
+    >>> float(sj.duality_gap(problem, jnp.zeros(2))) > 0.1
+    True
+    """
+    problem = as_protocol("duality_gap", problem)
+    smooth = problem.smooth
+    W = as_float("W", W, (1, 2, 3), smooth.dtype if "shape" in smooth.provides else None)
+    if "shape" in smooth.provides:
+        check_batch(W, smooth.params_shape)
+    return _duality_gap(problem, W)
+
+
+@jax.jit
+def _duality_gap(problem: Problem, W: jax.Array) -> jax.Array:
+    problem, units = in_units(problem)
+    W = W if units is None else W / units.sigma
+    scale = scale_of(problem, W)
+    facts = problem.smooth.facts(W, scale.sizes)
+    return relative_gap(problem, W, facts, scale, _split(problem.penalty, W, facts.gradient))
+
+
+def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
+    r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `L1Inf`, `ExclusiveL21`) with W = 0.
+
+    The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
+    ``max_ij |G_ij|``, ``max_i ||G_i||_2`` or, for l1,inf, ``max_i ||G_i||_1``; for exclusive l2,1 it does
+    not depend on beta, since the slope of a square is 0 at zero.
+
+    Args:
+      problem: its penalty must have ``dual_norm``.
+      init: an array of the shape and dtype of W, where the loss is a plain function that does not know them.
+
+    Returns:
+      Shape ().
+
+    Raises:
+      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
+      TypeError: the shape of W is unknown because ``smooth`` is a plain function, and ``init`` is not given.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(2), jnp.ones(2)), sj.penalties.L1(0.1))
+    >>> round(float(sj.lambda_max(problem)), 6)
+    0.5
+    """
+    problem = as_protocol("lambda_max", problem)
+    penalty = problem.penalty
+    if "dual norm" not in penalty.provides:
+        kind = type(problem.penalty).__name__
+        if "dual" in penalty.provides and penalty.finite_conjugate:
+            raise ValueError(
+                f"{kind} has no finite strength that makes W = 0: a squared norm has slope 0 "
+                "at zero, so its minimiser only shrinks like 1/strength. Use L1, L21 or ExclusiveL21."
+            )
+        raise TypeError(f"lambda_max needs a penalty with dual_norm, got {kind}.")
+    if init is None:
+        init = zeros(problem)
+    return _lambda_max(problem, as_float("init", init, tuple(range(33))))
+
+
+@jax.jit
+def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
+    # In units of the data, whatever the strengths that are stored.
+    scaled, units = in_units(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
+    G = jax.grad(scaled.smooth)(opaque(jnp.zeros_like(W)))
+    top = problem.penalty.dual_norm(G) * (1 + 4 * jnp.finfo(G.dtype).eps)
+    top = top if units is None else top / units.gamma * units.sigma
+    return jnp.where(problem.smooth.valid(), top, jnp.nan)

@@ -1,0 +1,33 @@
+r"""Smooth convex losses of a linear model, :math:`f(W) = \ell(XW)`.
+
+A loss is a callable pytree: ``loss(W)`` is a scalar, its gradient is `jax.grad(loss)`, its data
+are leaves, so it can be vmapped over folds and differentiated in X, Y and weights. With
+``intercept=True`` it is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`: the unpenalised
+intercept never appears among the parameters; ``loss.intercept(W)`` returns it.
+
+``loss + GraphLaplacian(similarity, strength)`` pulls the columns of similar labels together.
+
+The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to write another, most simply as a
+`LinearModelLoss`. Any other callable pytree serves as a loss too, such as ``jax.tree_util.Partial(fun, *data)``;
+solvers then do without what the protocol could tell them.
+"""
+
+from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._graph import GraphLaplacian, SumLoss
+from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
+from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
+from sparsejax.losses._logistic import LogisticLoss
+from sparsejax.losses._plain import PlainLoss, as_loss, check_batch
+from sparsejax.losses._squared import GramLoss, SquaredLoss
+
+__all__ = [
+    "GramLoss",
+    "GraphLaplacian",
+    "HuberHingeLoss",
+    "LinearModelLoss",
+    "LogisticLoss",
+    "Loss",
+    "SquaredHingeLoss",
+    "SquaredLoss",
+    "SumLoss",
+]

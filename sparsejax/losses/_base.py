@@ -1,0 +1,170 @@
+"""The protocol of losses: what is required, what is optional, and what is lost without."""
+
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.protocol import Protocol
+
+
+class Units(NamedTuple):
+    r"""A problem in units of its data: :math:`F'(V) = \gamma F(\sigma V)/\sigma^2`, powers of two."""
+
+    sigma: jax.Array  # (), of W
+    gamma: jax.Array  # ()
+
+    def objective(self, value: jax.Array) -> jax.Array:
+        """F(W) of F'(V), in an order that loses nothing before the end."""
+        return value * self.sigma / self.gamma * self.sigma
+
+
+class Facts(NamedTuple):
+    """All that a certificate asks of a loss at W."""
+
+    value: jax.Array
+    gradient: jax.Array
+    rounding: jax.Array  # (), see `Loss.rounding`
+    linear: jax.Array | None = None  # of a quadratic: ``l*(sU) = s * linear + s^2 * value``
+    predictions: jax.Array | None = None  # of a linear model, (n, k), so that they are found once
+
+
+class Loss(Protocol):
+    r"""Base of every smooth convex loss f(W).
+
+    Required: ``loss(W)`` -> (). Its gradient is `jax.grad`. This is enough for `sparsejax.fista`, with ``init``
+    given. What else a class knows comes in groups, each whole or not at all:
+
+    * *shape*: ``params_shape`` (of W) and ``dtype`` (without: ``init`` is asked for);
+    * *curvature*, for `sparsejax.admm` and the solvers like it: ``majorizer()``: a matrix A, (m, d), with
+      :math:`\nabla^2 f \preceq I_k \otimes A^\top A`; ``quadratic`` (bool): it is the Hessian, everywhere;
+    * *dual*, for a gap with norms: ``dual_scaling(W, limit)``: with :math:`f = \ell(XW)` and
+      :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes :math:`\ell^*(sU)` least, or nearly, and
+      :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is finite);
+    * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)``,
+      ``dual_projection(W, basis)``, as those of `sparsejax.losses.LinearModelLoss`;
+    * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss with
+      other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held out. Where
+      ``weights`` is None, ``num_rows`` too.
+
+    Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
+    ``rounding(W, sizes)``, ``valid()``, ``in_units()``. Where ``facts`` finds predictions H, `dual_scaling` and
+    `dual_projection` are called with them as a third argument.
+
+    A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
+
+    Raises:
+      TypeError: when a class is made without ``__call__``, with a group in part, or as a subclass of another loss
+        of which it replaces only some of what belongs together; see docs/adding-a-loss.md.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> class LogCosh(sj.Loss, leaves=("X", "y")):
+    ...     def __call__(self, w):
+    ...         r = self.X @ w - self.y
+    ...         return jnp.mean(jnp.logaddexp(r, -r))
+    >>> problem = sj.Problem(LogCosh(jnp.eye(3), jnp.ones(3)), sj.penalties.L1(0.1))
+    >>> bool(sj.solve(problem, jnp.zeros(3)).converged)
+    True
+    """
+
+    _required: ClassVar[tuple[str, ...]] = ("__call__",)
+    _groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "shape": ("params_shape", "dtype"),
+        "curvature": ("majorizer", "quadratic"),
+        "dual": ("dual_scaling",),
+        "free features": ("unpenalised_basis", "dual_projection"),
+        "data": ("weights", "reweighted", "evaluate", "intercept"),
+    }
+    _independent: ClassVar[tuple[str, ...]] = ("shape",)
+    _page: ClassVar[str] = "docs/adding-a-loss.md"
+
+    quadratic: Any = False
+    params_shape: Any = None
+    dtype: Any = None
+    weights: Any = None
+
+    def __call__(self, W: Any) -> jax.Array:
+        """f(W), shape ()."""
+        raise NotImplementedError
+
+    def __add__(self, other: Any) -> Any:
+        from sparsejax.losses._graph import GraphLaplacian, SumLoss  # noqa: PLC0415  (it inherits from this class)
+
+        return SumLoss(self, (other,)) if isinstance(other, GraphLaplacian) else NotImplemented
+
+    __radd__ = __add__
+
+    # ------------------------------------------------------------------ right for every loss
+
+    def condensed(self) -> "Loss":
+        """The same function of W where there is a form that is cheaper to evaluate, else the loss itself."""
+        return self
+
+    def target(self) -> jax.Array | None:
+        """B, shape of Y, if the loss is ``1/2 ||AW - B||^2`` + constant with A of ``majorizer``; None: not known."""
+        return None
+
+    def laplacian(self) -> jax.Array | None:
+        """(k, k): what the Hessian has in each row of W beside A'A; None if nothing."""
+        return None
+
+    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+        """What a certificate wants to know at W; ``sizes`` are those of `sizes`."""
+        value, gradient = jax.value_and_grad(self)(W)
+        return Facts(value, gradient, self.rounding(W, sizes))
+
+    def sizes(self) -> Any:
+        """What ``rounding`` wants to have computed once."""
+        return None
+
+    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
+        """A bound of the error that rounding leaves in f(W) and in ``<grad f(W), W>``, shape ()."""
+        return jnp.zeros((), W.dtype)
+
+    def valid(self) -> jax.Array:
+        """() boolean: False where weights or the like make the loss no convex function."""
+        return jnp.ones((), bool)
+
+    def in_units(self) -> "tuple[Loss, Units] | None":
+        """:math:`V \\mapsto \\gamma f(\\sigma V)/\\sigma^2` in units of the data, and these; None: not known."""
+        return None
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many rows the data have; None where ``weights`` does not say."""
+        return None if self.weights is None else int(self.weights.shape[0])
+
+    # ------------------------------------------------------------------ never called where not provided
+
+    def majorizer(self) -> jax.Array:
+        """A with A'A above the Hessian of every column."""
+        raise NotImplementedError
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """The best s and the change of the conjugate; H: the predictions where ``facts`` has them."""
+        raise NotImplementedError
+
+    def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
+        """Orthonormal columns that span the predictions of the free features; None where there is no such."""
+        raise NotImplementedError
+
+    def dual_projection(
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """What makes the dual point orthogonal to the basis, and its price."""
+        raise NotImplementedError
+
+    def reweighted(self, weights: jax.Array) -> "Loss":
+        """The same loss with other weights, not checked."""
+        raise NotImplementedError
+
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        """The loss of W with this intercept."""
+        raise NotImplementedError
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        """The best intercept at W."""
+        raise NotImplementedError

@@ -1,0 +1,224 @@
+"""Similar labels have similar weights: graph Laplacians, and their sums with a loss."""
+
+from typing import Any, ClassVar, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
+from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._squared import half_quadratic
+
+
+class GraphLaplacian(Loss, leaves=("similarity", "strength")):
+    r"""Similar labels have similar weights: ``strength/2 * tr(W L W')``, L the Laplacian of their graph.
+
+    .. math:: \tfrac{\text{strength}}{2} \operatorname{tr}(W L W^\top)
+              = \tfrac{\text{strength}}{2} \sum_{j<k} P_{jk}\, \|W_{:j} - W_{:k}\|_2^2 ,
+              \qquad L = \operatorname{diag}(P\mathbf 1) - P .
+
+    Add it to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. By itself it is a loss without data.
+
+    Args:
+      similarity: P (k, k), >= 0, one row a label, dense or sparse (kept dense: solvers decompose L). Made
+        symmetric, ``(P + P')/2``; its diagonal has no effect.
+      strength: >= 0, shape ().
+
+    Raises:
+      TypeError, ValueError: P not real, not finite, not square, negative; strength negative or not finite.
+    Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace,
+      and the sum over all pairs (j, k) in Eq. (4) is twice as large.
+    """
+
+    similarity: jax.Array
+    strength: jax.Array
+
+    def __init__(self, similarity: ArrayLike, strength: ArrayLike):
+        P = as_float("similarity", dense(similarity), (2,))
+        if P.shape[0] != P.shape[1] or P.shape[0] == 0:
+            raise ValueError(f"similarity must be square, one row a label, got shape {P.shape}.")
+        if not is_traced(P) and (np.asarray(P) < 0).any():
+            raise ValueError(f"similarity must be >= 0, got {np.asarray(P).min():g}.")
+        self._set(similarity=(P + P.T) / 2, strength=as_nonnegative("strength", strength, P.dtype))
+
+    def matrix(self, dtype: Any) -> jax.Array:
+        """``strength * L``, (k, k)."""
+        P = self.similarity.astype(dtype)
+        return self.strength.astype(dtype) * (jnp.diag(jnp.sum(P, axis=1)) - P)
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        labels = self.similarity.shape[0]
+        if jnp.ndim(W) != 2 or W.shape[1] != labels:
+            raise ValueError(f"W has shape {jnp.shape(W)}; similarity is of {labels} labels.")
+        return half_quadratic(self.matrix(W.dtype), W.T)
+
+    def valid(self) -> jax.Array:
+        """No negative similarity or strength."""
+        finite = (self.strength >= 0) & (self.strength < jnp.inf)
+        return finite & jnp.all(self.similarity >= 0)
+
+
+class SumLoss(Loss, leaves=("loss", "graphs")):
+    """A loss of a linear model and graph Laplacians on its labels; write ``loss + graph``.
+
+    ``intercept`` and ``evaluate`` are those of the loss: rows held out are judged without the graphs.
+
+    Args:
+      loss: a loss that knows the shape of W, a matrix.
+      graphs: tuple of `GraphLaplacian`, of as many labels as W has columns.
+
+    Raises:
+      TypeError, ValueError: something else, or another number of labels.
+    """
+
+    _self_contained: ClassVar[bool] = False
+    loss: Any
+    graphs: tuple[GraphLaplacian, ...]
+
+    def __init__(self, loss: Any, graphs: tuple[GraphLaplacian, ...]):
+        if not isinstance(loss, Loss) or "shape" not in loss.provides:
+            raise TypeError(
+                f"a graph is added to a loss that knows the shape of W, as those of sparsejax.losses, got "
+                f"{type(loss).__name__}."
+            )
+        for graph in graphs:
+            if not isinstance(graph, GraphLaplacian):
+                raise TypeError(f"graphs must hold GraphLaplacian, got {type(graph).__name__}.")
+            shape, labels = loss.params_shape, graph.similarity.shape[-1]
+            if shape[1:] != (labels,):
+                columns = f"{shape[1]} columns" if len(shape) == 2 else "no columns"
+                raise ValueError(f"similarity is of {labels} labels; Y has {columns}.")
+        self._set(loss=loss, graphs=tuple(graphs))
+
+    def __add__(self, other: Any) -> Any:
+        if not isinstance(other, GraphLaplacian):
+            return NotImplemented
+        return SumLoss(self.loss, (*self.graphs, other))
+
+    __radd__ = __add__
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What the loss has, but no treatment of free features."""
+        return self.loss.provides & {"shape", "curvature", "dual", "data"}  # type: ignore[no-any-return]
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return self.loss(W) + self._graph_value(W)  # type: ignore[no-any-return]
+
+    def _graph_value(self, W: jax.Array) -> jax.Array:
+        return half_quadratic(self.laplacian(), W.T)
+
+    def laplacian(self) -> jax.Array:
+        """The Hessian of the graphs in each row of W, (k, k)."""
+        first, *rest = (graph.matrix(self.dtype) for graph in self.graphs)
+        return sum(rest, start=first)
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """That of the loss."""
+        return self.loss.params_shape  # type: ignore[no-any-return]
+
+    @property
+    def dtype(self) -> Any:
+        """That of the loss."""
+        return self.loss.dtype
+
+    @property
+    def quadratic(self) -> bool:
+        """As the loss."""
+        return bool(self.loss.quadratic)
+
+    @property
+    def weights(self) -> jax.Array | None:
+        """Those of the loss."""
+        return self.loss.weights  # type: ignore[no-any-return]
+
+    @property
+    def num_rows(self) -> int | None:
+        """Those of the loss."""
+        return self.loss.num_rows  # type: ignore[no-any-return]
+
+    def reweighted(self, weights: jax.Array) -> Self:
+        """The loss with other weights, and the same graphs."""
+        return self._replace(loss=self.loss.reweighted(weights))
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        """That of the loss."""
+        return self.loss.intercept(W)  # type: ignore[no-any-return]
+
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        """That of the loss, without the graphs."""
+        return self.loss.evaluate(W, intercept)  # type: ignore[no-any-return]
+
+    def majorizer(self) -> jax.Array:
+        """That of the loss: the Hessian is at most ``I_k (x) A'A + laplacian() (x) I_d``."""
+        return self.loss.majorizer()  # type: ignore[no-any-return]
+
+    def target(self) -> jax.Array | None:
+        """That of the loss."""
+        return self.loss.target()  # type: ignore[no-any-return]
+
+    def gram(self) -> Self:
+        """The same with ``loss.gram()``."""
+        return self._replace(loss=self.loss.gram())
+
+    def condensed(self) -> Loss:
+        """The loss in its cheaper form, and the graphs."""
+        cheap = self.loss.condensed()
+        return self if cheap is self.loss else self._replace(loss=cheap)
+
+    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+        """Those of the loss, and the graphs': their conjugate at s times their gradient is s^2 their value."""
+        facts = self.loss.facts(W, sizes)
+        value, gradient = jax.value_and_grad(self._graph_value)(W)
+        return facts._replace(  # type: ignore[no-any-return]
+            value=facts.value + value,
+            gradient=facts.gradient + gradient,
+            rounding=facts.rounding + self._graph_rounding(W),
+        )
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """As that of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
+        known = () if H is None else (H,)
+        s, change = self.loss.dual_scaling(W, limit, *known)
+        return s, change + (s - 1) * (s + 1) * self._graph_value(W)
+
+    def sizes(self) -> Any:
+        """Those of the loss."""
+        return self.loss.sizes()
+
+    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
+        """Of the loss, and of ``<W, WL>`` with all signs positive."""
+        return self.loss.rounding(W, sizes) + self._graph_rounding(W)  # type: ignore[no-any-return]
+
+    def _graph_rounding(self, W: jax.Array) -> jax.Array:
+        products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self.laplacian()))
+        return 2 * jnp.finfo(W.dtype).eps * jnp.sum(products)
+
+    def valid(self) -> jax.Array:
+        """The loss and all graphs are."""
+        valid = self.loss.valid()
+        for graph in self.graphs:
+            valid &= graph.valid()
+        return valid  # type: ignore[no-any-return]
+
+    def in_units(self) -> tuple[Loss, Units] | None:
+        """The loss in units of its data, and the graphs, squares, in the same."""
+        known = self.loss.in_units()
+        if known is None:
+            return None
+        loss, units = known
+        gamma = [units.gamma.astype(graph.strength.dtype) for graph in self.graphs]
+        graphs = [graph._replace(strength=graph.strength * g) for graph, g in zip(self.graphs, gamma, strict=True)]
+        return self._replace(loss=loss, graphs=tuple(graphs)), units
+
+
+def dense(matrix: Any) -> Any:
+    """A sparse matrix of scipy or JAX as an array; anything else as it is."""
+    if not is_sparse(matrix):
+        return matrix
+    return matrix.toarray() if hasattr(matrix, "toarray") else matrix.todense()

@@ -1,0 +1,145 @@
+"""Hinge losses made smooth: by the square, or by a rounded corner."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_positive, check_labels
+from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
+
+
+class HingeLoss(LinearModelLoss):
+    """What the hinge losses share: their labels and the slack ``max(0, 1 - yh)`` of each entry.
+
+    They have no divergence: entries without slack are at the edge of the domain, and any projection leaves it.
+    """
+
+    _adapter: ClassVar[bool] = True
+    # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one; twice that for
+    # labels that a derivative has moved.
+    reach = 2.0
+
+    def check_targets(self) -> None:
+        """Only -1 and 1."""
+        check_labels(self.Y, (-1, 1), type(self).__name__)
+
+    def slack(self, H: jax.Array) -> jax.Array:
+        """max(0, 1 - y h)."""
+        margin = self.Y * H
+        return jnp.where(margin < 1, 1 - margin, 0)
+
+
+class SquaredHingeLoss(HingeLoss):
+    r"""Squared hinge loss, ``scale * sum_ij weights_ij max(0, 1 - y_ij h_ij)^2``.
+
+    ``H = XW + b``, one column a label. That of support vector machines, made smooth by the square.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry -1 or 1.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, as for a column with one label only, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1.
+    Source: Fan et al., JMLR 9, 2008 (LIBLINEAR), where scale is C and the intercept is penalised as well.
+    """
+
+    curvature = 2.0
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """The squared slack."""
+        r = self.slack(H)
+        return r * r
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """-2 y times the slack, and 2 where there is slack."""
+        r = self.slack(H)
+        return -2 * self.Y * r, jnp.where(r > 0, 2 * self.Y * self.Y, 0)
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        r"""The best s, ``0 <= s <= limit``, and the change of the conjugate.
+
+        ``l*(sU) = sum -s a + (s a)^2 / (4 scale weights)`` for s >= 0, where ``a = -U/Y = 2 scale weights r``
+        with the slack r.
+        """
+        r = self.slack(self._predict(W) if H is None else H)
+        wr = self._weights() * r
+        return quadratic_scaling(-2 * self.scale * jnp.sum(wr), self.scale * jnp.sum(wr * r), limit)
+
+
+class HuberHingeLoss(HingeLoss, leaves=("delta",)):
+    r"""Hinge loss with its corner rounded off, ``scale * sum_ij weights_ij phi(y_ij h_ij)``.
+
+    .. math:: \phi(m) = 0 \text{ if } m \ge 1, \qquad (1-m)^2/(2\delta) \text{ if } 1-\delta < m < 1,
+              \qquad 1-m-\delta/2 \text{ otherwise;}
+
+    at most :math:`\delta/2` below the hinge loss ``max(0, 1 - m)``. ``H = XW + b``, one column a label.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry -1 or 1.
+      delta: > 0, shape (): the width of the rounded part.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, as for a column with one label only, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1; delta not > 0.
+    Source: Chapelle, Neural Computation 19(5), 2007, whose loss is centred at m = 1: this one with
+      ``delta = 2h``, its margins moved by h.
+    """
+
+    delta: jax.Array
+
+    def __init__(self, X: ArrayLike, Y: ArrayLike, *, delta: ArrayLike = 0.5, **options: Any):
+        super().__init__(X, Y, **options)
+        self._set(delta=as_positive("delta", delta, self.dtype))
+
+    @property
+    def curvature(self) -> jax.Array:
+        """1 / delta."""
+        return 1 / self.delta
+
+    def _bent(self, r: jax.Array) -> jax.Array:
+        """min(r, delta): delta times the slope of phi in the slack r."""
+        return jnp.where(r < self.delta, r, self.delta)
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """phi of the margin."""
+        r = self.slack(H)
+        q = self._bent(r)
+        return (q / self.delta) * (r - q / 2)
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The slope, and 1/delta on the rounded part."""
+        r = self.slack(H)
+        curved = (r > 0) & (r < self.delta)
+        return -self.Y * self._bent(r) / self.delta, jnp.where(curved, self.Y * self.Y / self.delta, 0)
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        r"""The best s, ``0 <= s <= limit`` and ``s p <= 1``, and the change of the conjugate.
+
+        ``l*(sU) = sum -s a + delta (s a)^2 / (2 scale weights)`` for ``0 <= s a <= scale weights``, where
+        ``a = -U/Y = scale weights p`` with ``p = min(r/delta, 1)``, r the slack.
+        """
+        p = self._bent(self.slack(self._predict(W) if H is None else H)) / self.delta
+        w = self._weights()
+        top = jnp.max(jnp.where(w > 0, p, 0))
+        limit = jnp.minimum(limit, safe_divide(1.0, top, jnp.inf))
+        linear, square = -self.scale * jnp.sum(w * p), 0.5 * self.delta * self.scale * jnp.sum(w * p * p)
+        return quadratic_scaling(linear, square, limit)
+
+    def valid(self) -> jax.Array:
+        """Delta > 0 too."""
+        return super().valid() & (self.delta > 0)

@@ -1,0 +1,387 @@
+"""Losses of a linear model, from functions of its predictions."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
+from sparsejax._core.linalg import safe_divide, safe_sqrt
+from sparsejax.losses._base import Facts, Loss, Units
+
+BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
+# What says what a loss is: of a class that is complete they are replaced together.
+HOOKS = ("entries", "derivatives", "curvature", "divergence", "dual_scaling", "quadratic", "condensed", "target")
+# Data of this size are left in their own units, so that nothing is rounded.
+SMALL, LARGE = 1e-8, 1e8
+
+
+class Sizes(NamedTuple):
+    """For the error bound of XW: with D the norms of the columns, ``|x_i||w_j| <= ||x_i / D|| ||D w_j||``."""
+
+    rows: jax.Array  # (n,), ||x_i / D||
+    squares: jax.Array  # (d,), D^2
+
+
+class LinearModelLoss(Loss):
+    r"""``scale * sum_ij weights_ij phi(h_ij; y_ij)`` of ``H = XW + b``: the protocol, from functions of H.
+
+    A subclass defines, all elementwise and without scale and weights,
+
+    * ``entries(H)``: :math:`\phi`, the shape of H; required;
+    * ``derivatives(H)``: the first and the second derivative in h; required;
+    * ``curvature``: a bound of the second derivative, a number or an attribute of shape (); without it there is no
+      `sparsejax.admm`;
+    * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``, inf where
+      u is outside the domain of the conjugate; without it there is no gap with norms;
+    * ``reach``: a best intercept lies within ``max|h| + reach``; without it there is no ``intercept=True``;
+    * ``check_targets()``: raise for a Y that does not suit.
+
+    Everything else is inherited. ``class C(LinearModelLoss, leaves=("delta",))`` has the leaves X, Y, scale,
+    weights and its own. With ``intercept=True`` the loss is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`.
+
+    Args:
+      X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
+        dtype is the dtype of the whole solve. Constant columns are allowed.
+      Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
+      scale: > 0, shape (); default ``1/n``, n the number of rows of X whatever the weights.
+      weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
+
+    Raises:
+      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; for a class:
+        as `sparsejax.Loss`.
+    """
+
+    _adapter: ClassVar[bool] = True
+    curvature: Any = None
+    reach: Any = None
+
+    X: jax.Array
+    Y: jax.Array
+    scale: jax.Array
+    weights: jax.Array | None
+    has_intercept: bool
+
+    def __init_subclass__(cls, *, leaves: Sequence[str] = (), static: Sequence[str] = (), **options: Any) -> None:
+        extra, extra_static = ((x,) if isinstance(x, str) else tuple(x) for x in (leaves, static))
+        cls._hooks_checked()
+        super().__init_subclass__(
+            leaves=(*BASE_LEAVES, *extra), static=(*BASE_STATIC, *extra_static), **options
+        )
+
+    @classmethod
+    def _hooks_checked(cls) -> None:
+        own = vars(cls)
+        if "__call__" in own or own.get("_adapter", False):
+            return
+        missing = [name for name in ("entries", "derivatives") if cls._provider(name) is LinearModelLoss]
+        if missing:
+            raise TypeError(f"{cls.__name__} must define {' and '.join(missing)}: see {cls._page}.")
+        for parent in cls.__mro__[1:]:
+            if not issubclass(parent, LinearModelLoss) or parent._adapter:
+                continue
+            given = [h for h in HOOKS if parent._provider(h) not in (None, Loss, LinearModelLoss)]
+            kept = [h for h in given if cls._provider(h) is parent._provider(h)]
+            if kept and len(kept) < len(given):
+                raise TypeError(
+                    f"{cls.__name__} replaces some of {', '.join(given)} of {parent.__name__} but keeps "
+                    f"{', '.join(kept)}, which would no longer be true: see {cls._page}."
+                )
+
+    def __init__(
+        self,
+        X: ArrayLike,
+        Y: ArrayLike,
+        *,
+        scale: ArrayLike | None = None,
+        weights: ArrayLike | None = None,
+        intercept: bool = False,
+    ):
+        X = as_float("X", X, (2,))
+        Y = as_float("Y", Y, (1, 2), X.dtype)
+        n, d = X.shape
+        if n == 0 or d == 0:
+            raise ValueError(f"X is empty: its shape is {X.shape}.")
+        if Y.shape[0] != n:
+            raise ValueError(f"X has {n} rows and Y has {Y.shape[0]}; they must agree.")
+        if Y.ndim == 2 and Y.shape[1] == 0:
+            raise ValueError("Y has no columns.")
+        scale = as_positive("scale", self._default_scale(n) if scale is None else scale, X.dtype)
+        if weights is not None:
+            weights = _as_weights(weights, Y)
+        check_bool("intercept", intercept)
+        self._set(X=X, Y=Y, scale=scale, weights=weights, has_intercept=bool(intercept))
+        if intercept and self.reach is None:
+            raise ValueError(f"{type(self).__name__} does not fit an intercept: it states no reach.")
+        self.check_targets()
+
+    # ------------------------------------------------------------------ what a subclass says
+
+    def _default_scale(self, n: int) -> float:
+        return 1 / n
+
+    def check_targets(self) -> None:
+        """Raise for a Y that does not suit."""
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """The loss of each entry, without scale and weights."""
+        raise NotImplementedError
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """First and second derivative in h of each entry of the loss, without scale and weight."""
+        raise NotImplementedError
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """``phi(h) + phi*(u) - u h`` of each entry, u = first + change, without scale and weight."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ the protocol
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """Everything, as far as the hooks are given."""
+        stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in ("divergence", "dual_scaling")}
+        groups = {"shape", "data"}
+        if self.curvature is not None:
+            groups.add("curvature")
+        if stated["divergence"] or stated["dual_scaling"]:
+            groups.add("dual")
+        if stated["divergence"]:
+            groups.add("free features")
+        return frozenset(groups)
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """Shape of W: (d, k), or (d,) for a vector target."""
+        return (self.X.shape[-1], *self.Y.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """dtype of the work: that of X."""
+        return self.X.dtype
+
+    @property
+    def quadratic(self) -> bool:
+        """True if one matrix A'A (see ``majorizer``) is the Hessian of every column, everywhere."""
+        return False
+
+    @property
+    def num_rows(self) -> int:
+        """n."""
+        return int(self.X.shape[0])
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return self._value(self._predict(W))
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        """The best intercept b at W, shape (k,) or () for a vector target; 0 if none is fitted."""
+        self._check_params(W)
+        if not self.has_intercept:
+            return jnp.zeros(self.Y.shape[1:], self.dtype)
+        return self._best_intercept(self.X @ W)[0]
+
+    def reweighted(self, weights: jax.Array) -> Self:
+        """The same loss with other weights, not checked."""
+        return self._replace(weights=weights)
+
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        """The loss of W with this intercept, (k,) or (), in place of the best: for rows held out of a fit."""
+        self._check_params(W)
+        H = self.X @ W
+        b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), H.shape[1:])
+        return self._value(H + b[None])
+
+    def majorizer(self) -> jax.Array:
+        """A (n, d), ``sqrt(scale * curvature * weights)`` times X, centred if an intercept is fitted."""
+        w = self._weights()
+        w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (self.X.shape[0],))
+        X = self.X
+        if self.has_intercept:
+            X = X - safe_divide(w @ X, jnp.sum(w))[None]
+        # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        return lax.optimization_barrier(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        r"""``s = min(limit, 1)`` and the change of the conjugate.
+
+        :math:`\ell^*(sU) - \ell^*(U) = \sum w\,[D(h, s\phi') + (s - 1)\,\phi' h]` with the divergence D, and
+        :math:`w` the weights times the scale.
+        """
+        H = self._predict(W) if H is None else H
+        s = jnp.minimum(limit, 1)
+        first = self.derivatives(H)[0]
+        change = self.divergence(H, first, (s - 1) * first) + (s - 1) * first * H
+        return s, self.scale * jnp.sum(self._weights() * change)
+
+    def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
+        """Orthonormal columns (n, r) that span X[:, free] and the intercept, where weights are not 0.
+
+        None where weights are by entry, so that each column would need its own.
+        """
+        w = self._weights()
+        if w.ndim > 1 and w.shape[1] > 1:
+            return None
+        F = self.X[:, free]
+        if self.has_intercept:
+            F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
+        U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)
+        keep = sizes > max(F.shape) * jnp.finfo(F.dtype).eps * sizes[0]
+        return jnp.where(keep[None], U, 0)
+
+    def dual_projection(
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis.
+
+        The divergence is :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0` at ``H = XW + b``,
+        where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate. That
+        lasts while dU exceeds a probability close to 0 or 1: where unpenalised features nearly separate a
+        label, there may never be a certificate.
+        """
+        H = self._predict(W) if H is None else H
+        w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
+        first = self.derivatives(H)[0]
+        dU = -(basis @ (basis.T @ (w * first)))
+        change = safe_divide(dU, w)
+        return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
+
+    def facts(self, W: jax.Array, sizes: Sizes) -> Facts:
+        """With the predictions, found once: an intercept is a loop of its own."""
+
+        def both(W: jax.Array) -> tuple[jax.Array, jax.Array]:
+            H = self._predict(W)
+            return self._value(H), H
+
+        (value, H), gradient = jax.value_and_grad(both, has_aux=True)(W)
+        return Facts(value, gradient, self._rounding(H, W, sizes), None, H)
+
+    def sizes(self) -> Sizes:
+        """For `rounding`: once, since they depend on X only."""
+        squares = jnp.sum(self.X * self.X, axis=0)
+        return Sizes(safe_sqrt((self.X * self.X) @ safe_divide(1.0, squares)), squares)
+
+    def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
+        """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
+        return self._rounding(self._predict(W), W, sizes)
+
+    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
+        lengths = safe_sqrt(sizes.squares @ (W * W))
+        error = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]
+        error = 2 * jnp.finfo(self.dtype).eps * error
+        first, second = self.derivatives(H)
+        top = second if self.curvature is None else self.curvature
+        each = (2 * jnp.abs(first) + top / 2 * error) * error
+        w = self._weights()
+        return self.scale * jnp.sum(jnp.where(w > 0, w * each, 0))
+
+    def valid(self) -> jax.Array:
+        """Scale > 0 and finite, no negative weight."""
+        valid = (self.scale > 0) & (self.scale < jnp.inf)
+        return valid if self.weights is None else valid & jnp.all(self.weights >= 0)
+
+    def in_units(self) -> tuple[Loss, Units]:
+        """Scale times the sum of the weights near 1, where it is not of that order already."""
+        sigma, gamma = self._unit_of_params(), self._unit_of_objective()
+        return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
+
+    # ------------------------------------------------------------------ within
+
+    def _unit_of_params(self) -> jax.Array:
+        return jnp.ones((), self.dtype)
+
+    def _unit_of_objective(self) -> jax.Array:
+        w = self._weights()
+        total = self.scale * jnp.sum(w) * (self.X.shape[0] / w.shape[0])
+        return 1 / power_of_two(lax.stop_gradient(total))
+
+    def _check_params(self, W: Any) -> None:
+        if jnp.shape(W) != self.params_shape:
+            raise ValueError(
+                f"W has shape {jnp.shape(W)}; one W has shape {self.params_shape}: for a batch of them use "
+                "jax.vmap."
+            )
+
+    def _weights(self) -> jax.Array:
+        """Weights broadcastable to Y."""
+        if self.weights is None:
+            return jnp.ones((1,) * self.Y.ndim, self.dtype)
+        extra = self.Y.ndim - self.weights.ndim
+        return self.weights.reshape(self.weights.shape + (1,) * extra)
+
+    def _predict(self, W: jax.Array) -> jax.Array:
+        self._check_params(W)
+        H = self.X @ W
+        return H + self._best_intercept(H) if self.has_intercept else H
+
+    def _value(self, H: jax.Array) -> jax.Array:
+        return self.scale * jnp.sum(self._weights() * self.entries(H))
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        """A b at which the weighted derivatives of each column sum to 0, as a row."""
+        b = lax.stop_gradient(_balance(*lax.stop_gradient((self, H))))
+        # One more Newton step, this time differentiated: it moves nothing and has the derivative
+        # db/dW of the root, so that second derivatives of the loss are right too.
+        value, slope = self.imbalance(b, H)
+        return (b - safe_divide(value, lax.stop_gradient(slope)))[None]
+
+    def imbalance(self, b: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The derivative in b of the weighted loss of each column, and its slope."""
+        first, second = self.derivatives(H + b[None])
+        w = self._weights()
+        return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)
+
+
+def _as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
+    weights = as_float("weights", weights, (1, 2), Y.dtype)
+    if weights.shape not in (Y.shape[:1], Y.shape):
+        raise ValueError(
+            f"weights has shape {weights.shape}; it must be one a row, {Y.shape[:1]}, or Y's {Y.shape}."
+        )
+    if not is_traced(weights) and (np.asarray(weights) < 0).any():
+        raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
+    return weights
+
+
+def power_of_two(x: jax.Array) -> jax.Array:
+    """The power of two nearest to x > 0, 1 where x is 0, not finite, or between 1e-8 and 1e8."""
+    bits = int(jnp.finfo(x.dtype).nexp)
+    there = (x > 0) & (x < jnp.inf) & ((x < SMALL) | (x > LARGE))
+    return jnp.where(there, lax.reduce_precision(jnp.where(there, x, 1), bits, 0), 1)
+
+
+@jax.jit
+def _balance(loss: LinearModelLoss, H: jax.Array) -> jax.Array:
+    """A root b of the increasing function ``loss.imbalance(b, H)``, by Newton with a bisection safeguard."""
+    bound = loss.reach + jnp.max(jnp.abs(H), axis=0)
+    eps = jnp.finfo(H.dtype).eps
+
+    def body(carry: Any) -> Any:
+        b, low, high, _, n = carry
+        value, slope = loss.imbalance(b, H)
+        low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
+        step = b - safe_divide(value, slope, value)
+        inside = (slope > 0) & (step > low) & (step < high)
+        new = jnp.where(value == 0, b, jnp.where(inside, step, (low + high) / 2))
+        return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
+
+    def cond(carry: Any) -> jax.Array:
+        return jnp.any(carry[3]) & (carry[4] < 100)
+
+    start = (jnp.zeros_like(bound), -bound, bound, jnp.ones(bound.shape, bool), jnp.int32(0))
+    return lax.while_loop(cond, body, start)[0]
+
+
+def quadratic_scaling(
+    linear: jax.Array, square: jax.Array, limit: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
+    best = safe_divide(-linear, 2 * square, 1)
+    s = jnp.clip(best, -limit, limit)
+    return s, (s - 1) * (linear + (s + 1) * square)

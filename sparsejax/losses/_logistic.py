@@ -1,0 +1,63 @@
+"""Logistic regression, a label a column."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.scipy.special import xlogy
+
+from sparsejax._core.checks import check_labels, is_traced
+from sparsejax.losses._linear import LinearModelLoss
+
+
+class LogisticLoss(LinearModelLoss):
+    r"""Logistic loss of each label on its own, ``scale * sum_ij weights_ij [log(1 + e^h_ij) - y_ij h_ij]``.
+
+    ``H = XW + b``, one column a label (multi-label: the columns do not compete).
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry 0 or 1.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a label that is not 0 or 1; with ``intercept``, a
+        column of Y that is constant, whose best intercept is infinite.
+    """
+
+    curvature = 0.25
+    # Beyond it every sigmoid is 0 or 1 in float64 too; where the weighted labels of a column are all
+    # alike the answer is this bound.
+    reach = 40.0
+
+    def check_targets(self) -> None:
+        """Only 0 and 1, both of them in every column if there is an intercept."""
+        check_labels(self.Y, (0, 1), "LogisticLoss")
+        if self.has_intercept and not is_traced(self.Y):
+            y = np.asarray(self.Y)
+            constant = np.flatnonzero(np.atleast_1d((y == y[:1]).all(axis=0)))
+            if constant.size:
+                raise ValueError(
+                    f"column {constant[0]} of Y has one label only, so its intercept has no finite "
+                    "minimiser: drop it, or use intercept=False."
+                )
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """log(1 + e^h) - y h."""
+        return optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """p - y and p (1 - p), with p = sigmoid(h)."""
+        p = jax.nn.sigmoid(H)
+        return p - self.Y, p * (1 - p)
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """Kullback-Leibler, of the probabilities that belong to first + change from sigmoid(h)."""
+        p = self.Y + first + change
+        inside = (p >= 0) & (p <= 1)
+        p = jnp.where(inside, p, 0)
+        excess = xlogy(p, p) - p * jax.nn.log_sigmoid(H)
+        excess += xlogy(1 - p, 1 - p) - (1 - p) * jax.nn.log_sigmoid(-H)
+        return jnp.where(inside, jnp.maximum(excess, 0), jnp.inf)

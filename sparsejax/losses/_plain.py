@@ -1,0 +1,82 @@
+"""A user's function of W, which does not inherit from `Loss`, as one."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+
+from sparsejax.losses._base import Loss
+
+GROUPS = ("shape", "curvature", "dual")  # that a class without the base may state, whole
+
+
+class PlainLoss(Loss, leaves=("fun",)):
+    """What a callable pytree says, and nothing more."""
+
+    _self_contained: ClassVar[bool] = False
+    fun: Any
+
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset(group for group in GROUPS if _states(self.fun, group))
+
+    @property
+    def params_shape(self) -> Any:
+        return tuple(self.fun.params_shape)
+
+    @property
+    def dtype(self) -> Any:
+        return self.fun.dtype
+
+    @property
+    def quadratic(self) -> bool:
+        return bool(self.fun.quadratic)
+
+    def __call__(self, W: Any) -> jax.Array:
+        return self.fun(W)  # type: ignore[no-any-return]
+
+    def majorizer(self) -> jax.Array:
+        return self.fun.majorizer()  # type: ignore[no-any-return]
+
+    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return self.fun.dual_scaling(W, limit)  # type: ignore[no-any-return]
+
+
+def as_loss(x: Any, name: str = "smooth") -> Loss:
+    """x itself, or a callable pytree wrapped; an error if it is neither, or states a group in part."""
+    if isinstance(x, Loss):
+        return x
+    if not callable(x) or isinstance(x, type):
+        what = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
+        raise TypeError(f"{name} must be callable, W -> (), got {what}.")
+    if any(leaf is x for leaf in jax.tree.leaves(x)):
+        raise TypeError(
+            f"{name} is a plain function, which cannot pass through jit: wrap it and its data as "
+            "jax.tree_util.Partial(fun, *data)."
+        )
+    for group in GROUPS:
+        _states(x, group)
+    return PlainLoss(x)
+
+
+def _states(x: Any, group: str) -> bool:
+    names = Loss._groups[group]
+    there = [name for name in names if hasattr(x, name)]
+    if there and len(there) < len(names):
+        missing = [name for name in names if name not in there]
+        if group == "shape" and there == ["dtype"]:
+            return False  # of no use alone
+        raise TypeError(
+            f"{type(x).__name__} defines {', '.join(there)} without {', '.join(missing)}: the group "
+            f"'{group}' is given whole or not at all; see {Loss._page}."
+        )
+    return bool(there)
+
+
+def check_batch(W: Any, shape: tuple[int, ...]) -> None:
+    """Raise where W is not one matrix of parameters."""
+    if jnp.shape(W) != shape:
+        raise ValueError(
+            f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}: for a batch of them "
+            "use jax.vmap."
+        )

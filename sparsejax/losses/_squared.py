@@ -1,0 +1,177 @@
+"""Least squares, by its data or by its Gram matrix."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._linear import LinearModelLoss, power_of_two, quadratic_scaling
+
+
+class SquaredLoss(LinearModelLoss):
+    r"""Least squares, ``scale * sum_i weights_i ||x_i W + b - y_i||^2``.
+
+    Args:
+      X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
+        dtype is the dtype of the whole solve. Constant columns are allowed.
+      Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
+      scale: > 0, shape (); default ``1/(2n)``, n the number of rows of X whatever the weights.
+      weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
+      intercept: fit an unpenalised b (then b is the weighted mean residual of each column).
+
+    Raises:
+      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight.
+    Source: the scale of scikit-learn, celer, skglm. Ming & Ding (IJCAI 2019, Eq. 14) have scale 1,
+      Chen et al. (ACM MM 2011) scale 1/2.
+    """
+
+    curvature = 2.0
+    reach = 0.0
+
+    def _default_scale(self, n: int) -> float:
+        return 1 / (2 * n)
+
+    @property
+    def quadratic(self) -> bool:
+        """True unless weights are by entry."""
+        return self.weights is None or self.weights.ndim < self.Y.ndim or self.Y.ndim == 1
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """(h - y)^2."""
+        R = H - self.Y
+        return R * R
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """2 (h - y) and 2."""
+        return 2 * (H - self.Y), jnp.full_like(H, 2)
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """A quarter of the square of the change."""
+        return change * change / 4
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """The best s, ``|s| <= limit``, and the change of the conjugate."""
+        R = (self._predict(W) if H is None else H) - self.Y
+        wR = self._weights() * R
+        return quadratic_scaling(2 * self.scale * jnp.sum(wR * self.Y), self.scale * jnp.sum(wR * R), limit)
+
+    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+        """With the part of the conjugate that is linear in s; the square has the value of the loss."""
+        facts = super().facts(W, sizes)
+        wR = self._weights() * (facts.predictions - self.Y)
+        return facts._replace(linear=2 * self.scale * jnp.sum(wR * self.Y), predictions=None)
+
+    def gram(self) -> "GramLoss":
+        """The same function of W from X'X and X'Y alone.
+
+        Raises:
+          TypeError: weights are by entry, so that every column of Y has another X'X.
+        """
+        if not self.quadratic:
+            raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
+        A, B = self.majorizer(), self.target()
+        return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
+
+    def condensed(self) -> Loss:
+        """`gram` where there are more rows than columns and one X'X."""
+        return self.gram() if self.quadratic and self.X.shape[0] > self.X.shape[1] else self
+
+    def target(self) -> jax.Array:
+        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` with A of ``majorizer``; of use where ``quadratic``."""
+        Y, w = self.Y, self._weights()
+        if self.has_intercept:
+            Y = Y - self._best_intercept(jnp.zeros_like(Y))
+        return jnp.sqrt(2 * self.scale * w) * Y
+
+    def in_units(self) -> tuple[Loss, Units]:
+        """Y of the order of 1 too, where it is of another."""
+        loss, units = super().in_units()
+        return loss._replace(Y=self.Y / units.sigma), units
+
+    def _unit_of_params(self) -> jax.Array:
+        return power_of_two(lax.stop_gradient(jnp.max(jnp.abs(self.Y))))
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        w = jnp.broadcast_to(self._weights(), H.shape)
+        total = jnp.sum(w, axis=0, keepdims=True)
+        return safe_divide(jnp.sum(w * (self.Y - H), axis=0, keepdims=True), total)
+
+
+class GramLoss(Loss, leaves=("G", "B", "constant")):
+    r"""A quadratic by its Gram matrix: :math:`\tfrac12\langle W, GW\rangle - \langle B, W\rangle + c`.
+
+    What `SquaredLoss.gram` returns: each evaluation costs d x d x k whatever n. Near the optimum it has fewer
+    digits than the loss it comes from: solvers confirm its certificates on that.
+
+    Args:
+      G: (d, d), symmetric positive semidefinite.
+      B: (d, k) or (d,).
+      constant: the value at W = 0, at least that which makes the quadratic nonnegative.
+    """
+
+    quadratic = True
+    G: jax.Array
+    B: jax.Array
+    constant: jax.Array
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """That of B."""
+        return tuple(self.B.shape)
+
+    @property
+    def dtype(self) -> Any:
+        """That of B."""
+        return self.B.dtype
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        if jnp.shape(W) != self.B.shape:
+            raise ValueError(
+                f"W has shape {jnp.shape(W)}; one W has shape {self.B.shape}: for a batch of them use jax.vmap."
+            )
+        return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
+
+    def majorizer(self) -> jax.Array:
+        """The root of G, (d, d)."""
+        values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
+        return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+
+    def gram(self) -> "GramLoss":
+        """Itself."""
+        return self
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """As of the loss it comes from."""
+        return quadratic_scaling(jnp.sum(W * self.B) - 2 * self.constant, self(W), limit)
+
+    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+        """As of the loss it comes from."""
+        return super().facts(W, sizes)._replace(linear=jnp.sum(W * self.B) - 2 * self.constant)
+
+    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
+        """Of its three parts, which cancel near the optimum."""
+        linear = jnp.sum(jnp.abs(W * self.B))
+        # <|W|, |G||W|> <= (sum_i sqrt(G_ii) |w_i|)^2, and W'GW is what is left of it.
+        curved = jnp.sum((jnp.sqrt(jnp.abs(jnp.diagonal(self.G))) @ jnp.abs(W)) ** 2)
+        return jnp.finfo(W.dtype).eps * (curved + linear + jnp.abs(self.constant))
+
+
+@jax.custom_jvp
+def half_quadratic(G: jax.Array, W: jax.Array) -> jax.Array:
+    """``1/2 <W, GW>`` for a symmetric G."""
+    return 0.5 * jnp.sum(W * (G @ W))
+
+
+@half_quadratic.defjvp
+def _half_quadratic_jvp(primals: Any, tangents: Any) -> Any:
+    # Plain differentiation would multiply by G and by its transpose, which is the same matrix.
+    (G, W), (dG, dW) = primals, tangents
+    GW = G @ W
+    return 0.5 * jnp.sum(W * GW), jnp.sum(GW * dW) + 0.5 * jnp.sum(W * (dG @ W))

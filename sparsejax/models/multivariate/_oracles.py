@@ -1,0 +1,143 @@
+r"""Oracles: for a truth, the function ``v -> (z, Delta)`` that finds the labelling of largest Delta - z'v.
+
+With a true and b false positives given, the best labelling calls the a highest positives and the b highest
+negatives positive: tables are searched, not labellings, by the prefix sums P and N of both, sorted down.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+BLOCK = 1 << 20  # entries of a table looked at together
+KEPT = 1 << 22  # entries of a user's table that are kept rather than computed anew
+
+Oracle = Callable[[np.ndarray], tuple[np.ndarray, float]]
+Search = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[int, int]]
+Delta = Callable[..., Any]
+
+
+def single_flips(positive: np.ndarray, scale: float) -> Oracle:
+    """``Delta = scale (b + c)``: every example for itself."""
+    y = np.where(positive, 1.0, -1.0)
+
+    def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
+        flip = scale > 2 * y * v
+        return (2 * y * flip).astype(np.int8), scale * float(flip.sum())
+
+    return oracle
+
+
+def selection(positive: np.ndarray, k: int, s: float) -> Oracle:
+    """``Delta = 100 - s a`` where exactly k are called positive: those of largest 2v - s [y = 1]."""
+    y = np.where(positive, 1, -1).astype(np.int8)
+
+    def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
+        called = np.zeros(len(y), bool)
+        called[np.argpartition(s * positive - 2 * v, k - 1)[:k]] = True
+        return y - np.where(called, 1, -1).astype(np.int8), 100.0 - s * float((called & positive).sum())
+
+    return oracle
+
+
+def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
+    """F: for each a the value is concave in b; its maximum is found by bisection, for all a together."""
+    square = beta**2
+    p, q = int(positive.sum()), int((~positive).sum())
+    a, k = np.arange(p + 1.0), 100 * (1 + square)
+    steps = math.ceil(math.log2(q + 1)) + 1
+
+    def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
+        low = np.append(low, -np.inf)
+        b, end = np.zeros(p + 1, int), np.full(p + 1, q)
+        for _ in range(steps):  # b becomes the first at which one more false positive gains nothing
+            middle = (b + end) // 2
+            s = a + middle + square * p
+            gains = 2 * low[middle] + k * a / (s * (s + 1)) > 0
+            b, end = np.where(gains, middle + 1, b), np.where(gains, end, middle)
+        value = -k * a / (a + b + square * p) + 2 * P + 2 * N[b]
+        best = int(np.argmax(value))
+        return best, int(b[best])
+
+    return _by_tables(positive, delta, search)
+
+
+def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
+    """Any Delta: every table, in blocks of values of a.
+
+    Raises:
+      ValueError: delta gives NaN, inf or a negative value, or allows no table.
+    """
+    p, q = int(positive.sum()), int((~positive).sum())
+    a, b = np.arange(p + 1.0)[:, None], np.arange(q + 1.0)[None]
+    rows = max(1, BLOCK // (q + 1))
+    starts = range(0, p + 1, rows)
+
+    def block(start: int) -> np.ndarray:
+        some = a[start : start + rows]
+        losses = np.asarray(delta(some, b, p - some, q - b), float)
+        return np.broadcast_to(losses, (len(some), q + 1))
+
+    allowed, kept = False, {}
+    for start in starts:
+        losses = block(start)
+        _check_losses(losses)
+        allowed = allowed or bool(np.isfinite(losses).any())
+        if (p + 1) * (q + 1) <= KEPT:
+            kept[start] = losses
+    if not allowed:
+        raise ValueError("delta allows no table (all its values are -inf).")
+
+    def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
+        value, best = -np.inf, (0, 0)
+        for start in starts:
+            values = (kept[start] if kept else block(start)) + 2 * P[start : start + rows, None] + 2 * N[None]
+            i, j = np.unravel_index(np.argmax(values), values.shape)
+            if values[i, j] > value:
+                value, best = values[i, j], (start + int(i), int(j))
+        return best
+
+    return _by_tables(positive, delta, search)
+
+
+def _check_losses(losses: np.ndarray) -> None:
+    if np.isnan(losses).any() or (losses == np.inf).any():
+        raise ValueError("delta gives NaN or infinity for some table; finite values or -inf are needed.")
+    if (losses[np.isfinite(losses)] < -1e-9).any():
+        raise ValueError("delta gives a negative loss for some table; >= 0 or -inf is needed.")
+
+
+def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:
+    """Sorts, lets ``search(high, low, P, N)`` choose a and b by prefix sums, and writes down the code."""
+    plus, minus = np.flatnonzero(positive), np.flatnonzero(~positive)
+    p, q, n = len(plus), len(minus), len(positive)
+
+    def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
+        top, low = plus[np.argsort(-v[plus], kind="stable")], minus[np.argsort(-v[minus], kind="stable")]
+        P, N = (np.concatenate([[0.0], np.cumsum(v[order])]) for order in (top, low))
+        a, b = search(v[top], v[low], P, N)
+        z = np.zeros(n, np.int8)
+        z[top[a:]], z[low[:b]] = 2, -2
+        return z, float(delta(float(a), float(b), float(p - a), float(q - b)))
+
+    return oracle
+
+
+def swapped_pairs(positive: np.ndarray) -> Oracle:
+    """The ROC area: a pair (i, j) counts as swapped iff v_i - v_j < 1; z counts the pairs of each example.
+
+    The counts of both sides come from one search, so that they agree whatever rounding does.
+    """
+    plus, minus = np.flatnonzero(positive), np.flatnonzero(~positive)
+    rho = 100.0 / (len(plus) * len(minus))
+
+    def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
+        order = plus[np.argsort(v[plus], kind="stable")]
+        below = np.searchsorted(v[order], v[minus] + 1, side="left")  # positives swapped with each negative
+        above = np.cumsum(np.bincount(below, minlength=len(plus) + 1)[::-1])[::-1][1:]
+        z = np.zeros(len(v))
+        z[order], z[minus] = rho * above, -rho * below
+        return z, rho * float(below.sum())
+
+    return oracle

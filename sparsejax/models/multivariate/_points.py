@@ -1,0 +1,116 @@
+"""Points: weights with their scores, their objective and the labelling that they violate most."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from sparsejax.models.multivariate._data import Data
+from sparsejax.models.multivariate._oracles import Oracle
+from sparsejax.models.multivariate._support_norm import support_norm
+
+SEARCH = 6  # oracle calls on a segment
+
+Out = TypeVar("Out")
+
+
+class Clock:
+    """Seconds by what they went into."""
+
+    def __init__(self, *names: str):
+        self.seconds = dict.fromkeys(names, 0.0)
+
+    def timed(self, name: str, function: Callable[..., Out], *args: Any) -> Out:
+        start = time.perf_counter()
+        out = function(*args)
+        self.seconds[name] += time.perf_counter() - start
+        return out
+
+
+class Point(NamedTuple):
+    support: np.ndarray
+    w: np.ndarray  # on the support
+    v: np.ndarray  # scores, (n,)
+    objective: float
+    z: np.ndarray
+    delta: float
+    violation: float  # delta - z'v
+    gradient: np.ndarray  # of half the squared norm, on the support
+
+
+class Points:
+    """Makes points, at one call of the oracle each.
+
+    Args:
+      data, oracle: of the examples.
+      budget, bound: B and C/n of the objective.
+      clock: with "oracle" and "products".
+    """
+
+    def __init__(self, data: Data, oracle: Oracle, budget: float, bound: float, clock: Clock):
+        self.data, self.oracle, self.budget, self.bound, self.clock = data, oracle, budget, bound, clock
+        self.calls = 0
+
+    def zero(self) -> Point:
+        return self.of_weights(np.zeros(0, int), np.zeros(0))
+
+    def of_weights(self, support: np.ndarray, w: np.ndarray) -> Point:
+        if not len(support):
+            return self.of_scores(support, w, np.zeros(self.data.X.shape[0]))
+        return self.of_scores(support, w, self.clock.timed("products", self.data.scores, support, w))
+
+    def of_scores(self, support: np.ndarray, w: np.ndarray, v: np.ndarray) -> Point:
+        self.calls += 1
+        z, delta = self.clock.timed("oracle", self.oracle, v)
+        violation = delta - float(z @ v)
+        square, gradient = support_norm(w, self.budget)
+        objective = 0.5 * square + self.bound * max(0.0, violation)
+        return Point(support, w, v, objective, z, delta, violation, gradient)
+
+    def between(self, old: Point, new: Point, resolution: float) -> Point:
+        """The lowest of the points tried on the segment between two, by tangents; scores are only mixed.
+
+        It ends where no tangent promises more than ``resolution``.
+        """
+        support = np.union1d(old.support, new.support)
+        places = [np.searchsorted(support, p.support) for p in (old, new)]
+        start, end = np.zeros(len(support)), np.zeros(len(support))
+        start[places[0]], end[places[1]] = old.w, new.w
+        dw, dv = end - start, new.v - old.v
+
+        def slope(p: Point) -> float:
+            at = np.searchsorted(support, p.support)
+            return float(p.gradient @ dw[at]) - self.bound * float(p.z @ dv) * (p.violation > 0)
+
+        best = min(old, new, key=lambda p: p.objective)
+        low, high = (0.0, old.objective, min(slope(old), 0.0)), (1.0, new.objective, slope(new))
+        if high[2] <= 0:
+            return best
+        for _ in range(SEARCH):
+            width = high[0] - low[0]
+            # where the tangents of the two ends meet, and how low that is
+            t = (low[1] - high[1] + high[2] * width) / (high[2] - low[2]) if high[2] > low[2] else width / 2
+            if best.objective - (low[1] + low[2] * t) <= resolution:
+                break
+            theta = low[0] + min(max(t, 0.1 * width), 0.9 * width)
+            p = self.of_scores(support, start + theta * dw, old.v + theta * dv)
+            if p.objective < best.objective:
+                best = p
+            side = (theta, p.objective, slope(p))
+            low, high = (side, high) if side[2] < 0 else (low, side)
+        return best
+
+    def thin(self, best: Point, allowed: float) -> Point:
+        """Without the smallest weights: as many go as leave an objective of at most ``allowed``."""
+        order = np.argsort(np.abs(best.w), kind="stable")
+        full, fewest, most = best, 0, len(order)  # fewest can go
+        while most - fewest > 1:
+            middle = (fewest + most) // 2
+            stays = np.sort(order[middle:])
+            p = self.of_weights(full.support[stays], full.w[stays])
+            if p.objective <= allowed:
+                fewest, best = middle, p
+            else:
+                most = middle
+        return best

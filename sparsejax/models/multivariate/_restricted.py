@@ -1,0 +1,153 @@
+"""The problem restricted to the cuts and groups known so far: how it grows and forgets, and its master."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsejax.models.multivariate import _feature_master, _master
+from sparsejax.models.multivariate._data import Data
+from sparsejax.models.multivariate._interior_point import Master
+from sparsejax.models.multivariate._points import Clock
+from sparsejax.models.multivariate._support_norm import top_group
+
+# What had less weight than this for so many masters is dropped: a cut, as a share of the mean (a master costs
+# K^3, and interior points leave a trace of weight on every cut), a group or feature, as a share of the sum.
+# In a long solve cuts stay longer, for a fifth of the masters so far, so that nothing can cycle for ever.
+IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 10, 0.1, 50, 1e-5
+
+
+class WorkingSet(NamedTuple):
+    """What another budget or C can start from."""
+
+    # cuts: K codes z_k (n,), their losses, their alpha over C/n
+    codes: tuple[np.ndarray, ...]
+    deltas: np.ndarray
+    shares: np.ndarray
+    # groups: their columns (T, r), and the square roots of their d
+    columns: np.ndarray
+    root: np.ndarray
+    budget: float
+
+
+class Restricted:
+    """K cuts and T groups of r columns; by feature r = 1, and all groups of the features are known.
+
+    Columns are counted in ``data.X``.
+
+    Args:
+      data: of the examples.
+      budget, bound: B and C/n.
+      by_feature: whether the groups are features, and the master is `_feature_master`.
+      clock: with "products" and "master".
+    """
+
+    def __init__(self, data: Data, budget: float, bound: float, by_feature: bool, clock: Clock):
+        self.data, self.budget, self.bound, self.by_feature = data, budget, bound, by_feature
+        self.clock = clock
+        # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
+        self.codes: list[np.ndarray] = []
+        self.known: set[bytes] = set()
+        self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
+        # groups: columns, square roots of d, and for how many masters they had no weight
+        r = 1 if by_feature else math.ceil(budget)
+        self.index, self.root, self.idle_groups = np.zeros((0, r), int), np.zeros((0, r)), np.zeros(0, int)
+        self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
+
+    def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
+        """False if it is there already."""
+        key = z.tobytes()
+        if key in self.known:
+            return False
+        self.known.add(key)
+        self.codes.append(z)
+        self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
+        self.idle_cuts = np.append(self.idle_cuts, 0)
+        g = self.clock.timed("products", self.data.back, z.astype(float))
+        self.G = np.concatenate([self.G, (self.root * g[self.index])[:, :, None]], axis=2)
+        return True
+
+    def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:
+        """False if it is there already; by feature, if all of them are."""
+        if self.by_feature:
+            index = np.setdiff1d(columns, self.index)[:, None]
+            root = np.ones(index.shape)
+        else:
+            index, root = columns[None], root[None]
+            if ((self.index == index) & (self.root == root)).all(1).any():
+                return False
+        if not len(index):
+            return False
+        rows = self.clock.timed("products", self.data.rows, index.ravel(), self.codes)
+        self.G = np.concatenate([self.G, root[:, :, None] * rows.reshape(*index.shape, -1)])
+        self.index, self.root = np.vstack([self.index, index]), np.vstack([self.root, root])
+        self.idle_groups = np.append(self.idle_groups, np.zeros(len(index), int))
+        return True
+
+    def drop(self, mu: np.ndarray, masters: int) -> None:
+        """Forget what had no weight for a long time; mu (T,) are the groups' weights."""
+        self.idle_cuts = np.where(_has_weight(self.shares), 0, self.idle_cuts + 1)
+        self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
+        self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 5), self.idle_groups <= IDLE_GROUP)
+
+    def keep_first_cut(self) -> None:
+        self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
+
+    def keep(self, cuts: np.ndarray, groups: np.ndarray) -> None:
+        if cuts.all() and groups.all():
+            return
+        self.codes = [z for z, stays in zip(self.codes, cuts, strict=True) if stays]
+        self.known = {z.tobytes() for z in self.codes}
+        self.index, self.root = self.index[groups], self.root[groups]
+        self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
+        self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]
+        self.idle_groups = self.idle_groups[groups]
+
+    def solve(self, tol: float, exact: bool) -> Master:
+        """The master to an absolute gap."""
+        timed = self.clock.timed
+        if not self.by_feature:
+            return timed("master", _master.solve, self.G, self.deltas, self.bound, tol, exact)
+        features = self.G[:, 0]
+        return timed(
+            "master", _feature_master.solve, features, self.deltas, self.bound, self.budget, tol, exact
+        )
+
+    def weights(self, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The support and the values there of ``w = sum_t sqrt(d^t) w_t``."""
+        support, place = np.unique(self.index, return_inverse=True)
+        w = np.bincount(place.ravel(), (self.root * parts).ravel(), len(support))
+        return support[w != 0], w[w != 0]
+
+    def dual(self) -> tuple[float, np.ndarray, np.ndarray]:
+        """D at the present shares, and the group that attains it: its columns and the square roots of d."""
+        beta = np.zeros(self.data.X.shape[0])
+        for share, z in zip(self.shares, self.codes, strict=True):
+            if share > 0:
+                beta += self.bound * share * z
+        columns, root, square = top_group(self.clock.timed("products", self.data.back, beta), self.budget)
+        return self.bound * float(self.deltas @ self.shares) - 0.5 * square, columns, root
+
+    def resume(self, start: WorkingSet) -> None:
+        """Take over cuts with weight, features, and groups if the budget is the same."""
+        self.shares[:] = 0
+        for k in np.flatnonzero(_has_weight(start.shares)):
+            if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):
+                self.shares[0] = start.shares[k]  # the cut at w = 0
+        there = np.isin(start.columns, self.data.columns)
+        columns = np.searchsorted(self.data.columns, start.columns)
+        if self.by_feature:
+            self.add_group(np.unique(columns[there]), np.ones(0))
+        elif start.budget == self.budget and start.columns.shape[1] == self.index.shape[1]:
+            for t in np.flatnonzero(there.all(1)):
+                self.add_group(columns[t], start.root[t])
+
+    def working_set(self) -> WorkingSet:
+        columns = self.data.columns[self.index]
+        return WorkingSet(tuple(self.codes), self.deltas, self.shares, columns, self.root, self.budget)
+
+
+def _has_weight(shares: np.ndarray) -> np.ndarray:
+    """Which cuts have more than a trace of weight, (K,) bool."""
+    enough: np.ndarray = len(shares) * shares > SMALL_CUT * shares.sum()
+    return enough

@@ -1,0 +1,75 @@
+r"""The B-support norm, the groups that a vector is made of, and the dual norm.
+
+.. math:: \|w\|_B^2 = \min_{0\le d\le1,\,1^\top d=B} \sum_j w_j^2/d_j
+"""
+
+import math
+
+import numpy as np
+
+
+def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
+    """The squared B-support norm of w, and the gradient of its half.
+
+    The r largest |w| count as in the l2 norm, the others as in the l1 norm:
+    ``sum_{i<=r} a_i^2 + (sum_{i>r} a_i)^2 / (B - r)``.
+    """
+    a = np.abs(w)
+    if np.count_nonzero(a) <= budget:
+        return float(w @ w), w
+    last = math.ceil(budget) - 1
+    order = np.argsort(-a, kind="stable")
+    sorted_a = a[order]
+    tail = np.cumsum(sorted_a[::-1])[::-1][: last + 1]  # sum over i >= r, for r = 0..last
+    tau = tail / (budget - np.arange(last + 1))
+    fits = tau >= sorted_a[: last + 1]
+    fits[last] = True
+    r = int(np.argmax(fits))
+    gradient: np.ndarray = np.sign(w) * tau[r]
+    gradient[order[:r]] = w[order[:r]]
+    return float(sorted_a[:r] @ sorted_a[:r] + tau[r] ** 2 * (budget - r)), gradient
+
+
+def memberships(w: np.ndarray, budget: float) -> np.ndarray:
+    """The d of the B-support norm: 1 for features in every group, their share of the groups for others."""
+    d = np.zeros(len(w))
+    on = np.flatnonzero(w)
+    _, gradient = support_norm(w[on], budget)
+    d[on] = np.minimum(w[on] / gradient, 1.0)
+    return d
+
+
+def by_size(x: np.ndarray) -> np.ndarray:
+    """Indices of the entries that are not 0, the largest |x| first."""
+    on = np.flatnonzero(x)
+    order = np.argsort(-np.abs(x[on]), kind="stable")
+    return on[order]
+
+
+def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
+    """Groups and their weights, of sum 1, such that feature j is in groups of weight d_j.
+
+    Lay the d_j end to end and pick what lies at u, u + 1, u + 2, ...: as u goes from 0 to 1 this passes
+    through the groups. Each has sum d features (rounded down or up).
+    """
+    on = by_size(d)
+    if not len(on):
+        return (), np.zeros(0)
+    ends = np.cumsum(d[on])
+    ends[-1] = max(ends[-1], round(ends[-1])) if abs(ends[-1] - round(ends[-1])) < 1e-9 else ends[-1]
+    starts = np.append(0.0, ends[:-1])
+    cuts = np.unique(np.concatenate([[0.0, 1.0], np.mod(ends, 1.0)]))
+    keep = np.append(np.diff(cuts) > 1e-12, True)
+    cuts = cuts[keep]
+    u = (cuts[:-1] + cuts[1:]) / 2
+    chosen = np.ceil(ends[None] - u[:, None]) > np.ceil(starts[None] - u[:, None])
+    return tuple(np.sort(on[row]) for row in chosen), np.diff(cuts) / (cuts[-1] - cuts[0])
+
+
+def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
+    """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum; spoils c."""
+    squares, size = np.square(c, out=c), math.ceil(budget)
+    chosen = np.sort(np.argpartition(squares, len(c) - size)[len(c) - size :])
+    d = np.ones(size)
+    d[np.argmin(squares[chosen])] += budget - size  # the fractional entry, if any
+    return chosen, np.sqrt(d), float(d @ squares[chosen])

@@ -1,0 +1,120 @@
+r"""What every solver of the weighted lassos answers with: a duality gap in all columns, and a status.
+
+.. math:: \min_z P(z) = \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._core.linalg import safe_divide
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+
+RUNNING, FULL = -1, -2  # FULL: a bucket too small for the active set, to be solved again with a larger one
+
+
+class Lasso(NamedTuple):
+    """A solved problem."""
+
+    z: jax.Array  # (p,)
+    objective: jax.Array
+    gap: jax.Array  # relative to max(objective, objective at 0)
+    num_iters: jax.Array  # int32
+    status: jax.Array  # int32
+
+
+class Certificate(NamedTuple):
+    objective: jax.Array
+    gap: jax.Array  # relative to max(objective, objective at 0), with the bound of its rounding error
+    rounding: jax.Array  # that bound
+
+
+def lengths_of(At: jax.Array) -> jax.Array:
+    """The norms of the columns of A, (p,); nothing overflows or underflows."""
+    largest = jnp.max(jnp.abs(At), axis=1)
+    unit = jnp.where(largest > 0, largest, 1)
+    return largest * jnp.sqrt(jnp.sum((At / unit[:, None]) ** 2, axis=1))
+
+
+def certify(
+    y: jax.Array,
+    residual: jax.Array,
+    c: jax.Array,
+    limit: jax.Array,
+    lengths: jax.Array,
+    z: jax.Array,
+    support: jax.Array | slice = slice(None),
+) -> Certificate:
+    r"""Objective and relative duality gap of z.
+
+    The dual point is :math:`\theta = 2s r`, s the best with :math:`|s c_i| \le \ell_i`, and
+
+    .. math:: P - D = \sum_i (2\ell_i|z_i| - 2 s c_i z_i) + (1 - s)^2\|r\|^2 ,
+
+    a sum of nonnegative terms, in which nothing large cancels. (With y and the columns of A centred, r is
+    too, so that the dual point belongs to the problem with a free intercept as well.) Rounding errors are on
+    the safe side: s leaves room for one of eps :math:`\|a_i\|\|r\|` in :math:`c_i`, and eps times the sum of
+    the magnitudes that make up P - D, those of :math:`c_i` and r included, is added to the gap. It is NaN
+    where a limit is not > 0, or a value NaN.
+
+    Args:
+      y, residual: (n,), r.
+      c: (p,), A'r.
+      limit: (p,), > 0.
+      lengths: (p,), of the columns of A.
+      z: the entries that may not be 0.
+      support: where these are among the p.
+    """
+    eps = float(np.finfo(y.dtype).eps)
+    size = jnp.sum(residual * residual)
+    length = jnp.sqrt(size)
+    ratio = jnp.max((jnp.abs(c) + eps * length * lengths) / limit)
+    s = safe_divide(jnp.sum(residual * y), size, 1)
+    s = jnp.clip(s, 0, safe_divide(1, ratio, jnp.inf))
+    scaled, z_size = limit[support] * jnp.abs(z), jnp.sum(jnp.abs(z) * lengths[support])
+    objective = size + 2 * jnp.sum(scaled)
+    excess = 2 * jnp.sum(scaled - s * c[support] * z) + (1 - s) ** 2 * size
+    origin = jnp.sum(y * y)
+    rounding = 2 * jnp.sum(scaled) + (1 - s) ** 2 * size
+    rounding += 2 * length * (z_size + (1 - s) * jnp.sqrt(origin))
+    scale = jnp.maximum(objective, origin)
+    error = safe_divide(eps * rounding, scale)
+    known = (jnp.min(limit) > 0) & ~jnp.isnan(ratio) & ~jnp.isnan(objective)
+    gap = jnp.where(known, safe_divide(jnp.maximum(excess, 0), scale) + error, jnp.nan)
+    return Certificate(objective, gap, error)
+
+
+def judge(
+    certificate: Certificate,
+    num_iters: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    stalled: jax.Array,
+    otherwise: jax.Array | int = RUNNING,
+) -> jax.Array:
+    """The status, int32: CONVERGED only where the gap met tol; STALLED also where it is all rounding."""
+    _, gap, rounding = certificate
+    status = jnp.where(num_iters < maxiter, otherwise, MAX_ITER)
+    status = jnp.where(stalled | (gap <= 2 * rounding), STALLED, status)
+    status = jnp.where(gap <= tol, CONVERGED, status)
+    finite = jnp.isfinite(certificate.objective) & jnp.isfinite(gap)
+    return jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+
+
+def in_units(solve: Callable[[jax.Array, jax.Array], Lasso], y: jax.Array, limits: jax.Array) -> Lasso:
+    """``solve(y, limits)`` in units of a power of two near the largest entry of y, undone exactly.
+
+    The squares of a tiny y would vanish, and with them the gap. What overflows on the way back is non-finite.
+    """
+    largest = jnp.max(jnp.abs(y))
+    unit = jnp.where(largest > 0, largest / (2 * jnp.frexp(largest)[0]), 1)
+    # An infinite limit times a z of 0 would be NaN.
+    limits = jnp.minimum(limits / unit, np.finfo(y.dtype).max)
+    solved = solve(y / unit, limits)
+    z, objective = solved.z * unit, solved.objective * unit * unit
+    finite = jnp.all(jnp.isfinite(z), axis=-1) & jnp.isfinite(objective)
+    status = jnp.where(finite, solved.status, NON_FINITE).astype(jnp.int32)
+    return solved._replace(z=z, objective=objective, status=status)

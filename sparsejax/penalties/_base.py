@@ -1,0 +1,217 @@
+"""The protocol of penalties: what is required, what is optional, and what is lost without."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import is_traced
+from sparsejax._core.layout import columns, like
+from sparsejax._core.protocol import Protocol
+
+
+class Penalty(Protocol):
+    r"""Base of every penalty g(W): a convex function with an exact prox.
+
+    Required:
+
+    * ``value(W)`` -> (): g(W);
+    * ``prox(V, scaling=1.0)``: :math:`\arg\min_W \tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`, the shape and
+      dtype of V.
+
+    These two are enough: solutions are then judged by their residual (``gap`` is NaN) and differentiated through
+    the prox. What else a class knows comes in groups, each whole or not at all:
+
+    * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound of it where Z is
+      so scaled that it is finite (``aux``: the point at which Z is nearly a subgradient, or the parts of Z, one a
+      term); ``dual_scale(Z)``: the largest s at which ``conjugate(s * Z)`` is finite, inf if all are;
+      ``finite_conjugate`` (bool): the conjugate is finite everywhere, so that a gap is known with any convex loss;
+    * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
+      smooth at W, while the others stay at 0 nearby; ``half_derivative(W, scaling)``: a function
+      :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at the answer W, or something like it (it
+      preconditions: the identity will do);
+    * *terms*, where only the parts have an exact prox: ``terms``: a tuple of penalties that sum to this one;
+      ``split(Z, W, guess=None, cycles=...)``: one part of Z a term, subgradients at W if Z is one;
+    * *warm*: ``prox_start(V)`` and ``prox_warm(V, scaling, warm)`` -> (prox, warm): a prox that is cheaper from
+      what the last call left;
+    * *free*: ``free``: (f,) indices of the features that are not penalised;
+    * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
+      `sparsejax.lambda_max`.
+
+    ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
+    infinite under jit leaves no certificate. Other floating leaves (bounds, widths) are never tuned, nor refused for
+    their sign. ``degrees`` are, in their order, the degrees of homogeneity in W of what they scale (1 for a norm, 2
+    for a square); with them solvers work in units of the data. ``check(params_shape)`` raises if g does not fit W.
+
+    A class is registered with JAX by its keyword ``leaves``, ``class C(sj.Penalty, leaves=("a",))``, or by its
+    author, as a frozen dataclass under `jax.tree_util.register_dataclass` or by
+    `jax.tree_util.register_pytree_node_class`.
+
+    Raises:
+      TypeError: when a class is made without a required method, with a group in part, or as a subclass of another
+        penalty of which it replaces only some of what belongs together; see docs/adding-a-penalty.md.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> class Ridge(sj.Penalty, leaves=("strength",)):
+    ...     strengths = ("strength",)
+    ...     def value(self, W):
+    ...         return self.strength / 2 * jnp.sum(W * W)
+    ...     def prox(self, V, scaling=1.0):
+    ...         return V / (1 + scaling * self.strength)
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(3), jnp.ones(3)), Ridge(1.0))
+    >>> print(sj.solve(problem).params)
+    [0.25 0.25 0.25]
+    """
+
+    _required: ClassVar[tuple[str, ...]] = ("value", "prox")
+    _groups: ClassVar[dict[str, tuple[str, ...]]] = {
+        "dual": ("conjugate", "dual_scale", "finite_conjugate"),
+        "support": ("smooth_where", "half_derivative"),
+        "terms": ("terms", "split"),
+        "warm": ("prox_start", "prox_warm"),
+        "free": ("free",),
+        "dual norm": ("dual_norm",),
+    }
+    _page: ClassVar[str] = "docs/adding-a-penalty.md"
+
+    strengths: ClassVar[tuple[str, ...]] = ()
+    degrees: ClassVar[tuple[int, ...]] = ()
+
+    def value(self, W: Any) -> jax.Array:
+        """g(W), shape ()."""
+        raise NotImplementedError
+
+    def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
+        """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
+        raise NotImplementedError
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the penalty does not fit parameters of this shape."""
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """Parts with an exact prox each: here the penalty itself."""
+        return (self,)
+
+    def split(
+        self, Z: jax.Array, W: jax.Array, guess: tuple[jax.Array, ...] | None = None, cycles: int = 1
+    ) -> tuple[jax.Array, ...]:
+        """Z in one part a term."""
+        return (Z,)
+
+    @property
+    def free(self) -> jax.Array:
+        """The unpenalised features, (f,): none that are known."""
+        return jnp.zeros(0, jnp.int32)
+
+    def prox_start(self, V: jax.Array) -> Any:
+        """The first ``warm`` of `prox_warm`."""
+        return ()
+
+    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        """The prox, and what makes the next call cheaper."""
+        return self.prox(V, scaling), warm
+
+    def prox_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
+        """`prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
+        V, warm = self.prox_warm(like(Vt, W), scaling, warm)
+        return columns(V), warm
+
+    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
+        """The first ``warm`` of `prox_columns`."""
+        return self.prox_start(like(Vt, W))
+
+    # ------------------------------------------------------------------ never called where not provided
+
+    finite_conjugate: bool = False
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """g*(Z), or an upper bound of it, shape ()."""
+        raise NotImplementedError
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        raise NotImplementedError
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The smallest (first) strength at which 0 is the proximal point of Z."""
+        raise NotImplementedError
+
+    def smooth_where(self, W: Any) -> Any:
+        """The entries in which g is smooth at W, boolean; the others stay at 0 nearby."""
+        raise NotImplementedError
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """The square root of the derivative of the prox at the answer W, or something like it."""
+        raise NotImplementedError
+
+
+def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
+    """The strengths of a penalty, in the order of its leaves, and the function that puts others in their places.
+
+    A name in ``strengths`` is a leaf, or an attribute that holds penalties, whose strengths are meant.
+    """
+    leaves, treedef = jax.tree.flatten(penalty)
+    chosen = sorted(set(_strength_numbers(_numbered(penalty))))
+
+    def rebuild(values: Any) -> Any:
+        new = list(leaves)
+        for number, value in zip(chosen, values, strict=True):
+            new[number] = value
+        return jax.tree.unflatten(treedef, new)
+
+    return tuple(leaves[number] for number in chosen), rebuild
+
+
+def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
+    """The penalty with the leaves under each name in ``strengths`` multiplied by its factor."""
+    leaves, treedef = jax.tree.flatten(penalty)
+    numbered = _numbered(penalty)
+    for name, factor in zip(penalty.strengths, factors, strict=True):
+        for number in jax.tree.leaves(getattr(numbered, name)):
+            leaf = jnp.asarray(leaves[int(number)])
+            leaves[int(number)] = leaf * factor.astype(leaf.dtype)
+    return jax.tree.unflatten(treedef, leaves)
+
+
+def _numbered(penalty: Any) -> Any:
+    """The penalty with the numbers of its leaves in their places."""
+    treedef = jax.tree.structure(penalty)
+    return jax.tree.unflatten(treedef, range(treedef.num_leaves))
+
+
+def _strength_numbers(tree: Any) -> list[int]:
+    found: list[int] = []
+    for part in jax.tree.leaves(tree, is_leaf=_is_penalty):
+        if not _is_penalty(part):
+            continue
+        for name in part.strengths:
+            held = getattr(part, name)
+            inner = [x for x in jax.tree.leaves(held, is_leaf=_is_penalty) if _is_penalty(x)]
+            found += _strength_numbers(held) if inner else [int(leaf) for leaf in jax.tree.leaves(held)]
+    return found
+
+
+def _is_penalty(x: Any) -> bool:
+    return isinstance(x, Penalty)
+
+
+def strengths_valid(penalty: Any) -> jax.Array:
+    """() boolean: every strength is finite and >= 0."""
+    valid = jnp.ones((), bool)
+    for leaf in split_strengths(penalty)[0]:
+        array = jnp.asarray(leaf)
+        valid &= jnp.all((array >= 0) & (array < jnp.inf))
+    return valid
+
+
+def check_strengths(caller: str, penalty: Any) -> None:
+    """Raise if a concrete strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
+    for leaf in split_strengths(penalty)[0]:
+        if not is_traced(leaf):
+            values = np.asarray(leaf)
+            if not (np.isfinite(values).all() and (values >= 0).all()):
+                raise ValueError(f"{caller}: strengths must be finite and >= 0, got {values}.")

@@ -1,0 +1,73 @@
+"""Penalties on pytrees of parameters."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._plain import as_penalty, is_penalty
+
+
+class ByLeaf(Penalty, leaves=("penalties",)):
+    """A penalty for each chosen leaf of a pytree of parameters, none for the others; their sum.
+
+    Args:
+      penalties: a pytree of the structure of the parameters, or of their upper levels, with a penalty
+        or None in the places of leaves, such as ``{"weight": L21(0.1), "bias": None}``.
+
+    Raises:
+      TypeError: something in it is neither a penalty nor None.
+    """
+
+    strengths = ("penalties",)
+    _self_contained: ClassVar[bool] = False
+    penalties: Any
+
+    def __init__(self, penalties: Any):
+        for part in jax.tree.leaves(penalties, is_leaf=_is_part):
+            if not _is_part(part):
+                raise TypeError(f"penalties must hold penalties and None, got {part!r}.")
+        wrap = lambda part: None if part is None else as_penalty(part)
+        self._set(penalties=jax.tree.map(wrap, penalties, is_leaf=_is_part))
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """A derivative on the support if all parts have one; no dual."""
+        parts = [part for part in jax.tree.leaves(self.penalties, is_leaf=_is_part) if part is not None]
+        known = all("support" in part.provides for part in parts)
+        return frozenset({"support"} if known else ())
+
+    def _pairs(self, W: Any) -> tuple[Any, list[tuple[Any, Any]]]:
+        treedef: Any
+        parts, treedef = jax.tree.flatten(self.penalties, is_leaf=_is_part)
+        return treedef, list(zip(parts, treedef.flatten_up_to(W), strict=True))
+
+    def value(self, W: Any) -> jax.Array:
+        """The sum, shape ()."""
+        return sum(
+            (part.value(w) for part, w in self._pairs(W)[1] if part is not None),
+            start=jnp.zeros((), jax.tree.leaves(W)[0].dtype),
+        )
+
+    def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
+        """The proximal point, leaf by leaf; leaves without a penalty stay as they are."""
+        treedef, pairs = self._pairs(V)
+        return treedef.unflatten([v if part is None else part.prox(v, scaling) for part, v in pairs])
+
+    def smooth_where(self, W: Any) -> Any:
+        """Booleans of the structure of W; all true where there is no penalty."""
+        treedef, pairs = self._pairs(W)
+        everything = lambda w: jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
+        return treedef.unflatten(
+            [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
+        )
+
+    def half_derivative(self, W: Any, scaling: jax.Array) -> Any:
+        """The identity."""
+        return lambda V: V
+
+
+def _is_part(x: Any) -> bool:
+    return x is None or is_penalty(x)

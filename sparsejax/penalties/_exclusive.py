@@ -1,0 +1,123 @@
+"""Squared l1 norms of the rows, by themselves and beside their l2 norms."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax import prox
+from sparsejax._core.checks import as_strength
+from sparsejax._core.layout import columns
+from sparsejax._core.linalg import safe_norm
+from sparsejax.penalties._rows import (
+    PASSES,
+    SmoothRowPenalty,
+    cast,
+    least_ratio,
+    over_norm,
+    squared_conjugate,
+    where_unsquared,
+)
+
+
+class ExclusiveL21(SmoothRowPenalty, leaves=("alpha", "beta")):
+    r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
+
+    The first term removes features from all classes, the second lets the classes compete for those
+    that stay.
+
+    Args:
+      alpha, beta: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    Source: Ming & Ding, IJCAI 2019, Eq. (14), where the loss has scale 1: at this library's default
+      ``scale=1/(2n)`` the same problem has their strengths divided by 2n.
+    """
+
+    strengths = ("alpha", "beta")
+    degrees = (1, 2)
+    finite_conjugate = True
+    alpha: jax.Array
+    beta: jax.Array
+
+    def __init__(self, alpha: ArrayLike, beta: ArrayLike):
+        self._set(alpha=as_strength("alpha", alpha), beta=as_strength("beta", beta))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The largest ||z_i||_2: the slope of a square is 0 at zero, so that it does not depend on beta."""
+        return jnp.max(safe_norm(columns(Z)))
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        squared = jnp.sum(jnp.abs(Wt), axis=0) ** 2
+        return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * squared)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt), None)[0]
+
+    def _prox_start(self, Vt: jax.Array) -> jax.Array:
+        return jnp.zeros(Vt.shape[1:], Vt.dtype)
+
+    def _prox_warm(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, passes: int | None = PASSES
+    ) -> tuple[jax.Array, Any]:
+        alpha, beta = scaling * cast(self.alpha, Vt), scaling * cast(self.beta, Vt)
+        return prox.exclusive_l21_columns(Vt, alpha, beta, warm, passes)
+
+    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return over_norm(self.alpha, Wt), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return least_ratio(where_unsquared(self.beta, cast(self.alpha, Zt)), safe_norm(Zt))
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return squared_conjugate(prox.tail_threshold(Zt, cast(self.alpha, Zt)), cast(self.beta, Zt))
+
+
+class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
+    r"""Exclusive lasso over the entries of each row: ``g(W) = sum_i beta_i ||w_i||_1^2``.
+
+    No row is ever zero unless its gradient is: the penalty selects classes for each feature, not
+    features.
+
+    Args:
+      beta: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+    Source: Zhou, Jin & Hoi, AISTATS 2010 (there with a factor 1/2); Ming & Ding write it
+      ``||W||_{1,2}^2``.
+    """
+
+    strengths = ("beta",)
+    degrees = (2,)
+    finite_conjugate = True
+    beta: jax.Array
+
+    def __init__(self, beta: ArrayLike):
+        self._set(beta=as_strength("beta", beta))
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt), None)[0]
+
+    def _prox_start(self, Vt: jax.Array) -> jax.Array:
+        return jnp.zeros(Vt.shape[1:], Vt.dtype)
+
+    def _prox_warm(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, passes: int | None = PASSES
+    ) -> tuple[jax.Array, Any]:
+        zero = jnp.zeros((), Vt.dtype)
+        return prox.exclusive_l21_columns(Vt, zero, scaling * cast(self.beta, Vt), warm, passes)
+
+    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        return jnp.zeros(Wt.shape[1:], Wt.dtype), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return least_ratio(where_unsquared(self.beta, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return squared_conjugate(jnp.max(jnp.abs(Zt), axis=0), cast(self.beta, Zt))

@@ -1,0 +1,123 @@
+"""Groups of features that compete."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax import prox
+from sparsejax._core.checks import as_strength
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.groups import Groups
+from sparsejax.penalties._rows import SmoothRowPenalty, cast
+
+
+class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
+    r"""Exclusive group l2,1 over groups of features: ``g(W) = sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
+
+    Features of a group compete, so that few of those that say the same are kept; different groups do not.
+    Features in no group are not penalised. Unless its gradient is 0, no group vanishes as a whole: the
+    minimiser only shrinks like 1/alpha while its zero rows settle.
+
+    Args:
+      alpha: >= 0, shape () or (G,), one a group.
+      groups: `sparsejax.groups.Groups`, say of pairs of correlated features (`from_correlation`).
+
+    Raises:
+      TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type.
+    Source: Kong et al., AAAI 2016, Eq. (2). Its square root is a norm if every feature is in a group; the
+      penalty itself is not (Prop. 1), since it grows with the square of W.
+    """
+
+    strengths = ("alpha",)
+    degrees = (2,)
+    finite_conjugate = True
+    alpha: jax.Array
+    groups: Groups
+
+    def __init__(self, alpha: ArrayLike, groups: Groups):
+        if not isinstance(groups, Groups):
+            raise TypeError(
+                f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
+            )
+        self._set(alpha=as_strength("alpha", alpha), groups=groups)
+
+    @property
+    def free(self) -> jax.Array:
+        """The unpenalised features, (f,)."""
+        return self.groups.free
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the groups are of another number of features, or alpha of another number of groups."""
+        if params_shape[0] != self.groups.num_features:
+            raise ValueError(
+                f"ExclusiveGroupL21: groups has {self.groups.num_features} features; X has {params_shape[0]}."
+            )
+        if self.alpha.shape not in ((), (self.groups.num_groups,)):
+            raise ValueError(
+                f"ExclusiveGroupL21: alpha has shape {self.alpha.shape}; it must be a scalar or one value a "
+                f"group, ({self.groups.num_groups},)."
+            )
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """The rows that are not 0 and the unpenalised ones, boolean, shape of W."""
+        on = jnp.any(columns(W) != 0, axis=0).at[self.groups.free].set(True)
+        return like(jnp.broadcast_to(on, columns(W).shape), W)
+
+    def slopes(self, norms: jax.Array) -> jax.Array:
+        r"""c (d,): the penalty grows by :math:`2c_i` for each unit of the norm of row i."""
+        return self.groups.spread(cast(self.alpha, norms) * self.groups.sums(norms))
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        r"""An upper bound of g*(Z), shape (), exact if Z is a subgradient of g at ``aux``.
+
+        .. math:: g^*(Z) = \min_y \big\{ \textstyle\sum_g y_g^2/(4\alpha_g) :
+                  \sum_{g \ni i} y_g \ge \|z_i\| \big\} ,
+
+        so any feasible y bounds it from above: here ``y_g = 2 alpha_g sum_{i in g} ||w_i||`` of W = ``aux``,
+        increased where it falls short. ``aux`` None: a W that nearly attains the supremum, by the prox.
+        """
+        Zt = columns(Z)
+        alpha, groups = cast(self.alpha, Zt), self.groups
+        if aux is None:
+            # argmax <Z, W> - g(W) - ||W||^2 / (2 t), for a large t
+            t = 1e8 / jnp.maximum(jnp.max(alpha, initial=0), jnp.finfo(Zt.dtype).tiny)
+            Wt = self._prox(t * Zt, t)
+        else:
+            Wt = columns(aux)
+        wanted = safe_norm(Zt)
+        y = 2 * alpha * groups.sums(safe_norm(Wt))
+        held = jnp.broadcast_to(alpha > 0, y.shape)
+        degree = groups.spread(held.astype(Zt.dtype))
+        missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
+        y = jnp.where(held, y + groups.maxima(missing), 0)
+        return jnp.sum(safe_divide(y * y, 4 * alpha))
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        """0 if Z is not 0 in a row that no group holds, else inf."""
+        return self._dual_scale(columns(Z))
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, None)[0]
+
+    def _prox_start(self, Vt: jax.Array) -> Any:
+        return prox.exclusive_group_l21_start(safe_norm(Vt), cast(self.alpha, Vt), self.groups)
+
+    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, warm)
+
+    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        # The part within a row; preconditioners do without the coupling of the rows.
+        norm = safe_norm(Wt)
+        q = safe_divide(2 * self.slopes(norm), norm)
+        return q, jnp.zeros_like(q)
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        held = self.groups.spread(jnp.broadcast_to(cast(self.alpha, Zt), (self.groups.num_groups,))) > 0
+        outside = jnp.where(held, 0, safe_norm(Zt))
+        return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)

@@ -1,0 +1,79 @@
+"""A user's pytree with value and prox, which does not inherit from `Penalty`, as one."""
+
+from typing import Any, ClassVar
+
+import jax
+from jax.typing import ArrayLike
+
+from sparsejax.penalties._base import Penalty
+
+GROUPS = ("dual", "support")  # that a class without the base may state, whole
+
+
+class PlainPenalty(Penalty, leaves=("penalty",)):
+    """What a plain pytree says, and nothing more: without the base nothing else is known of it."""
+
+    _self_contained: ClassVar[bool] = False
+    penalty: Any
+
+    @property
+    def strengths(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ()
+
+    @property
+    def provides(self) -> frozenset[str]:
+        return frozenset(group for group in GROUPS if _states(self.penalty, group))
+
+    @property
+    def finite_conjugate(self) -> bool:  # type: ignore[override]
+        return bool(self.penalty.finite_conjugate)
+
+    def value(self, W: Any) -> jax.Array:
+        return self.penalty.value(W)  # type: ignore[no-any-return]
+
+    def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
+        return self.penalty.prox(V, scaling)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        return self.penalty.conjugate(Z, aux)  # type: ignore[no-any-return]
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        return self.penalty.dual_scale(Z)  # type: ignore[no-any-return]
+
+    def smooth_where(self, W: Any) -> Any:
+        return self.penalty.smooth_where(W)
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
+        return self.penalty.half_derivative(W, scaling)
+
+
+def is_penalty(x: Any) -> bool:
+    """A `Penalty`, or an instance with value and prox."""
+    if isinstance(x, type):
+        return False
+    return isinstance(x, Penalty) or all(callable(getattr(x, name, None)) for name in ("value", "prox"))
+
+
+def as_penalty(x: Any) -> Penalty:
+    """x itself, or a plain pytree wrapped; an error if it is neither, or states a group in part."""
+    if isinstance(x, Penalty):
+        return x
+    if not is_penalty(x):
+        missing = [name for name in ("value", "prox") if not callable(getattr(x, name, None))]
+        what = "a class, not an instance" if isinstance(x, type) else f"without {' and '.join(missing)}"
+        raise TypeError(f"penalty must have value(W) and prox(V, scaling), got {x!r}: {what}.")
+    for group in GROUPS:
+        _states(x, group)
+    return PlainPenalty(x)
+
+
+def _states(x: Any, group: str) -> bool:
+    names = Penalty._groups[group]
+    there = [name for name in names if hasattr(x, name)]
+    if there and len(there) < len(names):
+        missing = [name for name in names if name not in there]
+        raise TypeError(
+            f"{type(x).__name__} defines {', '.join(there)} without {', '.join(missing)}: the group "
+            f"'{group}' is given whole or not at all; see {Penalty._page}."
+        )
+    return bool(there)

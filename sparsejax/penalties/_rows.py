@@ -1,0 +1,171 @@
+"""Penalties that are sums over rows, written for matrices whose columns are those rows."""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.penalties._base import Penalty
+
+# Newton steps in the prox when it starts from the last one: its error falls with the square of the step
+# between the calls.
+PASSES = 2
+
+
+class RowPenalty(Penalty):
+    """The protocol, by hooks on ``Wt`` (k, d): the layout of the solvers, with the features last.
+
+    A subclass gives ``_value``, ``_prox`` or ``_prox_warm``, ``_dual_scale`` and, where it is not 0, ``_conjugate``.
+    """
+
+    _adapter: ClassVar[bool] = True
+    finite_conjugate: bool = False
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """g(W), shape ()."""
+        return self._value(columns(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
+        Vt = columns(V)
+        return like(self._prox(Vt, jnp.asarray(scaling, Vt.dtype)), V)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it).
+
+        ``aux`` is the point at which Z is nearly a subgradient, or a split of Z: unused where there is a closed form.
+        """
+        return self._conjugate(columns(Z))
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        return self._dual_scale(columns(Z))
+
+    def prox_start(self, V: jax.Array) -> Any:
+        """The first ``warm`` of `prox_warm`."""
+        return self._prox_start(columns(V))
+
+    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
+        Zt, warm = self._prox_warm(columns(V), scaling, warm)
+        return like(Zt, V), warm
+
+    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
+        """The first ``warm`` of `prox_columns`."""
+        return self._prox_start(Vt)
+
+    def prox_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
+        """`prox_warm` on the transpose of a matrix like W."""
+        return self._prox_warm(Vt, scaling, warm)
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if a strength given by row does not have one value for each of the d rows."""
+        for name in self.strengths:
+            strength = jnp.shape(getattr(self, name))
+            if strength and strength[-1] != params_shape[0]:
+                raise ValueError(
+                    f"{type(self).__name__}: {name} has shape {strength}; it must be a scalar or "
+                    f"one value a row, ({params_shape[0]},)."
+                )
+
+    # ------------------------------------------------------------------ the hooks
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _prox_start(self, Vt: jax.Array) -> Any:
+        return ()
+
+    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        return self._prox(Vt, scaling), warm
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return jnp.zeros((), Zt.dtype)
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+
+class SmoothRowPenalty(RowPenalty):
+    """A `RowPenalty` that is smooth on the support of its prox points; ``_curvature`` says how curved."""
+
+    _adapter: ClassVar[bool] = True
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """The entries that are not 0, boolean, shape of W."""
+        return W != 0
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        r"""The map :math:`V \mapsto J^{1/2}V`, J the derivative of the prox, on the support of the answer W."""
+        half = self._half_derivative(columns(W), scaling)
+        return lambda V: like(half(columns(V)), V)
+
+    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        r"""(q, b), by row: on the support the Hessian of row i is :math:`q_i(I - uu^\top) + b_i ss^\top`.
+
+        u = w_i/||w_i||, s = sign(w_i).
+        """
+        raise NotImplementedError
+
+    def _half_derivative(self, Wt: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        r"""On columns.
+
+        :math:`J^{-1} = I + \text{scaling}\,\nabla^2 g(W)` is a multiple of I but for the plane spanned by u
+        and s, where it is the 2 x 2 matrix N below; :math:`N^{-1/2} = (N^{-1} + \delta I)/\tau` with
+        :math:`\delta = \det(N)^{-1/2}`, :math:`\tau^2 = \operatorname{tr} N^{-1} + 2\delta`.
+        """
+        q, b = (scaling * c for c in self._curvature(Wt))
+        s, norm = jnp.sign(Wt), safe_norm(Wt)
+        count = jnp.sqrt(jnp.maximum(jnp.sum(s * s, axis=0), 1))
+        e1, u = s / count[None], safe_divide(Wt, norm[None])
+        c1 = jnp.sum(u * e1, axis=0)
+        rest = u - c1[None] * e1
+        c2 = safe_norm(rest)
+        e2 = safe_divide(rest, c2[None])
+        # N = (1 + q) I + b count^2 e1 e1' - q (c1, c2)(c1, c2)'
+        n11, n12, n22 = 1 + q + b * count**2 - q * c1 * c1, -q * c1 * c2, 1 + q - q * c2 * c2
+        det = n11 * n22 - n12 * n12
+        delta = 1 / jnp.sqrt(det)
+        tau = jnp.sqrt((n11 + n22) / det + 2 * delta)
+        h11, h12, h22 = (n22 / det + delta) / tau, -n12 / det / tau, (n11 / det + delta) / tau
+        plain = 1 / jnp.sqrt(1 + q)
+
+        def apply(V: jax.Array) -> jax.Array:
+            v1, v2 = jnp.sum(e1 * V, axis=0), jnp.sum(e2 * V, axis=0)
+            along1 = (h11 - plain) * v1 + h12 * v2
+            along2 = (h22 - plain) * v2 + h12 * v1
+            return plain[None] * V + e1 * along1[None] + e2 * along2[None]
+
+        return apply
+
+
+def cast(strength: ArrayLike, Wt: jax.Array) -> jax.Array:
+    """A strength in the dtype of W."""
+    return jnp.asarray(strength, Wt.dtype)
+
+
+def over_norm(alpha: ArrayLike, Wt: jax.Array) -> jax.Array:
+    """alpha_i / ||w_i||, 0 in zero rows."""
+    return safe_divide(cast(alpha, Wt), safe_norm(Wt))
+
+
+def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
+    """min over rows of strength / norm, inf where the norm is 0."""
+    return jnp.min(safe_divide(strength, norm, jnp.inf))
+
+
+def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:
+    """The strength of the norm in rows whose squared part is switched off; no limit in the others."""
+    return jnp.where(jnp.asarray(beta) > 0, jnp.inf, strength)
+
+
+def squared_conjugate(m: jax.Array, beta: jax.Array) -> jax.Array:
+    """sum_i m_i^2 / (4 beta_i), over the rows with beta_i > 0."""
+    return jnp.sum(safe_divide(m * m, 4 * beta))

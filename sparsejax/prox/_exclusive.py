@@ -1,0 +1,187 @@
+"""Proxes of the exclusive lasso and of exclusive l2,1, and the threshold of its conjugate."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.prox._arguments import cast, one_group
+from sparsejax.prox._threshold import moments, newton, sum_squares
+
+Arrays = tuple[jax.Array, ...]
+Pair = tuple[jax.Array, jax.Array]
+
+
+def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Prox of the exclusive lasso of one row, :math:`g(z) = \beta\,\|z\|_1^2`.
+
+    Args:
+      x: one row, floating, shape (p,).
+      beta: >= 0, shape ().
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      Soft thresholding of ``x`` at ``2*scaling*beta*||z||_1``; shape and dtype of ``x``.
+      Unlike the prox of ``l1`` it is never zero unless ``x`` is.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+    Source: Ming & Ding, IJCAI 2019, Theorem 5; their lambda in Eq. (3) is ``2*scaling*beta``. Their
+      Lemma 1(ii) must read "w_i = 0 or sign(w_i) = sign(a_i)".
+    """
+    x = one_group("squared_l1", x)
+    zero = jnp.zeros((), x.dtype)
+    return exclusive_l21_columns(x, zero, cast(beta, x) * cast(scaling, x), zero)[0]
+
+
+def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Prox of exclusive l2,1 of one row, :math:`g(z) = \alpha\,\|z\|_2 + \beta\,\|z\|_1^2`.
+
+    The answer is 0 where :math:`\|x\|_2 \le \text{scaling}\cdot\alpha`; otherwise, with
+    :math:`a, b` the scaled strengths,
+
+    .. math:: z_i = \operatorname{sign}(x_i)\,(1-a/N)\,(|x_i|-\theta)_+ ,\qquad
+              \theta = 2b\,(1-a/N)\,A, \quad A=\textstyle\sum_i(|x_i|-\theta)_+,\;
+              N = \|(|x|-\theta)_+\|_2 ,
+
+    and the scalar :math:`\theta` is found by a Newton iteration that is monotone, so exact and
+    finite in practice: no sort and no inner solver.
+
+    Args:
+      x: one row, floating, shape (p,).
+      alpha, beta: >= 0, shape ().
+      scaling: step size multiplying both, >= 0, shape ().
+
+    Returns:
+      Shape and dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+    Source: ours. Ming & Ding, IJCAI 2019, split the two terms and only alternate between their
+      proxes (Eqs. 19-24); composing the two proxes is not the prox of the sum.
+    """
+    x = one_group("exclusive_l21", x)
+    scaling = cast(scaling, x)
+    alpha, beta = cast(alpha, x) * scaling, cast(beta, x) * scaling
+    return exclusive_l21_columns(x, alpha, beta, jnp.zeros((), x.dtype))[0]
+
+
+def exclusive_l21_columns(
+    x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None = None
+) -> Pair:
+    """`exclusive_l21` of every column of ``x`` (p, ...), and its thetas (...).
+
+    ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta,
+    say from the last call of an iterative solver: any value is correct, a near one saves passes.
+    ``passes`` limits the Newton steps, for a solver whose guesses get better as it converges: the error
+    of theta is then of the order of the square of that of the guess, for one pass.
+    """
+    columns = x.shape[1:]
+    alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
+    if passes is None:
+        return _exclusive_l21_columns(x, alpha, beta, lax.stop_gradient(start))
+    return _shrink(x, alpha, beta, start, passes)
+
+
+@jax.custom_jvp
+def _exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array) -> Pair:
+    return _shrink(x, alpha, beta, start, None)
+
+
+def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None) -> Pair:
+    m = jnp.abs(x)
+    # As a reduction: XLA computes anything simpler anew for every entry in which it is used.
+    top = jnp.max(m, axis=0)
+    below = top[None] - m
+    delta, alive = _threshold(below, top, alpha, beta, start, passes)
+    a1, n2, _ = moments(delta, below)
+    norm, a1 = jnp.sqrt(n2), 2 * beta * a1
+    theta = top - delta
+    # The same number either way; the first is exact at theta = 0, the second keeps digits near top.
+    r = jnp.maximum(jnp.where((theta < delta)[None], m - theta[None], delta[None] - below), 0)
+    # kappa = 1 - alpha/N = theta / (2 beta A): the first cancels where kappa is small (huge beta),
+    # the second where theta is; take the one that keeps more digits.
+    kappa = 1 - safe_divide(alpha, norm)
+    kappa = jnp.where(theta > top * kappa, safe_divide(theta, a1, kappa), kappa)
+    kappa = jnp.where(alive, jnp.maximum(kappa, 0), 0)
+    return jnp.sign(x) * (kappa[None] * r), theta
+
+
+@functools.partial(jax.jit, static_argnames="passes")  # eagerly, a loop would be compiled anew every time
+def _threshold(
+    below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None
+) -> Pair:
+    """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta.
+
+    psi(theta) = A (1 - alpha/N) is convex and decreasing where N > alpha, kinks included (A is
+    piecewise linear and convex, -A/N is convex on every piece, and at a kink only the slope of A
+    jumps, upwards, with the factor 1 - alpha/N >= 0). So theta - 2 beta psi is concave and
+    increasing: one Newton step from anywhere lands at or left of the root, and from there Newton
+    rises monotonically without overshooting, however the active set changes on the way.
+    The equation is divided by 1 + 2 beta, so that nothing overflows.
+    """
+    b, rest = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+
+    def step(delta: jax.Array) -> Pair:
+        a1, n2, count = moments(delta, below)
+        n2 = jnp.where(n2 > 0, n2, 1)
+        norm = jnp.sqrt(n2)
+        p = alpha / norm
+        value = rest * (delta - top) + b * a1 * (1 - p)
+        slope = rest + b * (count * (1 - p) + p * a1 * a1 / n2)
+        return delta - value / slope, norm > alpha
+
+    alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
+    # theta = 2 beta A (1 - alpha/N) <= 2 beta p delta bounds delta from below, away from 0.
+    least = top * rest / (rest + b * below.shape[0])
+    return newton(step, top, alive, least=least, guess=top - start, passes=passes), alive
+
+
+@_exclusive_l21_columns.defjvp
+def _exclusive_l21_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[Pair, Pair]:
+    # On the support, with t = ||w||, u = w/t, s = sign(w), p = alpha/t, q = 1 + p, S = ||w||_1:
+    # (q I - p u u' + 2 beta s s') dw = dx - u dalpha - 2 S s dbeta; solved for its two rank-one
+    # terms in closed form. At strength 0 the support is everything: the prox is the identity.
+    (x, alpha, beta, start), (dx, dalpha, dbeta, _) = primals, tangents
+    w, theta = _exclusive_l21_columns(x, alpha, beta, start)
+    alpha, beta, dalpha, dbeta = alpha[None], beta[None], dalpha[None], dbeta[None]
+    add = functools.partial(jnp.sum, axis=0, keepdims=True)
+    on = (w != 0) | ((alpha == 0) & (beta == 0))
+    dx = jnp.where(on, dx, 0)
+    s = jnp.sign(w)
+    t = safe_norm(w)[None]
+    u, p = safe_divide(w, t), safe_divide(alpha, t)
+    total, tau = add(jnp.abs(w)), add(jnp.abs(s))
+    q, g = 1 + p, safe_divide(total, t)
+    # beta enters as b = 2 beta / (1 + 2 beta), which keeps huge strengths finite.
+    b, rest = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+    rhs = dx - u * dalpha - 2 * s * (total * dbeta)
+    u_rhs, s_rhs = add(u * rhs), add(s * rhs)
+    det = rest * q + b * tau + b * p * g * g
+    x1 = ((rest * q + b * tau) * u_rhs - b * g * s_rhs) / det
+    x2 = b * (s_rhs + p * g * u_rhs) / det
+    dw = jnp.where(on, (rhs + u * (p * x1) - s * x2) / q, 0)
+    return (w, theta), (dw, jnp.zeros_like(theta))
+
+
+@jax.jit
+def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
+    r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
+
+    It gives the conjugate of exclusive l2,1: each row contributes :math:`m^2/(4\beta)`.
+    N(m) is convex and decreasing, so Newton from the left is monotone.
+    """
+    u = jnp.abs(z)
+    top = jnp.max(u, axis=0)
+    below = top[None] - u
+    alpha = jnp.broadcast_to(alpha, top.shape)
+
+    def step(delta: jax.Array) -> Pair:
+        a1, n2, _ = moments(delta, below)
+        norm = jnp.sqrt(n2)
+        return delta - safe_divide((norm - alpha) * norm, a1), norm > alpha
+
+    return top - newton(step, top, top > 0)

@@ -1,0 +1,159 @@
+"""Proxes of the norms l1, l2 and l infinity, not squared."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.prox._arguments import cast, floating, one_group
+from sparsejax.prox._threshold import moments, newton, sum_squares
+
+Arrays = tuple[jax.Array, ...]
+
+
+def l1(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Soft thresholding: the prox of :math:`g(z) = \text{strength}\,\|z\|_1`.
+
+    Args:
+      x: floating, any shape (the operator is elementwise).
+      strength: >= 0, broadcastable to ``x``.
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      ``sign(x) max(|x| - scaling*strength, 0)``, shape and dtype of ``x``.
+
+    Raises:
+      TypeError: ``x`` is not floating.
+    """
+    x = floating("l1", x)
+    t = jnp.broadcast_to(cast(strength, x) * cast(scaling, x), x.shape)
+    return _soft_threshold(x, t)
+
+
+@jax.custom_jvp
+def _soft_threshold(x: jax.Array, t: jax.Array) -> jax.Array:
+    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - t, 0)
+
+
+@_soft_threshold.defjvp
+def _soft_threshold_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    (x, t), (dx, dt) = primals, tangents
+    on = (jnp.abs(x) > t) | (t == 0)
+    return _soft_threshold(x, t), jnp.where(on, dx - jnp.sign(x) * dt, 0)
+
+
+def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Block soft thresholding: the prox of :math:`g(z) = \text{strength}\,\|z\|_2` (not squared).
+
+    Args:
+      x: one group, floating, shape (p,).
+      strength: >= 0, shape ().
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      ``max(1 - scaling*strength/||x||, 0) x``, shape and dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+    Source: Ming & Ding, IJCAI 2019, Eq. (24), with strength alpha / (2a + nu).
+    """
+    x = one_group("l2", x)
+    return l2_columns(x, cast(strength, x) * cast(scaling, x))
+
+
+def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
+    """`l2` of every column of ``x`` (p, ...); ``alpha`` is broadcastable to the columns (...)."""
+    return _l2_columns(x, jnp.broadcast_to(alpha, x.shape[1:]))
+
+
+@jax.custom_jvp
+def _l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
+    norm = jnp.sqrt(sum_squares(x))
+    return x * jnp.where(norm > alpha, 1 - safe_divide(alpha, norm), 0)[None]
+
+
+@_l2_columns.defjvp
+def _l2_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    # On the active piece z = (1 - alpha/n) x with n = ||x||, u = x/n:
+    # dz = (1 - alpha/n) dx + (alpha/n) u (u.dx) - u dalpha.
+    (x, alpha), (dx, dalpha) = primals, tangents
+    z = _l2_columns(x, alpha)
+    norm, alpha, dalpha = safe_norm(x)[None], alpha[None], dalpha[None]
+    on = (norm > alpha) | (alpha == 0)
+    u, p = safe_divide(x, norm), safe_divide(alpha, norm)
+    dz = (1 - p) * dx + u * (p * jnp.sum(u * dx, axis=0, keepdims=True) - dalpha)
+    return z, jnp.where(on, dz, 0)
+
+
+def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Cutting off at a level: the prox of :math:`g(z) = \text{strength}\,\|z\|_\infty`.
+
+    With t the scaled strength the answer is 0 where :math:`\|x\|_1 \le t`; otherwise
+
+    .. math:: z_i = \operatorname{sign}(x_i)\min(|x_i|, \theta), \qquad
+              \textstyle\sum_i(|x_i|-\theta)_+ = t ,
+
+    so that every entry above the level :math:`\theta` ends at it. A monotone Newton iteration finds
+    :math:`\theta`, exactly and without a sort.
+
+    Args:
+      x: one group, floating, shape (p,).
+      strength: >= 0, shape ().
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      Shape and dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf; here
+      by Moreau's identity, ``x`` minus its projection on the l1 ball of radius t.
+    """
+    x = one_group("linf", x)
+    return linf_columns(x, cast(strength, x) * cast(scaling, x))
+
+
+def linf_columns(x: jax.Array, strength: jax.Array) -> jax.Array:
+    """`linf` of every column of ``x`` (p, ...); ``strength`` is broadcastable to the columns (...)."""
+    return _linf_columns(x, jnp.broadcast_to(strength, x.shape[1:]))
+
+
+@jax.custom_jvp
+def _linf_columns(x: jax.Array, t: jax.Array) -> jax.Array:
+    return jnp.sign(x) * jnp.minimum(jnp.abs(x), _level(jnp.abs(x), t)[None])
+
+
+@jax.jit  # eagerly, the loop would be compiled anew every time
+def _level(m: jax.Array, t: jax.Array) -> jax.Array:
+    """The theta of `linf` in each column of m = |x|, 0 where the column ends at zero.
+
+    The sum of (m - theta)_+ is convex and decreasing in theta, so Newton from theta = 0 is monotone, and
+    it is exact as soon as it knows which entries are above.
+    """
+    top = jnp.max(m, axis=0)
+    below = top[None] - m
+    alive = jnp.sum(m, axis=0) > t
+
+    def step(delta: jax.Array) -> tuple[jax.Array, jax.Array]:
+        total, _, count = moments(delta, below)
+        return delta - safe_divide(total - t, count), alive
+
+    delta = newton(step, top, alive)
+    return jnp.where(t > 0, top - delta, top)
+
+
+@_linf_columns.defjvp
+def _linf_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    # Entries that end at the level theta = max|z| move with it, the others freely. With s = sign(x) and
+    # tau the number at the level, dtheta = (sum over them of s dx - dt) / tau. At t = 0, where
+    # theta = max|x|, the entries at the level are free too, and fall at the rate 1 / tau as t grows.
+    (x, t), (dx, dt) = primals, tangents
+    z = _linf_columns(x, t)
+    theta = jnp.max(jnp.abs(z), axis=0, keepdims=True)
+    free, zero = (t == 0)[None], theta == 0
+    at = jnp.abs(x) >= theta
+    s = jnp.where(at, jnp.sign(x), 0)
+    tau = jnp.sum(at.astype(x.dtype), axis=0, keepdims=True)
+    level = jnp.sum(s * dx, axis=0, keepdims=True) / tau
+    dz = jnp.where(at & ~free, s * level, dx) - s * (dt[None] / tau)
+    return z, jnp.where(zero & ~free, 0, dz)

@@ -1,0 +1,87 @@
+"""The arguments that all solvers share, checked before anything is traced."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced
+from sparsejax.hoisting import evaluate, prox_of
+from sparsejax.problem import Problem, as_protocol, zeros
+
+
+def prepare(
+    name: str, problem: Any, init: Any, tol: ArrayLike | None, maxiter: ArrayLike, history: Any = 0
+) -> tuple[Problem, Any, jax.Array, jax.Array, int]:
+    """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays."""
+    problem = as_protocol(name, problem)
+    if "shape" in problem.smooth.provides:
+        init = _as_array(name, problem, init)
+    else:
+        init = zeros(problem) if init is None else _as_params(name, init)
+    check_function(name, problem, init)
+    dtype = jax.tree.leaves(init)[0].dtype
+    try:
+        tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
+        maxiter = maxiter if is_traced(maxiter) else as_int("maxiter", maxiter, 0)
+        if isinstance(history, float):
+            raise ValueError(f"history must be an integer >= 0, got {history!r}.")
+        history = as_int("history", history, 0)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}: {error}") from None
+    return problem, init, tol, jnp.asarray(maxiter, jnp.int32), history
+
+
+def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:
+    if init is None:
+        return zeros(problem)
+    init = as_float("init", init, (1, 2), problem.smooth.dtype)
+    shape = tuple(problem.smooth.params_shape)
+    if init.shape != shape:
+        raise ValueError(f"{name}: init has shape {init.shape}; the parameters have shape {shape}.")
+    return init
+
+
+def _as_params(name: str, init: Any) -> Any:
+    """``init`` for a plain function: an array of any rank, or a pytree of arrays of one dtype."""
+    if not jax.tree.leaves(init):
+        raise ValueError(f"{name}: init has no arrays; it must be an array or a pytree of arrays.")
+    init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
+    dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
+    if len(dtypes) > 1:
+        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}; give them one.")
+    return init
+
+
+def check_function(name: str, problem: Problem, init: Any) -> None:
+    """Raise if a user's ``smooth`` is no differentiable scalar function of W, or the prox changes its form."""
+    if not problem.smooth._self_contained:
+        try:
+            value = jax.eval_shape(evaluate, problem.smooth, init)
+            shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
+            if shapes != [()] or not jnp.issubdtype(value.dtype, jnp.floating):
+                raise TypeError(f"it returns {value}, not one real number")
+            jax.eval_shape(_gradient, problem.smooth, init)
+        except Exception as error:
+            raise TypeError(
+                f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
+            ) from error
+    if not problem.penalty._self_contained:
+        form = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)
+        step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
+        after = jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(prox_of, problem.penalty, init, step)
+        )
+        if form != after:
+            raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
+
+
+# By name, so that jax recognises what it has traced before.
+def _gradient(smooth: Any, W: Any) -> Any:
+    return jax.grad(smooth)(W)
+
+
+def kinds(problem: Problem) -> str:
+    """The two classes of a problem, for messages."""
+    return f"{type(problem.smooth).__name__} with {type(problem.penalty).__name__}"

@@ -1,0 +1,68 @@
+"""One entry point that picks the solver."""
+
+from typing import Any
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import check_bool, default_tol, is_traced
+from sparsejax.problem import Problem, as_protocol
+from sparsejax.solution import MESSAGES, ConvergenceError, Solution
+from sparsejax.solvers import pick
+
+
+def solve(
+    problem: Problem,
+    init: Any = None,
+    *,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    history: int = 0,
+    throw: bool = False,
+) -> Solution:
+    """Minimise ``problem`` by the solver that suits its structure.
+
+    `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`), `fista` for every
+    other, such as a plain function. The choice is static, so it works under jit and vmap.
+
+    Args:
+      problem, init, tol, maxiter, history: as `admm`.
+      throw: raise `ConvergenceError` instead of returning a solution that did not converge; outside jit
+        and vmap only.
+
+    Returns:
+      `Solution`; look at ``converged``.
+
+    Raises:
+      ConvergenceError: see ``throw``; its text has the certificate reached and the one asked for.
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+
+    Warns:
+      ConvergenceWarning: outside jit, a solution that did not converge, once a call.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y = np.eye(4, 3), np.eye(4, 2)
+    >>> solution = sj.solve(sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(0.05)))
+    >>> bool(solution.converged)
+    True
+    """
+    known = as_protocol("solve", problem)
+    check_bool("solve: throw", throw)
+    solution = pick(known).function(problem, init, tol=tol, maxiter=maxiter, history=history)
+    if throw:
+        if is_traced(solution.status):
+            raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")
+        if not bool(np.all(solution.converged)):
+            raise ConvergenceError(_failure(solution, tol))
+    return solution
+
+
+def _failure(solution: Solution, tol: Any) -> str:
+    measure, name = float(solution.gap), "relative duality gap"
+    if np.isnan(measure):
+        measure, name = float(solution.residual), "residual"
+    wanted = default_tol(solution.objective.dtype) if tol is None else np.asarray(tol).item()
+    return (
+        f"{name} {measure:.3g} after {int(solution.num_iters)} iterations, tol is {wanted:.3g}: "
+        f"{MESSAGES[int(solution.status)]}."
+    )
