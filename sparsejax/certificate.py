@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
-from sparsejax._core.linalg import joint_norm, norm, safe_divide
+from sparsejax._core.linalg import eps_of, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
 from sparsejax.problem import Problem, as_protocol, in_units, opaque, zeros
@@ -46,8 +46,7 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     basis = None
     if penalty.free.shape[0] and "free features" in problem.smooth.provides:
         basis = problem.smooth.unpenalised_basis(penalty.free)
-    limits = jnp.finfo(W.dtype)
-    lost = (jnp.abs(at_zero) < limits.tiny / limits.eps) & jnp.any(G != 0)
+    lost = (jnp.abs(at_zero) < tiny_of(W) / eps_of(W)) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
     return Scale(at_zero, norm(G), basis, problem.smooth.sizes(), valid)
 
@@ -125,7 +124,7 @@ def relative_gap(
     at_W, conjugate, products = penalty.value(W), penalty.conjugate(-s * G, aux), G * W
     excess = at_W + jnp.sum(products) + conjugate + change
     magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(change)
-    error = 2 * jnp.finfo(G.dtype).eps * magnitude + facts.rounding
+    error = 2 * eps_of(G) * magnitude + facts.rounding
     bound = jnp.maximum(excess, 0) + jnp.where(jnp.isnan(error), jnp.inf, error)
     size = jnp.maximum(jnp.abs(facts.value + at_W), scale.value)
     gap = safe_divide(bound, size, bound)
@@ -164,7 +163,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     W = as_float("W", W, (1, 2, 3), smooth.dtype if "shape" in smooth.provides else None)
     if "shape" in smooth.provides:
         check_batch(W, smooth.params_shape)
-    return _duality_gap(problem, W)
+    gap: jax.Array = _duality_gap(problem, W)
+    return gap
 
 
 @jax.jit
@@ -211,7 +211,8 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {kind}.")
     if init is None:
         init = zeros(problem)
-    return _lambda_max(problem, as_float("init", init, tuple(range(33))))
+    top: jax.Array = _lambda_max(problem, as_float("init", init, tuple(range(33))))
+    return top
 
 
 @jax.jit
@@ -219,6 +220,6 @@ def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
     scaled, units = in_units(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
     G = jax.grad(scaled.smooth)(opaque(jnp.zeros_like(W)))
-    top = problem.penalty.dual_norm(G) * (1 + 4 * jnp.finfo(G.dtype).eps)
+    top = problem.penalty.dual_norm(G) * (1 + 4 * eps_of(G))
     top = top if units is None else top / units.gamma * units.sigma
     return jnp.where(problem.smooth.valid(), top, jnp.nan)

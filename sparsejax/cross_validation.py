@@ -70,7 +70,8 @@ class CrossValidation(
     def standard_error(self) -> jax.Array:
         """(m,), of that mean."""
         folds = self.fold_loss.shape[0]
-        return jnp.std(self.fold_loss, axis=0, ddof=1) / folds**0.5
+        error: jax.Array = jnp.std(self.fold_loss, axis=0, ddof=1) / folds**0.5
+        return error
 
     @property
     def best(self) -> Any:
@@ -107,7 +108,8 @@ def cross_validate(
     Args:
       problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
       penalties: the candidates, as for `sparsejax.path`.
-      init: the first start of each fold, as `sparsejax.solve`; needed where the loss does not know the shape of W.
+      init: the first start of each fold, as `sparsejax.solve`; needed where the loss does not know the shape
+        of W.
       folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
         0..K-1, shape (n,), the fold of each row.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.

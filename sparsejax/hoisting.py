@@ -1,4 +1,4 @@
-"""What a user's loss or penalty closes over, made its leaves, so that solutions are differentiated in it too."""
+"""What a user's loss or penalty closes over, made its leaves, so that derivatives see it too."""
 
 import functools
 from typing import Any, ClassVar
@@ -15,8 +15,8 @@ from sparsejax.problem import Problem
 def hoisted(problem: Problem, init: Any) -> Problem:
     """The problem with traced arrays that its parts close over as leaves.
 
-    Parts that do so are then known by what they compute alone: no certificate, curvature or support, whose code may
-    close over more.
+    Parts that do so are then known by what they compute alone: no certificate, curvature or support, whose
+    code may close over more.
     """
     smooth, penalty = problem.smooth, problem.penalty
     if not smooth._self_contained and _closes_over(evaluate, smooth, init):
@@ -105,7 +105,7 @@ class _Found(Exception):
 @functools.lru_cache(maxsize=256)
 def _looked_up(function: Any, *forms: Any) -> bool:
     trees = [
-        jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])
+        jax.tree.unflatten(treedef, [jax.ShapeDtypeStruct(*leaf) for leaf in leaves])  # type: ignore[no-untyped-call]
         for treedef, leaves in forms
     ]
     if jax.closure_convert(function, *trees)[1]:

@@ -21,7 +21,8 @@ Hessian is never formed, but for small problems, where its factorisation is the 
 * Its accuracy is that of the solution: the relative residual is ``3e-2 * sqrt(gap)``, at least
   1e-11 (1e-6 in float32). The derivative of a solution that has not converged is that of a
   nearby problem at best; outside jit it comes with a warning.
-* A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient step.
+* A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient
+  step.
 * Gap, residual and history carry no derivative; the start and the tolerance have none.
 
 Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 23, 2022 (sparse-ho).
@@ -37,12 +38,14 @@ from jax import lax
 from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, norm, safe_divide
+from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide
 from sparsejax.factor import Factor, factorise
 from sparsejax.hoisting import hoisted
 from sparsejax.losses import Units
 from sparsejax.problem import Problem, flattened, in_units
 from sparsejax.solution import History, Solution, warn_unconverged
+
+Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
 
 DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
@@ -53,8 +56,8 @@ BALANCE = 0.2
 def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Solution]]:
     """Decorate ``solver(problem, init, tol, ...)``: compiled, in units of the data, differentiable.
 
-    ``static`` names its static arguments. A solver returns its `Solution` and, if it has one, its `Factor`, with
-    which the derivative is cheaper. Outside jit what did not converge comes with a warning.
+    ``static`` names its static arguments. A solver returns its `Solution` and, if it has one, its `Factor`,
+    with which the derivative is cheaper. Outside jit what did not converge comes with a warning.
     """
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
@@ -70,7 +73,7 @@ def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[...,
         @functools.wraps(solver)
         def call(problem: Problem, init: Any, tol: Any, *args: Any) -> Solution:
             problem = hoisted(problem, init)
-            solution = compiled(problem, init, tol, *args)
+            solution: Solution = compiled(problem, init, tol, *args)
             warn_unconverged(problem, solution, tol)
             return solution
 
@@ -82,9 +85,10 @@ def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[...,
 def solve_in_units(
     solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]], problem: Problem, init: Any
 ) -> tuple[Solution, Any]:
-    """The solution by ``solver``, in units of the data, with the derivative of the solution, and what else it returns.
+    """The solution by ``solver``, in units of the data, with its derivative, and what else it returns.
 
-    The solver sees no gradients; it returns a solution, a decomposition of the curvature or None, and anything.
+    The solver sees no gradients; it returns a solution, a decomposition of the curvature or None, and
+    anything.
     """
     scaled, units = in_units(problem)
     start = init if units is None else init / units.sigma
@@ -108,12 +112,14 @@ def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -
 
 
 @jax.custom_jvp
-def _attach(problem, params, objective, measure, factor):
+def _attach(
+    problem: Problem, params: Any, objective: jax.Array, measure: jax.Array, factor: Factor | None
+) -> tuple[Any, jax.Array]:
     return params, objective
 
 
 @functools.partial(_attach.defjvp, symbolic_zeros=True)
-def _attach_jvp(primals, tangents):
+def _attach_jvp(primals: Any, tangents: Any) -> Any:
     problem, params, _, measure, factor = primals
     params, objective = _attach(*primals)
     leaves, treedef = jax.tree.flatten(problem)
@@ -125,7 +131,7 @@ def _attach_jvp(primals, tangents):
     if not any(moves):
         return (params, objective), jax.tree.map(jnp.zeros_like, (params, objective))
 
-    def moved(values):
+    def moved(values: Any) -> Any:
         values = iter(values)
         return jax.tree.unflatten(
             treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
@@ -134,9 +140,10 @@ def _attach_jvp(primals, tangents):
     primal = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
     tangent = [change for change, move in zip(changes, moves, strict=True) if move]
 
-    def gradient(values):
+    def gradient(values: Any) -> jax.Array:
         flat_problem, W, _ = flattened(moved(values), params)
-        return jax.grad(flat_problem)(W)
+        G: jax.Array = jax.grad(flat_problem)(W)
+        return G
 
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:
@@ -151,14 +158,22 @@ def _attach_jvp(primals, tangents):
     return (params, objective), (dW, dF)
 
 
-def _solve(problem, W, mask, rhs, measure, factor):
+def _solve(
+    problem: Problem,
+    W: jax.Array,
+    mask: jax.Array,
+    rhs: jax.Array,
+    measure: jax.Array,
+    factor: Factor | None,
+) -> jax.Array:
     """The masked Newton system, with the identity off the support."""
     smooth, penalty = problem.smooth, problem.penalty
     problem = problem._replace(smooth=smooth.condensed())  # the same Hessian, in cheaper products
     _, hessian = jax.linearize(jax.grad(problem), W)
 
-    def matvec(V):
-        return mask * hessian(mask * V) + (1 - mask) * V
+    def matvec(V: jax.Array) -> jax.Array:
+        product: jax.Array = mask * hessian(mask * V) + (1 - mask) * V
+        return product
 
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
@@ -171,7 +186,15 @@ def _solve(problem, W, mask, rhs, measure, factor):
     return _symmetric_solve(matvec, rhs, precondition, measure)
 
 
-def _through_prox(problem, W, moved, params, primal, tangent, measure):
+def _through_prox(
+    problem: Problem,
+    W: jax.Array,
+    moved: Callable[[Any], Any],
+    params: Any,
+    primal: Any,
+    tangent: Any,
+    measure: jax.Array,
+) -> jax.Array:
     r"""The derivative of the fixed point :math:`W = \operatorname{prox}_{\eta g}(W - \eta\nabla f(W))`.
 
     For a penalty known by its prox alone. With J the derivative of the prox (symmetric, 0 <= J <= I), H the
@@ -184,44 +207,48 @@ def _through_prox(problem, W, moved, params, primal, tangent, measure):
     curvature = norm(hessian(probe)) / norm(probe)
     eta = lax.stop_gradient(safe_divide(1.0, curvature, 1.0))
 
-    def forward(values, W):
+    def forward(values: Any, W: jax.Array) -> jax.Array:
         flat_problem, _, _ = flattened(moved(values), params)
-        return flat_problem.penalty.prox(W - eta * jax.grad(flat_problem.smooth)(W), eta)
+        point: jax.Array = flat_problem.penalty.prox(W - eta * jax.grad(flat_problem.smooth)(W), eta)
+        return point
 
-    c = jax.jvp(lambda values: forward(values, W), (primal,), (tangent,))[1]
+    c: jax.Array = jax.jvp(lambda values: forward(values, W), (primal,), (tangent,))[1]
     _, J = jax.linearize(lambda V: problem.penalty.prox(V, eta), W - eta * grad)
 
-    def matvec(z):
+    def matvec(z: jax.Array) -> jax.Array:
         Jz = J(z)
-        return J(z - Jz + eta * hessian(Jz))
+        product: jax.Array = J(z - Jz + eta * hessian(Jz))
+        return product
 
     z = _symmetric_solve(matvec, J(c - eta * hessian(c)), lambda r: r, measure)
-    return c + J(z)
+    dW: jax.Array = c + J(z)
+    return dW
 
 
-def _symmetric_solve(matvec, rhs, precondition, measure):
+def _symmetric_solve(matvec: Product, rhs: jax.Array, precondition: Product, measure: jax.Array) -> jax.Array:
     """Solve as accurately as a solution with this certificate deserves; NaN where that fails."""
-    eps = float(jnp.finfo(rhs.dtype).eps)
+    eps = eps_of(rhs)
     tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4).astype(rhs.dtype)
 
-    def solve(matvec, b):
+    def solve(matvec: Product, b: jax.Array) -> jax.Array:
         x = conjugate_gradients(matvec, b, precondition, tol, INNER)
         failed = ~(norm(b - matvec(x)) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
         return jnp.where(failed, jnp.nan, x)
 
-    return lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+    solution: jax.Array = lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+    return solution
 
 
-def _dense(matvec, W):
+def _dense(matvec: Product, W: jax.Array) -> Product:
     """The inverse of the Hessian, a little shifted: it commutes with it, so answers are of least norm."""
     eye = jnp.eye(W.size, dtype=W.dtype).reshape(W.size, *W.shape)
     H = lax.stop_gradient(jax.vmap(matvec)(eye).reshape(W.size, W.size))
-    shift = jnp.finfo(W.dtype).eps ** 0.5 * jnp.max(jnp.diagonal(H))
+    shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(H))
     factor = jnp.linalg.cholesky(H + shift * jnp.eye(W.size, dtype=W.dtype))
     return lambda R: jax.scipy.linalg.cho_solve((factor, True), R.ravel()).reshape(R.shape)
 
 
-def _split(smooth, penalty, W, factor, mask):
+def _split(smooth: Any, penalty: Any, W: jax.Array, factor: Factor | None, mask: jax.Array) -> Product:
     r"""``J^{1/2} (A'A + rho I)^{-1} J^{1/2}`` with J the derivative of the prox at step 1/rho.
 
     The linear part of one step of the splitting W = Z, made symmetric.
@@ -234,12 +261,13 @@ def _split(smooth, penalty, W, factor, mask):
     if factor.labels is None and factor.square:  # one product instead of two
         inverse = basis.T @ (basis / (factor.values + rho)[:, None])
 
-    def apply(R):
+    def apply(R: jax.Array) -> jax.Array:
         Rt = columns(half(mask * R))
         if inverse is None:
             Rt = factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho)))
         else:
             Rt = Rt @ inverse
-        return mask * half(like(Rt, R)) + (1 - mask) * R
+        product: jax.Array = mask * half(like(Rt, R)) + (1 - mask) * R
+        return product
 
     return apply

@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, check_bool, check_labels, is_traced
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide
 
 
 class PrecisionRecallF1(NamedTuple):
@@ -216,7 +216,7 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
 def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
     """Gram-Schmidt, each column twice against those before it; then R, what is left of Y, loses it too."""
     n, r = A.shape
-    tolerance = 10 * float(jnp.finfo(A.dtype).eps) * n**0.5
+    tolerance = 10 * eps_of(A) * n**0.5
     Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
     R = Y / jnp.max(jnp.abs(Y))
     R = R / jnp.sqrt(jnp.sum(R * R))

@@ -87,10 +87,10 @@ def prepare_path(
     axes = _varied_axes(name, problem.penalty, penalties)
     check_strengths(name, penalties)
     problem = hoisted(problem, init)
-    if jax.tree.structure(problem.penalty) != jax.tree.structure(penalties):
+    if not _same_structure(problem.penalty, penalties):
         raise TypeError(
-            f"{name}: {type(problem.penalty).__name__} closes over traced arrays: make them its leaves, as all "
-            "penalties of a path must hold their own."
+            f"{name}: {type(problem.penalty).__name__} closes over traced arrays: make them its leaves, as "
+            "all penalties of a path must hold their own."
         )
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
@@ -100,7 +100,8 @@ def prepare_path(
 def batched_path(arguments: PathArguments) -> Solution:
     """`path` without checks."""
     p = arguments
-    return _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
+    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
+    return solutions
 
 
 @partial(jax.jit, static_argnames=("axes", "mode"))
@@ -164,9 +165,14 @@ def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
     return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild
 
 
+def _same_structure(a: Any, b: Any) -> bool:
+    first: Any = jax.tree.structure(a)
+    return bool(first == jax.tree.structure(b))
+
+
 def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
     """``penalties`` with one copy of the groups, which `jax.vmap` of a constructor has repeated."""
-    if jax.tree.structure(penalty) != jax.tree.structure(penalties):
+    if not _same_structure(penalty, penalties):
         raise TypeError(
             f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
             f"axis on what varies; got {penalties!r}."

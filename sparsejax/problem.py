@@ -19,9 +19,9 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
     Args:
       smooth: a convex loss: one of `sparsejax.losses`, a `sparsejax.Loss` of your own, or any callable pytree
         W -> (), such as ``jax.tree_util.Partial(fun, *data)``. Convexity is taken for granted.
-      penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with ``value(W)`` and
-        ``prox(V, scaling)``. Of a class that does not inherit from the base only that is taken for known, and the
-        groups *dual* and *support* where it has all their methods.
+      penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
+        ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only that is
+        taken for known, and the groups *dual* and *support* where it has all their methods.
 
     Raises:
       TypeError: ``smooth`` is not callable, ``penalty`` lacks value or prox, or one of them states a group of
@@ -54,7 +54,7 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 
 
 def as_protocol(caller: str, problem: Any) -> Problem:
-    """The problem with both parts in the protocol, what is plain wrapped; ``caller`` is the function called."""
+    """The problem with both parts in the protocol, what is plain wrapped; ``caller`` is who asks."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
     return problem._replace(smooth=as_loss(problem.smooth), penalty=as_penalty(problem.penalty))
@@ -72,14 +72,15 @@ def zeros(problem: Problem) -> jax.Array:
 
 def opaque(zero: jax.Array) -> jax.Array:
     """Zeros whose product with data that a user's jit has made constants XLA does not fold for seconds."""
-    return lax.optimization_barrier(zero)
+    zeros: jax.Array = lax.optimization_barrier(zero)  # type: ignore[no-untyped-call]
+    return zeros
 
 
 def in_units(problem: Problem) -> tuple[Problem, Units | None]:
     r"""The problem :math:`\gamma F(\sigma V)/\sigma^2` in units of its data, and these; None: as it is.
 
-    So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. Strengths are multiplied by
-    :math:`\gamma\sigma^{p-2}` with the degree p of what they scale.
+    So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. Strengths are
+    multiplied by :math:`\gamma\sigma^{p-2}` with the degree p of what they scale.
     """
     penalty = problem.penalty
     known = problem.smooth.in_units()
@@ -87,7 +88,8 @@ def in_units(problem: Problem) -> tuple[Problem, Units | None]:
         return problem, None
     loss, units = known
     factors = [
-        units.gamma if degree == 2 else units.gamma * units.sigma ** (degree - 2) for degree in penalty.degrees
+        units.gamma if degree == 2 else units.gamma * units.sigma ** (degree - 2)
+        for degree in penalty.degrees
     ]
     return problem._replace(smooth=loss, penalty=scale_strengths(penalty, factors)), units
 

@@ -99,7 +99,7 @@ def _message(code: int, gap_unknown: bool) -> str:
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
-    """Warn, once a call, of solutions that did not converge; nothing inside jit, where ``converged`` tells."""
+    """Warn, once a call, of solutions that did not converge; not inside jit, where ``converged`` tells."""
     if is_traced(solution.status):
         return
     converged, gap = np.asarray(solution.converged), np.asarray(solution.gap)

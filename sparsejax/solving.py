@@ -1,5 +1,6 @@
 """One entry point that picks the solver."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.problem import Problem, as_protocol
-from sparsejax.solution import MESSAGES, ConvergenceError, Solution
+from sparsejax.solution import MESSAGES, ConvergenceError, ConvergenceWarning, Solution
 from sparsejax.solvers import pick
 
 
@@ -48,7 +49,10 @@ def solve(
     """
     known = as_protocol("solve", problem)
     check_bool("solve: throw", throw)
-    solution = pick(known).function(problem, init, tol=tol, maxiter=maxiter, history=history)
+    with warnings.catch_warnings():
+        if throw:  # an error says it, not a warning
+            warnings.simplefilter("ignore", ConvergenceWarning)
+        solution = pick(known).function(problem, init, tol=tol, maxiter=maxiter, history=history)
     if throw:
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")

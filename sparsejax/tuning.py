@@ -29,8 +29,8 @@ MESSAGES = {
     CONVERGED: "converged: the slope of the held-out loss is at most tol",
     MAX_ITER: "maxiter solves made before the slope fell below tol; what is returned is the best of them",
     NON_FINITE: (
-        "the held-out loss or its slope is NaN or infinite: look at the held-out data, and whether the solves "
-        "converged; what is returned is the best before, or the first"
+        "the held-out loss or its slope is NaN or infinite: look at the held-out data, and whether the "
+        "solves converged; what is returned is the best before, or the first"
     ),
     ALL_ZERO: (
         "every weight is 0, so that the held-out loss has no slope: start from smaller strengths, such as "
@@ -104,7 +104,8 @@ def tune(
     lambda_max every slope is 0, and the search says so and ends.
 
     Args:
-      problem: its loss is the one trained; its strengths (those that the penalty names), all > 0, are the start.
+      problem: its loss is the one trained; its strengths (those that the penalty names), all > 0, are the
+        start.
       held_out: the loss h, W -> (); a loss of this library (then with the intercept of the fit), or any
         callable pytree.
       init: start of the first solve, as `sparsejax.solve`; needed where the loss is a plain function.
@@ -144,7 +145,7 @@ def tune(
         raise ValueError(f"tune: 0 < low <= 1 <= high is needed, got low {low:g} and high {high:g}.")
     known = hoisted(known, init)
     options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
-    tuning = _tune(known, held_out, init, options, optimizer, maxiter)
+    tuning: Tuning = _tune(known, held_out, init, options, optimizer, maxiter)
     warn_unconverged(known, tuning.solution, solver_tol)
     return tuning
 

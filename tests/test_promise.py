@@ -1,9 +1,10 @@
-"""No false certificate: what the gap says is true of the point that is returned, however awkward the problem."""
+"""No false certificate: what the gap says is true of the point returned, however awkward the problem."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import sparse
 
 import sparsejax as sj
 from sparsejax.solution import CONVERGED, NON_FINITE
@@ -39,7 +40,7 @@ def test_near_copies_of_columns_and_almost_no_penalty():
         s = solve(tol)
         truth = logistic_in_long_doubles(X, Y, s.params) + 1e-20 * float(np.abs(s.params).sum())
         assert truth <= 2 * np.log(2) * (1 + 1e-9)
-        # the optimum is bounded below by any other solve's dual value: here by F - gap of this one, which must hold
+        # the optimum is bounded below by any other solve's dual value: here by F - gap of this one
         excess = (float(s.objective) - truth) / max(truth, 2 * np.log(2))
         assert abs(excess) <= 1e-6 or float(s.gap) >= abs(excess)
 
@@ -65,7 +66,7 @@ def test_near_copies_of_columns_in_float32():
 def test_the_gap_counts_the_rounding_of_the_predictions(loss, penalty):
     """At W of 1e12 in two columns that cancel, the objective seems small; it is not, and no gap says so."""
     X, Y = near_copies(1, 1e-13, np.float64)
-    make = {"L1": sj.penalties.L1, "L21": sj.penalties.L21, "ExclusiveL21": sj.penalties.ExclusiveL21}[penalty]
+    make = getattr(sj.penalties, penalty)
     strengths = (1e-25, 1e-38)[: 2 if penalty == "ExclusiveL21" else 1]
     f = {"squared": sj.losses.SquaredLoss, "logistic": sj.losses.LogisticLoss}[loss](X, Y)
     problem = sj.Problem(f, make(*strengths))
@@ -143,9 +144,9 @@ def test_tiny_and_huge_targets(dtype, size, penalty):
     assert bool(s.converged)
     np.testing.assert_allclose(s.params / factor, at_one.params, rtol=1e-4, atol=1e-6)
     assert not float(sj.duality_gap(problem, np.zeros((4, 2), dtype))) < 0.5  # 0 is no solution
-    np.testing.assert_allclose(float(sj.lambda_max(sj.Problem(problem.smooth, sj.penalties.L21(0.0)))) / factor,
-                               float(sj.lambda_max(sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(0.0)))),
-                               rtol=1e-6)  # fmt: skip
+    losses = (problem.smooth, sj.losses.SquaredLoss(X, Y))
+    tops = [sj.lambda_max(sj.Problem(f, sj.penalties.L21(0.0))) for f in losses]
+    np.testing.assert_allclose(float(tops[0]) / factor, float(tops[1]), rtol=1e-6)
 
 
 def test_derivatives_of_tiny_targets():
@@ -167,7 +168,7 @@ def test_data_too_small_for_a_plain_function_are_not_certified():
     assert int(s.status) == NON_FINITE and not bool(s.converged)
 
 
-# ------------------------------------------------------------------ what cannot be refused under a transformation
+# ------------------------------------------------------------ what cannot be refused under a transformation
 
 
 RNG = np.random.default_rng(3)
@@ -276,7 +277,9 @@ def test_nothing_is_said_where_all_is_well_or_traced(recwarn):
 # ------------------------------------------------------------------ one W at a time
 
 
-@pytest.mark.parametrize("loss", [sj.losses.SquaredLoss(X, Y, intercept=True), sj.losses.SquaredLoss(X, Y).gram()])
+@pytest.mark.parametrize(
+    "loss", [sj.losses.SquaredLoss(X, Y, intercept=True), sj.losses.SquaredLoss(X, Y).gram()]
+)
 def test_a_batch_of_parameters_is_refused(loss):
     batch = np.zeros((3, 4, 2))
     problem = sj.Problem(loss, sj.penalties.L21(0.1))
@@ -290,14 +293,12 @@ def test_a_batch_of_parameters_is_refused(loss):
 
 
 def test_sparse_matrices_of_jax_are_refused_at_once():
-    from jax.experimental import sparse
-
     with pytest.raises(TypeError, match=r"X is a sparse BCOO; a dense array is needed: X.todense\(\)"):
         sj.losses.SquaredLoss(sparse.BCOO.fromdense(jnp.asarray(X)), Y)
 
 
 def test_solve_of_something_else_names_solve():
-    with pytest.raises(TypeError, match="^solve: problem must be a sparsejax.Problem"):
+    with pytest.raises(TypeError, match=r"^solve: problem must be a sparsejax\.Problem"):
         sj.solve(sj.losses.SquaredLoss(X, Y), sj.penalties.L1(0.1))
 
 
@@ -333,7 +334,9 @@ def test_by_leaf_problems_go_over_paths():
         jax.tree_util.Partial(fun, X, Y[:, 0]), sj.penalties.ByLeaf({"w": sj.penalties.L1(0.1), "b": None})
     )
     init = {"w": np.zeros(4), "b": np.zeros(())}
-    penalties = jax.vmap(lambda a: sj.penalties.ByLeaf({"w": sj.penalties.L1(a), "b": None}))(np.array([0.2, 0.1]))
+    penalties = jax.vmap(lambda a: sj.penalties.ByLeaf({"w": sj.penalties.L1(a), "b": None}))(
+        np.array([0.2, 0.1])
+    )
     path = sj.path(problem, penalties, init, tol=1e-9)
     alone = sj.solve(problem, init, tol=1e-9)
     np.testing.assert_allclose(path.params["w"][1], alone.params["w"], atol=1e-6)

@@ -228,7 +228,9 @@ def test_a_group_in_part_is_an_error_when_the_class_is_made():
         sj.Problem(LOSS, HalfPlain(0.1))
 
 
-@pytest.mark.parametrize("parent", [sj.penalties.L1, sj.penalties.ExclusiveL21, sj.penalties.ExclusiveGroupL21])
+@pytest.mark.parametrize(
+    "parent", [sj.penalties.L1, sj.penalties.ExclusiveL21, sj.penalties.ExclusiveGroupL21]
+)
 def test_a_subclass_does_not_keep_what_is_no_longer_true(parent):
     with pytest.raises(TypeError, match=r"replaces value, prox of \w+ but keeps its conjugate, dual_scale"):
 
@@ -240,7 +242,9 @@ def test_a_subclass_does_not_keep_what_is_no_longer_true(parent):
         class OtherProx(parent):
             prox = _prox
 
-    with pytest.raises(TypeError, match=r"but keeps its dual_scale, finite_conjugate|but keeps its finite_conj"):
+    with pytest.raises(
+        TypeError, match=r"but keeps its dual_scale, finite_conjugate|but keeps its finite_conj"
+    ):
 
         class OtherConjugate(parent):
             def conjugate(self, Z, aux=None):

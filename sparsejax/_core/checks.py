@@ -145,3 +145,13 @@ def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, nam
         raise ValueError(
             f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}."
         )
+
+
+def check_registered(name: str, x: Any, page: str) -> None:
+    """Raise if x is an instance of a class that JAX does not know."""
+    if any(leaf is x for leaf in jax.tree.leaves(x)):
+        kind = type(x).__name__
+        raise TypeError(
+            f"{name}: {kind} is not registered with JAX: write class {kind}(..., leaves=(...)), or use "
+            f"jax.tree_util.register_dataclass; see {page}."
+        )

@@ -1,4 +1,4 @@
-"""W (d, k) or (d,) is worked on as its transpose: with the features last, every step is a vector operation."""
+"""W (d, k) or (d,) is worked on transposed: with the features last, every step is a vector operation."""
 
 import jax
 

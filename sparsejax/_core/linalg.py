@@ -5,8 +5,19 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
+
+
+def eps_of(x: jax.Array) -> float:
+    """The relative rounding error of the dtype of x."""
+    return float(np.finfo(x.dtype).eps)
+
+
+def tiny_of(x: jax.Array) -> float:
+    """The least normal number of the dtype of x."""
+    return float(np.finfo(x.dtype).tiny)
 
 
 def safe_divide(a: ArrayLike, b: jax.Array, otherwise: ArrayLike = 0.0) -> jax.Array:
@@ -46,7 +57,6 @@ def conjugate_gradients(
 
     A direction without curvature (a singular system) ends the iteration.
     """
-
     Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
     def cond(c: Carry) -> jax.Array:
@@ -86,4 +96,4 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
         if i < squarings:
             G = G @ G
     # Room for the rounding of the products.
-    return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * jnp.finfo(A.dtype).eps)
+    return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A))

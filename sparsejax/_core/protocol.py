@@ -7,7 +7,7 @@ from sparsejax._core.pytree import Pytree
 
 
 class Protocol(Pytree):
-    """Base of `Penalty` and `Loss`, which say what is ``required`` and which ``groups`` of methods are optional.
+    """Base of `Penalty` and `Loss`, which say what is required and which groups of methods are optional.
 
     A group counts as given where a class, or one of its bases below `Penalty` or `Loss`, defines all of its
     names, as methods, attributes, annotated fields or leaves. An error when the class is made:
@@ -19,13 +19,13 @@ class Protocol(Pytree):
 
     _required: ClassVar[tuple[str, ...]] = ()
     _groups: ClassVar[dict[str, tuple[str, ...]]] = {}
-    _independent: ClassVar[tuple[str, ...]] = ()  # groups that do not say anything about the function's values
+    _independent: ClassVar[tuple[str, ...]] = ()  # groups that say nothing about the function's values
     _page: ClassVar[str] = ""
     _root: ClassVar[Any] = None  # Penalty or Loss
     _given: ClassVar[frozenset[str]] = frozenset()
     # Turns hooks of its subclasses into the protocol's methods: these are no function of its own.
     _adapter: ClassVar[bool] = False
-    # All that it computes with is in its leaves; not known of a class from elsewhere, which may close over more.
+    # All that it computes with is in its leaves; not known of a class from elsewhere: it may close over more.
     _self_contained: ClassVar[bool] = False
 
     def __init_subclass__(
@@ -42,7 +42,8 @@ class Protocol(Pytree):
         missing = [name for name in cls._required if cls._provider(name) in (None, cls._root)]
         if missing:
             raise TypeError(f"{cls.__name__} must define {' and '.join(missing)}: see {cls._page}.")
-        for parent in cls.__mro__[1:]:
+        parents: tuple[Any, ...] = cls.__mro__[1:]
+        for parent in parents:
             complete = issubclass(parent, cls._root) and parent is not cls._root and not parent._adapter
             if complete:
                 cls._check_replaced(parent)
@@ -62,7 +63,7 @@ class Protocol(Pytree):
 
     @classmethod
     def _provider(cls, name: str) -> Any:
-        """The class in whose body a name is defined, or which made it a leaf; the root if it is the root's."""
+        """The class in whose body a name is defined or which made it a leaf; the root if it is the root's."""
         found = None
         for base in cls.__mro__:
             if name in vars(base) or name in vars(base).get("__annotations__", {}):

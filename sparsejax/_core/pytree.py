@@ -13,12 +13,12 @@ from sparsejax._core.checks import is_traced
 class Pytree:
     """Base of losses, penalties, `Problem` and `Solution`.
 
-    ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or pytrees,
-    its static attributes are hashable, and an attribute can be set once. Without ``leaves`` nothing is
-    registered, and the class is whatever its author makes of it.
+    ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or
+    pytrees, its static attributes are hashable, and an attribute can be set once. Without ``leaves`` nothing
+    is registered, and the class is whatever its author makes of it.
 
-    It is registered here rather than by `jax.tree_util.register_dataclass` because that calls ``__init__`` when
-    it unflattens; ours checks its arguments, and must not do so inside `jax.vmap`.
+    It is registered here rather than by `jax.tree_util.register_dataclass` because that calls ``__init__``
+    when it unflattens; ours checks its arguments, and must not do so inside `jax.vmap`.
     """
 
     _leaves: ClassVar[tuple[str, ...]] = ()

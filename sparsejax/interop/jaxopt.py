@@ -79,7 +79,7 @@ class _Projection:
     fun: Callable[..., Any]
     alone: bool
 
-    def __call__(self, x, hyperparams, scaling):
+    def __call__(self, x: Any, hyperparams: Any, scaling: ArrayLike) -> Any:
         return self.fun(x) if self.alone else self.fun(x, hyperparams)
 
 
@@ -87,7 +87,7 @@ class _Projection:
 class _PenaltyProx:
     kind: type
 
-    def __call__(self, x, hyperparams, scaling=1.0):
+    def __call__(self, x: Any, hyperparams: Any, scaling: ArrayLike = 1.0) -> Any:
         many = isinstance(hyperparams, (tuple, list))
         return self.kind(*(hyperparams if many else (hyperparams,))).prox(x, scaling)
 
@@ -134,7 +134,7 @@ class ProximalGradient:
 
     def run(self, init_params: Any, hyperparams_prox: Any = None, *args: Any, **kwargs: Any) -> OptStep:
         """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``."""
-        smooth = jax.tree_util.Partial(self._fun, args, kwargs)
+        smooth = jax.tree_util.Partial(self._fun, args, kwargs)  # type: ignore[no-untyped-call]
         problem = Problem(smooth, FromProx(self._prox, hyperparams_prox))
         solution = fista(problem, init_params, **self._options)
         return OptStep(solution.params, solution)
@@ -152,12 +152,12 @@ class _Fun:
     fun: Callable[..., Any]
     has_aux: bool
 
-    def __call__(self, args, kwargs, params):
+    def __call__(self, args: Any, kwargs: Any, params: Any) -> Any:
         value = self.fun(params, *args, **kwargs)
         return value[0] if self.has_aux else value
 
 
-def _identity(x):
+def _identity(x: Any) -> Any:
     return x
 
 

@@ -13,6 +13,8 @@ from sparsejax.penalties import is_penalty
 
 
 class ProximalState(NamedTuple):
+    """What `proximal` carries from step to step."""
+
     inner: Any  # the optimiser's
     step: jax.Array  # () int32, steps made
 
@@ -54,10 +56,10 @@ def proximal(
             raise ValueError(f"proximal: step_size must be > 0 and finite, or a schedule, got {step_size!r}.")
     inner = optax.with_extra_args_support(optimizer)
 
-    def init(params):
+    def init(params: Any) -> ProximalState:
         return ProximalState(inner.init(params), jnp.zeros((), jnp.int32))
 
-    def update(updates, state, params=None, **extra):
+    def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, ProximalState]:
         if params is None:
             raise ValueError("proximal: update needs params: optimizer.update(grads, state, params).")
         updates, inner_state = inner.update(updates, state.inner, params, **extra)

@@ -8,16 +8,21 @@ intercept never appears among the parameters; ``loss.intercept(W)`` returns it.
 ``loss + GraphLaplacian(similarity, strength)`` pulls the columns of similar labels together.
 
 The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to write another, most simply as a
-`LinearModelLoss`. Any other callable pytree serves as a loss too, such as ``jax.tree_util.Partial(fun, *data)``;
-solvers then do without what the protocol could tell them.
+`LinearModelLoss`. Any other callable pytree serves as a loss too, such as
+``jax.tree_util.Partial(fun, *data)``; solvers then do without what the protocol could tell them.
 """
 
-from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._base import Facts as Facts
+from sparsejax.losses._base import Loss
+from sparsejax.losses._base import Units as Units
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
-from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
+from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._logistic import LogisticLoss
-from sparsejax.losses._plain import PlainLoss, as_loss, check_batch
+from sparsejax.losses._plain import PlainLoss as PlainLoss
+from sparsejax.losses._plain import as_loss as as_loss
+from sparsejax.losses._plain import check_batch as check_batch
 from sparsejax.losses._squared import GramLoss, SquaredLoss
 
 __all__ = [

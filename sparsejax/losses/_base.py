@@ -33,30 +33,30 @@ class Facts(NamedTuple):
 class Loss(Protocol):
     r"""Base of every smooth convex loss f(W).
 
-    Required: ``loss(W)`` -> (). Its gradient is `jax.grad`. This is enough for `sparsejax.fista`, with ``init``
-    given. What else a class knows comes in groups, each whole or not at all:
+    Required: ``loss(W)`` -> (). Its gradient is `jax.grad`. This is enough for `sparsejax.fista`, with
+    ``init`` given. What else a class knows comes in groups, each whole or not at all:
 
     * *shape*: ``params_shape`` (of W) and ``dtype`` (without: ``init`` is asked for);
     * *curvature*, for `sparsejax.admm` and the solvers like it: ``majorizer()``: a matrix A, (m, d), with
       :math:`\nabla^2 f \preceq I_k \otimes A^\top A`; ``quadratic`` (bool): it is the Hessian, everywhere;
     * *dual*, for a gap with norms: ``dual_scaling(W, limit)``: with :math:`f = \ell(XW)` and
-      :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes :math:`\ell^*(sU)` least, or nearly, and
-      :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is finite);
+      :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes :math:`\ell^*(sU)` least, or nearly,
+      and :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is finite);
     * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)``,
       ``dual_projection(W, basis)``, as those of `sparsejax.losses.LinearModelLoss`;
-    * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss with
-      other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held out. Where
-      ``weights`` is None, ``num_rows`` too.
+    * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss
+      with other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held
+      out. Where ``weights`` is None, ``num_rows`` too.
 
     Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
-    ``rounding(W, sizes)``, ``valid()``, ``in_units()``. Where ``facts`` finds predictions H, `dual_scaling` and
-    `dual_projection` are called with them as a third argument.
+    ``rounding(W, sizes)``, ``valid()``, ``in_units()``. Where ``facts`` finds predictions H, `dual_scaling`
+    and `dual_projection` are called with them as a third argument.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 
     Raises:
-      TypeError: when a class is made without ``__call__``, with a group in part, or as a subclass of another loss
-        of which it replaces only some of what belongs together; see docs/adding-a-loss.md.
+      TypeError: when a class is made without ``__call__``, with a group in part, or as a subclass of another
+        loss of which it replaces only some of what belongs together; see docs/adding-a-loss.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class LogCosh(sj.Loss, leaves=("X", "y")):
@@ -102,7 +102,7 @@ class Loss(Protocol):
         return self
 
     def target(self) -> jax.Array | None:
-        """B, shape of Y, if the loss is ``1/2 ||AW - B||^2`` + constant with A of ``majorizer``; None: not known."""
+        """B, shape of Y, if the loss is ``1/2 ||AW - B||^2`` + constant, A of ``majorizer``; else None."""
         return None
 
     def laplacian(self) -> jax.Array | None:
@@ -127,7 +127,7 @@ class Loss(Protocol):
         return jnp.ones((), bool)
 
     def in_units(self) -> "tuple[Loss, Units] | None":
-        """:math:`V \\mapsto \\gamma f(\\sigma V)/\\sigma^2` in units of the data, and these; None: not known."""
+        r""":math:`V \mapsto \gamma f(\sigma V)/\sigma^2` in units of the data, and these; None: not known."""
         return None
 
     @property

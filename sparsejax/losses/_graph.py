@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
+from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss, Units
 from sparsejax.losses._squared import half_quadratic
 
@@ -170,7 +171,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self if cheap is self.loss else self._replace(loss=cheap)
 
     def facts(self, W: jax.Array, sizes: Any) -> Facts:
-        """Those of the loss, and the graphs': their conjugate at s times their gradient is s^2 their value."""
+        """Those of the loss and the graphs: their conjugate at s times their gradient is s^2 their value."""
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
         return facts._replace(  # type: ignore[no-any-return]
@@ -197,7 +198,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
     def _graph_rounding(self, W: jax.Array) -> jax.Array:
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self.laplacian()))
-        return 2 * jnp.finfo(W.dtype).eps * jnp.sum(products)
+        return 2 * eps_of(W) * jnp.sum(products)
 
     def valid(self) -> jax.Array:
         """The loss and all graphs are."""
@@ -213,7 +214,8 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
             return None
         loss, units = known
         gamma = [units.gamma.astype(graph.strength.dtype) for graph in self.graphs]
-        graphs = [graph._replace(strength=graph.strength * g) for graph, g in zip(self.graphs, gamma, strict=True)]
+        pairs = zip(self.graphs, gamma, strict=True)
+        graphs = [graph._replace(strength=graph.strength * g) for graph, g in pairs]
         return self._replace(loss=loss, graphs=tuple(graphs)), units
 
 

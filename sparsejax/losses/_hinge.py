@@ -14,7 +14,8 @@ from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
 class HingeLoss(LinearModelLoss):
     """What the hinge losses share: their labels and the slack ``max(0, 1 - yh)`` of each entry.
 
-    They have no divergence: entries without slack are at the edge of the domain, and any projection leaves it.
+    They have no divergence: entries without slack are at the edge of the domain, and any projection leaves
+    it.
     """
 
     _adapter: ClassVar[bool] = True

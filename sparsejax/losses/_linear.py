@@ -10,12 +10,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
-from sparsejax._core.linalg import safe_divide, safe_sqrt
+from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss, Units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
-HOOKS = ("entries", "derivatives", "curvature", "divergence", "dual_scaling", "quadratic", "condensed", "target")
+FUNCTION = ("entries", "derivatives", "curvature", "divergence")
+HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target")
 # Data of this size are left in their own units, so that nothing is rounded.
 SMALL, LARGE = 1e-8, 1e8
 
@@ -34,15 +35,16 @@ class LinearModelLoss(Loss):
 
     * ``entries(H)``: :math:`\phi`, the shape of H; required;
     * ``derivatives(H)``: the first and the second derivative in h; required;
-    * ``curvature``: a bound of the second derivative, a number or an attribute of shape (); without it there is no
-      `sparsejax.admm`;
-    * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``, inf where
-      u is outside the domain of the conjugate; without it there is no gap with norms;
+    * ``curvature``: a bound of the second derivative, a number or an attribute of shape (); without it there
+      is no `sparsejax.admm`;
+    * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``,
+      inf where u is outside the domain of the conjugate; without it there is no gap with norms;
     * ``reach``: a best intercept lies within ``max|h| + reach``; without it there is no ``intercept=True``;
     * ``check_targets()``: raise for a Y that does not suit.
 
     Everything else is inherited. ``class C(LinearModelLoss, leaves=("delta",))`` has the leaves X, Y, scale,
-    weights and its own. With ``intercept=True`` the loss is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`.
+    weights and its own. With ``intercept=True`` the loss is
+    :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`.
 
     Args:
       X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
@@ -53,8 +55,8 @@ class LinearModelLoss(Loss):
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
 
     Raises:
-      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; for a class:
-        as `sparsejax.Loss`.
+      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; for a
+        class: as `sparsejax.Loss`.
     """
 
     _adapter: ClassVar[bool] = True
@@ -67,7 +69,9 @@ class LinearModelLoss(Loss):
     weights: jax.Array | None
     has_intercept: bool
 
-    def __init_subclass__(cls, *, leaves: Sequence[str] = (), static: Sequence[str] = (), **options: Any) -> None:
+    def __init_subclass__(
+        cls, *, leaves: Sequence[str] = (), static: Sequence[str] = (), **options: Any
+    ) -> None:
         extra, extra_static = ((x,) if isinstance(x, str) else tuple(x) for x in (leaves, static))
         cls._hooks_checked()
         super().__init_subclass__(
@@ -145,7 +149,8 @@ class LinearModelLoss(Loss):
     @property
     def provides(self) -> frozenset[str]:
         """Everything, as far as the hooks are given."""
-        stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in ("divergence", "dual_scaling")}
+        own = ("divergence", "dual_scaling")
+        stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
         groups = {"shape", "data"}
         if self.curvature is not None:
             groups.add("curvature")
@@ -204,7 +209,10 @@ class LinearModelLoss(Loss):
         if self.has_intercept:
             X = X - safe_divide(w @ X, jnp.sum(w))[None]
         # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.
-        return lax.optimization_barrier(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
+        A: jax.Array = lax.optimization_barrier(  # type: ignore[no-untyped-call]
+            jnp.sqrt(self.curvature * self.scale * w)[:, None] * X
+        )
+        return A
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
@@ -232,7 +240,7 @@ class LinearModelLoss(Loss):
         if self.has_intercept:
             F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
         U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)
-        keep = sizes > max(F.shape) * jnp.finfo(F.dtype).eps * sizes[0]
+        keep = sizes > max(F.shape) * eps_of(F) * sizes[0]
         return jnp.where(keep[None], U, 0)
 
     def dual_projection(
@@ -274,7 +282,7 @@ class LinearModelLoss(Loss):
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
         lengths = safe_sqrt(sizes.squares @ (W * W))
         error = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]
-        error = 2 * jnp.finfo(self.dtype).eps * error
+        error = 2 * eps_of(H) * error
         first, second = self.derivatives(H)
         top = second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error
@@ -329,7 +337,8 @@ class LinearModelLoss(Loss):
         # One more Newton step, this time differentiated: it moves nothing and has the derivative
         # db/dW of the root, so that second derivatives of the loss are right too.
         value, slope = self.imbalance(b, H)
-        return (b - safe_divide(value, lax.stop_gradient(slope)))[None]
+        root: jax.Array = b - safe_divide(value, lax.stop_gradient(slope))
+        return root[None]
 
     def imbalance(self, b: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """The derivative in b of the weighted loss of each column, and its slope."""
@@ -351,7 +360,7 @@ def _as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
 
 def power_of_two(x: jax.Array) -> jax.Array:
     """The power of two nearest to x > 0, 1 where x is 0, not finite, or between 1e-8 and 1e8."""
-    bits = int(jnp.finfo(x.dtype).nexp)
+    bits = int(np.finfo(x.dtype).nexp)
     there = (x > 0) & (x < jnp.inf) & ((x < SMALL) | (x > LARGE))
     return jnp.where(there, lax.reduce_precision(jnp.where(there, x, 1), bits, 0), 1)
 
@@ -360,7 +369,7 @@ def power_of_two(x: jax.Array) -> jax.Array:
 def _balance(loss: LinearModelLoss, H: jax.Array) -> jax.Array:
     """A root b of the increasing function ``loss.imbalance(b, H)``, by Newton with a bisection safeguard."""
     bound = loss.reach + jnp.max(jnp.abs(H), axis=0)
-    eps = jnp.finfo(H.dtype).eps
+    eps = eps_of(H)
 
     def body(carry: Any) -> Any:
         b, low, high, _, n = carry
@@ -372,15 +381,15 @@ def _balance(loss: LinearModelLoss, H: jax.Array) -> jax.Array:
         return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
 
     def cond(carry: Any) -> jax.Array:
-        return jnp.any(carry[3]) & (carry[4] < 100)
+        going: jax.Array = jnp.any(carry[3]) & (carry[4] < 100)
+        return going
 
     start = (jnp.zeros_like(bound), -bound, bound, jnp.ones(bound.shape, bool), jnp.int32(0))
-    return lax.while_loop(cond, body, start)[0]
+    root: jax.Array = lax.while_loop(cond, body, start)[0]
+    return root
 
 
-def quadratic_scaling(
-    linear: jax.Array, square: jax.Array, limit: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
     """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
     best = safe_divide(-linear, 2 * square, 1)
     s = jnp.clip(best, -limit, limit)

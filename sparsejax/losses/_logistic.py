@@ -46,7 +46,8 @@ class LogisticLoss(LinearModelLoss):
 
     def entries(self, H: jax.Array) -> jax.Array:
         """log(1 + e^h) - y h."""
-        return optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
+        entropy: jax.Array = optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
+        return entropy
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """p - y and p (1 - p), with p = sigmoid(h)."""

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from sparsejax._core.checks import check_registered
 from sparsejax.losses._base import Loss
 
 GROUPS = ("shape", "curvature", "dual")  # that a class without the base may state, whole
@@ -38,18 +39,23 @@ class PlainLoss(Loss, leaves=("fun",)):
     def majorizer(self) -> jax.Array:
         return self.fun.majorizer()  # type: ignore[no-any-return]
 
-    def dual_scaling(self, W: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
         return self.fun.dual_scaling(W, limit)  # type: ignore[no-any-return]
 
 
 def as_loss(x: Any, name: str = "smooth") -> Loss:
     """x itself, or a callable pytree wrapped; an error if it is neither, or states a group in part."""
     if isinstance(x, Loss):
+        check_registered(name, x, Loss._page)
         return x
     if not callable(x) or isinstance(x, type):
         what = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
         raise TypeError(f"{name} must be callable, W -> (), got {what}.")
-    if any(leaf is x for leaf in jax.tree.leaves(x)):
+    if not callable(vars(type(x)).get("__get__")):  # an instance of a class of the user's
+        check_registered(name, x, Loss._page)
+    elif any(leaf is x for leaf in jax.tree.leaves(x)):
         raise TypeError(
             f"{name} is a plain function, which cannot pass through jit: wrap it and its data as "
             "jax.tree_util.Partial(fun, *data)."
@@ -77,6 +83,6 @@ def check_batch(W: Any, shape: tuple[int, ...]) -> None:
     """Raise where W is not one matrix of parameters."""
     if jnp.shape(W) != shape:
         raise ValueError(
-            f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}: for a batch of them "
-            "use jax.vmap."
+            f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}: for a batch of "
+            "them use jax.vmap."
         )

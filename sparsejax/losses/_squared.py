@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._base import Facts, Loss, Units
 from sparsejax.losses._linear import LinearModelLoss, power_of_two, quadratic_scaling
 
@@ -63,7 +63,8 @@ class SquaredLoss(LinearModelLoss):
     def facts(self, W: jax.Array, sizes: Any) -> Facts:
         """With the part of the conjugate that is linear in s; the square has the value of the loss."""
         facts = super().facts(W, sizes)
-        wR = self._weights() * (facts.predictions - self.Y)
+        H: Any = facts.predictions
+        wR = self._weights() * (H - self.Y)
         return facts._replace(linear=2 * self.scale * jnp.sum(wR * self.Y), predictions=None)
 
     def gram(self) -> "GramLoss":
@@ -82,7 +83,7 @@ class SquaredLoss(LinearModelLoss):
         return self.gram() if self.quadratic and self.X.shape[0] > self.X.shape[1] else self
 
     def target(self) -> jax.Array:
-        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` with A of ``majorizer``; of use where ``quadratic``."""
+        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` A of ``majorizer``; of use where ``quadratic``."""
         Y, w = self.Y, self._weights()
         if self.has_intercept:
             Y = Y - self._best_intercept(jnp.zeros_like(Y))
@@ -132,14 +133,16 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
     def __call__(self, W: jax.Array) -> jax.Array:
         if jnp.shape(W) != self.B.shape:
             raise ValueError(
-                f"W has shape {jnp.shape(W)}; one W has shape {self.B.shape}: for a batch of them use jax.vmap."
+                f"W has shape {jnp.shape(W)}; one W has shape {self.B.shape}: for a batch of them use "
+                "jax.vmap."
             )
         return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
 
     def majorizer(self) -> jax.Array:
         """The root of G, (d, d)."""
         values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
-        return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+        root: jax.Array = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
+        return root
 
     def gram(self) -> "GramLoss":
         """Itself."""
@@ -160,7 +163,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         linear = jnp.sum(jnp.abs(W * self.B))
         # <|W|, |G||W|> <= (sum_i sqrt(G_ii) |w_i|)^2, and W'GW is what is left of it.
         curved = jnp.sum((jnp.sqrt(jnp.abs(jnp.diagonal(self.G))) @ jnp.abs(W)) ** 2)
-        return jnp.finfo(W.dtype).eps * (curved + linear + jnp.abs(self.constant))
+        return eps_of(W) * (curved + linear + jnp.abs(self.constant))
 
 
 @jax.custom_jvp

@@ -5,8 +5,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
 from sparsejax._core.pytree import Pytree
-from sparsejax.solution import Solution
 from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.solution import Solution
 
 
 class LinearModel(Pytree):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -11,6 +12,7 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
 
@@ -26,12 +28,14 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
 
     classes: tuple[Any, ...]
 
-    def __init__(self, W, intercept, solution, classes):
+    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, classes: tuple[Any, ...]):
         self._set(W=W, intercept=intercept, solution=solution, classes=classes)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
-        return np.asarray(self.classes)[np.asarray(jnp.argmax(self.decision_function(X), axis=1))]
+        largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
+        labels: np.ndarray = np.asarray(self.classes)[largest]
+        return labels
 
 
 def fit(

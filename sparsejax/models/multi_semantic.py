@@ -12,6 +12,7 @@ from sparsejax.losses import GraphLaplacian, SquaredLoss
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
 
@@ -36,7 +37,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
 
     sizes: tuple[int, int]
 
-    def __init__(self, W, intercept, solution, sizes):
+    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, sizes: tuple[int, int]):
         self._set(W=W, intercept=intercept, solution=solution, sizes=sizes)
 
     def predict(self, X: ArrayLike) -> jax.Array:
@@ -147,7 +148,7 @@ def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
     return (A[:, :, None] * B[:, None, :]).reshape(len(A), A.shape[1] * B.shape[1])
 
 
-def _labels(name, Y, X):
+def _labels(name: str, Y: ArrayLike, X: jax.Array) -> jax.Array:
     Y = as_float(name, Y, (2,), X.dtype)
     if len(Y) != len(X) or Y.shape[1] == 0:
         raise ValueError(f"{name} must have {len(X)} rows, as X, and a column a label; got shape {Y.shape}.")

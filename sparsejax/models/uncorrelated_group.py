@@ -11,6 +11,7 @@ from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, Squ
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
+from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
 LOSSES = {
@@ -34,7 +35,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)
 
     loss: str
 
-    def __init__(self, W, intercept, solution, loss):
+    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, loss: str):
         self._set(W=W, intercept=intercept, solution=solution, loss=loss)
 
     def predict_proba(self, X: ArrayLike) -> jax.Array:

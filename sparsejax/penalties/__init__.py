@@ -1,19 +1,25 @@
 r"""Penalties :math:`g(W)` on the rows of a (d, k) matrix, one row a feature.
 
-Each is a pytree whose strengths are leaves, so they can be vmapped and differentiated where they stand, with an
-exact prox, a conjugate for the duality gap and a derivative on its support: the protocol is
+Each is a pytree whose strengths are leaves, so they can be vmapped and differentiated where they stand, with
+an exact prox, a conjugate for the duality gap and a derivative on its support: the protocol is
 `sparsejax.penalties.Penalty`, and docs/adding-a-penalty.md shows how to write another.
 
 A strength is a scalar or one value a row, shape (d,). W may be a vector (d,): then every row has one
 entry. Strengths are cast to the dtype of W.
 """
 
-from sparsejax.penalties._base import Penalty, check_strengths, scale_strengths, split_strengths, strengths_valid
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import check_strengths as check_strengths
+from sparsejax.penalties._base import scale_strengths as scale_strengths
+from sparsejax.penalties._base import split_strengths as split_strengths
+from sparsejax.penalties._base import strengths_valid as strengths_valid
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._norms import L1, L21, L1Inf
-from sparsejax.penalties._plain import PlainPenalty, as_penalty, is_penalty
+from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
+from sparsejax.penalties._plain import as_penalty as as_penalty
+from sparsejax.penalties._plain import is_penalty as is_penalty
 from sparsejax.penalties._views import ExclusiveGroupLasso
 
 __all__ = [

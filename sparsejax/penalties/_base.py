@@ -19,40 +19,43 @@ class Penalty(Protocol):
     Required:
 
     * ``value(W)`` -> (): g(W);
-    * ``prox(V, scaling=1.0)``: :math:`\arg\min_W \tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`, the shape and
-      dtype of V.
+    * ``prox(V, scaling=1.0)``: :math:`\arg\min_W \tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`, the shape
+      and dtype of V.
 
-    These two are enough: solutions are then judged by their residual (``gap`` is NaN) and differentiated through
-    the prox. What else a class knows comes in groups, each whole or not at all:
+    These two are enough: solutions are then judged by their residual (``gap`` is NaN) and differentiated
+    through the prox. What else a class knows comes in groups, each whole or not at all:
 
-    * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound of it where Z is
-      so scaled that it is finite (``aux``: the point at which Z is nearly a subgradient, or the parts of Z, one a
-      term); ``dual_scale(Z)``: the largest s at which ``conjugate(s * Z)`` is finite, inf if all are;
-      ``finite_conjugate`` (bool): the conjugate is finite everywhere, so that a gap is known with any convex loss;
+    * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound of it
+      where Z is so scaled that it is finite (``aux``: the point at which Z is nearly a subgradient, or the
+      parts of Z, one a term); ``dual_scale(Z)``: the largest s at which ``conjugate(s * Z)`` is finite, inf
+      if all are; ``finite_conjugate`` (bool): the conjugate is finite everywhere, so that a gap is known with
+      any convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
       smooth at W, while the others stay at 0 nearby; ``half_derivative(W, scaling)``: a function
       :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at the answer W, or something like it (it
       preconditions: the identity will do);
     * *terms*, where only the parts have an exact prox: ``terms``: a tuple of penalties that sum to this one;
       ``split(Z, W, guess=None, cycles=...)``: one part of Z a term, subgradients at W if Z is one;
-    * *warm*: ``prox_start(V)`` and ``prox_warm(V, scaling, warm)`` -> (prox, warm): a prox that is cheaper from
-      what the last call left;
+    * *warm*: ``prox_start(V)`` and ``prox_warm(V, scaling, warm)`` -> (prox, warm): a prox that is cheaper
+      from what the last call left;
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`.
 
     ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
-    infinite under jit leaves no certificate. Other floating leaves (bounds, widths) are never tuned, nor refused for
-    their sign. ``degrees`` are, in their order, the degrees of homogeneity in W of what they scale (1 for a norm, 2
-    for a square); with them solvers work in units of the data. ``check(params_shape)`` raises if g does not fit W.
+    infinite under jit leaves no certificate. Other floating leaves (bounds, widths) are never tuned, nor
+    refused for their sign. ``degrees`` are, in their order, the degrees of homogeneity in W of what they
+    scale (1 for a norm, 2 for a square); with them solvers work in units of the data. ``check(params_shape)``
+    raises if g does not fit W.
 
-    A class is registered with JAX by its keyword ``leaves``, ``class C(sj.Penalty, leaves=("a",))``, or by its
-    author, as a frozen dataclass under `jax.tree_util.register_dataclass` or by
+    A class is registered with JAX by its keyword ``leaves``, ``class C(sj.Penalty, leaves=("a",))``, or by
+    its author, as a frozen dataclass under `jax.tree_util.register_dataclass` or by
     `jax.tree_util.register_pytree_node_class`.
 
     Raises:
-      TypeError: when a class is made without a required method, with a group in part, or as a subclass of another
-        penalty of which it replaces only some of what belongs together; see docs/adding-a-penalty.md.
+      TypeError: when a class is made without a required method, with a group in part, or as a subclass of
+        another penalty of which it replaces only some of what belongs together; see
+        docs/adding-a-penalty.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class Ridge(sj.Penalty, leaves=("strength",)):
@@ -62,7 +65,7 @@ class Penalty(Protocol):
     ...     def prox(self, V, scaling=1.0):
     ...         return V / (1 + scaling * self.strength)
     >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(3), jnp.ones(3)), Ridge(1.0))
-    >>> print(sj.solve(problem).params)
+    >>> print(sj.solve(problem).params.round(3))
     [0.25 0.25 0.25]
     """
 
@@ -115,7 +118,9 @@ class Penalty(Protocol):
         """The prox, and what makes the next call cheaper."""
         return self.prox(V, scaling), warm
 
-    def prox_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
+    def prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
         """`prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
         V, warm = self.prox_warm(like(Vt, W), scaling, warm)
         return columns(V), warm
@@ -150,7 +155,7 @@ class Penalty(Protocol):
 
 
 def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
-    """The strengths of a penalty, in the order of its leaves, and the function that puts others in their places.
+    """The strengths of a penalty, in the order of its leaves, and the function that replaces them.
 
     A name in ``strengths`` is a leaf, or an attribute that holds penalties, whose strengths are meant.
     """
@@ -179,7 +184,7 @@ def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
 
 def _numbered(penalty: Any) -> Any:
     """The penalty with the numbers of its leaves in their places."""
-    treedef = jax.tree.structure(penalty)
+    treedef: Any = jax.tree.structure(penalty)
     return jax.tree.unflatten(treedef, range(treedef.num_leaves))
 
 
@@ -209,7 +214,7 @@ def strengths_valid(penalty: Any) -> jax.Array:
 
 
 def check_strengths(caller: str, penalty: Any) -> None:
-    """Raise if a concrete strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
+    """Raise if a known strength is negative or not finite: under `jax.vmap` a constructor checks nothing."""
     for leaf in split_strengths(penalty)[0]:
         if not is_traced(leaf):
             values = np.asarray(leaf)

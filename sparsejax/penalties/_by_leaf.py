@@ -59,7 +59,10 @@ class ByLeaf(Penalty, leaves=("penalties",)):
     def smooth_where(self, W: Any) -> Any:
         """Booleans of the structure of W; all true where there is no penalty."""
         treedef, pairs = self._pairs(W)
-        everything = lambda w: jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
+
+        def everything(w: Any) -> Any:
+            return jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
+
         return treedef.unflatten(
             [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
         )

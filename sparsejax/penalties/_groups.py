@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax._core.linalg import safe_divide, safe_norm, tiny_of
 from sparsejax.groups import Groups
 from sparsejax.penalties._rows import SmoothRowPenalty, cast
 
@@ -83,7 +83,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         alpha, groups = cast(self.alpha, Zt), self.groups
         if aux is None:
             # argmax <Z, W> - g(W) - ||W||^2 / (2 t), for a large t
-            t = 1e8 / jnp.maximum(jnp.max(alpha, initial=0), jnp.finfo(Zt.dtype).tiny)
+            t = 1e8 / jnp.maximum(jnp.max(alpha, initial=0), tiny_of(Zt))
             Wt = self._prox(t * Zt, t)
         else:
             Wt = columns(aux)

@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 import jax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import check_registered
 from sparsejax.penalties._base import Penalty
 
 GROUPS = ("dual", "support")  # that a class without the base may state, whole
@@ -57,11 +58,13 @@ def is_penalty(x: Any) -> bool:
 def as_penalty(x: Any) -> Penalty:
     """x itself, or a plain pytree wrapped; an error if it is neither, or states a group in part."""
     if isinstance(x, Penalty):
+        check_registered("penalty", x, Penalty._page)
         return x
     if not is_penalty(x):
         missing = [name for name in ("value", "prox") if not callable(getattr(x, name, None))]
         what = "a class, not an instance" if isinstance(x, type) else f"without {' and '.join(missing)}"
         raise TypeError(f"penalty must have value(W) and prox(V, scaling), got {x!r}: {what}.")
+    check_registered("penalty", x, Penalty._page)
     for group in GROUPS:
         _states(x, group)
     return PlainPenalty(x)

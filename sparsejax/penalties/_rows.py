@@ -19,7 +19,8 @@ PASSES = 2
 class RowPenalty(Penalty):
     """The protocol, by hooks on ``Wt`` (k, d): the layout of the solvers, with the features last.
 
-    A subclass gives ``_value``, ``_prox`` or ``_prox_warm``, ``_dual_scale`` and, where it is not 0, ``_conjugate``.
+    A subclass gives ``_value``, ``_prox`` or ``_prox_warm``, ``_dual_scale`` and, where it is not 0,
+    ``_conjugate``.
     """
 
     _adapter: ClassVar[bool] = True
@@ -37,7 +38,8 @@ class RowPenalty(Penalty):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it).
 
-        ``aux`` is the point at which Z is nearly a subgradient, or a split of Z: unused where there is a closed form.
+        ``aux`` is the point at which Z is nearly a subgradient, or a split of Z: unused where there is a
+        closed form.
         """
         return self._conjugate(columns(Z))
 
@@ -58,7 +60,9 @@ class RowPenalty(Penalty):
         """The first ``warm`` of `prox_columns`."""
         return self._prox_start(Vt)
 
-    def prox_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
+    def prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
         """`prox_warm` on the transpose of a matrix like W."""
         return self._prox_warm(Vt, scaling, warm)
 
@@ -103,7 +107,7 @@ class SmoothRowPenalty(RowPenalty):
         return W != 0
 
     def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        r"""The map :math:`V \mapsto J^{1/2}V`, J the derivative of the prox, on the support of the answer W."""
+        r"""The map :math:`V \mapsto J^{1/2}V`, J the derivative of the prox, on the support of W."""
         half = self._half_derivative(columns(W), scaling)
         return lambda V: like(half(columns(V)), V)
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_norm
+from sparsejax._core.linalg import safe_norm, tiny_of
 from sparsejax.groups import Groups
 from sparsejax.penalties._rows import (
     PASSES,
@@ -112,7 +112,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         if not isinstance(aux, tuple):
             if aux is None:
                 # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
-                t = 1e8 / jnp.maximum(jnp.max(strength), jnp.finfo(Z.dtype).tiny)
+                t = 1e8 / jnp.maximum(jnp.max(strength), tiny_of(Z))
                 aux = self.prox(t * Z, t)
             aux = self.split(Z, aux)
         total = jnp.zeros((), Z.dtype)

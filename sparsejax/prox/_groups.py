@@ -22,7 +22,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, norm, safe_divide, safe_norm
+from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide, safe_norm
 from sparsejax.groups import Groups
 from sparsejax.prox._arguments import cast, floating
 
@@ -134,7 +134,7 @@ def _repeats(
     # A row at the edge may be in or out by rounding: what counts is the violation.
     violation = jnp.abs(jnp.minimum(v, (v + 2 * Kv - rho) / diagonal))
     top = jnp.max(rho, initial=0)
-    rounding = 4 * jnp.finfo(v.dtype).eps * (jnp.max(jnp.abs(v), initial=0) + top / diagonal)
+    rounding = 4 * eps_of(v) * (jnp.max(jnp.abs(v), initial=0) + top / diagonal)
     return jnp.all(((rho - 2 * Kv > 0) == active) | (violation <= rounding))
 
 
@@ -146,7 +146,7 @@ def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: 
 
     slope = 2 * jnp.sum((v - jnp.maximum(rho - 2 * Kv, 0)) * KD)
     value = phi(v, Kv)
-    rounding = 4 * jnp.finfo(v.dtype).eps * value
+    rounding = 4 * eps_of(v) * value
 
     def too_long(t: jax.Array) -> jax.Array:
         return ~(phi(v + t * D, Kv + t * KD) <= value + 1e-4 * t * slope + rounding) & (t > 1e-6)
@@ -224,7 +224,7 @@ def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) 
     on = active.astype(dtype)
     H = 2 * strength * groups.common.astype(dtype) * (on[:, None] * on[None])
     # At huge strengths rounding swallows the identity, and K may be singular.
-    shift = d * jnp.finfo(dtype).eps * jnp.max(jnp.diagonal(H), initial=0)
+    shift = d * eps_of(H) * jnp.max(jnp.diagonal(H), initial=0)
     factor: jax.Array = jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
     return factor
 
@@ -245,7 +245,7 @@ def _solve(
         # Once more, for the shift in the factor.
         return jnp.where(active, x + jax.scipy.linalg.cho_solve((factor, True), b - matvec(x)), 0)
     diagonal = _diagonal(strength, groups)
-    smallest = 2 * jnp.finfo(b.dtype).eps * norm(b)
+    smallest = 2 * eps_of(b) * norm(b)
 
     def refine(_: Any, x: jax.Array) -> jax.Array:
         residual = b - matvec(x)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.linalg import eps_of
+
 MAX_PASSES = 200  # of the iteration; 4 to 8 are usual
 UNROLL = 64  # entries a column up to which a reduction over them is written out
 
@@ -43,7 +45,7 @@ def newton(
         new, usable = step(delta)
         # Monotone until rounding: the first step that does not shrink delta is the last. It is
         # taken all the same, since it repairs what the long step before it lost to cancellation.
-        moving = usable & (new < delta * (1 - 4 * jnp.finfo(delta.dtype).eps))
+        moving = usable & (new < delta * (1 - 4 * eps_of(delta)))
         return jnp.where(usable, jnp.clip(new, least, top), otherwise), moving
 
     delta = top

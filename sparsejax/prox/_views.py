@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import conjugate_gradients, safe_divide, safe_sqrt
+from sparsejax._core.linalg import conjugate_gradients, eps_of, safe_divide, safe_sqrt
 from sparsejax.groups import Groups
 from sparsejax.prox._exclusive import exclusive_l21_columns
 
@@ -98,7 +98,7 @@ def dykstra(
             new_parts.append(Y - X)
             thetas.append(new_theta)
         change = jnp.max(jnp.abs(X - c.points[-1]))
-        moving = change > 2 * jnp.finfo(X.dtype).eps * size
+        moving = change > 2 * eps_of(X) * size
         return _Cycle(tuple(points), tuple(new_parts), tuple(thetas), moving, c.n + 1)
 
     K = len(views)
@@ -134,7 +134,7 @@ def _joint_prox_jvp(
 
     moved = jax.jvp(lambda strength: slope(strength, Wt), (strength,), (dstrength,))[1]
     _, hessian = jax.linearize(lambda Wt: slope(strength, Wt), Wt)
-    eps = float(jnp.finfo(Wt.dtype).eps)
+    eps = eps_of(Wt)
 
     def matvec(D: jax.Array) -> jax.Array:
         curved: jax.Array = hessian(mask * D)

@@ -1,7 +1,7 @@
 """Solvers, one algorithm a file, all ``(problem, init=None, *, tol, maxiter, history) -> Solution``.
 
-`SOLVERS` is the one table of them: `sparsejax.solve`, `sparsejax.path`, the tests and the README read it. To add a
-solver, write its file and its entry here.
+`SOLVERS` is the one table of them: `sparsejax.solve`, `sparsejax.path`, the tests and the README read it. To
+add a solver, write its file and its entry here.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from sparsejax.solvers._smoothed_apg import smoothed_apg
 
 
 class Resume(NamedTuple):
-    """How a solver goes through a path: what it computes once, and what it hands from one problem to the next."""
+    """How a solver goes through a path: what it computes once, and what it hands on to the next problem."""
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any], Any]  # (shared, init) -> the first state
@@ -33,7 +33,8 @@ class Solver(NamedTuple):
     """An entry of the table."""
 
     function: Callable[..., Solution]
-    fits: Callable[[Problem], str | None]  # None, or in words why it does not take a problem (in the protocol)
+    # Of a problem in the protocol: None, or in words why the solver does not take it.
+    fits: Callable[[Problem], str | None]
     summary: str  # for the README
     automatic: bool = False  # `sparsejax.solve` takes the first of these that fits
     resume: Resume | None = None  # without: a path hands on the solution alone

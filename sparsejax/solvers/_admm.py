@@ -8,13 +8,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import joint_norm, safe_divide
+from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
 from sparsejax.factor import Factor, factorise
 from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._terms import joined, minus
 
 RELAX = 1.6
@@ -23,8 +23,8 @@ CHECK = 10  # iterations between two certificates; rho is balanced then
 # From iteration EARLY on rho changes at every second look: with one term, changes every ten iterations can
 # keep up an oscillation for ever.
 EARLY = 50
-# rho is balanced so that the relative primal residual is 1/0.3 (with several terms, whose copies must agree as well,
-# 1/3) of the relative dual one, and changed for imbalances above 1.2.
+# rho is balanced so that the relative primal residual is 1/0.3 (with several terms, whose copies must agree
+# as well, 1/3) of the relative dual one, and changed for imbalances above 1.2.
 BALANCE, BALANCE_TERMS, THRESHOLD = 0.3, 3.0, 1.2
 
 
@@ -92,7 +92,7 @@ def unfit(problem: Problem) -> str | None:
         return None
     return (
         "needs a loss with majorizer(), as those of sparsejax.losses have, got "
-        f"{type(problem.smooth).__name__}; fista takes any smooth function."
+        f"{kinds(problem)}; fista takes any smooth function."
     )
 
 
@@ -126,13 +126,14 @@ class _Engine:
         self.smooth, self.penalty, self.terms = problem.smooth, problem.penalty, problem.penalty.terms
         self.factor, self.init, self.maxiter = factor, init, maxiter
         self.K = len(self.terms)
-        self.tiny = jnp.finfo(init.dtype).tiny * 1e4
-        target = self.smooth.target() if self.smooth.quadratic else None
-        # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no gradient.
+        self.tiny = tiny_of(init) * 1e4
+        target: Any = self.smooth.target() if self.smooth.quadratic else None
+        # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no
+        # gradient.
         self.exact = bool(self.smooth.quadratic) and (factor.square or target is not None)
         self.cheap = self.smooth.condensed() if factor.square else self.smooth
-        # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small eigenvalues
-        # would lose digits.
+        # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small
+        # eigenvalues would lose digits.
         if self.exact:
             zero = jnp.zeros_like(columns(init))
             linear = -self.grad(zero) @ factor.basis.T if factor.square else columns(target) @ factor.left
@@ -175,7 +176,7 @@ class _Engine:
         leave few digits.
         """
         factor = self.factor
-        target = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
+        target: Any = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
         shift = factor.shift(s.rho)
         if not self.exact:
             change = s.rho * (target - s.W) - self.grad(s.W)
@@ -214,9 +215,9 @@ class _Engine:
         dual = joint_norm(minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
-        # Where rho is at the rounding error of the largest eigenvalue, directions without curvature are noise that
-        # a smaller one would magnify.
-        least = jnp.finfo(W.dtype).eps * self.factor.largest
+        # Where rho is at the rounding error of the largest eigenvalue, directions without curvature are noise
+        # that a smaller one would magnify.
+        least = eps_of(W) * self.factor.largest
         change_by = jnp.maximum(change_by, jnp.minimum(least / new.rho, 1))
         k = k + n
         every = jnp.where((k <= EARLY) | (K > 1), CHECK, 2 * CHECK)

@@ -8,6 +8,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced
 from sparsejax.hoisting import evaluate, prox_of
+from sparsejax.losses import PlainLoss
+from sparsejax.penalties import PlainPenalty
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -36,11 +38,11 @@ def prepare(
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:
     if init is None:
         return zeros(problem)
-    init = as_float("init", init, (1, 2), problem.smooth.dtype)
+    start = as_float("init", init, (1, 2), problem.smooth.dtype)
     shape = tuple(problem.smooth.params_shape)
-    if init.shape != shape:
-        raise ValueError(f"{name}: init has shape {init.shape}; the parameters have shape {shape}.")
-    return init
+    if start.shape != shape:
+        raise ValueError(f"{name}: init has shape {start.shape}; the parameters have shape {shape}.")
+    return start
 
 
 def _as_params(name: str, init: Any) -> Any:
@@ -55,7 +57,7 @@ def _as_params(name: str, init: Any) -> Any:
 
 
 def check_function(name: str, problem: Problem, init: Any) -> None:
-    """Raise if a user's ``smooth`` is no differentiable scalar function of W, or the prox changes its form."""
+    """Raise if a user's ``smooth`` is no differentiable scalar function of W, or a prox changes the form."""
     if not problem.smooth._self_contained:
         try:
             value = jax.eval_shape(evaluate, problem.smooth, init)
@@ -83,5 +85,10 @@ def _gradient(smooth: Any, W: Any) -> Any:
 
 
 def kinds(problem: Problem) -> str:
-    """The two classes of a problem, for messages."""
-    return f"{type(problem.smooth).__name__} with {type(problem.penalty).__name__}"
+    """The two classes of a problem as the user knows them, for messages."""
+    smooth, penalty = problem.smooth, problem.penalty
+    if isinstance(smooth, PlainLoss):
+        smooth = smooth.fun
+    if isinstance(penalty, PlainPenalty):
+        penalty = penalty.penalty
+    return f"{type(smooth).__name__} with {type(penalty).__name__}"

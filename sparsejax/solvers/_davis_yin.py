@@ -3,7 +3,6 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -13,7 +12,7 @@ from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._terms import joined
 
 CHECK = 25
@@ -27,7 +26,7 @@ class State(NamedTuple):
     P: jax.Array  # (k, d), the prox point of the first term
     Q: jax.Array  # (k, d), that of the second
     parts: tuple[jax.Array, ...]  # subgradients of the two at P and Q
-    warm: tuple[Any, Any]
+    warm: tuple[Any, ...]  # what the proxes of the two want back
 
 
 def davis_yin(
@@ -73,7 +72,7 @@ def unfit(problem: Problem) -> str | None:
         return None
     return (
         "needs a loss with majorizer(), as those of sparsejax.losses have, and a penalty of at "
-        f"most two terms, got {type(problem.smooth).__name__} and {count} terms; admm takes any number, "
+        f"most two terms, got {kinds(problem)}, {count} terms; admm takes any number, "
         "fista any smooth function."
     )
 

@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive
-from sparsejax._core.linalg import norm, safe_divide
+from sparsejax._core.linalg import eps_of, norm, safe_divide
 from sparsejax.factor import step_length
 from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem, flattened
@@ -120,14 +120,15 @@ def _forward(
     first = penalty.prox(V - step * G, step)
     if not backtrack:
         return first, step
-    eps = jnp.finfo(V.dtype).eps
+    eps = eps_of(V)
 
     def too_long(carry: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
         W, step, n = carry
         D = W - V
         bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
         # Near the optimum the test is a difference of equal numbers: allow for their rounding.
-        return ~(smooth(W) <= bound + 10 * eps * jnp.abs(value)) & (n < HALVINGS)
+        short: jax.Array = smooth(W) <= bound + 10 * eps * jnp.abs(value)
+        return ~short & (n < HALVINGS)
 
     def shrink(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         _, step, n = carry
@@ -141,7 +142,7 @@ def _forward(
 def _first_step(smooth: Any, init: jax.Array) -> jax.Array:
     """1/L from the change of the gradient over a short step along it; backtracking mends it."""
     G = jax.grad(smooth)(init)
-    length = jnp.maximum(1, norm(init)) * jnp.finfo(init.dtype).eps ** 0.25
+    length = jnp.maximum(1, norm(init)) * eps_of(init) ** 0.25
     change = jax.grad(smooth)(init - length * safe_divide(G, norm(G), G)) - G
     # The curvature along one direction is at most L: begin with a longer step than it may allow.
     return safe_divide(1.0, norm(change) / length, 1.0)

@@ -174,7 +174,8 @@ class _Ridge:
         return solve
 
     def objective(self, W: jax.Array, F: jax.Array) -> jax.Array:
-        return self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
+        value: jax.Array = self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
+        return value
 
     def step(self, W: jax.Array, F: jax.Array) -> jax.Array:
         """The minimiser of a quadratic; else a Newton step, halved until it decreases."""

@@ -1,7 +1,8 @@
 """The one loop of every solver: blocks of iterations, a certificate after each, an honest end.
 
-A solver supplies an `Algorithm`: its state, ``block(state, n)`` that makes n iterations, and ``candidate(state)``,
-the W to be judged. The loop keeps the best W seen, counts, records, and decides when to stop.
+A solver supplies an `Algorithm`: its state, ``block(state, n)`` that makes n iterations, and
+``candidate(state)``, the W to be judged. The loop keeps the best W seen, counts, records, and decides when to
+stop.
 """
 
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsejax._core.linalg import eps_of
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
@@ -35,11 +37,11 @@ class Algorithm:
     check_every: int  # iterations between two certificates
     # Subgradients of the penalty's terms for the certificate, where there are several.
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
-    # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is then
-    # confirmed on the loss itself.
+    # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is
+    # then confirmed on the loss itself.
     quick: Any = None
-    # An algorithm's own stopping rule, for those that are kept as published: what it stops is the last point, not
-    # the best, is not finished by Newton, and counts as stalled unless the certificate agrees.
+    # An algorithm's own stopping rule, for those that are kept as published: what it stops is the last point,
+    # not the best, is not finished by Newton, and counts as stalled unless the certificate agrees.
     ended: Callable[[Any], jax.Array] | None = None
 
 
@@ -76,9 +78,9 @@ def run(
 ) -> tuple[Solution, Any]:
     """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
 
-    A solve that stalls is finished by Newton steps on the support of the best W seen. One loop holds all of it, so
-    that the certificate, the largest part of the program, is compiled once for the start, the iterates, their
-    confirmation and the finish.
+    A solve that stalls is finished by Newton steps on the support of the best W seen. One loop holds all of
+    it, so that the certificate, the largest part of the program, is compiled once for the start, the
+    iterates, their confirmation and the finish.
     """
     return _Loop(problem, init, algorithm, tol, maxiter, history).run()
 
@@ -97,7 +99,7 @@ class _Loop:
         self.tol, self.maxiter, self.history = tol, maxiter, history
         self.scale = scale_of(problem, init, algorithm.quick)
         self.check_every = 1 if history else algorithm.check_every
-        self.eps = float(jnp.finfo(init.dtype).eps)
+        self.eps = eps_of(init)
         self.floor = 2 * self.eps
         self.polishes = algorithm.ended is None and "support" in problem.penalty.provides
 
@@ -149,7 +151,8 @@ class _Loop:
         """The certificate of the candidate, or of the next point of the finish."""
         algorithm, finish = self.algorithm, carry.round >= 0
         W = jnp.where(finish, carry.trial, algorithm.candidate(carry.state))
-        parts, settle = None, False
+        parts: tuple[jax.Array, ...] | None = None
+        settle: jax.Array | bool = False
         if algorithm.split is not None:
             now = algorithm.split(carry.state)
             parts = jax.tree.map(lambda a, b: jnp.where(finish, a, b), carry.parts, now)
@@ -168,8 +171,10 @@ class _Loop:
     def facts(self, W: jax.Array, exact: jax.Array) -> Facts:
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
         if quick is None:
-            return smooth.facts(W, sizes)  # type: ignore[no-any-return]
-        return once(exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
+            facts: Facts = smooth.facts(W, sizes)
+        else:
+            facts = once(exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
+        return facts
 
     def bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
         """A point above another that was seen is no better than their difference."""

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.linalg import conjugate_gradients
+from sparsejax._core.linalg import conjugate_gradients, eps_of
 from sparsejax.problem import Problem
 
 ROUNDS = 5
@@ -17,11 +17,12 @@ def newton_step(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     products, so that dependent columns do no harm. Zeros stay exactly zero.
     """
     support = problem.penalty.smooth_where(W)
-    mask = support.astype(W.dtype)
-    eps = float(jnp.finfo(W.dtype).eps)
+    mask: jax.Array = support.astype(W.dtype)
+    eps = eps_of(W)
 
     def gradient(V: jax.Array) -> jax.Array:
-        return jax.grad(problem)(V) * mask
+        G: jax.Array = jax.grad(problem)(V) * mask
+        return G
 
     value, hessian = jax.linearize(gradient, W)
     new = W - conjugate_gradients(lambda D: hessian(D * mask), value, lambda r: r, eps, INNER)

@@ -133,6 +133,9 @@ def _smoothed_apg(
         step = smoothing.step
         return problem.penalty.prox(W - step * jax.grad(cheap)(W), step)  # type: ignore[no-any-return]
 
+    def split(s: State) -> tuple[jax.Array, ...]:
+        return tuple(like(part, init) for part in smoothing.parts(s.W, s.mu)[0])
+
     start = smoothing.first(Wt) if continuation and not faithful else mu
     none = jnp.zeros((), init.dtype)
     several = len(problem.penalty.views) > 1
@@ -142,7 +145,7 @@ def _smoothed_apg(
         candidate=candidate,
         step=lambda _: smoothing.step,
         check_every=CHECK,
-        split=(lambda s: tuple(like(part, init) for part in smoothing.parts(s.W, s.mu)[0])) if several else None,
+        split=split if several else None,
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
     )
@@ -194,7 +197,9 @@ class _Smoothing:
             W = (1 - a) * s.W + a * V
             return W, V, self.parts(W, s.mu)[1]
 
-        def longer(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
+
+        def longer(carry: Carry) -> Carry:
             _, _, need, _, n = carry
             return *move(need), need, n + 1
 

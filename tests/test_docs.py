@@ -1,0 +1,67 @@
+"""What the pages in docs/ show is what happens: each page is one program, run in its order."""
+
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import sparsejax as sj
+from sparsejax.solvers import SOLVERS
+
+DOCS = Path(__file__).parents[1] / "docs"
+ELSEWHERE = {"migrating-from-jaxopt"}  # test_interop.py
+PAGES = {"adding-a-penalty": sj.Penalty, "adding-a-loss": sj.Loss, "adding-a-solver": None}
+
+
+@pytest.fixture
+def table():
+    """The table of solvers, put back afterwards, with what was compiled while it was another."""
+    before = dict(SOLVERS)
+    yield SOLVERS
+    SOLVERS.clear()
+    SOLVERS.update(before)
+    jax.clear_caches()
+
+
+def text_of(page):
+    return (DOCS / f"{page}.md").read_text()
+
+
+def run(page):
+    """The names that the blocks of a page leave."""
+    text, names = text_of(page), {"__name__": page}
+    for block in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M):
+        above = text[: block.start(1)].count("\n")  # so that a traceback has the line of the page
+        exec(compile("\n" * above + block.group(1), f"{page}.md", "exec"), names)
+    return names
+
+
+def test_every_page_is_run():
+    assert {page.stem for page in DOCS.glob("*.md")} == {*PAGES, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss"])
+def test_page(page):
+    run(page)
+
+
+@pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss"])
+def test_the_table_of_a_page_is_the_protocol(page):
+    """Every group with its methods, and nothing else."""
+    rows = re.findall(r"^\| \*(.+?)\* \| (.+?) \|", text_of(page), re.M)
+    shown = {group: set(re.findall(r"`(\w+)", names)) for group, names in rows}
+    assert shown == {group: set(names) for group, names in PAGES[page]._groups.items()}
+
+
+def test_a_solver_in_the_table_gets_paths(table):
+    """With its entry alone: the solver of the page goes through a path."""
+    names = run("adding-a-solver")
+    others = dict(table)
+    table.clear()
+    table.update({"ista": others.pop("ista")._replace(automatic=True)}, **others)
+    problem = sj.Problem(names["loss"], sj.penalties.L1(0.2))
+    path = sj.path(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.2, 0.1])), mode="warm", tol=1e-10)
+    assert path.converged.all()
+    assert path.num_iters[0] == names["solution"].num_iters != names["known"].num_iters
