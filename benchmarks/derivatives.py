@@ -12,69 +12,82 @@ the best of a 30 x 30 grid, lambda_max to lambda_max / 1000 on both axes; a figu
 """
 
 import argparse
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import numpy as np
-from _data import folder
-from speed import in_turn, standardised
+from harness.data import folder, load_standardised
+from harness.figures import panels
+from harness.jobs import parser
+from harness.tables import Printed
+from harness.timing import in_turn
+from matplotlib.axes import Axes
 
 import sparsejax as sj
 
+jax.config.update("jax_enable_x64", True)
 
-def halves(name, path):
-    """Training and held-out loss of a data set."""
-    X, Y = standardised(name, path)
+SIDE = np.geomspace(1, 1e-3, 30)  # of the grid, relative to lambda_max
+STARTS = ((0.1, 0.1), (0.3, 0.03), (0.03, 0.3), (0.5, 0.5))
+
+
+def halves(name: str, path: Path) -> tuple[sj.losses.SquaredLoss, sj.losses.SquaredLoss, float]:
+    """Training and held-out loss of a data set, and the alpha of l2,1 that empties W."""
+    X, Y = load_standardised(path, name)
     rows = np.random.default_rng(0).permutation(len(X))
-    train, test = np.split(rows, [len(X) * 7 // 10])
-    return (sj.losses.SquaredLoss(X[part], Y[part], intercept=True) for part in (train, test))
+    parts = np.split(rows, [len(X) * 7 // 10])
+    train, test = (sj.losses.SquaredLoss(X[part], Y[part], intercept=True) for part in parts)
+    return train, test, float(sj.lambda_max(sj.Problem(train, sj.penalties.L21(1.0))))
 
 
-def cost(args):
+# ---------------------------------------------------------------- cost
+
+
+def cost(args: argparse.Namespace) -> None:
     """Time and memory of the gradient over those of the solve."""
-    print(
-        f"{'instance':<28}{'steps':>7}{'solve s':>9}{'+ d/d strengths':>17}{'+ d/dX too':>12}  temporary MB"
-    )
+    gradients = [("+ d/d strengths", ">17"), ("+ d/dX too", ">12"), ("  temporary MB", "")]
+    printed = Printed(("instance", "<28"), ("steps", ">7"), ("solve s", ">9.3f"), *gradients)
     for name in ("glioma", "isolet"):
-        train, test = halves(name, folder(args.data))
-        top = float(sj.lambda_max(sj.Problem(train, sj.penalties.L21(1.0))))
+        train, test, top = halves(name, folder(args.data))
         for label, penalty in (
             ("l2,1 /10", sj.penalties.L21(top / 10)),
             ("l2,1 /100", sj.penalties.L21(top / 100)),
             ("exclusive l2,1 /10", sj.penalties.ExclusiveL21(top / 10, top / 10)),
             ("exclusive l2,1 /100", sj.penalties.ExclusiveL21(top / 100, top / 100)),
         ):
-            problem = sj.Problem(train, penalty)
-
-            def held_out(penalty, smooth, test=test):
-                W = sj.solve(sj.Problem(smooth, penalty)).params
-                return test.evaluate(W, smooth.intercept(W))
-
+            loss = partial(held_out, test)
             jitted = {
-                "solve": jax.jit(held_out),
-                "strengths": jax.jit(jax.value_and_grad(held_out)),
-                "X": jax.jit(jax.value_and_grad(held_out, argnums=(0, 1))),
+                "solve": jax.jit(loss),
+                "strengths": jax.jit(jax.value_and_grad(loss)),
+                "X": jax.jit(jax.value_and_grad(loss, argnums=(0, 1))),
             }
             programs = {key: f.lower(penalty, train).compile() for key, f in jitted.items()}
-            seconds, results = in_turn(
-                {key: partial(f, penalty, train) for key, f in programs.items()}, args.repeats
-            )
-            assert all(map(np.isfinite, jax.tree.leaves(results["strengths"])))
-            memory = [programs[key].memory_analysis().temp_size_in_bytes / 1e6 for key in programs]
-            steps = int(sj.solve(problem).num_iters)
-            print(
-                f"{name + ' ' + label:<28}{steps:>7}{seconds['solve']:>9.3f}"
-                f"{seconds['strengths'] / seconds['solve']:>15.2f} x{seconds['X'] / seconds['solve']:>10.2f} x"
-                f"  {', '.join(f'{m:.1f}' for m in memory)}",
-                flush=True,
+            found = in_turn({key: partial(f, penalty, train) for key, f in programs.items()}, args.repeats)
+            assert all(map(np.isfinite, jax.tree.leaves(found["strengths"].result)))
+            memory = [program.memory_analysis().temp_size_in_bytes / 1e6 for program in programs.values()]
+            solve = found["solve"]
+            printed.row(
+                f"{name} {label}",
+                int(sj.solve(sj.Problem(train, penalty)).num_iters),
+                solve.seconds,
+                *(f"{found[key].over(solve):.2f} x" for key in ("strengths", "X")),
+                "  " + ", ".join(f"{m:.1f}" for m in memory),
             )
 
 
-def lasso(args):
+def held_out(test: sj.losses.SquaredLoss, penalty: Any, train: sj.losses.SquaredLoss) -> jax.Array:
+    """The loss of the rows held out, at the solution of the others."""
+    W = sj.solve(sj.Problem(train, penalty)).params
+    return test.evaluate(W, train.intercept(W))
+
+
+# ---------------------------------------------------------------- lasso
+
+
+def lasso(args: argparse.Namespace) -> None:
     """Against the closed form on the support."""
     rng = np.random.default_rng(0)
     n, d = 1000, 2000
@@ -84,98 +97,99 @@ def lasso(args):
     y_test = X_test[:, :50] @ np.ones(50)
     train, test = sj.losses.SquaredLoss(X, y), sj.losses.SquaredLoss(X_test, y_test)
     top = float(sj.lambda_max(sj.Problem(train, sj.penalties.L1(1.0))))
-    print(f"\n{'lasso, strength':<18}{'support':>8}{'gradient':>12}{'difference':>12}{'solve s':>9}"
-          f"{'gradient s':>12}{'closed form s':>15}")  # fmt: skip
+
+    def solution(strength: float) -> jax.Array:
+        return sj.solve(sj.Problem(train, sj.penalties.L1(strength)), tol=1e-10).params
+
+    def closed_form(w: np.ndarray) -> float:
+        on = w != 0
+        A = X[:, on]
+        step = np.linalg.solve(A.T @ A / n, -np.sign(w[on]))
+        return (X_test[:, on] @ step) @ (X_test @ w - y_test) / len(y_test)
+
+    gradient = [
+        ("gradient", ">12.5f"),
+        ("difference", ">12.0e"),
+        ("solve s", ">9.3f"),
+        ("gradient s", ">12.3f"),
+    ]
+    print()
+    printed = Printed(("lasso, strength", "<18"), ("support", ">8"), *gradient, ("closed form s", ">15.3f"))
+    loss = lambda strength: test(solution(strength))
+    solve, ours = jax.jit(loss), jax.jit(jax.value_and_grad(loss))
     for part in (3, 10, 100):
         strength = top / part
-        loss = lambda s, train=train: test(sj.solve(sj.Problem(train, sj.penalties.L1(s)), tol=1e-10).params)
-        w = np.asarray(sj.solve(sj.Problem(train, sj.penalties.L1(strength)), tol=1e-10).params)
-
-        def closed_form(w=w):
-            on = w != 0
-            A = X[:, on]
-            step = np.linalg.solve(A.T @ A / n, -np.sign(w[on]))
-            return (X_test[:, on] @ step) @ (X_test @ w - y_test) / len(y_test)
-
-        seconds, results = in_turn(
-            {
-                "solve": partial(jax.jit(loss), strength),
-                "ours": partial(jax.jit(jax.value_and_grad(loss)), strength),
-                "closed form": closed_form,
-            },
-            args.repeats,
-        )
-        ours, reference = float(results["ours"][1]), float(results["closed form"])
-        print(
-            f"{f'lambda_max / {part}':<18}{np.count_nonzero(w):>8}{ours:>12.5f}{abs(ours / reference - 1):>12.0e}"
-            f"{seconds['solve']:>9.3f}{seconds['ours'] - seconds['solve']:>12.3f}{seconds['closed form']:>15.3f}",
-            flush=True,
-        )
+        w = np.asarray(solution(strength))
+        calls: dict[str, Callable] = {"solve": partial(solve, strength), "ours": partial(ours, strength)}
+        found = in_turn(calls | {"closed form": partial(closed_form, w)}, args.repeats)
+        value, reference = float(found["ours"].result[1]), float(found["closed form"].result)
+        seconds = {name: timing.seconds for name, timing in found.items()}
+        printed.row(
+            f"lambda_max / {part}", np.count_nonzero(w), value, abs(value / reference - 1), seconds["solve"],
+            seconds["ours"] - seconds["solve"], seconds["closed form"],
+        )  # fmt: skip
 
 
-def tuning(args):
-    """Tables and a figure of the walks over the contours of the grid."""
-    import matplotlib  # noqa: PLC0415
+# ---------------------------------------------------------------- tune
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt  # noqa: PLC0415
 
-    side = np.geomspace(1, 1e-3, 30)
-    figure, axes = plt.subplots(1, 2, figsize=(11, 4.6), constrained_layout=True)
-    print(f"\n{'tune':<28}{'best of grid':>13}{'tuned':>10}{'ratio':>8}{'solves':>8}{'within 1 % after':>18}")
+def tuning(args: argparse.Namespace) -> None:
+    """A table, and a figure of the walks over the contours of the grid."""
+    figure, axes = panels(2, 2, (5.5, 4.6), layout="constrained")
+    print()
+    solves = [("ratio", ">8.4f"), ("solves", ">8"), ("within 1 % after", ">18")]
+    printed = Printed(("tune", "<28"), ("best of grid", ">13.5f"), ("tuned", ">10.5f"), *solves)
     for name, axis in zip(("yale", "glioma"), axes, strict=True):
-        train, test = halves(name, folder(args.data))
-        top = float(sj.lambda_max(sj.Problem(train, sj.penalties.L21(1.0))))
+        train, test, top = halves(name, folder(args.data))
         problem = sj.Problem(train, sj.penalties.ExclusiveL21(top, top))
-        evaluate = jax.jit(jax.vmap(lambda W: test.evaluate(W, train.intercept(W))))
-        grid = np.array([
-            evaluate(sj.path(problem, jax.vmap(lambda a: sj.penalties.ExclusiveL21(a, b * top))(side * top)).params)
-            for b in side
-        ])  # fmt: skip
-        levels = grid.min() * np.array([1.001, 1.01, 1.03, 1.06, 1.1, 1.2, 1.4, 1.7])
-        contours = axis.contour(side, side, grid, levels, colors="0.6", linewidths=0.8)
-        axis.clabel(
-            contours, fmt=lambda level, least=grid.min(): f"{100 * (level / least - 1):.3g} %", fontsize=7
-        )
-        for colour, start in zip(
-            ("C0", "C1", "C2", "C3"), [(0.1, 0.1), (0.3, 0.03), (0.03, 0.3), (0.5, 0.5)], strict=True
-        ):
-            tuned = sj.tune(
-                problem.replace(penalty=sj.penalties.ExclusiveL21(start[0] * top, start[1] * top)), test
-            )
-            loss = np.asarray(tuned.tried.loss)
-            good = np.flatnonzero(loss <= 1.01 * grid.min())
-            print(
-                f"{f'{name} from {start}':<28}{grid.min():>13.5f}{float(tuned.loss):>10.5f}"
-                f"{float(tuned.loss) / grid.min():>8.4f}{int(tuned.num_solves):>8}"
-                f"{good[0] + 1 if good.size else 'never':>18}",
-                flush=True,
-            )
-            walk = [
-                np.asarray(leaf) / top for leaf in (tuned.tried.penalties.alpha, tuned.tried.penalties.beta)
-            ]
-            axis.plot(*walk, "o-", color=colour, ms=3, lw=1)
-            axis.plot(walk[0][0], walk[1][0], "s", color=colour, ms=7)
+        grid = losses_on_grid(problem, test, top)
+        best = grid.min()
+        draw_grid(axis, grid, name)
+        for colour, start in zip(("C0", "C1", "C2", "C3"), STARTS, strict=True):
+            penalty = sj.penalties.ExclusiveL21(start[0] * top, start[1] * top)
+            tuned = sj.tune(problem.replace(penalty=penalty), test)
+            good = np.flatnonzero(np.asarray(tuned.tried.loss) <= 1.01 * best)
+            loss, after = float(tuned.loss), str(good[0] + 1) if good.size else "never"
+            printed.row(f"{name} from {start}", best, loss, loss / best, int(tuned.num_solves), after)
+            tried = tuned.tried.penalties
+            alphas, betas = (np.asarray(leaf) / top for leaf in (tried.alpha, tried.beta))
+            axis.plot(alphas, betas, "o-", color=colour, ms=3, lw=1)
+            axis.plot(alphas[0], betas[0], "s", color=colour, ms=7)
         low = np.unravel_index(grid.argmin(), grid.shape)
-        axis.plot(side[low[1]], side[low[0]], "k*", ms=11)
-        axis.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1), title=name,
-                 xlabel="alpha / lambda_max", ylabel="beta / lambda_max")  # fmt: skip
+        axis.plot(SIDE[low[1]], SIDE[low[0]], "k*", ms=11)
     figure.suptitle(
         "tune: every solve (squares: starts; star: best of the 30 x 30 grid; contours: excess over it)"
     )
     figure.savefig(args.out / "tune.png", dpi=130)
 
 
-def main():
+def losses_on_grid(problem: sj.Problem, test: sj.losses.SquaredLoss, top: float) -> np.ndarray:
+    """Held-out losses, (betas, alphas)."""
+    evaluate = jax.jit(jax.vmap(lambda W: test.evaluate(W, problem.smooth.intercept(W))))
+
+    def row(beta: float) -> jax.Array:
+        penalties = jax.vmap(lambda alpha: sj.penalties.ExclusiveL21(alpha, beta))(SIDE * top)
+        return evaluate(sj.path(problem, penalties).params)
+
+    return np.array([row(beta) for beta in SIDE * top])
+
+
+def draw_grid(axis: Axes, grid: np.ndarray, name: str) -> None:
+    """Contours of the excess over the best of the grid."""
+    levels = grid.min() * np.array([1.001, 1.01, 1.03, 1.06, 1.1, 1.2, 1.4, 1.7])
+    contours = axis.contour(SIDE, SIDE, grid, levels, colors="0.6", linewidths=0.8)
+    axis.clabel(contours, fmt=lambda level: f"{100 * (level / grid.min() - 1):.3g} %", fontsize=7)
+    axis.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1), title=name,
+             xlabel="alpha / lambda_max", ylabel="beta / lambda_max")  # fmt: skip
+
+
+def main() -> None:
     """Run what ``--only`` names, or all three."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", help="folder with the .npz files")
-    parser.add_argument("--out", type=Path, default=Path(), help="folder for the figure")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--only", choices=["cost", "lasso", "tune"])
-    args = parser.parse_args()
+    options = parser(__doc__)
+    options.add_argument("--out", type=Path, default=Path(), help="folder for the figure")
+    options.add_argument("--repeats", type=int, default=7)
+    options.add_argument("--only", choices=["cost", "lasso", "tune"])
+    args = options.parse_args()
     for key, function in (("cost", cost), ("lasso", lasso), ("tune", tuning)):
         if args.only in (None, key):
             function(args)

@@ -8,142 +8,157 @@ iterations to an objective is read off a run with history, then that many are ti
 medians, solvers in turn, columns standardised, float64, groups of pairs of features with absolute correlation
 above ``--theta``, 0.3. `irls` is timed with ``polish`` where a gap is asked for.
 **scale**: seconds and peak memory of building groups and of solving to a gap of 1e-4, n = 200, 5 outputs, 10
-random pairs a feature, each size in a process of its own.
+random pairs a feature, each size in a process of its own (``--only one --size D``: one size in this process).
 """
 
 import argparse
-import resource
-import subprocess
-import sys
-import time
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import numpy as np
-from _data import folder, load_multilabel
-from speed import in_turn
+from harness.data import folder, load_multilabel, standardise
+from harness.jobs import alone, parser
+from harness.tables import Printed
+from harness.timing import in_turn, peak_mb, timed
 
 import sparsejax as sj
+
+jax.config.update("jax_enable_x64", True)
 
 LEVELS = (1e-2, 1e-4, 1e-6)
 BUDGET = {"irls": 200, "fista": 3000, "admm": 3000}
 SOLVERS = {"irls": sj.irls, "fista": sj.fista, "admm": sj.admm}
 
 
-def instance(name, path, loss, theta):
+# ---------------------------------------------------------------- solvers
+
+
+def instance(name: str, path: Path, loss: str, theta: float) -> tuple[Any, sj.groups.Groups]:
     """The loss and the groups of a data set."""
     X, Y = load_multilabel(path, name)
-    X = X - X.mean(0)
-    spread = X.std(0)
-    X = X[:, spread > 1e-12] / spread[spread > 1e-12]
-    Y = Y[:, (Y.sum(0) > 0) & (Y.sum(0) < len(Y))].astype(float)
+    (X,) = standardise(X)
+    Y = Y[:, (Y.sum(0) > 0) & (Y.sum(0) < len(Y))]
     groups = sj.groups.from_correlation(X, theta)
     if loss == "squared":
         return sj.losses.SquaredLoss(X, Y - Y.mean(0)), groups
     return sj.losses.LogisticLoss(X, Y, intercept=True), groups
 
 
-def steps_to(problem, name, minimum, maxiter):
+def minimum(problem: sj.Problem, maxiter: int) -> sj.Solution:
+    """By ADMM, or where that does not end by FISTA if it comes lower."""
+    best = sj.admm(problem, tol=1e-9, maxiter=maxiter)
+    if bool(best.converged):
+        return best
+    other = sj.fista(problem, tol=1e-9, maxiter=maxiter)
+    return other if float(other.objective) < float(best.objective) else best
+
+
+def steps_to(problem: sj.Problem, name: str, least: float, maxiter: int) -> list[int | None]:
     """For every level the iterations after which the objective is within it, None if never."""
     history = SOLVERS[name](problem, tol=1e-14, maxiter=maxiter, history=maxiter + 1).history
-    excess = np.asarray(history.objective) / minimum - 1
+    excess = np.asarray(history.objective) / least - 1
     hits = [np.flatnonzero(excess <= level) for level in LEVELS]
     return [int(hit[0]) if hit.size else None for hit in hits]
 
 
-def solvers(args):
-    """The table."""
+def runs_of(problem: sj.Problem, least: float, maxiter: int) -> dict:
+    """A call for each solver and each level that it reaches, and for the gap."""
+    runs = {}
+    for name, function in SOLVERS.items():
+        budget = min(BUDGET[name], maxiter)
+        for level, count in zip(LEVELS, steps_to(problem, name, least, budget), strict=True):
+            if count is not None:
+                runs[name, level] = partial(jax.jit(partial(function, maxiter=count, tol=1e-14)), problem)
+        options = {"polish": True} if name == "irls" else {}
+        call = jax.jit(partial(function, tol=1e-6, maxiter=budget, **options))
+        if bool(call(problem).converged):
+            runs[name, "gap"] = partial(call, problem)
+    return runs | {("solve", "gap"): partial(jax.jit(partial(sj.solve, tol=1e-6)), problem)}
+
+
+def solvers(args: argparse.Namespace) -> None:
+    """A table for each data set and loss."""
+    path = folder(args.data)
     for name in args.sets.split(","):
         for loss in args.losses.split(","):
-            smooth, groups = instance(name, folder(args.data), loss, args.theta)
-            n, d = smooth.X.shape
-            print(
-                f"\n{name}, {loss}: n = {n}, d = {d}, k = {smooth.Y.shape[1]}, {groups.num_groups} pairs, "
-                f"{groups.free.shape[0]} features in none\n"
-                f"{'alpha':>8}{'zero rows':>11}{'solver':>9}"
-                f"{'1e-2':>16}{'1e-4':>16}{'1e-6':>16}{'gap 1e-6':>18}"
+            smooth, groups = instance(name, path, loss, args.theta)
+            (n, d), k = smooth.X.shape, smooth.Y.shape[1]
+            print(f"\n{name}, {loss}: n = {n}, d = {d}, k = {k}, {groups.num_groups} pairs, "
+                  f"{groups.free.shape[0]} features in none")  # fmt: skip
+            levels = [(f"1e-{digits}", ">16") for digits in (2, 4, 6)]
+            printed = Printed(
+                ("alpha", ">8g"), ("zero rows", ">11"), ("solver", ">9"), *levels, ("gap 1e-6", ">18")
             )
             for alpha in args.alphas:
                 problem = sj.Problem(smooth, sj.penalties.ExclusiveGroupL21(alpha, groups))
-                best = sj.admm(problem, tol=1e-9, maxiter=args.maxiter)
-                if not bool(best.converged):
-                    other = sj.fista(problem, tol=1e-9, maxiter=args.maxiter)
-                    best = other if float(other.objective) < float(best.objective) else best
+                best = minimum(problem, args.maxiter)
                 zeros = int((np.asarray(best.params) == 0).all(axis=1).sum())
-                runs, texts = {}, {}
-                for solver, function in SOLVERS.items():
-                    budget = min(BUDGET[solver], args.maxiter)
-                    steps = steps_to(problem, solver, float(best.objective), budget)
-                    for level, count in zip(LEVELS, steps, strict=True):
-                        if count is not None:
-                            call = jax.jit(partial(function, maxiter=count, tol=1e-14))
-                            runs[solver, level] = partial(call, problem)
-                            texts[solver, level] = count
-                    options = {"polish": True} if solver == "irls" else {}
-                    call = jax.jit(partial(function, tol=1e-6, maxiter=budget, **options))
-                    solution = call(problem)
-                    texts[solver, "gap"] = int(solution.num_iters)
-                    if bool(solution.converged):
-                        runs[solver, "gap"] = partial(call, problem)
-                runs["solve", "gap"] = partial(jax.jit(partial(sj.solve, tol=1e-6)), problem)
-                seconds, results = in_turn(runs, args.repeats)
+                found = in_turn(runs_of(problem, float(best.objective), args.maxiter), args.repeats)
+                texts = {
+                    key: f"{timing.seconds:.3f} s / {int(timing.result.num_iters)}"
+                    for key, timing in found.items()
+                }
                 for solver in (*SOLVERS, "solve"):
-                    cells = ""
-                    for level in (*LEVELS, "gap"):
-                        key, width = (solver, level), 18 if level == "gap" else 16
-                        text = "-"
-                        if key in seconds:
-                            count = texts.get(key, int(results[key].num_iters))
-                            text = f"{seconds[key]:.3f} s / {count}"
-                        cells += f"{text:>{width}}"
-                    print(f"{alpha:>8g}{zeros:>11}{solver:>9}{cells}", flush=True)
+                    printed.row(alpha, zeros, solver, *(texts.get((solver, end)) for end in (*LEVELS, "gap")))
 
 
-def scale(args):
-    """Each size in a process of its own, so that peak memory is its own."""
-    print(f"\n{'d':>8}{'pairs':>10}{'groups s':>10}{'solve s':>9}{'steps':>7}{'gap':>10}{'MB':>8}")
+# ---------------------------------------------------------------- scale
+
+
+def scale(args: argparse.Namespace) -> None:
+    """Each size in a process of its own."""
+    print()
+    printed = growth_table()
     for d in (1_000, 10_000, 100_000):
-        subprocess.run([sys.executable, __file__, "--only", "one", "--size", str(d)], check=True)
+        printed.row(*alone(grown, d))
 
 
-def one(args):
-    """A single size, printed."""
-    d, n, k = args.size, 200, 5
+def one(args: argparse.Namespace) -> None:
+    """A single size in this process."""
+    growth_table().row(*grown(args.size))
+
+
+def growth_table() -> Printed:
+    times = [("groups s", ">10.2f"), ("solve s", ">9.2f"), ("steps", ">7")]
+    return Printed(("d", ">8"), ("pairs", ">10"), *times, ("gap", ">10.1e"), ("MB", ">8.0f"))
+
+
+def grown(d: int) -> tuple:
+    """A row of the table."""
+    n, k = 200, 5
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n, d))
     Y = X[:, :20] @ rng.standard_normal((20, k)) + rng.standard_normal((n, k))
     pairs = np.stack([np.repeat(np.arange(d), 10), rng.integers(0, d - 1, 10 * d)], axis=1)
     pairs[:, 1] += pairs[:, 1] >= pairs[:, 0]
-    start = time.perf_counter()
-    groups = sj.groups.from_lists(pairs, d)
-    built = time.perf_counter() - start
-    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.ExclusiveGroupL21(0.01, groups))
+    built = timed(lambda: sj.groups.from_lists(pairs, d))
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.ExclusiveGroupL21(0.01, built.result))
     solve = jax.jit(partial(sj.solve, tol=1e-4))
-    seconds, results = in_turn({"solve": partial(solve, problem)}, 3)
-    s = results["solve"]
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3
-    print(
-        f"{d:>8}{len(pairs):>10}{built:>10.2f}{seconds['solve']:>9.2f}{int(s.num_iters):>7}"
-        f"{float(s.gap):>10.1e}{memory:>8.0f}",
-        flush=True,
-    )
+    solved = in_turn({"solve": partial(solve, problem)}, 3)["solve"]
+    steps, gap = int(solved.result.num_iters), float(solved.result.gap)
+    return d, len(pairs), built.seconds, solved.seconds, steps, gap, peak_mb()
+
+
+PARTS = {"solvers": solvers, "scale": scale, "one": one}
+
+
+def main() -> None:
+    """Run what ``--only`` names, or both tables."""
+    options = parser(__doc__)
+    options.add_argument("--only", choices=PARTS)
+    options.add_argument("--sets", default="emotions,scene,corel5k")
+    options.add_argument("--losses", default="squared,logistic")
+    options.add_argument("--theta", type=float, default=0.3, help="least correlation of a pair")
+    options.add_argument("--alphas", type=float, nargs="+", default=[1e-3, 1e-2, 1e-1, 1.0, 10.0])
+    options.add_argument("--repeats", type=int, default=3)
+    options.add_argument("--maxiter", type=int, default=20_000)
+    options.add_argument("--size", type=int, default=1000)
+    args = options.parse_args()
+    for part in (args.only,) if args.only else ("solvers", "scale"):
+        PARTS[part](args)
 
 
 if __name__ == "__main__":
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--data")
-    parser.add_argument("--only", choices=("solvers", "scale", "one"))
-    parser.add_argument("--sets", default="emotions,scene,corel5k")
-    parser.add_argument("--losses", default="squared,logistic")
-    parser.add_argument("--theta", type=float, default=0.3, help="least correlation of a pair")
-    parser.add_argument("--alphas", type=float, nargs="+", default=[1e-3, 1e-2, 1e-1, 1.0, 10.0])
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--maxiter", type=int, default=20_000)
-    parser.add_argument("--size", type=int, default=1000)
-    arguments = parser.parse_args()
-    for name in (arguments.only,) if arguments.only else ("solvers", "scale"):
-        globals()[name](arguments)
+    main()

@@ -1,6 +1,6 @@
 r"""The experiments of Zhang et al., "Output Feature Augmented Lasso", ICDM 2014.
 
-``python benchmarks/icdm14.py --data DIR --out DIR [--only synthetic,usps,sp500,mtr] [--runs 10]``
+    python benchmarks/icdm14.py --data DIR --out DIR [--only synthetic,usps,sp500,mtr] [--runs 10]
 
 Six methods, three with the inputs as they are (group I) and three with a Gaussian kernel of them (group II):
 
@@ -42,27 +42,30 @@ Each setting's numbers go to their own JSON file in ``--out`` when all its runs 
 exists is skipped. The tables are rewritten from all files there as ``icdm14.md``.
 """
 
-import argparse
-import json
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
-
-jax.config.update("jax_enable_x64", True)
-
 import jax.numpy as jnp
 import numpy as np
-from _data import folder, load_regression_usps, mae
+from harness.data import folder, load_outputs, load_regression_usps, mae, standardise
+from harness.jobs import Results, parser
+from harness.tables import table
+from jax.typing import ArrayLike
 
 import sparsejax as sj
 from sparsejax import kernels
 from sparsejax.models import ofa_lasso
 
+jax.config.update("jax_enable_x64", True)
+
 GRID = 0.1 * 5.0 ** np.arange(1, 6)
 METHODS = ("Lasso", "MtLasso-I", "OFA-Lasso-I", "GLasso", "MtLasso-II", "OFA-Lasso-II")
 MTR = ("jura", "enb", "wq")
+
+Parts = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # X and Y of training, X and Y of test
 
 # What the paper prints: Tables I, II and III.
 PAPER = {
@@ -86,7 +89,9 @@ PAPER = {
 # ---------------------------------------------------------------- methods
 
 
-def multi_task(F, Y, F_test, lams):
+def multi_task(
+    F: ArrayLike, Y: np.ndarray, F_test: ArrayLike, lams: Sequence[float]
+) -> tuple[list[np.ndarray], float]:
     """Predictions of ``min ||FW + b - Y||^2 + lam ||W||_{2,1}`` for each lam (largest first), and the gap."""
     loss = sj.losses.SquaredLoss(F, Y, scale=1.0, intercept=True)
     problem = sj.Problem(loss, sj.penalties.L21(1.0))
@@ -95,7 +100,7 @@ def multi_task(F, Y, F_test, lams):
     return predicted, float(solution.gap.max())
 
 
-def columns(X, X_test, input):
+def columns(X: np.ndarray, X_test: np.ndarray, input: str) -> tuple[ArrayLike, ArrayLike]:
     """The features of MtLasso: X itself, or kernel columns of the training rows."""
     if input == "linear":
         return X, X_test
@@ -103,7 +108,7 @@ def columns(X, X_test, input):
     return kernels.gaussian(X, bandwidth=s), kernels.gaussian(X_test, X, bandwidth=s)
 
 
-def choose(X, Y) -> dict:
+def choose(X: np.ndarray, Y: np.ndarray) -> dict:
     """Strengths by 2-fold cross-validation, for all methods."""
     chosen = {}
     for input, group in (("linear", "I"), ("kernel", "II")):
@@ -112,17 +117,19 @@ def choose(X, Y) -> dict:
             warnings.warn(f"{int((~cv.converged).sum())} fits, gap {float(cv.gap.max()):.0e}", stacklevel=2)
         chosen[f"OFA-Lasso-{group}"] = (float(cv.lam), float(cv.beta))
         chosen["Lasso" if input == "linear" else "GLasso"] = (float(cv.start_lam),)
-        errors = np.zeros(len(GRID))
+        sums = np.zeros(len(GRID))
         for fold in range(2):
             out = np.arange(len(X)) % 2 == fold
             F, F_out = columns(X[~out], X[out], input)
             predicted, _ = multi_task(F, Y[~out], F_out, GRID[::-1])
-            errors += [mae(Y[out], p) for p in predicted]
-        chosen[f"MtLasso-{group}"] = (float(GRID[::-1][errors.argmin()]),)
+            sums += [mae(Y[out], p) for p in predicted]
+        chosen[f"MtLasso-{group}"] = (float(GRID[::-1][sums.argmin()]),)
     return chosen
 
 
-def errors(X, Y, X_test, Y_test, chosen) -> dict:
+def errors(
+    X: np.ndarray, Y: np.ndarray, X_test: np.ndarray, Y_test: np.ndarray, chosen: dict[str, Sequence[float]]
+) -> dict:
     """The test error of every method at its strengths, and how its training and prediction ended."""
     out = {}
     for input, group in (("linear", "I"), ("kernel", "II")):
@@ -140,9 +147,9 @@ def errors(X, Y, X_test, Y_test, chosen) -> dict:
             "seconds": time.perf_counter() - start,
         }
         # The lasso is the start of an OFA-Lasso; beta only has to be large.
-        alone = ofa_lasso.fit(X, Y, *chosen[lasso], 1e6, input=input)
-        predicted = alone.predict_with_info(X_test, maxiter=0).start
-        out[lasso] = {"mae": mae(Y_test, predicted), "gap": float(alone.start_solution.gap.max())}
+        lassos = ofa_lasso.fit(X, Y, *chosen[lasso], 1e6, input=input)
+        predicted = lassos.predict_with_info(X_test, maxiter=0).start
+        out[lasso] = {"mae": mae(Y_test, predicted), "gap": float(lassos.start_solution.gap.max())}
         F, F_test = columns(X, X_test, input)
         predicted, gap = multi_task(F, Y, F_test, chosen[f"MtLasso-{group}"])
         out[f"MtLasso-{group}"] = {"mae": mae(Y_test, predicted[0]), "gap": gap}
@@ -152,7 +159,8 @@ def errors(X, Y, X_test, Y_test, chosen) -> dict:
 # ---------------------------------------------------------------- data
 
 
-def synthetic(name: str, group: int, seed: int):
+def synthetic(name: str, group: int, seed: int) -> Parts:
+    """Outputs that are functions of one another."""
     rng = np.random.default_rng(seed)
     f = {"sin": np.sin, "exp": np.exp, "inverse": lambda y: 1 / y}[name]
     X = rng.uniform(size=(1000, 500))
@@ -165,8 +173,9 @@ def synthetic(name: str, group: int, seed: int):
     return X[:200], Y[:200], X[200:], Y[200:]
 
 
-def sp500(data: Path, d: int, seed: int):
-    with np.load(data / "sp500_2009.npz") as f:
+def sp500(path: Path, d: int, seed: int) -> tuple[np.ndarray, ...]:
+    """Closes standardised by the training days; last those of the day before the test days."""
+    with np.load(path / "sp500_2009.npz") as f:
         prices = f["X"].astype(float)
     inputs = np.random.default_rng(seed).choice(prices.shape[1], 200, replace=False)
     mean, deviation = prices[:150].mean(0), prices[:150].std(0)
@@ -175,133 +184,129 @@ def sp500(data: Path, d: int, seed: int):
     return X[:150], Y[:150], X[150:], Y[150:], prices[150:-1, :d]
 
 
-def mtr(data: Path, name: str, seed: int):
-    with np.load(data / f"mtr_{name}.npz") as f:
-        X, Y = f["X"].astype(float), f["Y"].astype(float)
-    order = np.random.default_rng(seed).permutation(len(X))
-    train, test = order[: len(X) // 2], order[len(X) // 2 :]
-
-    def standardise(A):
-        keep = A[train].std(0) > 0
-        A = A[:, keep]
-        return (A - A[train].mean(0)) / A[train].std(0)
-
-    X, Y = standardise(X), standardise(Y)
-    return X[train], Y[train], X[test], Y[test]
+def mtr(path: Path, name: str, seed: int) -> Parts:
+    """Random halves, standardised by the first."""
+    X, Y = load_outputs(path, f"mtr_{name}")
+    train, test = np.split(np.random.default_rng(seed).permutation(len(X)), [len(X) // 2])
+    (X, X_test), (Y, Y_test) = standardise(X[train], X[test]), standardise(Y[train], Y[test])
+    return X, Y, X_test, Y_test
 
 
 # ---------------------------------------------------------------- settings
 
 
 def settings() -> list[str]:
+    """All that is run, by name."""
     names = [f"synthetic {f} {g}" for g in (1, 2) for f in ("sin", "inverse", "exp")]
     names += [f"usps {n}{own}" for own in ("", " own") for n in (100, 200, 500, 1000)]
     names += [f"sp500 {d}" for d in (16, 32, 48, 64)]
     return names + [f"mtr {name}" for name in MTR]
 
 
-def run_setting(data: Path, name: str, runs: int, out: Path) -> dict:
+def data_of(path: Path, name: str, seed: int) -> tuple[Parts, dict]:
+    """X and Y of training and of test, and the errors of predicting without a model."""
     kind, *rest = name.split()
-    results = []
+    extra = {}
+    if kind == "synthetic":
+        parts = synthetic(rest[0], int(rest[1]), seed)
+    elif kind == "sp500":
+        *parts, before = sp500(path, int(rest[0]), seed)
+        extra["yesterday"] = mae(parts[3], before)
+    elif kind == "mtr":
+        parts = mtr(path, rest[0], seed)
+    else:
+        (X, Y), test = load_regression_usps(path)
+        rows = np.random.default_rng(seed).choice(usps_order(len(X))[1000:], int(rest[0]), replace=False)
+        parts = (X[rows], Y[rows], *test)
+    return tuple(parts), extra | {"mean": mae(parts[3], parts[1].mean(0)[None])}
+
+
+def usps_order(n: int) -> np.ndarray:
+    """The training images; the first 1000 are those that strengths are chosen on."""
+    return np.random.default_rng(1000).permutation(n)
+
+
+def usps_strengths(path: Path) -> dict:
+    """Of the images set aside, for all n."""
+    (X, Y), _ = load_regression_usps(path)
+    aside = usps_order(len(X))[:1000]
+    return choose(X[aside], Y[aside])
+
+
+def run_setting(path: Path, name: str, runs: int, results: Results) -> dict:
+    """The errors of all methods in so many runs."""
+    out, aside = [], name.startswith("usps") and not name.endswith("own")
     for seed in range(runs):
-        begin, extra = time.perf_counter(), {}
-        if kind == "usps":
-            (X, Y), (X_test, Y_test) = load_regression_usps(data)
-            aside = np.random.default_rng(1000).permutation(len(X))
-            rows = np.random.default_rng(seed).choice(aside[1000:], int(rest[0]), replace=False)
-            own = rest[1:] == ["own"]
-            chosen = (
-                choose(X[rows], Y[rows]) if own else usps_strengths(X[aside[:1000]], Y[aside[:1000]], out)
-            )
-            X, Y = X[rows], Y[rows]
-        else:
-            if kind == "synthetic":
-                X, Y, X_test, Y_test = synthetic(rest[0], int(rest[1]), seed)
-            elif kind == "sp500":
-                X, Y, X_test, Y_test, before = sp500(data, int(rest[0]), seed)
-                extra["yesterday"] = mae(Y_test, before)
-            else:
-                X, Y, X_test, Y_test = mtr(data, rest[0], seed)
-            chosen = choose(X, Y)
+        start = time.perf_counter()
+        (X, Y, X_test, Y_test), extra = data_of(path, name, seed)
+        chosen = results.run("usps strengths", usps_strengths, path) if aside else choose(X, Y)
         methods = errors(X, Y, X_test, Y_test, chosen)
-        extra["mean"] = mae(Y_test, Y.mean(0)[None])
-        results.append({"methods": methods, "chosen": chosen, "seconds": time.perf_counter() - begin} | extra)
+        seconds = time.perf_counter() - start
+        out.append({"methods": methods, "chosen": chosen, "seconds": seconds} | extra)
         brief = {m: round(methods[m]["mae"], 4) for m in METHODS}
-        print(f"{name} run {seed}: {results[-1]['seconds']:.0f} s, {brief}", flush=True)
-    return {"n": len(X), "d": Y.shape[1], "runs": results}
-
-
-def usps_strengths(X, Y, out: Path) -> dict:
-    """Chosen once, kept in a file."""
-    file = out / "usps_strengths.json"
-    if not file.exists():
-        file.write_text(json.dumps(choose(X, Y)))
-    return json.loads(file.read_text())
+        print(f"{name} run {seed}: {seconds:.0f} s, {brief}", flush=True)
+    return {"n": len(X), "d": Y.shape[1], "runs": out}
 
 
 # ---------------------------------------------------------------- tables
 
 
-def table(results: dict[str, dict], kind: str) -> str:
-    """MAE, mean and deviation over the runs, the paper's in brackets; then by output, and details."""
-    lines = [
-        f"**{kind}**",
-        "",
-        "| setting | " + " | ".join(METHODS) + " |",
-        "| --- " * (len(METHODS) + 1) + "|",
+def setting_rows(name: str, result: dict) -> list[tuple[str, ...]]:
+    """MAE, mean and deviation over the runs, the paper's in brackets; then by output."""
+    scores = scores_of(result)
+    means, deviations = scores.mean(0), scores.std(0)
+    best = means.reshape(2, 3).min(1).repeat(3)  # of each group
+    printed = [f" [{x:.4f}]" for x in PAPER[name]] if name in PAPER else [""] * len(METHODS)
+    cells = [
+        (f"**{mean:.4f}**" if mean <= least else f"{mean:.4f}") + f" ± {deviation:.4f}{paper}"
+        for mean, least, deviation, paper in zip(means, best, deviations, printed, strict=True)
     ]
-    notes = []
-    for name, result in results.items():
-        if not name.startswith(kind):
-            continue
-        scores = np.array([[run["methods"][m]["mae"] for m in METHODS] for run in result["runs"]])
-        means = scores.mean(0)
-        best = means.reshape(2, 3).min(1).repeat(3)  # of each group
-        cells = []
-        for m in range(len(METHODS)):
-            mean, deviation = means[m], scores[:, m].std()
-            text = f"**{mean:.4f}**" if mean <= best[m] else f"{mean:.4f}"
-            printed = f" [{PAPER[name][m]:.4f}]" if name in PAPER else ""
-            cells.append(f"{text} ± {deviation:.4f}{printed}")
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-        by_output = means / result["d"]
-        lines.append("| per output | " + " | ".join(f"{x:.4f}" for x in by_output) + " |")
-        better = [
-            int((scores[:, i] < np.delete(scores[:, g : g + 3], 2, 1).min(1)).sum())
-            for g, i in ((0, 2), (3, 5))
-        ]
-        others = [k for k in ("mean", "yesterday") if k in result["runs"][0]]
-        constant = ", ".join(f"{k} {np.mean([r[k] for r in result['runs']]):.4f}" for k in others)
-        notes.append(
-            f"{name}: OFA-Lasso best of its group in {better[0]} and {better[1]} of {len(scores)} runs; "
-            f"error of predicting by {constant}; largest gap "
-            f"{max(r['methods'][m]['gap'] for r in result['runs'] for m in METHODS):.0e}."
-        )
-    return "\n".join([*lines, "", *(f"- {note}" for note in notes)]) + "\n"
+    return [(name, *cells), ("per output", *(f"{x:.4f}" for x in means / result["d"]))]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data")
-    parser.add_argument("--out", required=True)
-    parser.add_argument("--only", default="", help="settings that begin with one of these, by commas")
-    parser.add_argument("--runs", type=int, default=10)
-    arguments = parser.parse_args()
-    out = Path(arguments.out)
-    out.mkdir(parents=True, exist_ok=True)
-    wanted = tuple(arguments.only.split(",")) if arguments.only else ("",)
+def note(name: str, result: dict) -> str:
+    """How often OFA-Lasso is best, what a constant achieves, and the largest gap."""
+    scores, runs = scores_of(result), result["runs"]
+    first, second = (
+        int((scores[:, group + 2] < scores[:, group : group + 2].min(1)).sum()) for group in (0, 3)
+    )
+    others = [k for k in ("mean", "yesterday") if k in runs[0]]
+    constant = ", ".join(f"{k} {np.mean([run[k] for run in runs]):.4f}" for k in others)
+    gap = max(run["methods"][m]["gap"] for run in runs for m in METHODS)
+    return (
+        f"- {name}: OFA-Lasso best of its group in {first} and {second} of {len(scores)} runs; "
+        f"error of predicting by {constant}; largest gap {gap:.0e}."
+    )
+
+
+def scores_of(result: dict) -> np.ndarray:
+    """MAE, (runs, methods)."""
+    return np.array([[run["methods"][m]["mae"] for m in METHODS] for run in result["runs"]])
+
+
+def report(results: Results) -> None:
+    """The tables of what is finished."""
+    found, parts = results.found(settings()), []
+    for kind in ("synthetic", "usps", "sp500", "mtr"):
+        of_kind = {name: result for name, result in found.items() if name.startswith(kind)}
+        if of_kind:
+            rows = [row for name, result in of_kind.items() for row in setting_rows(name, result)]
+            notes = "\n".join(note(name, result) for name, result in of_kind.items())
+            parts += [f"**{kind}**\n", table(("setting", *METHODS), rows), notes + "\n"]
+    results.write(parts)
+
+
+def main() -> None:
+    """Run the settings that are not finished, and rewrite the tables."""
+    options = parser(__doc__, out="the numbers and the tables")
+    options.add_argument("--only", default="", help="settings that begin with one of these, by commas")
+    options.add_argument("--runs", type=int, default=10)
+    args = options.parse_args()
+    results, wanted = Results(args.out, "icdm14"), tuple(args.only.split(","))
     for name in settings():
-        file = out / f"icdm14_{name.replace(' ', '_')}.json"
-        if name.startswith(wanted) and not file.exists():
-            result = run_setting(folder(arguments.data), name, arguments.runs, out)
-            file.write_text(json.dumps(result))
-    results = {}
-    for name in settings():
-        file = out / f"icdm14_{name.replace(' ', '_')}.json"
-        if file.exists():
-            results[name] = json.loads(file.read_text())
-    kinds = [k for k in ("synthetic", "usps", "sp500", "mtr") if any(n.startswith(k) for n in results)]
-    (out / "icdm14.md").write_text("\n".join(table(results, kind) for kind in kinds))
+        if name.startswith(wanted):
+            results.run(name, run_setting, folder(args.data), name, args.runs, results)
+    report(results)
 
 
 if __name__ == "__main__":

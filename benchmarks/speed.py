@@ -1,168 +1,156 @@
 """Iterations and time to a certified gap, and what one iteration costs beyond its matrix products.
 
-    python benchmarks/speed.py --data DIR [--repeats 5] [--sketch FILE]
+    python benchmarks/speed.py --data DIR [--datasets yale,glioma,isolet] [--only gap|iteration] [--repeats 5]
+                               [--sketch FILE]
 
 Columns standardised, one-hot Y centred, float64, compiled before timing; medians of several runs,
-solvers taken in turn so that a busy machine slows all alike. l2,1 at alpha_max/10 and /100 (loss scale
-1/(2n)); exclusive l2,1 at alpha = beta = 1 and alpha_max/10 (loss scale 1, as in Ming & Ding, IJCAI
-2019). ``--sketch`` names a Python file with functions ``l21(x, y, alpha, tol) -> (W, steps, gap)`` for
-the loss scale 1/(2n) and ``exclusive_l21(x, y, alpha, beta, tol) -> (W, rho, steps, gap)`` for the loss
-scale 1/2, to be run beside ours. FISTA is limited to 5000 iterations and shown with the gap it reached.
+solvers taken in turn so that a busy machine slows all alike.
+
+**gap**: l2,1 at alpha_max/10 and /100 (loss scale 1/(2n)); exclusive l2,1 at alpha = beta = 1 and
+alpha_max/10 (loss scale 1, as in Ming & Ding, IJCAI 2019). ``--sketch`` names a Python file with functions
+``l21(x, y, alpha, tol) -> (W, steps, gap)`` for the loss scale 1/(2n) and ``exclusive_l21(x, y, alpha, beta,
+tol) -> (W, rho, steps, gap)`` for the loss scale 1/2, to be run beside ours. FISTA is limited to 5000
+iterations and shown with the gap it reached.
+**iteration**: seconds of an iteration of the engine over those of its two matrix products alone, which run
+in turn with it. Each is a difference of two calls over the difference of their iterations, so that what they
+share cancels: compilation, decomposition, certificates at the start and at the end. The calls of the engine
+are warm paths of ``PATH`` solves (`sparsejax.path`, ``tol=0``) over two strengths by turns, so that no solve
+is ever at its end. "iteration" compares 1 with 9 iterations a solve: the gap is looked at every ten, so these
+have no certificate in between. "with gap" compares 10 with 30: two certificates and the changes of rho belong
+to them.
 """
 
 import argparse
 import importlib.util
-import time
+from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from harness.data import folder, load_standardised
+from harness.jobs import parser
+from harness.tables import Printed
+from harness.timing import in_turn, per_step
+
+import sparsejax as sj
 
 jax.config.update("jax_enable_x64", True)
 
-import jax.numpy as jnp
-import numpy as np
-from _data import folder, load
-
-import sparsejax as sj
-from sparsejax.implicit import factorise
-from sparsejax.solvers import _admm
+SIZES = [(1560, 617, 26), (600, 500, 10), (1000, 1000, 20), (500, 1000, 10), (600, 2000, 20)]
+PATH = 100
 
 
-def standardised(name, path):
-    """Columns of mean 0 and standard deviation 1 (constant ones dropped), centred one-hot targets."""
-    X, y = load(path, name)
-    X = X - X.mean(0)
-    spread = X.std(0)
-    X = X[:, spread > 1e-12] / spread[spread > 1e-12]
-    Y = (y[:, None] == np.unique(y)).astype(float)
-    return jnp.asarray(X), jnp.asarray(Y - Y.mean(0))
-
-
-def in_turn(functions, repeats):
-    """Median seconds of each function, called in turn after one warm-up; and the last results."""
-    seconds = {name: [] for name in functions}
-    results = {}
-    for name, function in functions.items():
-        results[name] = jax.block_until_ready(function())
-    for _ in range(repeats):
-        for name, function in functions.items():
-            start = time.perf_counter()
-            results[name] = jax.block_until_ready(function())
-            seconds[name].append(time.perf_counter() - start)
-    return {name: float(np.median(s)) for name, s in seconds.items()}, results
-
-
-def cases(names, path):
-    """(label, problem, sketch's arguments) for every instance."""
+def cases(names: list[str], path: Path) -> Iterator[tuple[str, sj.Problem, str, tuple]]:
+    """Label, problem, and the function of the sketch with its arguments, for every instance."""
     for name in names:
-        X, Y = standardised(name, path)
+        X, Y = map(jnp.asarray, load_standardised(path, name))
         loss = sj.losses.SquaredLoss(X, Y)
         top = float(sj.lambda_max(sj.Problem(loss, sj.penalties.L21(1.0))))
         for part in (10, 100):
             problem = sj.Problem(loss, sj.penalties.L21(top / part))
-            yield f"l2,1 {name} /{part}", problem, ("l21", (X, Y, top / part))
+            yield f"l2,1 {name} /{part}", problem, "l21", (X, Y, top / part)
         loss = sj.losses.SquaredLoss(X, Y, scale=1.0)
         top = float(sj.lambda_max(sj.Problem(loss, sj.penalties.L21(1.0))))
         for label, value in (("1", 1.0), ("max/10", top / 10)):
             problem = sj.Problem(loss, sj.penalties.ExclusiveL21(value, value))
-            yield f"ex2,1 {name} {label}", problem, ("exclusive_l21", (X, Y, value / 2, value / 2))
+            yield f"ex2,1 {name} {label}", problem, "exclusive_l21", (X, Y, value / 2, value / 2)
 
 
-def to_a_gap(args, sketch):
-    """The first table."""
-    print(f"{'instance':<22}{'tol':>7}" + 2 * f"{'seconds':>10}{'steps':>7}{'gap':>9}", "(solve, fista)")
-    for label, problem, (kind, data) in cases(args.datasets.split(","), folder(args.data)):
+def to_a_gap(args: argparse.Namespace) -> None:
+    """Seconds, steps and gap of `solve` and FISTA, and of the sketch."""
+    sketch = module(args.sketch) if args.sketch else None
+    rest = [("steps", ">7"), ("gap", ">9.0e")]
+    ours, fista = [("solve s", ">10.3f"), *rest], [("fista s", ">10.3f"), *rest]
+    theirs = [("sketch s", ">10.3f"), ("steps", ">7"), ("over ours", ">11.1f")] if sketch else []
+    printed = Printed(("instance", "<22"), ("tol", ">7.0e"), *ours, *fista, *theirs)
+    for label, problem, kind, data in cases(args.datasets.split(","), folder(args.data)):
         for tol in (1e-6, 1e-9):
-            functions = {"solve": partial(sj.solve, problem, tol=tol)}
+            calls = {"solve": partial(sj.solve, problem, tol=tol)}
             if sketch:
-                functions["sketch"] = partial(getattr(sketch, kind), *data, tol)
-            seconds, results = in_turn(functions, args.repeats)
-            once, fista = in_turn({"fista": partial(sj.fista, problem, tol=tol, maxiter=5000)}, 1)
-            seconds, results = seconds | once, results | fista
-            line = f"{label:<22}{tol:>7.0e}"
+                calls["sketch"] = partial(getattr(sketch, kind), *data, tol)
+            found = in_turn(calls, args.repeats)
+            found |= in_turn({"fista": partial(sj.fista, problem, tol=tol, maxiter=5000)}, 1)
+            cells: list[Any] = [label, tol]
             for name in ("solve", "fista"):
-                s = results[name]
-                line += f"{seconds[name]:>10.3f}{int(s.num_iters):>7}{float(s.gap):>9.0e}"
+                solution = found[name].result
+                cells += [found[name].seconds, int(solution.num_iters), float(solution.gap)]
             if sketch:
-                ratio = seconds["sketch"] / seconds["solve"]
-                steps = int(results["sketch"][-2])
-                line += f"   sketch {seconds['sketch']:.3f} s, {steps} steps, {ratio:.1f} times ours"
-            print(line, flush=True)
+                other = found["sketch"]
+                cells += [other.seconds, int(other.result[-2]), other.over(found["solve"])]
+            printed.row(*cells)
 
 
-def one_iteration(args):
-    """The second table: time of an iteration over the time of its matrix products.
+def module(path: str) -> ModuleType:
+    """The Python file of another implementation."""
+    spec = importlib.util.spec_from_file_location("sketch", path)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
-    Once alone (no certificate, no change of rho, 500 iterations), and once as the mean over a solve to 1e-6.
-    """
-    print(f"\n{'instance':<38}{'products':>10}{'iteration':>10}{'solve':>7}", flush=True)
+
+def one_iteration(args: argparse.Namespace) -> None:
+    """An iteration over its matrix products."""
+    ratios = [("iteration", ">10.2f"), ("with gap", ">10.2f")]
+    printed = Printed(("instance", "<38"), ("products", ">12"), *ratios)
     rng = np.random.default_rng(0)
-    often = _admm.CHECK
-    for n, d, k in [(1560, 617, 26), (600, 500, 10), (1000, 1000, 20), (500, 1000, 10), (600, 2000, 20)]:
-        # Singular values over four decades, so that a solve takes a while.
-        side = min(n, d)
-        left, _ = np.linalg.qr(rng.standard_normal((n, side)))
-        right, _ = np.linalg.qr(rng.standard_normal((d, side)))
-        X = np.sqrt(n) * (left * np.geomspace(10, 1e-3, side)) @ right.T
-        Y = X[:, :20] @ rng.standard_normal((20, k)) + rng.standard_normal((n, k))
-        loss = sj.losses.SquaredLoss(X, Y)
+    for n, d, k in SIZES:
+        loss, basis = instance(rng, n, d, k)
         top = float(sj.lambda_max(sj.Problem(loss, sj.penalties.L21(1.0))))
-        for name, penalty in (
-            ("l2,1", sj.penalties.L21(top / 1e3)),
-            ("exclusive l2,1", sj.penalties.ExclusiveL21(top / 1e3, top / 1e3)),
+        for name, make in (
+            ("l2,1", sj.penalties.L21),
+            ("exclusive l2,1", lambda alpha: sj.penalties.ExclusiveL21(alpha, alpha)),
         ):
-            problem = sj.Problem(loss, penalty)
-            factor = jax.jit(factorise)(problem.smooth)
-            start = jnp.zeros((d, k))
-
-            def compiled(check, problem=problem, factor=factor, start=start):
-                def run(problem, factor, start, maxiter):
-                    return _admm.solve_factored(problem, factor, start, None, 1e-6, maxiter, 0)[0]
-
-                _admm.CHECK = check
-                run = jax.jit(run).lower(problem, factor, start, 0).compile()
-                return partial(run, problem, factor, start)
-
-            solve, alone = compiled(often), compiled(10**6)
-            functions = {"solve": partial(solve, 20_000), "0": partial(solve, 0)}
+            strengths = jax.vmap(make)(jnp.tile(jnp.array([top / 1e3, top / 2e3]), PATH // 2))
+            path = partial(sj.path, sj.Problem(loss, make(1.0)), strengths, mode="warm", tol=0)
+            calls: dict = {("path", count): partial(path, maxiter=count) for count in (1, 9, 10, 30)}
             for count in (50, 550):
-                functions[f"alone {count}"] = partial(alone, count)
-                functions[f"products {count}"] = jax.jit(partial(products, count, jnp.asarray(right.T), k))
-            seconds, results = in_turn(functions, args.repeats)
-            product = (seconds["products 550"] - seconds["products 50"]) / 500
-            iteration = (seconds["alone 550"] - seconds["alone 50"]) / 500
-            steps = int(results["solve"].num_iters)
-            mean = (seconds["solve"] - seconds["0"]) / steps
-            label = f"{name}, n {n}, d {d}, k {k}"
-            line = f"{label:<38}{product * 1e6:>7.0f} us{iteration / product:>10.2f}{mean / product:>7.2f}"
-            print(f"{line}  ({steps} iterations)", flush=True)
-    _admm.CHECK = often
+                calls["products", count] = jax.jit(partial(products, count, basis, k))
+            found = in_turn(calls, args.repeats)
+            product = per_step(found["products", 50], found["products", 550], 500)
+            each = [
+                per_step(found["path", few], found["path", many], steps_between(found, few, many))
+                for few, many in ((1, 9), (10, 30))
+            ]
+            label, microseconds = f"{name}, n {n}, d {d}, k {k}", f"{product * 1e6:.0f} us"
+            printed.row(label, microseconds, *(seconds / product for seconds in each))
 
 
-def products(count, basis, k):
+def steps_between(found: dict, few: int, many: int) -> int:
+    """Iterations that one path has made more than another."""
+    total = lambda count: int(found["path", count].result.num_iters.sum())
+    return total(many) - total(few)
+
+
+def instance(rng: np.random.Generator, n: int, d: int, k: int) -> tuple[sj.losses.SquaredLoss, jax.Array]:
+    """A loss whose singular values range over four decades, so that solves take a while; its eigenvectors."""
+    side = min(n, d)
+    left, _ = np.linalg.qr(rng.standard_normal((n, side)))
+    right, _ = np.linalg.qr(rng.standard_normal((d, side)))
+    X = np.sqrt(n) * (left * np.geomspace(10, 1e-3, side)) @ right.T
+    Y = X[:, :20] @ rng.standard_normal((20, k)) + rng.standard_normal((n, k))
+    return sj.losses.SquaredLoss(X, Y), jnp.asarray(right.T)
+
+
+def products(count: int, basis: jax.Array, k: int) -> jax.Array:
     """The matrix products of ``count`` iterations, to the eigenbasis and back."""
     step = lambda _, W: (W @ basis.T) @ basis
     return jax.lax.fori_loop(0, count, step, jnp.ones((k, basis.shape[1])))
 
 
-def main():
+def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", help="folder with the .npz files")
-    parser.add_argument("--datasets", default="yale,glioma,isolet")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--sketch", help="Python file of another implementation")
-    parser.add_argument("--only", choices=["gap", "iteration"])
-    args = parser.parse_args()
-    sketch = None
-    if args.sketch:
-        spec = importlib.util.spec_from_file_location("sketch", args.sketch)
-        sketch = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sketch)
+    options = parser(__doc__)
+    options.add_argument("--datasets", default="yale,glioma,isolet")
+    options.add_argument("--repeats", type=int, default=5)
+    options.add_argument("--sketch", help="Python file of another implementation")
+    options.add_argument("--only", choices=["gap", "iteration"])
+    args = options.parse_args()
     if args.only != "iteration":
-        to_a_gap(args, sketch)
+        to_a_gap(args)
     if args.only != "gap":
         one_iteration(args)
 

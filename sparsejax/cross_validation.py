@@ -188,7 +188,9 @@ def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
     if np.ndim(folds) == 0:
-        count = as_int("folds", folds, 2, n)
+        count = as_int("folds", folds, 0)
+        if not 2 <= count <= n:
+            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
         return jnp.arange(n) % count, count
     labels = np.asarray(folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":

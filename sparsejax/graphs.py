@@ -100,7 +100,7 @@ def from_views(*views: ArrayLike) -> jax.Array:
 def _view(name: str, view: Any, dtype: Any) -> jax.Array:
     """The similarity of one view's labels: symmetric, with a zero diagonal."""
     if np.ndim(view) == 0:
-        if isinstance(view, (bool, np.bool_)) or not isinstance(view, (int, np.integer)):
+        if np.asarray(view).dtype.kind not in "iu":
             raise TypeError(f"{name} must be a number of labels or a similarity matrix, got {view!r}.")
         if view < 1:
             raise ValueError(f"{name} must have at least 1 label, got {view}.")

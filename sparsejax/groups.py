@@ -7,7 +7,6 @@ leaves, so that a problem with groups passes through jit and vmap.
 
 import warnings
 from collections.abc import Iterable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +99,7 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
       ValueError: an empty group, an index outside 0 ... d-1, a feature repeated inside a group.
       TypeError: indices that are not integers.
     """
-    num_features = _size("num_features", num_features)
+    num_features = as_int("num_features", num_features, 1)
     rows = []
     for g, group in enumerate(lists):
         row = np.asarray(list(group))
@@ -216,12 +215,5 @@ def label_views(*sizes: int) -> tuple[Groups, ...]:
     """
     if not sizes:
         raise ValueError("label_views needs the size of at least one view.")
-    sizes = tuple(_size(f"size of view {v}", size) for v, size in enumerate(sizes))
+    sizes = tuple(as_int(f"size of view {v}", size, 1) for v, size in enumerate(sizes))
     return tuple(from_labels(labels) for labels in np.unravel_index(np.arange(np.prod(sizes)), sizes))
-
-
-def _size(name: str, value: Any) -> int:
-    """A number of things: unlike a number of steps, no 5.0."""
-    if isinstance(value, float):
-        raise ValueError(f"{name} must be an integer >= 1, got {value!r}.")
-    return as_int(name, value, 1)

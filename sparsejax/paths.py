@@ -13,7 +13,7 @@ from sparsejax._core.checks import check_choice, is_traced
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
 from sparsejax.implicit import solve_in_units
-from sparsejax.penalties import as_penalty, check_strengths
+from sparsejax.penalties import as_penalty, check_strengths, is_penalty
 from sparsejax.problem import Problem, in_units
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import pick, prepare
@@ -82,10 +82,10 @@ def prepare_path(
     """Check the arguments of `path` and of what goes over a path."""
     check_choice(f"{name}: mode", mode, MODES)
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
-    penalties = as_penalty(penalties)
+    penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
-    axes = _varied_axes(name, problem.penalty, penalties)
     check_strengths(name, penalties)
+    axes = _varied_axes(name, problem.penalty, penalties)
     problem = hoisted(problem, init)
     if not _same_structure(problem.penalty, penalties):
         raise TypeError(

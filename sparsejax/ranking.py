@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_int
 
 
 class FeatureRanking(NamedTuple):
@@ -34,9 +35,7 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
     W = jnp.asarray(W)
     if W.ndim not in (1, 2) or W.shape[0] == 0:
         raise ValueError(f"W must have shape (d, k) or (d,), got {W.shape}.")
-    num = W.shape[0] if num is None else num
-    if not isinstance(num, (int, np.integer)) or not 1 <= num <= W.shape[0]:
-        raise ValueError(f"num must be an integer from 1 to {W.shape[0]}, got {num!r}.")
+    num = as_int("num", W.shape[0] if num is None else num, 1, W.shape[0])
     scores = jnp.abs(W)
     order = jnp.argsort(scores, axis=0, stable=True, descending=True)[:num].astype(jnp.int32)
     return FeatureRanking(order, jnp.take_along_axis(scores, order, axis=0))

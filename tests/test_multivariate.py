@@ -16,9 +16,9 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.svm import LinearSVC
 
 from sparsejax.models import multivariate as mv
-from sparsejax.models.multivariate import _cutting_plane, _feature_master, _master
+from sparsejax.models.multivariate import _feature_master, _master, _restricted, _support_norm
 from sparsejax.models.multivariate._data import as_data
-from sparsejax.problem import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
+from sparsejax.solution import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
 
 # asked for more than it can give, so that it gives all it can; the values are good to 1e-8 and better
 inaccurate = pytest.mark.filterwarnings("ignore:Solution may be inaccurate")
@@ -131,13 +131,13 @@ def test_support_norm(rng):
             d = cp.Variable(7)
             terms = [cp.quad_over_lin(x, d[j]) for j, x in enumerate(w) if x]
             value = cp.Problem(cp.Minimize(sum(terms)), [d >= 0, d <= 1, cp.sum(d) == budget]).solve(**TIGHT)
-            square, gradient = _cutting_plane.support_norm(w, budget)
+            square, gradient = _support_norm.support_norm(w, budget)
             assert square == pytest.approx(value, rel=1e-6, abs=1e-8)
             # a subgradient of half the square: the inequality holds, and Euler's identity
             assert gradient @ w == pytest.approx(square)
             for _ in range(10):
                 u = w + rng.standard_normal(7)
-                other = _cutting_plane.support_norm(u, budget)[0]
+                other = _support_norm.support_norm(u, budget)[0]
                 slope = np.where(w == 0, 0.0, gradient)
                 assert 0.5 * other >= 0.5 * square + slope @ (u - w) - 1e-10
 
@@ -210,9 +210,9 @@ def test_master_over_features_knows_all_groups(J, K, budget, scale, rng):
         assert m.lower <= m.value <= m.lower + 2e-8 * reference.value
         assert m.value == pytest.approx(reference.value, rel=3e-8)
         assert m.alpha.min() >= 0 and m.alpha.sum() <= bound * (1 + 1e-15)
-        square = _cutting_plane.top_group(G @ m.alpha, budget)[2]
+        square = _support_norm.top_group(G @ m.alpha, budget)[2]
         assert delta @ m.alpha - 0.5 * square == pytest.approx(m.lower, rel=1e-12)
-        norm = _cutting_plane.support_norm(m.parts[:, 0], budget)[0]
+        norm = _support_norm.support_norm(m.parts[:, 0], budget)[0]
         J_of_w = 0.5 * norm + bound * max(0, (delta - m.parts[:, 0] @ G).max())
         assert m.lower * (1 - 1e-12) <= J_of_w <= m.value * (1 + 1e-12)
 
@@ -221,11 +221,11 @@ def test_memberships_and_groups(rng):
     for budget, count in ((3, 9), (2.5, 9), (4, 3), (1, 6), (0.4, 5)):
         w = np.zeros(12)
         w[rng.permutation(12)[:count]] = rng.standard_normal(count)
-        d = _cutting_plane.memberships(w, budget)
+        d = _support_norm.memberships(w, budget)
         assert (d > 0).sum() == count and d.max() <= 1 and d.sum() <= budget + 1e-12
         on = w != 0
-        assert (w[on] ** 2 / d[on]).sum() == pytest.approx(_cutting_plane.support_norm(w, budget)[0])
-        groups, weights = _cutting_plane.groups_of(d)
+        assert (w[on] ** 2 / d[on]).sum() == pytest.approx(_support_norm.support_norm(w, budget)[0])
+        groups, weights = _support_norm.groups_of(d)
         assert weights.sum() == pytest.approx(1) and weights.min() > 0
         assert {len(g) for g in groups} <= {int(np.floor(d.sum() + 1e-9)), int(np.ceil(d.sum() - 1e-9))}
         total = np.zeros(12)
@@ -233,7 +233,7 @@ def test_memberships_and_groups(rng):
             assert len(set(g.tolist())) == len(g)
             total[g] += weight
         np.testing.assert_allclose(total, d, atol=1e-9)
-    assert _cutting_plane.groups_of(np.zeros(3))[0] == ()
+    assert _support_norm.groups_of(np.zeros(3))[0] == ()
 
 
 def test_without_clarabel(monkeypatch, rng):
@@ -249,12 +249,12 @@ def test_without_clarabel(monkeypatch, rng):
 def test_a_failing_master_gives_a_status(what, monkeypatch, rng):
     def fail(best, *args):
         if what == "nan":
-            best.primal, best.w = 0.0, np.full_like(best.w, np.nan)
+            best.primal, best.point = 0.0, (np.full_like(best.point[0], np.nan), best.point[1])
         if what == "error":
             raise MemoryError("no room")
 
     monkeypatch.setattr(_feature_master, "interior_point", fail)
-    monkeypatch.setattr(_feature_master, "clarabel", lambda best: None)
+    monkeypatch.setattr(_feature_master, "clarabel", lambda *args: None)
     X, y = draw(rng, 20, 5)
     solve = functools.partial(mv.fit, measure=mv.f_beta(), budget=2, C=5.0)
     expected = {"nothing": STALLED, "nan": NON_FINITE, "error": HOST_FAILURE}[what]
@@ -409,9 +409,9 @@ def test_cuts_and_groups_without_weight_are_dropped(schedule, monkeypatch, rng):
     arguments = dict(measure=mv.f_beta(), budget=4, C=40.0, tol=1e-5, schedule=schedule)
     everything = mv.fit(X, y, **arguments)
     # nearly all cuts go at once: this ends only because they stay longer as it goes on
-    monkeypatch.setattr(_cutting_plane, "IDLE_GROUP", 3)
-    monkeypatch.setattr(_cutting_plane, "IDLE_CUT", 0)
-    monkeypatch.setattr(_cutting_plane, "SMALL_CUT", 1.0)
+    monkeypatch.setattr(_restricted, "IDLE_GROUP", 3)
+    monkeypatch.setattr(_restricted, "IDLE_CUT", 0)
+    monkeypatch.setattr(_restricted, "SMALL_CUT", 1.0)
     model = mv.fit(X, y, **arguments, progress=lambda p: counts.append((p.num_cuts, p.num_groups)))
     assert model.converged and min(np.diff(counts, axis=0).min(0)) < 0
     assert float(model.objective) == pytest.approx(float(everything.objective), rel=1e-5)
@@ -525,10 +525,13 @@ def test_bad_values_give_a_status_in_jit(small):
         (bad, y, 2.0, 5.0, NON_FINITE), (X, 0 * y, 2.0, 5.0, HOST_FAILURE),
         (X, 0 * y + 1, 2.0, 5.0, HOST_FAILURE),
         (X, y, 0.0, 5.0, HOST_FAILURE), (X, y, np.nan, 5.0, NON_FINITE), (X, y, 2.0, np.inf, NON_FINITE),
+        (X, y, -2.0, 5.0, HOST_FAILURE), (X, y, 2.0, -5.0, HOST_FAILURE), (X, y, np.inf, 5.0, NON_FINITE),
+        (X, y, -np.inf, 5.0, NON_FINITE), (X, y, 2.0, -np.inf, NON_FINITE), (X, y, 2.0, np.nan, NON_FINITE),
     ]  # fmt: skip
     for A, t, B, C, status in cases:
         model = fit(A, t, B, C)
         assert model.status == status and np.isnan(model.w).all() and np.isnan(model.gap)
+        assert np.isnan(model.objective) and np.isnan(model.lower_bound) and not model.converged
     huge = fit(1e200 * X, y, 2.0, 1e200)
     assert huge.status in (NON_FINITE, STALLED, CONVERGED, MAX_ITER)
     for call, error, message in (
@@ -586,7 +589,7 @@ def fit_with(X=DATA, y=SIGNS, measure=None, budget=1, C=1.0, **options):
         (dict(tol=-1e-3), ValueError, "tol must be >= 0"),
         (dict(eps_delta=-1.0), ValueError, "eps_delta must be >= 0"),
         (dict(maxiter=0), ValueError, "maxiter must be an integer >= 1"),
-        (dict(schedule="eager"), ValueError, "schedule must be one of interleaved, two-layer, printed"),
+        (dict(schedule="eager"), ValueError, "schedule must be one of 'interleaved', 'two-layer', 'printed'"),
         (dict(vmap_method="legacy"), ValueError, "vmap_method must be one of"),
         (dict(init=3), TypeError, "init must be a Model"),
         (dict(measure=mv.precision_at(5)), ValueError, "k must be at most .*, 4; got 5"),

@@ -119,7 +119,7 @@ def test_roc_area_counts_each_pair_once():
 
 def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
     """n = 500, where labellings cannot be enumerated: the fast F against every table, in blocks."""
-    monkeypatch.setattr("sparsejax.models.multivariate._measures.BLOCK", 1000)
+    monkeypatch.setattr("sparsejax.models.multivariate._oracles.BLOCK", 1000)
     y = np.where(rng.random(500) < 0.2, 1, -1)
     for beta in (0.5, 1.0, 2.0):
         own = mv.contingency(mv.f_beta(beta).delta)
@@ -128,7 +128,7 @@ def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
             fast, slow = mv.most_violated(mv.f_beta(beta), v, y), mv.most_violated(own, v, y)
             assert fast[1] == pytest.approx(slow[1], rel=1e-12)
             np.testing.assert_array_equal(fast[0], slow[0])  # the same of several best
-    monkeypatch.setattr("sparsejax.models.multivariate._measures.KEPT", 0)
+    monkeypatch.setattr("sparsejax.models.multivariate._oracles.KEPT", 0)
     assert mv.most_violated(own, v, y)[1] == slow[1]
 
 
@@ -175,9 +175,10 @@ def test_threshold_is_the_best(rng):
         (lambda: mv.f_beta(0), ValueError, "beta must be > 0"),
         (lambda: mv.f_beta(math.inf), ValueError, "beta must be > 0 and finite"),
         (lambda: mv.hamming(-1.0), ValueError, "scale must be > 0"),
-        (lambda: mv.precision_at(0), ValueError, "k must be >= 1, got 0"),
-        (lambda: mv.recall_at(2.5), TypeError, "k must be an integer, got 2.5"),
-        (lambda: mv.precision_at(True), TypeError, "k must be an integer"),
+        (lambda: mv.f_beta("1"), TypeError, "beta must be a number, got '1'"),
+        (lambda: mv.precision_at(0), ValueError, "k must be an integer >= 1, got 0"),
+        (lambda: mv.recall_at(2.5), ValueError, "k must be an integer >= 1, got 2.5"),
+        (lambda: mv.precision_at(True), ValueError, "k must be an integer >= 1, got True"),
         (lambda: mv.contingency(3), TypeError, "function of"),
         (lambda: mv.most_violated("f1", [0.0], [1]), TypeError, "measure must be made by .* got 'f1'"),
         (lambda: mv.most_violated(mv.f_beta, [0.0], [1]), TypeError, r"call it, f_beta\(\.\.\.\)"),

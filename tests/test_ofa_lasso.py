@@ -14,8 +14,8 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from sparsejax import kernels
 from sparsejax.models import ofa_lasso
-from sparsejax.models.ofa_lasso import _cross_validation, _data, _predict, _working_set
-from sparsejax.problem import CONVERGED, MAX_ITER, STALLED
+from sparsejax.models.ofa_lasso import _admm, _certificate, _cross_validation, _data, _predict, _working_set
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 LAM, BETA = 0.05, 0.03
 
@@ -193,9 +193,102 @@ def test_status_of_the_working_set():
     At, y = lassos()
     limits = jnp.full((1, 150), 1e-3)
     full = solve_path(At, y, limits, jnp.asarray(1e-10), 8)
-    assert int(full.status[0]) == _working_set.FULL and full.gap[0] > 1e-10
+    assert int(full.status[0]) == _certificate.FULL and full.gap[0] > 1e-10
     stalled = solve_path(At, y, limits, jnp.asarray(0.0), 48)
     assert int(stalled.status[0]) in (STALLED, CONVERGED) and stalled.gap[0] < 1e-12
+
+
+# ------------------------------------------------------------------ the certificate
+
+
+@functools.cache
+def solvers():
+    """Both algorithms on the same problem: At, y, limits (1, p), tol -> Lasso with a leading 1."""
+
+    def admm(At, y, limits, tol):
+        mu = jnp.asarray(0.1, y.dtype)
+        one = _admm.admm(At, y, limits[0], tol, jnp.int32(4000), mu)
+        return jax.tree.map(lambda leaf: leaf[None], one)
+
+    working_set = lambda *problem: _working_set.solve_path(*problem, jnp.int32(100), 64)
+    return {"working set": jax.jit(working_set), "admm": jax.jit(admm)}
+
+
+@pytest.mark.parametrize("algorithm", ["working set", "admm"])
+def test_gap_bounds_its_rounding_error(algorithm):
+    """In float32, asked for more than it can give, the gap bounds the true excess, and tol 0 is not met."""
+    At, y = (a.astype(jnp.float32) for a in lassos())
+    exact_At, exact_y = At.astype(float), y.astype(float)
+    top = float(jnp.max(jnp.abs(At @ y)))
+    for strength in (0.3, 0.03, 0.003, 0.0003):
+        limits = jnp.full((1, 150), strength * top, jnp.float32)
+        weight = float(limits[0, 0])
+        best = solvers()["working set"](exact_At, exact_y, limits.astype(float), jnp.asarray(1e-12))
+        assert int(best.status[0]) == CONVERGED
+        found = solvers()[algorithm](At, y, limits, jnp.zeros((), jnp.float32))
+        z = found.z[0].astype(float)
+        value = float(jnp.sum((exact_y - z @ exact_At) ** 2) + 2 * weight * jnp.sum(jnp.abs(z)))
+        scale = max(value, float(exact_y @ exact_y))
+        assert int(found.status[0]) in (STALLED, MAX_ITER) and found.gap[0] > 1e-8
+        assert (value - float(best.objective[0])) / scale <= found.gap[0]
+
+
+@pytest.mark.parametrize("algorithm", ["working set", "admm"])
+@pytest.mark.parametrize("dtype, power", [(np.float64, -565), (np.float32, -73)])
+def test_squares_that_underflow(algorithm, dtype, power):
+    """Data of size 1e-170, or 1e-22 in float32, is solved as that of size 1: bit for bit."""
+    At, y = (a.astype(dtype) for a in lassos())
+    limits = jnp.full((1, 150), 0.03 * jnp.max(jnp.abs(At @ y)))
+    tol, unit = jnp.asarray(1e-3, dtype), dtype(2.0) ** dtype(power)
+    solve = lambda y, limits: solvers()[algorithm](At, y, limits, tol)
+    usual = _certificate.in_units(solve, y, limits)
+    assert int(usual.status[0]) == CONVERGED and usual.z.any()
+    scaled = _certificate.in_units(solve, y * unit, limits * unit)
+    np.testing.assert_array_equal(scaled.z, usual.z * unit)
+    for name in ("gap", "num_iters", "status"):
+        np.testing.assert_array_equal(getattr(scaled, name), getattr(usual, name))
+    huge = _certificate.in_units(solve, y / unit, limits / unit)  # whose objective has no number
+    assert int(huge.status[0]) == NON_FINITE
+
+
+@pytest.mark.parametrize("method", ["auto", "admm"])
+@pytest.mark.parametrize("dtype, size", [(np.float64, 1e-170), (np.float32, 1e-22)])
+def test_tiny_outputs(method, dtype, size):
+    """They are not "0, converged": the coefficients are those of outputs of size 1, in units."""
+    X, Y = (a.astype(dtype) for a in data())
+    strengths = [dtype(size * strength) for strength in (LAM, BETA)]
+    options = dict(bandwidth=2.0, output_bandwidth=1.0, tol=1e-4)
+    model = ofa_lasso.fit(X, (size * Y).astype(dtype), *strengths, method=method, mu=0.1, **options)
+    # The kernel of outputs so small against its bandwidth is constant, which leaves the lasso in K.
+    expected = ofa_lasso.fit(X, Y, LAM, BETA, **options).start_u
+    assert model.solution.converged.all() and model.u.any(axis=1).all() and not model.v.any()
+    np.testing.assert_allclose(model.u / dtype(size), expected, atol=0.05 * np.abs(expected).max())
+
+
+def test_inputs_whose_squares_underflow():
+    """Unlike the outputs they have no unit: the answer is right, or not called converged."""
+    X, Y = data()
+    unit = 2.0**-565
+    model = ofa_lasso.fit(X * unit, Y, 0.3 * unit, 1e9, input="linear")
+    reference = ofa_lasso.fit(X, Y, 0.3, 1e9, input="linear")
+    solved = model.solution.converged
+    assert reference.u.any()
+    np.testing.assert_allclose(model.u[solved] * unit, reference.u[solved], atol=1e-6)
+    assert not (solved & (model.u == 0).all(axis=1)).any()
+
+
+@pytest.mark.parametrize("method", ["auto", "admm"])
+def test_bad_values_give_a_status_in_jit(method):
+    """A NaN gap, or one of a strength that is not positive, is no certificate."""
+    X, Y = map(jnp.asarray, data())
+    options = dict(bandwidth=2.0, output_bandwidth=1.5, method=method)
+    fit = jax.jit(lambda Y, lam: ofa_lasso.fit(X, Y, lam, BETA, **options).solution)
+    for lam in (0.0, -1.0, -1e-3, np.nan, -np.inf):
+        solution = fit(Y, lam)
+        assert (solution.status == NON_FINITE).all() and not solution.converged.any()
+    assert fit(Y, np.inf).converged.all()
+    broken = fit(Y.at[3, 1].set(jnp.nan), LAM)
+    assert int(broken.status[1]) == NON_FINITE and not broken.converged[1]
 
 
 def test_bucket_grows(monkeypatch):

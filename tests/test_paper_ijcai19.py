@@ -242,7 +242,7 @@ def test_algorithm_2_freezes(name, excess_from_zero, excess_from_random):
         assert float(s.gap) >= (float(s.objective) - optimum) / size - 1e-8
         assert bool(s.converged) == (float(s.gap) <= 1e-8)
         if low > 0:
-            assert int(s.status) == sj.problem.STALLED
+            assert int(s.status) == sj.solution.STALLED
             assert "published stopping rule" in s.message
         if name in ("wine", "correlated"):  # the others take the transcription a while
             W, iterations = algorithm_2(X, Y, 1.0, 1.0, start)

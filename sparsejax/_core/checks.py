@@ -97,12 +97,15 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     return value
 
 
-def as_int(name: str, x: Any, low: int, high: int = INT32_MAX) -> int:
-    """A whole number between the bounds that is known now: of Python, numpy or JAX, 5.0 too, no boolean."""
+def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool = False) -> int:
+    """An integer between the bounds that is known now: of Python, numpy or JAX, no boolean.
+
+    ``floats`` lets whole ones pass, for counts that are written as 1e4.
+    """
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit: it is a size.")
     value = np.asarray(x)
-    whole = value.ndim == 0 and value.dtype.kind in "iuf" and value == np.floor(value)
+    whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:
         bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
         raise ValueError(f"{name} must be an integer {bounds}, got {x!r}.")

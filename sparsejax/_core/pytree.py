@@ -65,7 +65,7 @@ class Pytree:
             object.__setattr__(self, name, value)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if self._frozen and name in vars(self):
+        if self._frozen and (name in vars(self) or name not in (*self._leaves, *self._static)):
             raise AttributeError(f"{type(self).__name__} is immutable: build a new one to change {name!r}.")
         object.__setattr__(self, name, value)
 

@@ -214,9 +214,12 @@ def strengths_valid(penalty: Any) -> jax.Array:
 
 
 def check_strengths(caller: str, penalty: Any) -> None:
-    """Raise if a known strength is negative or not finite: under `jax.vmap` a constructor checks nothing."""
-    for leaf in split_strengths(penalty)[0]:
+    """Raise if a concrete strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
+    paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
+    for number in sorted(set(_strength_numbers(_numbered(penalty)))):
+        key, leaf = paths[number]
         if not is_traced(leaf):
             values = np.asarray(leaf)
             if not (np.isfinite(values).all() and (values >= 0).all()):
-                raise ValueError(f"{caller}: strengths must be finite and >= 0, got {values}.")
+                name = jax.tree_util.keystr(key).lstrip(".")
+                raise ValueError(f"{caller}: {name} must be finite and >= 0, got {values}.")

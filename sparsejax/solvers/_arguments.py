@@ -26,9 +26,7 @@ def prepare(
     dtype = jax.tree.leaves(init)[0].dtype
     try:
         tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
-        maxiter = maxiter if is_traced(maxiter) else as_int("maxiter", maxiter, 0)
-        if isinstance(history, float):
-            raise ValueError(f"history must be an integer >= 0, got {history!r}.")
+        maxiter = maxiter if is_traced(maxiter) else as_int("maxiter", maxiter, 0, floats=True)
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None

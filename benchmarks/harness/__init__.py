@@ -1,0 +1,1 @@
+"""What the scripts share: data sets, jobs and their files, tables, figures, timing."""

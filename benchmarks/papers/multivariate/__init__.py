@@ -1,0 +1,1 @@
+"""Mao & Tsang: the parts of ``benchmarks/multivariate.py``, whose docstring is the protocol."""

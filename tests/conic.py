@@ -1,0 +1,237 @@
+"""The reference: an interior-point conic solver (cvxpy with Clarabel), and objectives in numpy.
+
+Both from the formulas in the docstrings, and from nothing of the library but the numbers that a problem holds.
+"""
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import cvxpy as cp
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
+
+import sparsejax as sj
+
+ACCURACY = 1e-8  # relative, of the objective at what it returns
+# More digits than it can always reach. Where it fails, as it does now and then, other settings mostly help.
+CLARABEL = {
+    "tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "tol_ktratio": 1e-10, "max_iter": 500,
+}  # fmt: skip
+ATTEMPTS = ({}, {"max_step_fraction": 0.9}, {"equilibrate_enable": False}, {"max_step_fraction": 0.7})
+
+
+def solve(goal: Any, constraints: Any = ()) -> float:
+    """The optimal value; the variables hold the optimum."""
+    problem = cp.Problem(goal, list(constraints))
+    for options in ATTEMPTS:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Solution may be inaccurate")
+            try:
+                return float(problem.solve(solver=cp.CLARABEL, **(CLARABEL | options)))
+            except cp.error.SolverError:
+                continue
+    raise AssertionError("the conic solver failed")
+
+
+# ------------------------------------------------------------------ losses
+
+
+@dataclass(frozen=True)
+class Entrywise:
+    """A loss of each entry h of XW + b, without scale and weights."""
+
+    value: Callable[..., np.ndarray]  # (h, y, loss)
+    slope: Callable[..., np.ndarray]  # its derivative in h
+    conic: Callable[..., tuple[Any, list[Any]]]  # (H, weights, loss) -> their sum, and constraints
+
+
+def _squares(weights: np.ndarray, R: Any) -> Any:
+    return cp.sum_squares(cp.multiply(np.sqrt(weights), R))
+
+
+def _hinged(H: Any, weights: np.ndarray, loss: Any, delta: float) -> tuple[Any, list[Any]]:
+    """The slack in two parts, of which one is squared; delta 0: all of it."""
+    squared, plain = cp.Variable(H.shape, nonneg=True), cp.Variable(H.shape, nonneg=True)
+    enough = squared + plain >= 1 - cp.multiply(_target(loss), H)
+    if delta:
+        return _squares(weights / (2 * delta), squared) + cp.sum(cp.multiply(weights, plain)), [enough]
+    return _squares(weights, squared), [enough, plain == 0]
+
+
+def _slack(h: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.maximum(1 - y * h, 0)
+
+
+def _huber(slack: np.ndarray, delta: float) -> np.ndarray:
+    return np.where(slack < delta, slack**2 / (2 * delta), slack - delta / 2)
+
+
+ENTRIES = {
+    "SquaredLoss": Entrywise(
+        lambda h, y, loss: (h - y) ** 2,
+        lambda h, y, loss: 2 * (h - y),
+        lambda H, w, loss: (_squares(w, H - _target(loss)), []),
+    ),
+    "LogisticLoss": Entrywise(
+        lambda h, y, loss: np.logaddexp(0, h) - y * h,
+        lambda h, y, loss: expit(h) - y,
+        lambda H, w, loss: (cp.sum(cp.multiply(w, cp.logistic(H) - cp.multiply(_target(loss), H))), []),
+    ),
+    "SquaredHingeLoss": Entrywise(
+        lambda h, y, loss: _slack(h, y) ** 2,
+        lambda h, y, loss: -2 * y * _slack(h, y),
+        lambda H, w, loss: _hinged(H, w, loss, 0),
+    ),
+    "HuberHingeLoss": Entrywise(
+        lambda h, y, loss: _huber(_slack(h, y), float(loss.delta)),
+        lambda h, y, loss: -y * np.clip(_slack(h, y) / float(loss.delta), 0, 1),
+        lambda H, w, loss: _hinged(H, w, loss, float(loss.delta)),
+    ),
+}
+
+
+def _numbers(x: Any) -> np.ndarray:
+    return np.asarray(x, np.float64)
+
+
+def _target(loss: Any) -> np.ndarray:
+    """Y, (n, k)."""
+    return _numbers(loss.Y).reshape(len(loss.Y), -1)
+
+
+def _weights(loss: Any) -> np.ndarray:
+    """(n, k), with the scale."""
+    shape = _target(loss).shape
+    weights = 1.0 if loss.weights is None else _numbers(loss.weights).reshape(shape[0], -1)
+    return float(loss.scale) * np.broadcast_to(weights, shape)
+
+
+def intercept(loss: Any, W: Any) -> np.ndarray:
+    """The best b (k,), by bisection."""
+    Y, weights, slope = _target(loss), _weights(loss), ENTRIES[type(loss).__name__].slope
+    H = _numbers(loss.X) @ _numbers(W).reshape(loss.X.shape[1], -1)
+    if not loss.has_intercept:
+        return np.zeros(Y.shape[1])
+    bound = 50 + np.abs(H).max() + np.abs(Y).max()
+    return np.array([
+        brentq(lambda b: w @ slope(h + b, y, loss), -bound, bound, xtol=1e-15, rtol=1e-14)
+        for h, y, w in zip(H.T, Y.T, weights.T, strict=True)
+    ])  # fmt: skip
+
+
+def _of_data(smooth: Any) -> tuple[Any, tuple[Any, ...]]:
+    """The loss of the data, and the graphs that are added to it."""
+    return (smooth.loss, smooth.graphs) if isinstance(smooth, sj.losses.SumLoss) else (smooth, ())
+
+
+def _edges(graph: Any) -> list[tuple[int, int, float]]:
+    P, k = _numbers(graph.similarity), len(graph.similarity)
+    return [(i, j, float(graph.strength) / 2 * (P[i, j] + P[j, i]) / 2) for i in range(k) for j in range(i)]
+
+
+def loss_value(smooth: Any, W: Any) -> float:
+    """f(W), with the best intercept."""
+    loss, graphs = _of_data(smooth)
+    W = _numbers(W).reshape(loss.X.shape[1], -1)
+    H = _numbers(loss.X) @ W + intercept(loss, W)
+    value = np.sum(_weights(loss) * ENTRIES[type(loss).__name__].value(H, _target(loss), loss))
+    return value + sum(p * np.sum((W[:, i] - W[:, j]) ** 2) for g in graphs for i, j, p in _edges(g))
+
+
+# ------------------------------------------------------------------ penalties
+
+
+def _rows(strength: Any, d: int) -> np.ndarray:
+    return np.broadcast_to(_numbers(strength), (d,))
+
+
+def _members(groups: Any) -> list[list[int]]:
+    return [list(map(int, group)) for group in groups.tolist()]
+
+
+def penalty_value(penalty: Any, W: Any) -> float:
+    """g(W)."""
+    W = _numbers(W).reshape(len(W), -1)
+    d, name = len(W), type(penalty).__name__
+    l1, l2, largest = np.abs(W).sum(1), np.sqrt((W**2).sum(1)), np.abs(W).max(1)
+    if name == "L1":
+        return _rows(penalty.strength, d) @ l1
+    if name == "L21":
+        return _rows(penalty.alpha, d) @ l2
+    if name == "L1Inf":
+        return _rows(penalty.alpha, d) @ largest
+    if name == "ExclusiveLasso":
+        return _rows(penalty.beta, d) @ l1**2
+    if name == "ExclusiveL21":
+        return _rows(penalty.alpha, d) @ l2 + _rows(penalty.beta, d) @ l1**2
+    if name == "ExclusiveGroupL21":
+        sums = [l2[group].sum() ** 2 for group in _members(penalty.groups)]
+        return _rows(penalty.alpha, len(sums)) @ np.array(sums)
+    if name == "ExclusiveGroupLasso":
+        norms = [
+            sum(np.sqrt((W[:, group] ** 2).sum(1)) for group in _members(view)) for view in penalty.views
+        ]
+        return _rows(penalty.strength, d) / 2 @ sum(total**2 for total in norms)
+    raise KeyError(name)
+
+
+def penalty_conic(penalty: Any, W: cp.Variable) -> tuple[Any, list[Any]]:
+    """g(W) as an expression of epigraph variables, and the constraints on them."""
+    d, name = W.shape[0], type(penalty).__name__
+    largest, l1, l2 = cp.Variable(d), cp.Variable(d), cp.Variable(d)
+    A = cp.Variable(W.shape)
+    absolute = [A >= W, A >= -W]
+    sums, lengths = [*absolute, l1 >= cp.sum(A, axis=1)], [cp.norm(W, 2, axis=1) <= l2]
+    weighted = lambda strength, x: _rows(strength, x.size) @ x
+    squared = lambda strength, x: _squares(_rows(strength, x.size), x)
+    if name == "L1":
+        return weighted(penalty.strength, l1), sums
+    if name == "L21":
+        return weighted(penalty.alpha, l2), lengths
+    if name == "L1Inf":
+        return weighted(penalty.alpha, largest), [*absolute, largest >= cp.max(A, axis=1)]
+    if name == "ExclusiveLasso":
+        return squared(penalty.beta, l1), sums
+    if name == "ExclusiveL21":
+        return weighted(penalty.alpha, l2) + squared(penalty.beta, l1), [*sums, *lengths]
+    if name == "ExclusiveGroupL21":
+        members = _members(penalty.groups)
+        return squared(penalty.alpha, cp.hstack([cp.sum(l2[group]) for group in members])), lengths
+    if name == "ExclusiveGroupLasso":
+        totals = [sum(cp.norm(W[:, group], 2, axis=1) for group in _members(view)) for view in penalty.views]
+        return sum(squared(penalty.strength, total) for total in totals) / 2, []
+    raise KeyError(name)
+
+
+# ------------------------------------------------------------------ problems
+
+
+def objective(problem: sj.Problem, W: Any) -> float:
+    """F(W) in float64, with the best intercept."""
+    return loss_value(problem.smooth, W) + penalty_value(problem.penalty, W)
+
+
+@dataclass(frozen=True)
+class Optimum:
+    params: np.ndarray  # the shape of W
+    intercept: np.ndarray  # (k,)
+    objective: float  # at params: an upper bound of the minimum
+
+
+def minimise(problem: sj.Problem) -> Optimum:
+    """By the conic solver."""
+    loss, graphs = _of_data(problem.smooth)
+    X, shape = _numbers(loss.X), _target(loss).shape
+    W, b = cp.Variable((X.shape[1], shape[1])), cp.Variable((1, shape[1]))
+    H = X @ W + (np.ones((len(X), 1)) @ b if loss.has_intercept else 0)
+    cost, constraints = ENTRIES[type(loss).__name__].conic(H, _weights(loss), loss)
+    cost += sum(p * cp.sum_squares(W[:, i] - W[:, j]) for g in graphs for i, j, p in _edges(g))
+    penalty, more = penalty_conic(problem.penalty, W)
+    solve(cp.Minimize(cost + penalty), [*constraints, *more])
+    params = W.value.reshape(loss.params_shape)
+    return Optimum(
+        params, b.value[0] if loss.has_intercept else np.zeros(shape[1]), objective(problem, params)
+    )

@@ -1,0 +1,287 @@
+"""Certificates tell the truth: gaps bound the suboptimality, `lambda_max` is where the solution becomes zero."""
+
+import functools
+
+import conic
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import (
+    ENGINES,
+    EVERYTHING,
+    LOSSES,
+    MAIN_LOSSES,
+    PAIRS,
+    PENALTIES,
+    SOLVERS,
+    D,
+    K,
+    N,
+    data,
+    problem,
+    smooth,
+    solution,
+    zero_one,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sparsejax as sj
+from sparsejax import groups, losses, penalties
+from sparsejax.solution import MAX_ITER, NON_FINITE
+
+pytestmark = pytest.mark.optimised
+everything = pytest.mark.parametrize("loss, penalty", EVERYTHING)
+
+# ------------------------------------------------------------------ the gap
+
+
+@functools.cache
+def objective_at_zero(loss, penalty):
+    return conic.objective(problem(loss, penalty), np.zeros((D, K)))
+
+
+@everything
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**16), size=st.floats(-9, 3), zeros=st.floats(0, 1), near=st.booleans())
+def test_gap_bounds_the_suboptimality(loss, penalty, seed, size, zeros, near):
+    """At any W, far or near, sparse or not: gap >= (F(W) - F*) / max(|F(W)|, F(0))."""
+    p, best = problem(loss, penalty), solution(loss, penalty)
+    rng = np.random.default_rng(seed)
+    W = 10**size * rng.standard_normal((D, K)) * (rng.random((D, K)) >= zeros)
+    W = W + np.asarray(best.params) if near else W
+    value = conic.objective(p, W)
+    excess = (value - float(best.objective)) / max(abs(value), objective_at_zero(loss, penalty))
+    gap = float(sj.duality_gap(p, W))
+    assert np.isfinite(gap) and gap >= 0
+    assert gap >= excess - 1e-12
+    if near and size < -5 and len(p.penalty.terms) == 1:  # and it is not a trivial bound
+        assert gap <= 1e3 * 10**size
+
+
+@everything
+def test_gap_at_the_solution(loss, penalty):
+    p, s = problem(loss, penalty), solution(loss, penalty)
+    assert float(s.gap) <= 1e-14
+    again = float(sj.duality_gap(p, s.params))
+    assert again <= 1e-14
+    if len(p.penalty.terms) == 1:  # of several, the solver knows subgradients that W alone does not tell
+        np.testing.assert_allclose(again, float(s.gap), atol=1e-15)
+    assert float(s.objective) < objective_at_zero(loss, penalty)
+    assert float(s.residual) <= 1e-12
+
+
+@pytest.mark.parametrize("loss, penalty", PAIRS)
+def test_gap_does_not_depend_on_units(loss, penalty):
+    """Objective times c: same gap. X in other units: same gap at the W that makes up for it."""
+    p, case, make = problem(loss, penalty), PENALTIES[penalty], LOSSES[loss].make
+    f, W = p.smooth, np.random.default_rng(2).standard_normal((D, K))
+    gap = float(sj.duality_gap(p.replace(penalty=case.full(*case.strengths)), W))
+    for c in (1e-6, 1e6):
+        again = make(f.X, f.Y, scale=c * f.scale, weights=f.weights, intercept=True)
+        scaled = case.full(*(c * s for s in case.strengths))
+        np.testing.assert_allclose(float(sj.duality_gap(sj.Problem(again, scaled), W)), gap, rtol=1e-9)
+        again = make(f.X * c, f.Y, weights=f.weights, intercept=True)
+        scaled = case.full(*(s * c**degree for s, degree in zip(case.strengths, case.degrees, strict=True)))
+        np.testing.assert_allclose(float(sj.duality_gap(sj.Problem(again, scaled), W / c)), gap, rtol=1e-9)
+
+
+def test_gap_of_nothing_is_zero():
+    """Y = 0, or no weight at all: P = D = 0 at W = 0, and 0/0 is 0."""
+    p = problem("SquaredLoss", "ExclusiveL21")
+    f = p.smooth
+    W = np.ones((D, K))
+    for empty in (
+        losses.SquaredLoss(f.X, 0 * f.Y, weights=f.weights, intercept=True),
+        losses.SquaredLoss(f.X, f.Y, weights=0 * f.weights, intercept=True),
+        losses.SquaredLoss(0 * f.X, 0 * f.Y, weights=f.weights, intercept=True),
+    ):
+        q = p.replace(smooth=empty)
+        assert float(sj.duality_gap(q, 0 * W)) == 0
+        assert float(sj.duality_gap(q, W)) > 0
+        s = sj.solve(q, W, tol=1e-12)
+        assert bool(s.converged)
+        assert np.abs(s.params).max() < 1e-6
+
+
+def test_argument_of_duality_gap():
+    p = problem("SquaredLoss", "L21")
+    for bad, error, match in (
+        (np.ones(D), ValueError, r"W has shape \(8,\).*\(8, 6\)"),
+        (np.ones((D, 1)), ValueError, r"W has shape \(8, 1\)"),
+        (np.ones((1, D, K)), ValueError, r"W has shape \(1, 8, 6\)"),
+        (np.full((D, K), np.nan), ValueError, "W has 48 .*NaN"),
+        (np.ones((D, K)) * 1j, TypeError, "W is complex"),
+    ):
+        with pytest.raises(error, match=match):
+            sj.duality_gap(p, bad)
+    with pytest.raises(ValueError, match="W has shape"):
+        p(np.ones(D))
+    # integers, lists and the other float are converted
+    W = np.ones((D, K))
+    expected = float(sj.duality_gap(p, W))
+    for other in (W.astype(int), W.tolist(), W.astype(np.float32)):
+        np.testing.assert_allclose(float(sj.duality_gap(p, other)), expected, rtol=1e-14)
+
+
+# ------------------------------------------------------------------ unpenalised features
+
+FREE = groups.from_lists([[0, 1], [1, 4]], D)
+
+
+@pytest.mark.parametrize("loss", MAIN_LOSSES)
+def test_gap_with_unpenalised_features(loss):
+    """Features in no group: a gap that bounds at points far from the minimum too."""
+    X, H = data(n=60)
+    p = sj.Problem(LOSSES[loss](X, H, intercept=True), penalties.ExclusiveGroupL21(0.05, FREE))
+    best, rng = sj.admm(p, tol=1e-12), np.random.default_rng(0)
+    assert bool(best.converged)
+    at_zero = conic.objective(p, np.zeros((D, K)))
+    for radius in (1e-6, 1e-4, 1e-2, 1.0):
+        W = np.asarray(best.params) + radius * rng.standard_normal((D, K))
+        value, gap = conic.objective(p, W), float(sj.duality_gap(p, W))
+        assert gap * max(value, at_zero) >= (value - float(best.objective)) * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("loss, free", [("SquaredHingeLoss", True), ("HuberHingeLoss", False)])
+def test_gap_of_hinge_losses_with_groups(loss, free):
+    """A gap where all features are penalised; where some are not, the residual decides."""
+    tol = 1e-5 if free else 1e-8
+    p = problem(loss, "ExclusiveGroupL21")
+    p = p.replace(penalty=penalties.ExclusiveGroupL21(0.05, FREE)) if free else p
+    a, b = sj.admm(p, tol=tol), sj.fista(p, tol=tol)
+    assert bool(a.converged) and bool(b.converged)
+    assert np.isnan(float(a.gap)) == free
+    np.testing.assert_allclose(a.objective, b.objective, rtol=10 * tol)
+
+
+def test_no_certificate_yet_keeps_the_lowest_objective():
+    """Separable by the free features: no minimum, the gap stays infinite, the answer is not the start."""
+    X = np.random.default_rng(0).standard_normal((6, D))
+    p = sj.Problem(losses.LogisticLoss(X, X[:, 6:7] > 0), penalties.ExclusiveGroupL21(0.1, FREE))
+    s = sj.fista(p, maxiter=200)
+    assert not bool(s.converged)
+    assert float(s.objective) < 0.5 * conic.objective(p, np.zeros((D, 1)))
+
+
+@pytest.mark.parametrize("loss", MAIN_LOSSES)
+def test_rows_of_strength_zero(loss):
+    """No dual, the residual decides, their gradients vanish, the others obey."""
+    f = smooth(loss)
+    strength = np.array([0, 0, *(6 * [0.05])])
+    # labels by chance: separable ones would have no finite minimiser
+    Y = f.Y if loss == "SquaredLoss" else np.random.default_rng(6).integers(0, 2, (N, K))
+    q = sj.Problem(LOSSES[loss].make(f.X, Y, weights=f.weights, intercept=True), penalties.L1(strength))
+    gradient = jax.jit(jax.grad(q.smooth))
+    for name in ENGINES:
+        s = SOLVERS[name].function(q, tol=1e-11)
+        assert bool(s.converged) and np.isnan(s.gap) and float(s.residual) <= 1e-11
+        G, W = np.asarray(gradient(s.params)), np.asarray(s.params)
+        on = W != 0
+        assert on[:2].all() and 0 < on[2:].sum() < on[2:].size
+        np.testing.assert_allclose(G[:2], 0, atol=1e-9)
+        penalised = np.broadcast_to(strength[:, None], W.shape)
+        np.testing.assert_allclose(G[on], -(penalised * np.sign(W))[on], atol=1e-9)
+        assert (np.abs(G[~on]) <= penalised[~on] + 1e-9).all()
+    # at W = 0 the certificate does not call the start good
+    assert np.isnan(sj.duality_gap(q, np.zeros((D, K))))
+
+
+# ------------------------------------------------------------------ where no dual is known
+
+
+def plain_squared(X, Y, W):
+    return jnp.sum((X @ W - Y) ** 2) / (2 * X.shape[0])
+
+
+def test_a_plain_function_with_a_norm_is_judged_by_its_residual():
+    X, Y = map(jnp.asarray, data())
+    init = np.zeros((D, K))
+    plain = sj.Problem(jax.tree_util.Partial(plain_squared, X, Y), penalties.L21(0.3))
+    known = sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalties.L21(0.3)), tol=1e-13)
+    at_zero = np.sum(np.asarray(Y) ** 2) / (2 * N)
+    for tol in (1e-4, 1e-10):
+        s = sj.solve(plain, init, tol=tol)  # solve picks fista
+        assert np.isnan(s.gap) and bool(s.converged) and 0 < float(s.residual) <= tol
+        excess = (float(s.objective) - float(known.objective)) / at_zero
+        assert excess <= tol
+    assert np.isnan(sj.duality_gap(plain, init))
+    s = sj.fista(plain, init, tol=1e-13, maxiter=5)
+    assert int(s.status) == MAX_ITER and float(s.residual) > 1e-13
+    # a step too short to move is no convergence
+    start = np.random.default_rng(0).standard_normal((D, K))
+    s = sj.fista(plain, start, tol=1e-6, stepsize=1e-12, maxiter=50)
+    assert int(s.status) == MAX_ITER
+    # one too long diverges, and what comes back is the best point, not the last
+    s = sj.fista(plain, start, tol=1e-6, stepsize=100.0)
+    assert int(s.status) == NON_FINITE
+    assert float(s.objective) <= float(plain(jnp.asarray(start))) and np.isfinite(s.params).all()
+
+
+def test_a_plain_function_with_a_squared_penalty_has_a_gap():
+    X, Y = map(jnp.asarray, data())
+    init = np.zeros((D, K))
+    plain = sj.Problem(jax.tree_util.Partial(plain_squared, X, Y), penalties.ExclusiveL21(0.2, 0.02))
+    s = sj.solve(plain, init, tol=1e-9)
+    assert bool(s.converged) and 0 <= float(s.gap) <= 1e-9
+    known = sj.Problem(losses.SquaredLoss(X, Y), plain.penalty)
+    np.testing.assert_allclose(sj.duality_gap(plain, init + 1), sj.duality_gap(known, init + 1), rtol=1e-12)
+    excess = float(s.objective - sj.solve(known, tol=1e-13).objective) / (
+        np.sum(np.asarray(Y) ** 2) / (2 * N)
+    )
+    assert excess <= float(s.gap) + 1e-14
+
+
+# ------------------------------------------------------------------ lambda_max
+
+NORMS = [(loss, penalty) for loss, penalty in PAIRS if PENALTIES[penalty].degrees[0] == 1]
+
+
+@pytest.mark.parametrize("loss, penalty", NORMS)
+def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
+    p, case = problem(loss, penalty), PENALTIES[penalty]
+    with_strength = lambda alpha: p.replace(penalty=case.full(alpha, *case.strengths[1:]))
+    top = float(sj.lambda_max(p))
+    for name in ENGINES if penalty == "L21" else ENGINES[:1]:
+        solver = SOLVERS[name].function
+        for alpha in (top, 1.01 * top, 1e6 * top):
+            s = solver(with_strength(alpha), tol=1e-14)
+            assert int(s.num_iters) == 0 and bool(s.converged)
+            assert not np.any(s.params)
+        s = solver(with_strength(0.999 * top), tol=1e-12)
+        assert np.any(s.params) and bool(s.converged) and int(s.num_iters) > 0
+
+    # whatever strengths are stored
+    for alpha in (0.0, 1e-3, 1e3):
+        assert float(sj.lambda_max(with_strength(alpha))) == top
+    # by hand
+    f = p.smooth
+    Y, w = np.asarray(f.Y), np.asarray(f.weights)[:, None]
+    b = np.broadcast_to(conic.intercept(f, np.zeros((D, K))), Y.shape)
+    slope = conic.ENTRIES[loss].slope(b, Y, f)
+    G = float(f.scale) * np.asarray(f.X).T @ (w * slope)
+    order = {"L1": np.inf, "L1Inf": 1}.get(penalty, 2)
+    by_hand = np.linalg.norm(G, order, axis=1).max()
+    np.testing.assert_allclose(top, by_hand, rtol=1e-13)
+    # it scales with the loss
+    twice = LOSSES[loss].make(f.X, f.Y, scale=2 * f.scale, weights=f.weights, intercept=True)
+    np.testing.assert_allclose(float(sj.lambda_max(p.replace(smooth=twice))), 2 * top, rtol=1e-14)
+
+
+@pytest.mark.parametrize("penalty", [name for name in PENALTIES if 1 not in PENALTIES[name].degrees])
+def test_lambda_max_of_squared_penalties(penalty):
+    with pytest.raises(ValueError, match=f"{penalty} has no finite strength .* W = 0"):
+        sj.lambda_max(problem("SquaredLoss", penalty))
+
+
+def test_lambda_max_needs_the_shape():
+    plain = jax.tree_util.Partial(lambda W: jnp.sum(W**2))
+    with pytest.raises(TypeError, match=r"shape of W is unknown.*plain function"):
+        sj.lambda_max(sj.Problem(plain, penalties.L1(0.1)))
+
+
+def test_lambda_max_with_a_graph():
+    p = problem("GraphLaplacian", "ExclusiveGroupLasso").replace(penalty=penalties.L21(1.0))
+    at_top = sj.solve(p.replace(penalty=penalties.L21(sj.lambda_max(p))))
+    assert int(at_top.num_iters) == 0 and bool(at_top.converged) and not np.any(at_top.params)

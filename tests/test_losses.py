@@ -1,0 +1,242 @@
+"""Losses: weights, intercepts, curvature and conjugates, against scipy, by hand and by the conic solver."""
+
+import functools
+
+import conic
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import LOSSES, SIMILARITY, SUMS, D, K, data, signs, smooth, weights, zero_one
+from scipy.optimize import minimize_scalar
+from scipy.sparse import csr_array
+from scipy.special import expit
+
+from sparsejax import losses
+
+HINGES = ("SquaredHingeLoss", "HuberHingeLoss")
+
+
+@jax.jit
+def facts(loss, W):
+    """Value, gradient and best intercept."""
+    return *jax.value_and_grad(lambda W: loss(W))(W), loss.intercept(W)
+
+
+@pytest.mark.parametrize("loss", [*LOSSES, *SUMS])
+def test_value_is_the_documented_formula(loss, rng):
+    f, W = smooth(loss), rng.standard_normal((D, K))
+    value, gradient, intercept = facts(f, W)
+    np.testing.assert_allclose(value, conic.loss_value(f, W), rtol=1e-13)
+    np.testing.assert_allclose(intercept, conic.intercept(f.loss if loss in SUMS else f, W), atol=1e-9)
+    step = rng.standard_normal((D, K))
+    ahead, back = (conic.loss_value(f, W + h * step) for h in (1e-6, -1e-6))
+    np.testing.assert_allclose(np.sum(np.asarray(gradient) * step), (ahead - back) / 2e-6, rtol=1e-7)
+
+
+# ------------------------------------------------------------------ weights and intercepts
+
+
+def same_function(a, b, rng):
+    """Two losses are the same function of W: values, gradients, intercepts, curvature."""
+    for W in rng.standard_normal((3, *a.params_shape)):
+        value, gradient, intercept = facts(a, W)
+        other, other_gradient, other_intercept = facts(b, W)
+        np.testing.assert_allclose(value, other, rtol=1e-13)
+        np.testing.assert_allclose(gradient, other_gradient, rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(intercept, other_intercept, rtol=1e-9, atol=1e-13)
+    A, B = np.asarray(a.majorizer()), np.asarray(b.majorizer())
+    np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", LOSSES)
+def test_weights_leave_rows_out_and_repeat_them(loss, intercept, rng):
+    """Weight 0 is a row left out, weight 2 a row twice; weights by entry agree with weights by row."""
+    X, H = data()
+    Y, make = LOSSES[loss].targets(H), LOSSES[loss].make
+    scale = make(X, Y).scale
+    counts = rng.integers(0, 4, len(X))
+    assert 0 in counts and 1 in counts and 3 in counts
+    index = np.repeat(np.arange(len(X)), counts)
+    repeated = make(X[index], Y[index], scale=scale, intercept=intercept)
+    by_row = make(X, Y, weights=counts, intercept=intercept)
+    by_entry = make(X, Y, weights=np.repeat(counts[:, None], K, axis=1), intercept=intercept)
+    same_function(repeated, by_row, rng)
+    same_function(by_entry, by_row, rng)
+
+
+def test_entries_left_out_are_columns_solved_alone(rng):
+    """With weights by entry each column sees its own rows."""
+    X, H = data(n=40)  # so many that no interval of intercepts is best
+    weights = np.stack([rng.permutation(np.arange(len(X)) % 2) for _ in range(K)], axis=1)
+    for loss, case in LOSSES.items():
+        labels = case.targets(H)
+        whole = case.make(X, labels, weights=weights, intercept=True)
+        W = rng.standard_normal((D, K))
+        value, _, intercept = facts(whole, W)
+        alone = 0
+        for j, w in enumerate(weights.T.astype(bool)):
+            column = case.make(X[w], labels[w, j], scale=whole.scale, intercept=True)
+            column_value, _, column_intercept = facts(column, W[:, j])
+            alone += column_value
+            np.testing.assert_allclose(intercept[j], column_intercept, rtol=1e-9)
+        np.testing.assert_allclose(value, alone, rtol=1e-12)
+
+
+def test_intercept_is_centring_by_hand(rng):
+    X, Y = data()
+    loss = losses.SquaredLoss(X, Y, intercept=True)
+    centred = losses.SquaredLoss(X - X.mean(0), Y - Y.mean(0))
+    for W in rng.standard_normal((3, D, K)):
+        value, gradient, intercept = facts(loss, W)
+        other, other_gradient, _ = facts(centred, W)
+        np.testing.assert_allclose(value, other, rtol=1e-13)
+        np.testing.assert_allclose(gradient, other_gradient, rtol=1e-9, atol=1e-13)
+        np.testing.assert_allclose(intercept, Y.mean(0) - X.mean(0) @ W, rtol=1e-9, atol=1e-13)
+    A, B = np.asarray(loss.majorizer()), np.asarray(centred.majorizer())
+    np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
+
+
+def test_logistic_intercept_is_stationary_and_shift_free(rng):
+    """Residuals sum to zero at the best intercept, and moving X moves nothing but the intercept."""
+    X, H = data()
+    labels = zero_one(H)
+    loss = losses.LogisticLoss(X, labels, intercept=True)
+    moved = losses.LogisticLoss(X + 1, labels, intercept=True)
+    for factor in (1e-3, 1.0, 1e3):  # linear, usual, and all sigmoids at 0 or 1
+        W = factor * rng.standard_normal((D, K))
+        (value, _, b), (moved_value, _, moved_b) = facts(loss, W), facts(moved, W)
+        residual = expit(X @ W + np.asarray(b)) - labels
+        np.testing.assert_allclose(residual.sum(0), 0, atol=1e-10 * max(1, factor))
+        np.testing.assert_allclose(moved_value, value, rtol=1e-10)
+        if factor <= 1:  # beyond, a whole interval is best to the last digit
+            np.testing.assert_allclose(moved_b, np.asarray(b) - W.sum(0), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("loss", HINGES)
+def test_hinge_intercept_is_the_minimiser(loss, rng):
+    """Against scipy, near and far from the data, also in columns all of one label; and its derivative."""
+    X, H = data()
+    labels, make, entries = signs(H), LOSSES[loss].make, conic.ENTRIES[loss].value
+    labels[:, 1], labels[:, 2] = 1, -1
+    weights = rng.integers(0, 3, labels.shape)
+    smooth = make(X, labels, weights=weights, intercept=True)
+    shifted = make(X + 1, labels, weights=weights, intercept=True)
+    for factor in (0.0, 0.1, 1.0, 1e3):
+        W = factor * rng.standard_normal((D, K))
+        at_W, _, b = map(np.asarray, facts(smooth, W))
+
+        def value(t):
+            return np.sum(weights * entries(X @ W + t, labels, smooth), axis=0) / len(X)
+
+        ours = value(b)
+        assert np.isfinite(b).all() and (ours[1:3] <= 1e-30).all()
+        for j in range(K):
+            best = minimize_scalar(lambda t: value(t)[j], bracket=(b[j] - 1, b[j] + 1), tol=1e-12).fun
+            assert ours[j] <= best * (1 + 1e-14)
+        np.testing.assert_allclose(at_W, ours.sum(), rtol=1e-13)
+        np.testing.assert_allclose(facts(shifted, W)[0], at_W, rtol=1e-9)
+    W, step = rng.standard_normal((2, D, K))
+    # with these weights all the intercepts of an interval can be best: the loss has its derivative still
+    _, gradient, _ = facts(smooth, W)
+    there, back = (facts(smooth, W + h * step)[0] for h in (1e-6, -1e-6))
+    np.testing.assert_allclose(np.sum(np.asarray(gradient) * step), (there - back) / 2e-6, rtol=1e-7)
+    smooth = make(X, labels, weights=weights * rng.uniform(0.9, 1.1, labels.shape), intercept=True)
+    slope = jax.jit(lambda W, step: jax.jvp(smooth.intercept, (W,), (step,))[1])(W, step)
+    there, back = (np.asarray(facts(smooth, W + h * step)[2]) for h in (1e-6, -1e-6))
+    two_labels = [j for j in range(K) if j not in (1, 2)]
+    np.testing.assert_allclose(slope[np.array(two_labels)], ((there - back) / 2e-6)[two_labels], rtol=1e-7)
+
+
+# ------------------------------------------------------------------ curvature
+
+
+@pytest.mark.parametrize(
+    "make", [losses.SquaredHingeLoss, functools.partial(losses.HuberHingeLoss, delta=4.0)]
+)
+def test_majorizer_of_hinge_losses(make, rng):
+    """It is the Hessian where every entry is on a curved part, such as at W = 0."""
+    X, h = data(k=None)
+    loss = make(X, signs(h), weights=rng.uniform(0, 2, len(X)), intercept=True)
+    A = np.asarray(loss.majorizer())
+    np.testing.assert_allclose(A.T @ A, jax.jit(jax.hessian(loss))(np.zeros(D)), atol=1e-13)
+
+
+# ------------------------------------------------------------------ conjugates
+
+
+def conjugate_of_loss(f, U):
+    """sup_H <U, H> - l(H) by the conic solver, over the entries that have a weight."""
+    on = np.asarray(f.weights) > 0
+    w, y, u = (np.asarray(values)[on] for values in (f.weights, f.Y, U))
+    h, r, q = cp.Variable(on.sum()), cp.Variable(on.sum(), nonneg=True), cp.Variable(on.sum(), nonneg=True)
+    if isinstance(f, losses.HuberHingeLoss):  # the slack in two parts, of which one is squared
+        slack, cost = q + r, w @ r + cp.sum_squares(cp.multiply(np.sqrt(w / (2 * float(f.delta))), q))
+    else:
+        slack, cost = r, cp.sum_squares(cp.multiply(np.sqrt(w), r))
+    return conic.solve(cp.Maximize(u @ h - float(f.scale) * cost), [slack >= 1 - cp.multiply(y, h)])
+
+
+SCALED = {
+    "squared": losses.SquaredHingeLoss,
+    "rounded": losses.HuberHingeLoss,
+    "wide": functools.partial(losses.HuberHingeLoss, delta=4.0),  # no entry on its straight part
+}
+
+
+@pytest.mark.parametrize("hinge", SCALED)
+def test_dual_scaling_of_hinge_losses(hinge):
+    """The change of the conjugate is that of the supremum; no other s is better, or even finite."""
+    X, H = data()
+    rng = np.random.default_rng(3)
+    weights = rng.uniform(0.2, 2, H.shape)
+    weights[:2] = 0
+    f = SCALED[hinge](X, signs(H), weights=weights)
+    slope = conic.ENTRIES[type(f).__name__].slope
+    dual_scaling = jax.jit(f.dual_scaling)
+    for size in (0.01, 0.5):
+        W = size * rng.standard_normal((D, K))
+        U = float(f.scale) * weights * slope(X @ W, np.asarray(f.Y), f)
+        at_one = conjugate_of_loss(f, U)
+        best, least = map(float, dual_scaling(W, np.inf))
+        for limit in (0.0, 0.3, 1.0, np.inf):
+            s, change = map(float, dual_scaling(W, limit))
+            assert s == min(limit, best)
+            there = conjugate_of_loss(f, s * U) if s else 0.0  # less the least loss
+            np.testing.assert_allclose(change, there - at_one, atol=1e-7)
+        for other in (0.9 * best, 1.1 * best):
+            assert conjugate_of_loss(f, other * U) > at_one + least + 1e-4
+        if hinge == "rounded":
+            assert best == 1 and conjugate_of_loss(f, 1.01 * U) == np.inf
+
+
+# ------------------------------------------------------------------ graphs
+
+
+def test_sums_with_graphs(rng):
+    """Dense or sparse, in any order; the intercept is that of the loss."""
+    W = rng.standard_normal((D, K))
+    X, Y = data()
+    loss, graph = (
+        losses.SquaredLoss(X, Y, weights=weights(), intercept=True),
+        losses.GraphLaplacian(SIMILARITY, 0.4),
+    )
+    sparse = losses.GraphLaplacian(csr_array(SIMILARITY), 0.4)
+    np.testing.assert_array_equal(sparse.similarity, graph.similarity)
+    edges = (
+        0.4
+        / 2
+        * sum(
+            (SIMILARITY[i, j] + SIMILARITY[j, i]) / 2 * np.sum((W[:, i] - W[:, j]) ** 2)
+            for i in range(K)
+            for j in range(i)
+        )
+    )
+    np.testing.assert_allclose(graph(jnp.asarray(W)), edges, rtol=1e-13)
+    value, _, intercept = facts(loss, W)
+    for total in (loss + graph + graph, graph + (graph + loss)):
+        with_graphs, _, other = facts(total, W)
+        np.testing.assert_allclose(with_graphs, value + 2 * edges, rtol=1e-13)
+        np.testing.assert_array_equal(other, intercept)

@@ -1,0 +1,112 @@
+"""Paths are loops of solves, compiled once."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import PAIRS, PENALTIES, D, K, data, problem
+
+import sparsejax as sj
+from sparsejax import losses, penalties
+
+TOL = 1e-9
+
+
+def replaced(p, penalty):
+    return p.replace(penalty=penalty)
+
+
+def assert_same(path, singles, rtol=3 * TOL):
+    for i, single in enumerate(singles):
+        assert bool(path.converged[i]) and bool(single.converged)
+        np.testing.assert_allclose(path.objective[i], single.objective, rtol=rtol)
+        np.testing.assert_allclose(path.params[i], single.params, atol=2e-4)
+
+
+@pytest.mark.parametrize("loss, penalty", PAIRS)
+@pytest.mark.parametrize("mode", ["warm", "batch"])
+def test_path_is_a_loop_of_solves(loss, penalty, mode):
+    p, case = problem(loss, penalty), PENALTIES[penalty]
+    grid = [np.geomspace(4, 0.5, 5)[:, None] * s[None] for s in case.spread()]
+    path = sj.path(p, jax.vmap(case.make)(*grid), mode=mode, tol=TOL)
+    assert path.params.shape == (5, D, K)
+    assert_same(
+        path, [sj.solve(replaced(p, case.make(*values)), tol=TOL) for values in zip(*grid, strict=True)]
+    )
+
+
+def test_path_over_one_strength_of_two():
+    """Given directly, without `jax.vmap`; the other is shared."""
+    p = problem("SquaredLoss", "ExclusiveL21")
+    beta = p.penalty.beta
+    alphas = np.geomspace(0.2, 0.02, 4)[:, None] * np.ones(D)
+    path = sj.path(p, penalties.ExclusiveL21(0.0, beta)._replace(alpha=jnp.asarray(alphas)))
+    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, beta))) for alpha in alphas]
+    assert_same(path, singles, rtol=1e-6)
+
+
+def test_path_over_scalar_strengths():
+    X, Y = data()
+    p = sj.Problem(losses.SquaredLoss(X, Y), penalties.ExclusiveL21(0.1, 0.02))
+    alphas = np.geomspace(0.2, 0.02, 4)
+    path = sj.path(p, penalties.ExclusiveL21(alphas, 0.02))
+    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, 0.02))) for alpha in alphas]
+    assert_same(path, singles, rtol=1e-6)
+
+
+def plain_squared(traces, X, Y, W):
+    traces.append(1)
+    return jnp.sum((X @ W - Y) ** 2) / (2 * len(X))
+
+
+class WithoutCurvature(losses.LinearModelLoss):
+    def entries(self, H):
+        return (H - self.Y) ** 2 / 2
+
+    def derivatives(self, H):
+        return H - self.Y, jnp.ones_like(H)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+def test_path_without_the_engine(plain):
+    """Of a plain function, and of a loss of which the curvature is not known."""
+    X, Y = data()
+    known = sj.Problem(losses.SquaredLoss(X, Y), penalties.L21(0.3))
+    smooth = WithoutCurvature(X, Y)
+    if plain:
+        smooth = jax.tree_util.Partial(lambda X, Y, W: plain_squared([], X, Y, W), X, Y)
+    strengths = jax.vmap(penalties.L21)(np.array([0.6, 0.3]))
+    path = sj.path(known.replace(smooth=smooth), strengths, np.zeros((D, K)), tol=1e-8)
+    np.testing.assert_allclose(path.objective, sj.path(known, strengths, tol=1e-8).objective, rtol=1e-7)
+
+
+def test_one_compilation_for_fifty_strengths():
+    p, traces = problem("SquaredLoss", "ExclusiveL21"), []
+    X, Y = data()
+    plain = replaced(p, penalties.ExclusiveL21(0.1, 0.02)).replace(
+        smooth=jax.tree_util.Partial(lambda X, Y, W: plain_squared(traces, X, Y, W), X, Y)
+    )
+
+    @jax.jit
+    @chex.assert_max_traces(n=1)
+    def solve(alpha):
+        return sj.solve(replaced(p, penalties.ExclusiveL21(alpha, p.penalty.beta)))
+
+    alphas = np.geomspace(0.6, 0.006, 50)
+    for alpha in alphas:
+        assert bool(solve(alpha * np.ones(D)).converged)
+
+    init = np.zeros((D, K))
+    for i, alpha in enumerate(alphas):
+        sj.fista(replaced(plain, penalties.ExclusiveL21(alpha, 0.02)), init)
+        count = len(traces) if i == 0 else count
+    assert len(traces) == count  # the public solvers compile once for all strengths, too
+
+    for mode in ("warm", "batch"):
+        for i, low in enumerate((0.006, 0.007, 0.008)):
+            grid = np.geomspace(0.6, low, 50)
+            strengths = jax.vmap(penalties.ExclusiveL21)(grid, grid)
+            assert bool(sj.path(plain, strengths, init, mode=mode).converged.all())
+            count = len(traces) if i == 0 else count
+        assert len(traces) == count

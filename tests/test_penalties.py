@@ -1,0 +1,162 @@
+"""Penalties: values and proxes are those of the documented formulas, conjugates are suprema."""
+
+import conic
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import PENALTIES, D, K
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sparsejax as sj
+from sparsejax import penalties
+
+every = pytest.mark.parametrize("name", PENALTIES)
+
+
+def spread(name, factor=1.0):
+    """The penalty, with another strength for every row or group."""
+    return PENALTIES[name].make(*PENALTIES[name].spread(factor))
+
+
+@every
+def test_value_is_the_documented_formula(name, rng):
+    W = rng.standard_normal((D, K)) * (rng.random((D, K)) < 0.7)
+    W[1] = 0
+    case = PENALTIES[name]
+    for penalty in (spread(name), case.make(*case.strengths), spread(name, 0.0)):
+        for point in (W, 0 * W):
+            expected = conic.penalty_value(penalty, point)
+            np.testing.assert_allclose(penalty.value(point), expected, rtol=1e-14)
+
+
+@every
+def test_prox_is_the_minimiser(name, rng):
+    """Of the documented formula, by the conic solver: its objective is no lower, and it is as near as that allows."""
+    V = rng.standard_normal((D, K)) * 10 ** rng.uniform(-0.5, 0.5, (D, 1))
+    V[2, 1] = V[2, 0]  # a tie
+    penalty, scaling = spread(name, 3.0), 0.7
+    problem = sj.Problem(sj.losses.SquaredLoss(np.eye(D), V, scale=0.5 / scaling), penalty)
+    ours, theirs = np.asarray(jax.jit(penalty.prox)(V, scaling)), conic.minimise(problem)
+    objective = conic.objective(problem, ours)
+    assert objective <= theirs.objective * (1 + 1e-13) <= objective * (1 + 1e-9)
+    distance = np.sum((ours - theirs.params) ** 2) / (2 * scaling)  # strong convexity
+    assert distance <= theirs.objective - objective + 1e-13 * objective
+    assert (ours == 0).any()
+
+
+# ------------------------------------------------------------------ conjugates and the dual ball
+
+
+@jax.jit
+def conjugates(penalty, Z, W):
+    """At Z, scaled into the dual ball, and at the subgradient W - T that T = prox(W) leaves."""
+    feasible = Z * jnp.minimum(1.0, penalty.dual_scale(Z))
+    T = penalty.prox(W)
+    at_T = penalty.value(T), penalty.conjugate(W - T, T), penalty.dual_scale(W - T)
+    return feasible, penalty.value(W), penalty.conjugate(feasible), T, *at_T
+
+
+@every
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**16), size=st.floats(-3, 3))
+def test_fenchel_young(name, seed, size):
+    """<Z, W> <= g(W) + g*(Z) for every pair, with equality at Z in the subdifferential at W."""
+    rng = np.random.default_rng(seed)
+    Z, W = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
+    case = PENALTIES[name]
+    penalty = case.make(*rng.uniform(0.1, 2, (len(case.strengths), case.length)))
+    feasible, value, conjugate, T, at_T, there, dual_scale = map(np.asarray, conjugates(penalty, Z, W))
+    assert value + conjugate - np.sum(feasible * W) >= -1e-13 * (np.abs(feasible * W).sum() + value)
+    slack, tiny = at_T + there - np.sum((W - T) * T), 1e-12 * np.abs(W).sum() ** 2
+    assert slack >= -tiny
+    if len(penalty.terms) == 1:  # of several, the prox is iterative and the conjugate a bound
+        assert slack <= tiny
+    assert dual_scale >= 1 - 1e-12
+
+
+def supremum(penalty, Z):
+    """sup_W <Z, W> - g(W) by the conic solver."""
+    W = cp.Variable(Z.shape)
+    value, constraints = conic.penalty_conic(penalty, W)
+    return conic.solve(cp.Maximize(cp.sum(cp.multiply(Z, W)) - value), constraints)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_conjugate_of_squared_penalties_is_the_supremum(seed):
+    rng = np.random.default_rng(seed)
+    Z = rng.standard_normal((D, K)) * 10 ** rng.uniform(-1, 1, (D, 1))
+    Z[0, 0] = Z[0, 1]  # a tie
+    Z[1] = 0
+    alpha, beta = rng.uniform(0, 2, D), rng.uniform(0.1, 2, D)
+    alpha[2] = 0
+    alpha[3] = 1.1 * np.linalg.norm(Z[3])  # inside the ball: contributes 0
+    P = penalties
+    for penalty in (P.ExclusiveLasso(beta), P.ExclusiveLasso(0.3), P.ExclusiveL21(alpha, beta)):
+        np.testing.assert_allclose(float(penalty.conjugate(Z)), supremum(penalty, Z), rtol=1e-7)
+        assert np.isinf(penalty.dual_scale(Z))
+    for name in ("ExclusiveGroupL21", "ExclusiveGroupLasso"):  # a bound, without a closed form
+        penalty = spread(name)
+        assert float(penalty.conjugate(Z)) >= supremum(penalty, Z) * (1 - 1e-7)
+        assert np.isinf(penalty.dual_scale(Z))
+    # by hand, where there is one class: (|z| - alpha)_+^2 / (4 beta)
+    z = Z[:, 0]
+    by_hand = np.sum(np.maximum(np.abs(z) - alpha, 0) ** 2 / (4 * beta))
+    np.testing.assert_allclose(float(P.ExclusiveL21(alpha, beta).conjugate(z)), by_hand, rtol=1e-13)
+
+
+def test_dual_scale_is_where_the_conjugate_ends():
+    P = penalties
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((D, K))
+    strength = rng.uniform(0.1, 2, D)
+    largest = np.abs(Z).max(axis=1)
+    length = np.linalg.norm(Z, axis=1)
+    total = np.abs(Z).sum(axis=1)
+    for penalty, expected in (
+        (P.L1(0.7), 0.7 / largest.max()),
+        (P.L1(strength), (strength / largest).min()),
+        (P.L21(0.7), 0.7 / length.max()),
+        (P.L21(strength), (strength / length).min()),
+        (P.L1Inf(0.7), 0.7 / total.max()),
+        (P.L1Inf(strength), (strength / total).min()),
+        (P.ExclusiveL21(strength, 0.0), (strength / length).min()),
+    ):
+        s = float(penalty.dual_scale(Z))
+        np.testing.assert_allclose(s, expected, rtol=1e-14)
+        # from here on some ray climbs for ever, s <Z, tW> > g(tW): a row of Z, its largest entry or its signs
+        ratios = []
+        for i in range(D):
+            for w in (Z[i], np.eye(K)[np.abs(Z[i]).argmax()] * np.sign(Z[i]), np.sign(Z[i])):
+                W = np.zeros((D, K))
+                W[i] = w
+                ratios.append(conic.penalty_value(penalty, W) / np.sum(Z * W))
+        np.testing.assert_allclose(min(ratios), s, rtol=1e-12)
+    # squared in some rows only: the others limit
+    beta = np.array([0.0, 1, 1, 0, 1, 1, 1, 1])
+    off = [0, 3]
+    mixed = P.ExclusiveL21(strength, beta)
+    np.testing.assert_allclose(mixed.dual_scale(Z), (strength / length)[off].min(), rtol=1e-14)
+    assert float(P.ExclusiveLasso(beta).dual_scale(Z)) == 0
+    assert float(P.L1(np.array([0.0, *(7 * [1.0])])).dual_scale(Z)) == 0
+    for penalty in (P.L1(0.1), P.L21(0.0), P.ExclusiveLasso(0.0), P.ExclusiveL21(0.0, 0.0)):
+        assert np.isinf(penalty.dual_scale(0 * Z))
+
+
+# ------------------------------------------------------------------ limits that must coincide
+
+
+def test_exclusive_l21_has_its_parts_as_limits():
+    """beta = 0 is L21, alpha = 0 the exclusive lasso."""
+    V, Z = np.random.default_rng(0).standard_normal((2, D, K))
+    P = penalties
+    for both, part in (
+        (P.ExclusiveL21(0.3, 0.0), P.L21(0.3)),
+        (P.ExclusiveL21(0.0, 0.3), P.ExclusiveLasso(0.3)),
+    ):
+        np.testing.assert_allclose(both.value(V), part.value(V), rtol=1e-15)
+        np.testing.assert_allclose(both.prox(V, 0.7), part.prox(V, 0.7), rtol=1e-14)
+        np.testing.assert_allclose(both.dual_scale(Z), part.dual_scale(Z), rtol=1e-15)
+        np.testing.assert_allclose(both.conjugate(0.01 * Z), part.conjugate(0.01 * Z), atol=1e-15)

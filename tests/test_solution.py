@@ -1,0 +1,119 @@
+"""How a solve ends: statuses are honest, NaN is reported and stays in its lane."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+from cases import EVERYTHING, LOSSES, PENALTIES, SOLVERS, D, K, data, problem, solution
+
+import sparsejax as sj
+from sparsejax import penalties
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+
+START = np.random.default_rng(0).standard_normal((D, K))
+
+
+@pytest.mark.parametrize("loss, penalty", EVERYTHING)
+def test_status(loss, penalty):
+    """Converged exactly where the gap meets tol; stalled at the floor; cut off by maxiter."""
+    p = problem(loss, penalty)
+    s = solution(loss, penalty)  # tol = 0
+    assert int(s.status) == (CONVERGED if float(s.gap) == 0 else STALLED)
+    assert bool(s.converged) == (int(s.status) == CONVERGED)
+
+    s = sj.solve(p, START, tol=1e-13, maxiter=3)
+    assert int(s.status) == MAX_ITER and int(s.num_iters) == 3 and float(s.gap) > 1e-13
+    assert "raise maxiter" in s.message
+    s = sj.solve(p, START, tol=1e-13, maxiter=0)
+    assert int(s.status) == MAX_ITER and int(s.num_iters) == 0
+    np.testing.assert_array_equal(s.params, START)
+    if len(p.penalty.terms) == 1:  # of several, the start is split in more cycles
+        np.testing.assert_allclose(float(s.gap), float(sj.duality_gap(p, START)), rtol=1e-12)
+    s = sj.solve(p, START, tol=1e9, maxiter=0)
+    assert bool(s.converged) and int(s.num_iters) == 0
+
+
+def test_throw():
+    p = problem("SquaredLoss", "L21")
+    with pytest.raises(sj.ConvergenceError) as error:
+        sj.solve(p, tol=1e-13, maxiter=2, throw=True)
+    s = sj.solve(p, tol=1e-13, maxiter=2)
+    text = str(error.value)
+    assert re.search(r"gap (\S+) after 2 iterations, tol is (\S+):", text).groups() == (
+        f"{float(s.gap):.3g}", "1e-13",
+    )  # fmt: skip
+    assert "raise maxiter" in text
+    with pytest.raises(sj.ConvergenceError, match=r"tol is 1e-06"):
+        sj.solve(p, maxiter=0, throw=True)
+    unpenalised = p.replace(penalty=penalties.L21(np.zeros(D)))
+    with pytest.raises(sj.ConvergenceError, match=r"residual \S+ after 1 iterations"):
+        sj.solve(unpenalised, tol=1e-13, maxiter=1, throw=True)
+    assert bool(sj.solve(p, throw=True).converged)
+    with pytest.raises(TypeError, match="throw=True cannot raise inside jit"):
+        jax.jit(lambda p: sj.solve(p, throw=True))(p)
+
+
+def test_pytrees_round_trip():
+    """Problems and solutions pass through jit whole, are frozen, and print without their data."""
+    p = problem("LogisticLoss", "ExclusiveL21")
+    q = jax.jit(lambda p: p)(p)
+    assert jax.tree.structure(p) == jax.tree.structure(q)
+    with pytest.raises(AttributeError, match="immutable"):
+        p.penalty = None
+    assert "float64[14, 8]" in repr(p)
+    assert "alpha=0.06" in repr(p.replace(penalty=penalties.ExclusiveL21(0.06, 0.02)))
+    s = sj.solve(p)
+    assert "status=0" in repr(jax.jit(lambda s: s)(s))
+    assert s.message.startswith("converged")
+
+
+# ------------------------------------------------------------------ NaN, and lanes of a batch
+
+
+@pytest.mark.parametrize(
+    "solver, loss, penalty",
+    [
+        ("admm", "SquaredLoss", "ExclusiveL21"),
+        ("fista", "SquaredLoss", "L1"),
+        ("admm", "LogisticLoss", "L21"),
+    ],
+)
+def test_nan_is_reported_and_stays_in_its_lane(solver, loss, penalty):
+    """Values are not checked under jit: the status tells; other lanes are as if solved alone."""
+    batch = [data(seed=seed) for seed in range(4)]
+    X, Y = (np.stack(arrays) for arrays in zip(*batch, strict=True))
+    Y = np.stack([LOSSES[loss].targets(y) for y in Y])
+    X[1, 2, 3] = np.nan
+    Y[3, 0, 0] = np.inf
+    case = PENALTIES[penalty]
+
+    def solve(X, Y):
+        smooth = LOSSES[loss].make(X, Y, intercept=True)
+        return SOLVERS[solver].function(sj.Problem(smooth, case.make(*case.strengths)), tol=1e-9)
+
+    lanes = jax.jit(jax.vmap(solve))(X, Y)
+    assert np.asarray(lanes.status).tolist() == [CONVERGED, NON_FINITE, CONVERGED, NON_FINITE]
+    assert np.asarray(lanes.converged).tolist() == [True, False, True, False]
+    assert [m.startswith("a NaN") for m in lanes.message] == [False, True, False, True]
+    alone = jax.jit(solve)
+    for i in range(4):
+        s = alone(X[i], Y[i])
+        assert int(s.status) == int(lanes.status[i])
+        assert int(s.num_iters) == int(lanes.num_iters[i])
+        if bool(s.converged):
+            np.testing.assert_allclose(lanes.params[i], s.params, rtol=1e-7, atol=1e-9)
+            np.testing.assert_allclose(lanes.objective[i], s.objective, rtol=1e-12)
+        else:
+            assert int(s.num_iters) == 0 and not np.any(s.params)  # the start comes back
+            assert "NaN or infinity" in s.message
+
+
+def test_nan_in_start_or_strength_under_jit():
+    p = problem("SquaredLoss", "L21")
+    solve = jax.jit(lambda init, alpha: sj.solve(p.replace(penalty=penalties.L21(alpha)), init))
+    good, alpha = np.zeros((D, K)), np.full(D, 0.05)
+    assert bool(solve(good, alpha).converged)
+    assert int(solve(good + np.nan, alpha).status) == NON_FINITE
+    assert int(solve(good, alpha * np.nan).status) == NON_FINITE
+    assert int(solve(good + 1e200, alpha).status) == NON_FINITE  # its objective overflows
