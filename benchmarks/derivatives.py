@@ -15,7 +15,6 @@ import argparse
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -78,7 +77,7 @@ def cost(args: argparse.Namespace) -> None:
             )
 
 
-def held_out(test: sj.losses.SquaredLoss, penalty: Any, train: sj.losses.SquaredLoss) -> jax.Array:
+def held_out(test: sj.losses.SquaredLoss, penalty: sj.Penalty, train: sj.losses.SquaredLoss) -> jax.Array:
     """The loss of the rows held out, at the solution of the others."""
     W = sj.solve(sj.Problem(train, penalty)).params
     return test.evaluate(W, train.intercept(W))

@@ -14,7 +14,6 @@ random pairs a feature, each size in a process of its own (``--only one --size D
 import argparse
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -35,7 +34,7 @@ SOLVERS = {"irls": sj.irls, "fista": sj.fista, "admm": sj.admm}
 # ---------------------------------------------------------------- solvers
 
 
-def instance(name: str, path: Path, loss: str, theta: float) -> tuple[Any, sj.groups.Groups]:
+def instance(name: str, path: Path, loss: str, theta: float) -> tuple[sj.Loss, sj.groups.Groups]:
     """The loss and the groups of a data set."""
     X, Y = load_multilabel(path, name)
     (X,) = standardise(X)

@@ -46,9 +46,11 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     basis = None
     if penalty.free.shape[0] and "free features" in problem.smooth.provides:
         basis = problem.smooth.unpenalised_basis(penalty.free)
-    lost = (jnp.abs(at_zero) < tiny_of(W) / eps_of(W)) & jnp.any(G != 0)
+    slope, smallest = norm(G), tiny_of(W) / eps_of(W)
+    # Squares underflow, in the value and in the gradient: nothing can be told from them.
+    lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, norm(G), basis, problem.smooth.sizes(), valid)
+    return Scale(at_zero, slope, basis, problem.smooth.sizes(), valid)
 
 
 def certify(

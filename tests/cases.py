@@ -1,8 +1,8 @@
-"""THE table: every public prox, loss, penalty and solver, with small instances. What is listed here is tested.
+"""THE table: every public prox, loss, penalty and solver, with small instances. What is in it is tested.
 
-`test_registry.py` fails if something public is missing. The instances have one shape and one structure (sample
-weights by row of which one is 0, an intercept, a strength a row or a group), so that compiled programs are
-shared; a problem is solved once in a process. Other shapes and structures: `test_reference.py`.
+`test_registry.py` fails if something public is missing. The instances have one shape and one structure
+(sample weights by row of which one is 0, an intercept, a strength a row or a group), so that compiled
+programs are shared; a problem is solved once in a process. Other shapes and structures: `test_reference.py`.
 """
 
 import functools

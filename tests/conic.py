@@ -1,6 +1,6 @@
 """The reference: an interior-point conic solver (cvxpy with Clarabel), and objectives in numpy.
 
-Both from the formulas in the docstrings, and from nothing of the library but the numbers that a problem holds.
+Both from the formulas in the docstrings, and from nothing of the library but the numbers of a problem.
 """
 
 import warnings
@@ -117,7 +117,7 @@ def intercept(loss: Any, W: Any) -> np.ndarray:
         return np.zeros(Y.shape[1])
     bound = 50 + np.abs(H).max() + np.abs(Y).max()
     return np.array([
-        brentq(lambda b: w @ slope(h + b, y, loss), -bound, bound, xtol=1e-15, rtol=1e-14)
+        brentq(lambda b, h=h, y=y, w=w: w @ slope(h + b, y, loss), -bound, bound, xtol=1e-15, rtol=1e-14)
         for h, y, w in zip(H.T, Y.T, weights.T, strict=True)
     ])  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Certificates tell the truth: gaps bound the suboptimality, `lambda_max` is where the solution becomes zero."""
+"""Certificates tell the truth: gaps bound the suboptimality, at `lambda_max` the solution becomes zero."""
 
 import functools
 
@@ -22,7 +22,6 @@ from cases import (
     problem,
     smooth,
     solution,
-    zero_one,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -30,7 +30,7 @@ def outcome(p, tol=0.0):
 
 
 def along(p, *choices, seed=1):
-    """t -> the problem with the leaves of choice i, ``(size, *ends of their paths)``, moved by t[i] in a random way."""
+    """t -> the problem with the leaves of choice i, ``(size, *ends of paths)``, moved by t[i] at random."""
     rng = np.random.default_rng(seed)
     leaves, treedef = jax.tree_util.tree_flatten_with_path(p)
     ways = []

@@ -21,7 +21,7 @@ HINGES = ("SquaredHingeLoss", "HuberHingeLoss")
 @jax.jit
 def facts(loss, W):
     """Value, gradient and best intercept."""
-    return *jax.value_and_grad(lambda W: loss(W))(W), loss.intercept(W)
+    return *jax.value_and_grad(loss)(W), loss.intercept(W)
 
 
 @pytest.mark.parametrize("loss", [*LOSSES, *SUMS])
@@ -71,7 +71,7 @@ def test_entries_left_out_are_columns_solved_alone(rng):
     """With weights by entry each column sees its own rows."""
     X, H = data(n=40)  # so many that no interval of intercepts is best
     weights = np.stack([rng.permutation(np.arange(len(X)) % 2) for _ in range(K)], axis=1)
-    for loss, case in LOSSES.items():
+    for _loss, case in LOSSES.items():
         labels = case.targets(H)
         whole = case.make(X, labels, weights=weights, intercept=True)
         W = rng.standard_normal((D, K))
@@ -128,13 +128,13 @@ def test_hinge_intercept_is_the_minimiser(loss, rng):
         W = factor * rng.standard_normal((D, K))
         at_W, _, b = map(np.asarray, facts(smooth, W))
 
-        def value(t):
+        def value(t, W=W):
             return np.sum(weights * entries(X @ W + t, labels, smooth), axis=0) / len(X)
 
         ours = value(b)
         assert np.isfinite(b).all() and (ours[1:3] <= 1e-30).all()
         for j in range(K):
-            best = minimize_scalar(lambda t: value(t)[j], bracket=(b[j] - 1, b[j] + 1), tol=1e-12).fun
+            best = minimize_scalar(lambda t, j=j: value(t)[j], bracket=(b[j] - 1, b[j] + 1), tol=1e-12).fun
             assert ours[j] <= best * (1 + 1e-14)
         np.testing.assert_allclose(at_W, ours.sum(), rtol=1e-13)
         np.testing.assert_allclose(facts(shifted, W)[0], at_W, rtol=1e-9)

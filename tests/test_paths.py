@@ -97,10 +97,11 @@ def test_one_compilation_for_fifty_strengths():
     for alpha in alphas:
         assert bool(solve(alpha * np.ones(D)).converged)
 
-    init = np.zeros((D, K))
+    init, count = np.zeros((D, K)), 0
     for i, alpha in enumerate(alphas):
         sj.fista(replaced(plain, penalties.ExclusiveL21(alpha, 0.02)), init)
-        count = len(traces) if i == 0 else count
+        if i == 0:
+            count = len(traces)
     assert len(traces) == count  # the public solvers compile once for all strengths, too
 
     for mode in ("warm", "batch"):
@@ -108,5 +109,6 @@ def test_one_compilation_for_fifty_strengths():
             grid = np.geomspace(0.6, low, 50)
             strengths = jax.vmap(penalties.ExclusiveL21)(grid, grid)
             assert bool(sj.path(plain, strengths, init, mode=mode).converged.all())
-            count = len(traces) if i == 0 else count
+            if i == 0:
+                count = len(traces)
         assert len(traces) == count

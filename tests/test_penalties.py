@@ -34,7 +34,7 @@ def test_value_is_the_documented_formula(name, rng):
 
 @every
 def test_prox_is_the_minimiser(name, rng):
-    """Of the documented formula, by the conic solver: its objective is no lower, and it is as near as that allows."""
+    """Of the documented formula, by the conic solver: no lower objective, and as near as that allows."""
     V = rng.standard_normal((D, K)) * 10 ** rng.uniform(-0.5, 0.5, (D, 1))
     V[2, 1] = V[2, 0]  # a tie
     penalty, scaling = spread(name, 3.0), 0.7

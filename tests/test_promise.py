@@ -367,3 +367,11 @@ def test_tune_with_a_slope_that_is_nan():
     problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(0.1))
     tuned = sj.tune(problem, jax.tree_util.Partial(lambda W: jnp.sum(jnp.sqrt(jnp.abs(W * 0)))), maxiter=4)
     assert not bool(tuned.converged) and "slope is NaN" in tuned.message
+
+
+def test_a_plain_function_that_is_zero_at_zero_is_solved():
+    """Its minimum is negative: that its value at 0 is 0 is no sign of an underflow."""
+    f = jax.tree_util.Partial(lambda y, W: jnp.sum(W * W) / 2 - jnp.sum(W * y), np.arange(1.0, 4.0))
+    s = sj.solve(sj.Problem(f, sj.penalties.L1(0.5)), np.zeros(3), tol=1e-10)
+    assert bool(s.converged)
+    np.testing.assert_allclose(s.params, [0.5, 1.5, 2.5], atol=1e-9)

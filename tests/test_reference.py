@@ -75,9 +75,9 @@ OTHERS = {
 }
 GRAPHS = {"SquaredLoss + graph": "SquaredLoss", "LogisticLoss + graph": "LogisticLoss"}
 
-# (loss, penalty, shape, weights, strengths, intercept, solvers beside admm): with the table, where all are tall,
-# with weights and strengths by row and an intercept, every pair of settings occurs. A row costs one compilation
-# a solver.
+# (loss, penalty, shape, weights, strengths, intercept, solvers beside admm): with the table, where all are
+# tall, with weights and strengths by row and an intercept, every pair of settings occurs. A row costs one
+# compilation a solver.
 CASES = [
     ("SquaredLoss", "L1", "tall", None, "scalar", True, "fista"),
     ("SquaredLoss", "L1", "wide", "entry", "row", False, ""),
@@ -173,7 +173,7 @@ def instances(case, dtype=np.float64):
 
 
 def answers_of(p, case):
-    """[(tol, solution)]"""
+    """[(tol, solution)]."""
     names = ["admm", *case[-1].split()]
     answers = []
     for name in names:
@@ -210,7 +210,7 @@ def test_against_conic_solver(case):
 @pytest.mark.parametrize("case", [CASES[i] for i in (0, 5, 6, 9)], ids=case_id)
 def test_float32(case):
     """In float32 the gap bounds the excess too, and a gap above tol is never called converged."""
-    for p, exact in zip(instances(case, np.float32), instances(case), strict=True):
+    for p in instances(case, np.float32):
         exact = jax.tree.map(lambda leaf: leaf.astype(np.float64), p)
         optimum = conic.minimise(exact).objective
         for solve in (sj.solve, sj.fista) if case == CASES[6] else (sj.solve,):

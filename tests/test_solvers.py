@@ -15,7 +15,6 @@ from cases import (
     PENALTIES,
     SOLVERS,
     D,
-    K,
     data,
     problem,
     smooth,
@@ -35,9 +34,9 @@ CASES = [(solver, *pair) for pair in PAIRS for solver in solvers_of(*pair)] + [
 ]
 OF_ENGINES = [case for case in CASES if case[0] in ENGINES]
 # float32 has its own run, with 64-bit numbers off as in plain JAX (see conftest.py)
-TOL = 1e-5 if DTYPE == np.float32 else 1e-9
+TOL = 1e-5 if np.float32 == DTYPE else 1e-9
 # A relative gap of tol leaves about its square root in W; the objective it bounds directly.
-ATOL = 3e-2 if DTYPE == np.float32 else 2e-4
+ATOL = 3e-2 if np.float32 == DTYPE else 2e-4
 
 float32_only_ok = pytest.mark.float32_only_ok
 

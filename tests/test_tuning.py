@@ -5,11 +5,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from registry import LOSSES, data
 
 import sparsejax as sj
 
+LOSSES = {"SquaredLoss": sj.losses.SquaredLoss, "LogisticLoss": sj.losses.LogisticLoss}
 SETS = {"SquaredLoss": 0.5, "LogisticLoss": 0.1}
+
+
+def data(loss, n=12, d=8, k=3, seed=0):
+    """A small X (n, d) with correlated columns and a Y (n, k) of the kind the loss needs."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + 0.5 * rng.standard_normal((n, 1))
+    W = rng.standard_normal((d, k)) * (np.arange(d) < d // 2)[:, None]
+    H = X @ W + 0.3 * rng.standard_normal((n, k))
+    return X, H if loss == "SquaredLoss" else (H > 0).astype(float)
 
 
 def small(loss, n=30, seed=0, **kwargs):

@@ -214,7 +214,7 @@ def strengths_valid(penalty: Any) -> jax.Array:
 
 
 def check_strengths(caller: str, penalty: Any) -> None:
-    """Raise if a concrete strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
+    """Raise if a strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
     paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
     for number in sorted(set(_strength_numbers(_numbered(penalty)))):
         key, leaf = paths[number]

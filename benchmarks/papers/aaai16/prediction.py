@@ -5,7 +5,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -77,7 +77,7 @@ def filled_groups(part: Part, count: int) -> sj.groups.Groups:
     return sj.groups.from_lists(lists + [[d, d + 1]] * (count - len(lists)), d + 2)
 
 
-def penalty_and_scale(method: str, part: Part, loss: Any, count: int) -> tuple[Callable, float]:
+def penalty_and_scale(method: str, part: Part, loss: sj.Loss, count: int) -> tuple[Callable, float]:
     """A function of the strength, and the strength that the grid is relative to."""
     p = sj.penalties
     simple = {L21: p.L21, L1INF: p.L1Inf, EXCLUSIVE: p.ExclusiveLasso}

@@ -115,7 +115,7 @@ def supports_of(norms: np.ndarray) -> list[np.ndarray]:
 # ---------------------------------------------------------------- paths, and a set's curves
 
 
-def path_norms(problem: sj.Problem, penalties: Any, tol: float) -> tuple[np.ndarray, dict]:
+def path_norms(problem: sj.Problem, penalties: sj.Penalty, tol: float) -> tuple[np.ndarray, dict]:
     """Row norms along a warm path, (strengths, d), and how it went."""
     start = time.perf_counter()
     solution = sj.path(problem, penalties, mode="warm", tol=tol, maxiter=5000)
