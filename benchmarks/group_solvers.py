@@ -120,6 +120,7 @@ def one(args: argparse.Namespace) -> None:
 
 
 def growth_table() -> Printed:
+    """Its headings."""
     times = [("groups s", ">10.2f"), ("solve s", ">9.2f"), ("steps", ">7")]
     return Printed(("d", ">8"), ("pairs", ">10"), *times, ("gap", ">10.1e"), ("MB", ">8.0f"))
 

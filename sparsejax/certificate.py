@@ -11,7 +11,7 @@ from sparsejax._core.checks import as_float
 from sparsejax._core.linalg import eps_of, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
-from sparsejax.problem import Problem, as_protocol, in_units, opaque, zeros
+from sparsejax.problem import Problem, as_protocol, in_units, opaque, units_of, zeros
 
 
 class Scale(NamedTuple):
@@ -114,6 +114,8 @@ def relative_gap(
         G = (G + dG).at[penalty.free].set(0)
     limit, s = penalty.dual_scale(-G), jnp.ones((), G.dtype)
     if scalable and scale.basis is None:
+        # Where the conjugate is finite but for some rows, the loss alone does not know the best s > 1.
+        limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
         if facts.linear is None:
             s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
         else:
@@ -171,8 +173,9 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 
 @jax.jit
 def _duality_gap(problem: Problem, W: jax.Array) -> jax.Array:
-    problem, units = in_units(problem)
-    W = W if units is None else W / units.sigma
+    scaled = units_of(problem)
+    problem = in_units(problem, scaled)
+    W = W if scaled is None else scaled.units.start(W)
     scale = scale_of(problem, W)
     facts = problem.smooth.facts(W, scale.sizes)
     return relative_gap(problem, W, facts, scale, _split(problem.penalty, W, facts.gradient))
@@ -220,8 +223,8 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
 @jax.jit
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
-    scaled, units = in_units(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
-    G = jax.grad(scaled.smooth)(opaque(jnp.zeros_like(W)))
+    scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
+    G = jax.grad(problem.smooth if scaled is None else scaled.loss)(opaque(jnp.zeros_like(W)))
     top = problem.penalty.dual_norm(G) * (1 + 4 * eps_of(G))
-    top = top if units is None else top / units.gamma * units.sigma
+    top = top if scaled is None else top / scaled.units.gamma * scaled.units.sigma
     return jnp.where(problem.smooth.valid(), top, jnp.nan)

@@ -81,6 +81,12 @@ class Groups(
             s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
         )
 
+    def largest(self, s: jax.Array) -> jax.Array:
+        """The maximum of s (G,) over the groups of each feature, (d,); -inf for a feature in none."""
+        return jax.ops.segment_max(
+            s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
+        )
+
     def tolist(self) -> list[list[int]]:
         """The members of each group, as `from_lists` takes them; outside jit only."""
         ids = np.asarray(self.group_ids)

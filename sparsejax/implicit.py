@@ -42,7 +42,7 @@ from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divid
 from sparsejax.factor import Factor, factorise
 from sparsejax.hoisting import hoisted
 from sparsejax.losses import Units
-from sparsejax.problem import Problem, flattened, in_units
+from sparsejax.problem import Problem, Scaled, flattened, in_units, units_of
 from sparsejax.solution import History, Solution, warn_unconverged
 
 Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
@@ -53,11 +53,14 @@ INNER = 2000  # conjugate gradient steps at most
 BALANCE = 0.2
 
 
-def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[..., Solution]]:
+def differentiable(
+    *static: str, rows: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Solution]]:
     """Decorate ``solver(problem, init, tol, ...)``: compiled, in units of the data, differentiable.
 
-    ``static`` names its static arguments. A solver returns its `Solution` and, if it has one, its `Factor`,
-    with which the derivative is cheaper. Outside jit what did not converge comes with a warning.
+    With ``rows`` in units of each column of X, too. ``static`` names its static arguments. A solver returns
+    its `Solution` and, if it has one, its `Factor`, with which the derivative is cheaper. Outside jit what
+    did not converge comes with a warning.
     """
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
@@ -68,7 +71,7 @@ def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[...,
                 result = solver(problem, start, *args, **kwargs)
                 return (*result, None) if type(result) is tuple else (result, None, None)
 
-            return solve_in_units(run, problem, init)[0]
+            return solve_in_units(run, problem, init, units_of(problem, rows))[0]
 
         @functools.wraps(solver)
         def call(problem: Problem, init: Any, tol: Any, *args: Any) -> Solution:
@@ -83,25 +86,27 @@ def differentiable(*static: str) -> Callable[[Callable[..., Any]], Callable[...,
 
 
 def solve_in_units(
-    solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]], problem: Problem, init: Any
+    solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]],
+    problem: Problem,
+    init: Any,
+    known: Scaled | None,
 ) -> tuple[Solution, Any]:
-    """The solution by ``solver``, in units of the data, with its derivative, and what else it returns.
+    """The solution by ``solver`` with its derivative, and what else it returns; ``known`` by `units_of`.
 
     The solver sees no gradients; it returns a solution, a decomposition of the curvature or None, and
     anything.
     """
-    scaled, units = in_units(problem)
-    start = init if units is None else init / units.sigma
+    scaled = in_units(problem, known)
+    start = init if known is None else known.units.start(init)
     solution, factor, more = solver(*lax.stop_gradient((scaled, start)))
-    return _in_users_units(attach(scaled, solution, factor), units), more
+    solution = attach(scaled, solution, factor)
+    return solution if known is None else _in_users_units(solution, known.units), more
 
 
-def _in_users_units(solution: Solution, units: Units | None) -> Solution:
-    if units is None:
-        return solution
+def _in_users_units(solution: Solution, units: Units) -> Solution:
     history = History(units.objective(solution.history.objective), solution.history.gap)
     return solution._replace(
-        params=solution.params * units.sigma, objective=units.objective(solution.objective), history=history
+        params=units.params(solution.params), objective=units.objective(solution.objective), history=history
     )
 
 

@@ -14,7 +14,7 @@ from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
 from sparsejax.implicit import solve_in_units
 from sparsejax.penalties import as_penalty, check_strengths, is_penalty
-from sparsejax.problem import Problem, in_units
+from sparsejax.problem import Problem, units_of
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import pick, prepare
 
@@ -119,10 +119,10 @@ def _path(
     varied = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
     solver = pick(problem)
     resume = solver.resume
-    shared = first = None
+    known = shared = first = None
     if resume is not None:
-        scaled = lax.stop_gradient(in_units(problem)[0])
-        shared = resume.shared(scaled.smooth)
+        known = units_of(problem, rows=True)
+        shared = resume.shared(lax.stop_gradient(problem.smooth if known is None else known.loss))
         first = resume.first(shared, init)
 
     def one(values: list[jax.Array], init: Any, state: Any) -> tuple[Solution, Any]:
@@ -136,7 +136,7 @@ def _path(
             solution, new = resume.solve(changed, shared, init, state, tol, maxiter)
             return solution, shared if isinstance(shared, Factor) else None, new
 
-        return solve_in_units(go_on, changed, init)
+        return solve_in_units(go_on, changed, init, known)
 
     if mode == "batch":
         return jax.vmap(lambda values: one(values, init, None)[0])(varied)

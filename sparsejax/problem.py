@@ -1,6 +1,6 @@
 r"""What is solved: :math:`\min_W F(W) = f(W) + g(W)`, a smooth convex loss and a penalty."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,22 +76,47 @@ def opaque(zero: jax.Array) -> jax.Array:
     return zeros
 
 
-def in_units(problem: Problem) -> tuple[Problem, Units | None]:
-    r"""The problem :math:`\gamma F(\sigma V)/\sigma^2` in units of its data, and these; None: as it is.
+class Scaled(NamedTuple):
+    """What a problem is in units of its data, as far as its strengths have no say in it."""
 
-    So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. Strengths are
-    multiplied by :math:`\gamma\sigma^{p-2}` with the degree p of what they scale.
+    loss: Loss
+    units: Units
+
+
+def units_of(problem: Problem, rows: bool = False) -> Scaled | None:
+    r"""The loss :math:`\gamma f(\sigma V/s)/\sigma^2` in units of its data, and these; None: not known.
+
+    So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. With ``rows`` the
+    columns of X are brought nearer to one size too, as far as the penalty allows, so that columns of unequal
+    size cost few iterations and no digits.
     """
     penalty = problem.penalty
+    if "units" not in problem.smooth.provides or "units" not in penalty.provides:
+        return None
     known = problem.smooth.in_units()
-    if known is None or len(penalty.degrees) != len(penalty.strengths) or not penalty.strengths:
-        return problem, None
+    if known is None or len(penalty.degrees) != len(penalty.strengths):
+        return None
     loss, units = known
+    if rows and "rows" in loss.provides and "rows" in penalty.provides:
+        possible = penalty.rescaled(loss.row_units())[1]
+        loss, units = loss.rescaled(possible), units._replace(rows=possible)
+    return Scaled(loss, units)
+
+
+def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
+    r"""The problem in its units: strengths, of degree p, times :math:`\gamma\sigma^{p-2}/s^p`."""
+    if scaled is None:
+        return problem
+    loss, units = scaled
+    penalty = problem.penalty
     factors = [
         units.gamma if degree == 2 else units.gamma * units.sigma ** (degree - 2)
         for degree in penalty.degrees
     ]
-    return problem._replace(smooth=loss, penalty=scale_strengths(penalty, factors)), units
+    penalty = scale_strengths(penalty, factors)
+    if units.rows is not None:
+        penalty = penalty.rescaled(units.rows)[0]
+    return problem._replace(smooth=loss, penalty=penalty)
 
 
 class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):

@@ -81,7 +81,7 @@ PENALTIES = {
         functools.partial(penalties.ExclusiveGroupL21, groups=GROUPS), (0.1,), (2,), GROUPS.num_groups
     ),
     "ExclusiveGroupLasso": PenaltyCase(
-        functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.7,), (2,)
+        functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.3,), (2,)
     ),
 }
 STRUCTURE = {"ByLeaf"}  # made of penalties: test_interop.py

@@ -184,22 +184,23 @@ def penalty_conic(penalty: Any, W: cp.Variable) -> tuple[Any, list[Any]]:
     largest, l1, l2 = cp.Variable(d), cp.Variable(d), cp.Variable(d)
     A = cp.Variable(W.shape)
     absolute = [A >= W, A >= -W]
-    sums, lengths = [*absolute, l1 >= cp.sum(A, axis=1)], [cp.norm(W, 2, axis=1) <= l2]
+    entries, lengths = [*absolute, l1 >= cp.sum(A, axis=1)], [cp.norm(W, 2, axis=1) <= l2]
     weighted = lambda strength, x: _rows(strength, x.size) @ x
     squared = lambda strength, x: _squares(_rows(strength, x.size), x)
     if name == "L1":
-        return weighted(penalty.strength, l1), sums
+        return weighted(penalty.strength, l1), entries
     if name == "L21":
         return weighted(penalty.alpha, l2), lengths
     if name == "L1Inf":
         return weighted(penalty.alpha, largest), [*absolute, largest >= cp.max(A, axis=1)]
     if name == "ExclusiveLasso":
-        return squared(penalty.beta, l1), sums
+        return squared(penalty.beta, l1), entries
     if name == "ExclusiveL21":
-        return weighted(penalty.alpha, l2) + squared(penalty.beta, l1), [*sums, *lengths]
+        return weighted(penalty.alpha, l2) + squared(penalty.beta, l1), [*entries, *lengths]
     if name == "ExclusiveGroupL21":
         members = _members(penalty.groups)
-        return squared(penalty.alpha, cp.hstack([cp.sum(l2[group]) for group in members])), lengths
+        sums = [cp.sum(l2[group]) for group in members]
+        return (squared(penalty.alpha, cp.hstack(sums)), lengths) if members else (0, [])
     if name == "ExclusiveGroupLasso":
         totals = [sum(cp.norm(W[:, group], 2, axis=1) for group in _members(view)) for view in penalty.views]
         return sum(squared(penalty.strength, total) for total in totals) / 2, []

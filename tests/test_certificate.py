@@ -124,6 +124,19 @@ def test_argument_of_duality_gap():
         np.testing.assert_allclose(float(sj.duality_gap(p, other)), expected, rtol=1e-14)
 
 
+@pytest.mark.parametrize("loss", LOSSES)
+def test_gap_where_some_rows_are_not_squared(loss):
+    """beta = 0 there: the conjugate ends, whether those rows are zero (large alpha) or not."""
+    p = problem(loss, "ExclusiveL21")
+    alpha, beta = map(np.array, (p.penalty.alpha, p.penalty.beta))
+    beta[2:4] = 0
+    for factor in (0.1, 1.0, 10.0):
+        alpha[2:4] = factor * np.asarray(p.penalty.alpha)[2:4]
+        s = sj.solve(p.replace(penalty=penalties.ExclusiveL21(alpha, beta)), tol=1e-9)
+        assert bool(s.converged) and 0 <= float(s.gap) <= 1e-9
+        assert np.any(np.asarray(s.params)[2:4]) == (factor < 10)
+
+
 # ------------------------------------------------------------------ unpenalised features
 
 FREE = groups.from_lists([[0, 1], [1, 4]], D)

@@ -1,15 +1,16 @@
-"""Groups and what is built on them: the prox, the penalty, reweighting, the model."""
+"""Groups and what is built on them: the prox, the penalty, reweighting."""
 
-import cvxpy as cp
+import conic
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from aaai16_example import X as EXAMPLE_X
 from aaai16_example import Y as EXAMPLE_Y
+from cases import GROUPS, LOSSES, D, K, data
 
 import sparsejax as sj
-from sparsejax import groups, losses, models, penalties, prox
+from sparsejax import groups, losses, penalties, prox
 
 OVERLAPPING = [[0, 1, 2], [2, 3], [1, 3, 4], [5], [5, 6], [5, 6]]
 DISJOINT = [[0, 3], [1, 2, 6], [4, 5]]
@@ -204,16 +205,12 @@ def test_prox_of_many_random_groups(rng):
 
 @kinds
 def test_prox_against_conic_solver(kind, rng):
-    g = KINDS[kind]
-    V = rng.standard_normal((7, 3))
-    U = cp.Variable((7, 3))
-    value = 0.5 * cp.sum_squares(U - V)
-    for group in g.tolist():
-        value = value + 0.21 * cp.square(cp.sum([cp.norm(U[i]) for i in group]))
-    cp.Problem(cp.Minimize(value)).solve(
-        solver="CLARABEL", tol_gap_abs=1e-13, tol_gap_rel=1e-13, tol_feas=1e-13
+    g, V, scaling = KINDS[kind], rng.standard_normal((7, 3)), 0.7
+    penalty = penalties.ExclusiveGroupL21(0.3, g)
+    best = conic.minimise(sj.Problem(losses.SquaredLoss(np.eye(7), V, scale=0.5 / scaling), penalty))
+    np.testing.assert_allclose(
+        prox.exclusive_group_l21(jnp.asarray(V), 0.3, g, scaling), best.params, atol=1e-6
     )
-    np.testing.assert_allclose(prox.exclusive_group_l21(jnp.asarray(V), 0.3, g, 0.7), U.value, atol=1e-7)
 
 
 @kinds
@@ -270,161 +267,49 @@ def test_prox_transformations(kind, dtype, rng):
 
 @kinds
 def test_any_warm_start_gives_the_same_point(kind, rng):
-    g = KINDS[kind]
-    penalty = penalties.ExclusiveGroupL21(0.3, g)
-    step = jax.jit(penalty._prox_warm)
-    Vt = jnp.asarray(rng.standard_normal((2, 7)))
-    warm = penalty._prox_start(Vt)
+    penalty = penalties.ExclusiveGroupL21(0.3, KINDS[kind])
+    step, cold = jax.jit(penalty.prox_warm), jax.jit(penalty.prox)
+    V = jnp.asarray(rng.standard_normal((7, 2)))
+    warm = penalty.prox_start(V)
     for _ in range(6):
         for scaling in (1.0, 1.0, 0.2):
-            Z, warm = step(Vt, jnp.asarray(scaling), warm)
-            np.testing.assert_allclose(Z, penalty.prox(Vt.T, scaling).T, atol=1e-14)
-        Vt = jnp.asarray(rng.standard_normal((2, 7)))
+            Z, warm = step(V, jnp.asarray(scaling), warm)
+            np.testing.assert_allclose(Z, cold(V, scaling), atol=1e-14)
+        V = jnp.asarray(rng.standard_normal((7, 2)))
 
 
-# ------------------------------------------------------------------ the penalty and its certificate
+# ------------------------------------------------------------------ the penalty
 
 
 @pytest.mark.parametrize("kind", ["disjoint", "overlapping", "many"])
 def test_conjugate_bounds_and_is_exact_at_a_subgradient(kind, rng):
     g = KINDS[kind]
-    penalty = penalties.ExclusiveGroupL21(jnp.asarray(rng.uniform(0.2, 1, g.num_groups)), g)
-    W = jnp.asarray(rng.standard_normal((7, 3))).at[2].set(0)
-    Z = jax.grad(penalty.value)(W)  # 0 in the zero row: a subgradient
-    exact = float(jnp.sum(Z * W) - penalty.value(W))  # Fenchel's equality
-    assert float(penalty.conjugate(Z, W)) == pytest.approx(exact, rel=1e-12)
-    assert float(penalty.conjugate(Z)) == pytest.approx(exact, rel=1e-6)
-    for _ in range(20):
-        other = jnp.asarray(rng.standard_normal((7, 3)))
-        assert float(penalty.conjugate(Z, other)) >= exact * (1 - 1e-12)
+    penalty = penalties.ExclusiveGroupL21(rng.uniform(0.2, 1, g.num_groups), g)
+    W = rng.standard_normal((7, 3))
+    W[2] = 0
+    Z = np.asarray(jax.jit(jax.grad(penalty.value))(W))  # 0 in the zero row: a subgradient
+    exact = float(np.sum(Z * W) - penalty.value(jnp.asarray(W)))  # Fenchel's equality
+    conjugate = jax.jit(penalty.conjugate)
+    assert float(conjugate(Z, W)) == pytest.approx(exact, rel=1e-12)
+    assert float(conjugate(Z)) == pytest.approx(exact, rel=1e-6)
+    for other in rng.standard_normal((20, 7, 3)):
+        assert float(conjugate(Z, other)) >= exact * (1 - 1e-12)
 
 
-def reference(smooth, penalty):
-    """The minimum by Clarabel."""
-    X, Y = np.asarray(smooth.X), np.asarray(smooth.Y)
-    W, b = cp.Variable((X.shape[1], Y.shape[1])), cp.Variable((1, Y.shape[1]))
-    H = X @ W + (np.ones((len(X), 1)) @ b if smooth.has_intercept else 0)
-    if isinstance(smooth, losses.SquaredLoss):
-        value = cp.sum_squares(H - Y)
-    else:
-        value = cp.sum(cp.logistic(H) - cp.multiply(Y, H))
-    value = float(smooth.scale) * value
-    alpha = np.broadcast_to(np.asarray(penalty.alpha), penalty.groups.num_groups)
-    for a, group in zip(alpha, penalty.groups.tolist(), strict=True):
-        value = value + a * cp.square(cp.sum([cp.norm(W[i]) for i in group]))
-    problem = cp.Problem(cp.Minimize(value))
-    problem.solve(solver="CLARABEL", tol_gap_abs=1e-10, tol_gap_rel=1e-10, tol_feas=1e-10)
-    return problem.value
-
-
-def small(loss, n, rng, intercept):
-    X = rng.standard_normal((n, 7)) + 0.7 * rng.standard_normal((n, 1))
-    H = X @ rng.standard_normal((7, 2)) + rng.standard_normal((n, 2))
-    if loss is losses.SquaredLoss:
-        return loss(X, H, intercept=intercept)
-    return loss(X, H > 0, intercept=intercept)
-
-
-@pytest.mark.parametrize("loss, kind, n, intercept, by_group", [
-    (losses.SquaredLoss, "disjoint", 25, False, True), (losses.LogisticLoss, "overlapping", 25, True, False),
-    (losses.SquaredLoss, "free", 40, True, False), (losses.LogisticLoss, "free", 40, True, False),
-    (losses.SquaredLoss, "many", 6, False, True),
-])  # fmt: skip
-def test_against_conic_solver(loss, kind, n, intercept, by_group, rng):
-    """admm, fista and polished irls: the minimum to 1e-8, and a gap that is never below the truth."""
-    g = KINDS[kind]
-    smooth = small(loss, n, rng, intercept)
-    alpha = 0.05 * rng.uniform(0.5, 2, g.num_groups) if by_group else 0.05
-    problem = sj.Problem(smooth, penalties.ExclusiveGroupL21(alpha, g))
-    best = reference(smooth, problem.penalty)
-    scale = float(problem(jnp.zeros(smooth.params_shape)))
-    for name, tol in (("admm", 1e-9), ("fista", 1e-9), ("irls", 1e-6)):
-        options = {"polish": True, "maxiter": 2000} if name == "irls" else {}
-        s = getattr(sj, name)(problem, tol=tol, **options)
-        assert bool(s.converged), (name, s.message, float(s.gap))
-        assert float(s.gap) <= tol
-        excess = float(s.objective) - best
-        assert abs(excess) <= max(1e-8 * best, tol * scale), name
-        assert excess <= float(s.gap) * max(float(s.objective), scale) + 3e-10 * scale
-        assert float(sj.duality_gap(problem, s.params)) == pytest.approx(float(s.gap), abs=1e-13)
-
-
-@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
-def test_gap_bounds_everywhere(loss, rng):
-    """At points far from the minimum too, with and without unpenalised features."""
-    for kind in ("overlapping", "free"):
-        problem = sj.Problem(small(loss, 60, rng, True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
-        best = sj.admm(problem, tol=1e-12)
-        assert bool(best.converged)
-        scale = float(problem(jnp.zeros((7, 2))))
-        for radius in (1e-6, 1e-4, 1e-2, 1.0):
-            W = best.params + radius * jnp.asarray(rng.standard_normal((7, 2)))
-            value = float(problem(W))
-            gap = float(sj.duality_gap(problem, W))
-            assert gap * max(value, scale) >= (value - float(best.objective)) * (1 - 1e-6)
-
-
-@pytest.mark.parametrize(
-    "loss, kind", [(losses.SquaredHingeLoss, "free"), (losses.HuberHingeLoss, "overlapping")]
-)
-def test_hinge_losses(loss, kind, rng):
-    """A gap where all features are penalised; where some are not, the residual decides."""
-    X = rng.standard_normal((40, 7))
-    Y = np.sign(X @ rng.standard_normal((7, 2)) + 0.5 * rng.standard_normal((40, 2)))
-    tol = 1e-5 if kind == "free" else 1e-8
-    problem = sj.Problem(loss(X, Y, intercept=True), penalties.ExclusiveGroupL21(0.05, KINDS[kind]))
-    a, b = sj.admm(problem, tol=tol), sj.fista(problem, tol=tol)
-    assert bool(a.converged) and bool(b.converged)
-    assert np.isnan(float(a.gap)) == (kind == "free")
-    np.testing.assert_allclose(a.objective, b.objective, rtol=10 * tol)
-
-
-def test_no_certificate_yet_keeps_the_lowest_objective(rng):
-    """Separable by the free features: no minimum, the gap stays infinite, the answer is not the start."""
-    X = rng.standard_normal((6, 7))
-    problem = sj.Problem(
-        losses.LogisticLoss(X, X[:, 6:] > 0), penalties.ExclusiveGroupL21(0.1, KINDS["free"])
-    )
-    s = sj.fista(problem, maxiter=200)
-    assert not bool(s.converged)
-    assert float(s.objective) < 0.5 * float(problem(jnp.zeros((7, 1))))
-
-
-def test_implicit_derivatives(rng):
-    """In alpha by group and in X, against central differences of solutions at the floor."""
-    g = KINDS["overlapping"]
-    smooth = small(losses.SquaredLoss, 25, rng, True)
-    weights = jnp.asarray(rng.standard_normal((7, 2)))
-
-    @jax.jit
-    def outcome(alpha, X):
-        problem = sj.Problem(smooth._replace(X=X), penalties.ExclusiveGroupL21(alpha, g))
-        return jnp.sum(weights * sj.admm(problem, tol=0.0).params)
-
-    alpha, h = jnp.asarray(rng.uniform(0.1, 0.5, g.num_groups)), 1e-5
-    d_alpha, d_X = jax.grad(outcome, argnums=(0, 1))(alpha, smooth.X)
-    direction = jnp.asarray(rng.standard_normal(smooth.X.shape))
-    ways = [(jnp.eye(g.num_groups)[i], 0 * direction) for i in range(g.num_groups)]
-    for da, dX in [*ways, (0 * alpha, direction)]:
-        up, down = outcome(alpha + h * da, smooth.X + h * dX), outcome(alpha - h * da, smooth.X - h * dX)
-        slope = float(jnp.sum(d_alpha * da) + jnp.sum(d_X * dX))
-        assert slope == pytest.approx(float((up - down) / (2 * h)), rel=1e-6, abs=1e-9)
-
-
-def test_path_tune_and_cross_validate(rng):
+def test_path_tune_and_cross_validate():
     """Groups go along with every candidate, however the candidates were made."""
-    g = KINDS["overlapping"]
-    problem = sj.Problem(small(losses.SquaredLoss, 30, rng, True), penalties.ExclusiveGroupL21(0.1, g))
+    g = GROUPS
+    p = sj.Problem(losses.SquaredLoss(*data(n=30), intercept=True), penalties.ExclusiveGroupL21(0.1, g))
     alphas = np.geomspace(1.0, 0.01, 4)
-    direct = sj.path(problem, penalties.ExclusiveGroupL21(alphas, g), tol=1e-9)
-    mapped = sj.path(problem, jax.vmap(lambda a: penalties.ExclusiveGroupL21(a, g))(alphas), tol=1e-9)
+    direct = sj.path(p, penalties.ExclusiveGroupL21(alphas, g), tol=1e-9)
+    mapped = sj.path(p, jax.vmap(lambda a: penalties.ExclusiveGroupL21(a, g))(alphas), tol=1e-9)
     for i, alpha in enumerate(alphas):
-        single = sj.solve(problem.replace(penalty=penalties.ExclusiveGroupL21(alpha, g)), tol=1e-9)
+        single = sj.solve(p.replace(penalty=penalties.ExclusiveGroupL21(alpha, g)), tol=1e-9)
         np.testing.assert_allclose(direct.objective[i], single.objective, rtol=1e-8)
     np.testing.assert_array_equal(direct.params, mapped.params)
-    cv = sj.cross_validate(problem, penalties.ExclusiveGroupL21(alphas, g), folds=3, tol=1e-4)
+    cv = sj.cross_validate(p, penalties.ExclusiveGroupL21(alphas, g), folds=3, tol=1e-4)
     assert cv.best.groups.tolist() == g.tolist() and cv.best.alpha.shape == ()
-    tuned = sj.tune(problem, problem.smooth, maxiter=4)
+    tuned = sj.tune(p, p.smooth, maxiter=4)
     assert tuned.penalty.groups.tolist() == g.tolist()
     assert tuned.tried.penalties.alpha.shape == (4,)
     assert float(tuned.loss) <= float(tuned.tried.loss[0])
@@ -433,13 +318,13 @@ def test_path_tune_and_cross_validate(rng):
 # ------------------------------------------------------------------ reweighting
 
 
-@pytest.mark.parametrize("loss, n", [(losses.SquaredLoss, 5), (losses.LogisticLoss, 25)])
-def test_irls_decreases_at_every_step(loss, n, rng):
-    problem = sj.Problem(small(loss, n, rng, False), penalties.ExclusiveGroupL21(0.1, KINDS["overlapping"]))
+@pytest.mark.parametrize("loss, n", [("SquaredLoss", 6), ("LogisticLoss", 25)])
+def test_irls_decreases_at_every_step(loss, n):
+    problem = sj.Problem(LOSSES[loss](*data(n=n)), penalties.ExclusiveGroupL21(0.1, GROUPS))
     s = sj.irls(problem, tol=0.0, maxiter=40, history=41, epsilon=1e-10)
     objective = np.asarray(s.history.objective)
     assert np.isfinite(objective).all()
-    start = float(problem(jnp.zeros((7, 2))))
+    start = conic.objective(problem, np.zeros((D, K)))
     # of the smoothed objective, which shrinks to this one: late steps show it
     assert (np.diff(objective[20:]) <= 1e-9 * start).all()
     assert objective[40] < objective[0]
@@ -477,48 +362,3 @@ def test_paper_example_solution():
     printed[[0, 1, 4, 5]] = [[5, 4, 4], [3, 1, 6], [3, 3, 1], [6, 5, 7]]
     np.testing.assert_allclose(np.abs(s.params), printed / 1000, atol=6e-4)
     np.testing.assert_array_equal((np.asarray(s.params) != 0).any(1), printed.any(1))
-
-
-# ------------------------------------------------------------------ the model
-
-
-@pytest.mark.parametrize("loss", ["logistic", "squared", "huber_hinge"])
-def test_model(loss, rng):
-    X = rng.standard_normal((80, 6))
-    X = np.concatenate([X, X[:, :2] + 0.05 * rng.standard_normal((80, 2))], axis=1)
-    Y = (X[:, :3] + rng.standard_normal((80, 3)) > 0.3).astype(int)
-    pairs = groups.from_correlation(X, 0.6)
-    assert [0, 6] in pairs.tolist() and [1, 7] in pairs.tolist()
-    model = models.uncorrelated_group.fit(X, Y, 10.0, pairs, loss=loss)
-    assert bool(model.solution.converged)
-    # of two features that say the same, one goes
-    gone = (np.asarray(model.W) == 0).all(1)
-    assert gone[[0, 6]].sum() == 1 and gone[[1, 7]].sum() == 1
-    model = models.uncorrelated_group.fit(X, Y, 0.01, pairs, loss=loss)
-    predicted = np.asarray(model.predict(X))
-    assert set(np.unique(predicted)) <= {0, 1}
-    assert (predicted == Y).mean() > 0.7
-    few = model.predict(X, threshold=0.9)
-    assert np.asarray(few).sum() < predicted.sum()
-    if loss == "logistic":
-        np.testing.assert_array_equal(model.predict_proba(X) > 0.5, predicted == 1)
-        with pytest.raises(ValueError, match="threshold must be in"):
-            model.predict(X, threshold=1.0)
-    else:
-        with pytest.raises(ValueError, match="predict_proba"):
-            model.predict_proba(X)
-
-
-def test_model_bad_input(rng):
-    X, g = rng.standard_normal((20, 7)), KINDS["disjoint"]
-    fit = models.uncorrelated_group.fit
-    Y = rng.integers(0, 2, (20, 2))
-    with pytest.raises(ValueError, match="loss must be one of"):
-        fit(X, Y, 0.1, g, loss="hinge")
-    for loss in ("logistic", "squared_hinge"):
-        with pytest.raises(ValueError, match="Y must hold 0 and 1"):
-            fit(X, 2 * Y + 1, 0.1, g, loss=loss)
-    with pytest.raises(ValueError, match="column 1 of Y has one label only"):
-        fit(X, Y * [1, 0], 0.1, g)
-    with pytest.raises(ValueError, match="3 columns"):
-        fit(X, Y, 0.1, g).decision_function(X[:, :3])

@@ -1,11 +1,12 @@
 """Pairs of labels of two views: the fit against Clarabel, the columns' order, and pairs that nobody has."""
 
-import cvxpy as cp
+import conic
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import sparsejax as sj
 from sparsejax.graphs import from_views, ngd_similarity
 from sparsejax.losses import GraphLaplacian
 from sparsejax.metrics import auc
@@ -33,38 +34,23 @@ def similarity(seed=0):
     return np.abs(np.random.default_rng(seed).standard_normal((L1 * L2, L1 * L2)))
 
 
-def reference(X, Y, strength, P, gamma, scale):
-    """Eq. (5) written out for Clarabel: (W, b, minimum)."""
-    W, b = cp.Variable((D, L1 * L2)), cp.Variable((1, L1 * L2))
-    P = (P + P.T) / 2
-    fit = scale * cp.sum_squares(X @ W + np.ones((len(X), 1)) @ b - Y)
-    graph = sum(
-        gamma / 2 * P[j, k] * cp.sum_squares(W[:, j] - W[:, k]) for k in range(L1 * L2) for j in range(k)
-    )
-    rows = [list(range(i * L2, (i + 1) * L2)) for i in range(L1)]
-    columns = [list(range(j, L1 * L2, L2)) for j in range(L2)]
-    penalty = 0
-    for groups in (rows, columns):
-        norms = sum(cp.norm(W[:, g], axis=1) for g in groups)
-        penalty += strength / 2 * cp.sum_squares(norms)
-    problem = cp.Problem(cp.Minimize(fit + graph + penalty))
-    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
-    return W.value, b.value[0], problem.value
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.05])
-def test_fit_agrees_with_clarabel(gamma):
+def test_fit_is_the_optimum_of_the_paper(gamma):
+    """Eq. (5), with an intercept, by the conic solver."""
     X, Y1, Y2 = data()
     graph = GraphLaplacian(similarity(), gamma) if gamma else None
     model = fit(X, Y1, Y2, 1.0, graph, tol=1e-11)
-    W, b, minimum = reference(X, pairs(Y1, Y2), 1.0, similarity(), gamma, 1 / (2 * N))
+    smooth = sj.losses.SquaredLoss(X, pairs(Y1, Y2), intercept=True)
+    views = sj.groups.label_views(L1, L2)
+    penalty = sj.penalties.ExclusiveGroupLasso(1.0, views)
+    best = conic.minimise(sj.Problem(smooth + graph if gamma else smooth, penalty))
     assert bool(model.solution.converged) and model.sizes == (L1, L2)
-    np.testing.assert_allclose(model.solution.objective, minimum, rtol=1e-8)
-    np.testing.assert_allclose(model.W, W, atol=1e-5)
-    np.testing.assert_allclose(model.intercept, b, atol=1e-5)
+    np.testing.assert_allclose(model.solution.objective, best.objective, rtol=1e-8)
+    np.testing.assert_allclose(model.W, best.params, atol=1e-5)
+    np.testing.assert_allclose(model.intercept, best.intercept, atol=1e-5)
     zero = np.asarray(model.W) == 0
     assert 0 < zero.sum() < zero.size
-    assert (np.abs(W[zero]) < 1e-5).all()
+    assert (np.abs(best.params[zero]) < 1e-5).all()
 
 
 def test_scores_of_pairs_and_views():

@@ -17,11 +17,11 @@ def replaced(p, penalty):
     return p.replace(penalty=penalty)
 
 
-def assert_same(path, singles, rtol=3 * TOL):
+def assert_same(path, singles, rtol=3 * TOL, atol=2e-4):
     for i, single in enumerate(singles):
         assert bool(path.converged[i]) and bool(single.converged)
         np.testing.assert_allclose(path.objective[i], single.objective, rtol=rtol)
-        np.testing.assert_allclose(path.params[i], single.params, atol=2e-4)
+        np.testing.assert_allclose(path.params[i], single.params, atol=atol)
 
 
 @pytest.mark.parametrize("loss, penalty", PAIRS)
@@ -31,9 +31,8 @@ def test_path_is_a_loop_of_solves(loss, penalty, mode):
     grid = [np.geomspace(4, 0.5, 5)[:, None] * s[None] for s in case.spread()]
     path = sj.path(p, jax.vmap(case.make)(*grid), mode=mode, tol=TOL)
     assert path.params.shape == (5, D, K)
-    assert_same(
-        path, [sj.solve(replaced(p, case.make(*values)), tol=TOL) for values in zip(*grid, strict=True)]
-    )
+    singles = [sj.solve(replaced(p, case.make(*values)), tol=TOL) for values in zip(*grid, strict=True)]
+    assert_same(path, singles)
 
 
 def test_path_over_one_strength_of_two():
@@ -41,18 +40,18 @@ def test_path_over_one_strength_of_two():
     p = problem("SquaredLoss", "ExclusiveL21")
     beta = p.penalty.beta
     alphas = np.geomspace(0.2, 0.02, 4)[:, None] * np.ones(D)
-    path = sj.path(p, penalties.ExclusiveL21(0.0, beta)._replace(alpha=jnp.asarray(alphas)))
-    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, beta))) for alpha in alphas]
-    assert_same(path, singles, rtol=1e-6)
+    path = sj.path(p, penalties.ExclusiveL21(0.0, beta)._replace(alpha=jnp.asarray(alphas)), tol=TOL)
+    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, beta)), tol=TOL) for alpha in alphas]
+    assert_same(path, singles)
 
 
 def test_path_over_scalar_strengths():
     X, Y = data()
     p = sj.Problem(losses.SquaredLoss(X, Y), penalties.ExclusiveL21(0.1, 0.02))
     alphas = np.geomspace(0.2, 0.02, 4)
-    path = sj.path(p, penalties.ExclusiveL21(alphas, 0.02))
-    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, 0.02))) for alpha in alphas]
-    assert_same(path, singles, rtol=1e-6)
+    path = sj.path(p, penalties.ExclusiveL21(alphas, 0.02), tol=TOL)
+    singles = [sj.solve(replaced(p, penalties.ExclusiveL21(alpha, 0.02)), tol=TOL) for alpha in alphas]
+    assert_same(path, singles)
 
 
 def plain_squared(traces, X, Y, W):
@@ -100,8 +99,7 @@ def test_one_compilation_for_fifty_strengths():
     init, count = np.zeros((D, K)), 0
     for i, alpha in enumerate(alphas):
         sj.fista(replaced(plain, penalties.ExclusiveL21(alpha, 0.02)), init)
-        if i == 0:
-            count = len(traces)
+        count = len(traces) if i == 0 else count
     assert len(traces) == count  # the public solvers compile once for all strengths, too
 
     for mode in ("warm", "batch"):
@@ -109,6 +107,5 @@ def test_one_compilation_for_fifty_strengths():
             grid = np.geomspace(0.6, low, 50)
             strengths = jax.vmap(penalties.ExclusiveL21)(grid, grid)
             assert bool(sj.path(plain, strengths, init, mode=mode).converged.all())
-            if i == 0:
-                count = len(traces)
+            count = len(traces) if i == 0 else count
         assert len(traces) == count

@@ -5,25 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from cases import LOSSES, D, data
 
 import sparsejax as sj
 
-LOSSES = {"SquaredLoss": sj.losses.SquaredLoss, "LogisticLoss": sj.losses.LogisticLoss}
 SETS = {"SquaredLoss": 0.5, "LogisticLoss": 0.1}
 
 
-def data(loss, n=12, d=8, k=3, seed=0):
-    """A small X (n, d) with correlated columns and a Y (n, k) of the kind the loss needs."""
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, d)) + 0.5 * rng.standard_normal((n, 1))
-    W = rng.standard_normal((d, k)) * (np.arange(d) < d // 2)[:, None]
-    H = X @ W + 0.3 * rng.standard_normal((n, k))
-    return X, H if loss == "SquaredLoss" else (H > 0).astype(float)
-
-
-def small(loss, n=30, seed=0, **kwargs):
-    X, Y = data(loss, n=n, d=6, seed=seed)
-    return LOSSES[loss](X, Y, **kwargs)
+def small(loss, n=30, seed=0, **options):
+    return LOSSES[loss](*data(n=n, seed=seed), **options)
 
 
 @pytest.mark.parametrize("loss, mode", [("SquaredLoss", "warm"), ("LogisticLoss", "batch")])
@@ -31,7 +21,7 @@ def test_cross_validation_is_a_loop_of_fits(loss, mode):
     """Fits on the rows kept, at their own default scale, judged on the others with the fitted intercept."""
     smooth = small(loss, intercept=True)
     alphas = SETS[loss] * np.geomspace(1, 0.01, 4)
-    labels = np.random.default_rng(0).integers(0, 3, 30)
+    labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], [11, 11, 8]))
     problem = sj.Problem(smooth, sj.penalties.ExclusiveL21(1.0, 0.01))
     penalties = jax.vmap(lambda a: sj.penalties.ExclusiveL21(a, 0.01))(jnp.asarray(alphas))
     cv = sj.cross_validate(problem, penalties, folds=labels, mode=mode, tol=1e-13)
@@ -39,8 +29,8 @@ def test_cross_validation_is_a_loop_of_fits(loss, mode):
     expected = np.empty((3, 4))
     for fold in range(3):
         out = labels == fold
-        train = LOSSES[loss](X[~out], Y[~out], intercept=True)
-        test = LOSSES[loss](X[out], Y[out])
+        train = LOSSES[loss].make(X[~out], Y[~out], intercept=True)
+        test = LOSSES[loss].make(X[out], Y[out])
         for i, alpha in enumerate(alphas):
             W = sj.solve(sj.Problem(train, sj.penalties.ExclusiveL21(alpha, 0.01)), tol=1e-13).params
             expected[fold, i] = test.evaluate(W, train.intercept(W))
@@ -97,8 +87,7 @@ def test_bad_folds(folds, match):
 
 
 def test_cross_validation_needs_weights():
-    X, Y = data("SquaredLoss")
-    gram = sj.losses.SquaredLoss(X, Y).gram()
+    gram = small("SquaredLoss").gram()
     with pytest.raises(TypeError, match="needs a loss with weights"):
         sj.cross_validate(sj.Problem(gram, sj.penalties.L1(0.1)), jax.vmap(sj.penalties.L1)(jnp.ones(2)))
 
@@ -155,8 +144,8 @@ def test_tuning_takes_functions_and_optimisers():
     tuned = sj.tune(problem, distance, optimizer=optax.sgd(0.5), maxiter=60, tol=1e-9)
     assert float(tuned.loss) < 0.1 * float(tuned.tried.loss[0])
     with jax.numpy_dtype_promotion("standard"):
-        by_row = sj.tune(problem.replace(penalty=sj.penalties.L1(np.full(6, 0.1))), distance)
-    assert by_row.penalty.strength.shape == (6,) and float(by_row.loss) < float(by_row.tried.loss[0])
+        by_row = sj.tune(problem.replace(penalty=sj.penalties.L1(np.full(D, 0.1))), distance)
+    assert by_row.penalty.strength.shape == (D,) and float(by_row.loss) < float(by_row.tried.loss[0])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 
 from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import Loss
-from sparsejax.losses._base import Units as Units
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
 from sparsejax.losses._linear import LinearModelLoss
@@ -24,6 +23,7 @@ from sparsejax.losses._plain import PlainLoss as PlainLoss
 from sparsejax.losses._plain import as_loss as as_loss
 from sparsejax.losses._plain import check_batch as check_batch
 from sparsejax.losses._squared import GramLoss, SquaredLoss
+from sparsejax.losses._units import Units as Units
 
 __all__ = [
     "GramLoss",

@@ -7,17 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.protocol import Protocol
-
-
-class Units(NamedTuple):
-    r"""A problem in units of its data: :math:`F'(V) = \gamma F(\sigma V)/\sigma^2`, powers of two."""
-
-    sigma: jax.Array  # (), of W
-    gamma: jax.Array  # ()
-
-    def objective(self, value: jax.Array) -> jax.Array:
-        """F(W) of F'(V), in an order that loses nothing before the end."""
-        return value * self.sigma / self.gamma * self.sigma
+from sparsejax.losses._units import Units
 
 
 class Facts(NamedTuple):
@@ -46,10 +36,13 @@ class Loss(Protocol):
       ``dual_projection(W, basis)``, as those of `sparsejax.losses.LinearModelLoss`;
     * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss
       with other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held
-      out. Where ``weights`` is None, ``num_rows`` too.
+      out. Where ``weights`` is None, ``num_rows`` too;
+    * *units*, so that nothing underflows: ``in_units()``;
+    * *rows*, for columns of unequal size: ``row_units()``: powers of two near the root of the size of what
+      each row of W multiplies, (d,); ``rescaled(units)``: :math:`V \mapsto f(V / \text{units})`, row by row.
 
     Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
-    ``rounding(W, sizes)``, ``valid()``, ``in_units()``. Where ``facts`` finds predictions H, `dual_scaling`
+    ``rounding(W, sizes)``, ``valid()``. Where ``facts`` finds predictions H, `dual_scaling`
     and `dual_projection` are called with them as a third argument.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
@@ -75,6 +68,8 @@ class Loss(Protocol):
         "dual": ("dual_scaling",),
         "free features": ("unpenalised_basis", "dual_projection"),
         "data": ("weights", "reweighted", "evaluate", "intercept"),
+        "units": ("in_units",),
+        "rows": ("row_units", "rescaled"),
     }
     _independent: ClassVar[tuple[str, ...]] = ("shape",)
     _page: ClassVar[str] = "docs/adding-a-loss.md"
@@ -136,6 +131,14 @@ class Loss(Protocol):
         return None if self.weights is None else int(self.weights.shape[0])
 
     # ------------------------------------------------------------------ never called where not provided
+
+    def row_units(self) -> jax.Array:
+        """Powers of two near the root of the size of what each row of W multiplies, (d,)."""
+        raise NotImplementedError
+
+    def rescaled(self, units: jax.Array) -> "Loss":
+        """The loss of V = W * units, row by row."""
+        raise NotImplementedError
 
     def majorizer(self) -> jax.Array:
         """A with A'A above the Hessian of every column."""

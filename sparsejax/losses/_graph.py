@@ -9,8 +9,9 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
 from sparsejax._core.linalg import eps_of
-from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._squared import half_quadratic
+from sparsejax.losses._units import Units
 
 
 class GraphLaplacian(Loss, leaves=("similarity", "strength")):

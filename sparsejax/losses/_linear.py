@@ -11,14 +11,13 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
-from sparsejax.losses._base import Facts, Loss, Units
+from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
-HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target")
-# Data of this size are left in their own units, so that nothing is rounded.
-SMALL, LARGE = 1e-8, 1e8
+HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units")
 
 
 class Sizes(NamedTuple):
@@ -151,7 +150,7 @@ class LinearModelLoss(Loss):
         """Everything, as far as the hooks are given."""
         own = ("divergence", "dual_scaling")
         stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
-        groups = {"shape", "data"}
+        groups = {"shape", "data", "units", "rows"}
         if self.curvature is not None:
             groups.add("curvature")
         if stated["divergence"] or stated["dual_scaling"]:
@@ -299,6 +298,14 @@ class LinearModelLoss(Loss):
         sigma, gamma = self._unit_of_params(), self._unit_of_objective()
         return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
 
+    def row_units(self) -> jax.Array:
+        """By the standard deviation of each column of X; without an intercept by its mean square."""
+        return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)
+
+    def rescaled(self, units: jax.Array) -> Self:
+        """Columns of X divided by the units."""
+        return self._replace(X=self.X / units[None])
+
     # ------------------------------------------------------------------ within
 
     def _unit_of_params(self) -> jax.Array:
@@ -356,13 +363,6 @@ def _as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
     if not is_traced(weights) and (np.asarray(weights) < 0).any():
         raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
     return weights
-
-
-def power_of_two(x: jax.Array) -> jax.Array:
-    """The power of two nearest to x > 0, 1 where x is 0, not finite, or between 1e-8 and 1e8."""
-    bits = int(np.finfo(x.dtype).nexp)
-    there = (x > 0) & (x < jnp.inf) & ((x < SMALL) | (x > LARGE))
-    return jnp.where(there, lax.reduce_precision(jnp.where(there, x, 1), bits, 0), 1)
 
 
 @jax.jit

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.losses._base import Facts, Loss, Units
-from sparsejax.losses._linear import LinearModelLoss, power_of_two, quadratic_scaling
+from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
+from sparsejax.losses._units import Units, by_row, power_of_two, row_unit
 
 
 class SquaredLoss(LinearModelLoss):
@@ -143,6 +144,14 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
         root: jax.Array = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
         return root
+
+    def row_units(self) -> jax.Array:
+        """By the roots of the diagonal of G, the sizes of the columns it comes from."""
+        return row_unit(safe_sqrt(jnp.diagonal(lax.stop_gradient(self.G))))
+
+    def rescaled(self, units: jax.Array) -> "GramLoss":
+        """G and B divided by the units."""
+        return self._replace(G=self.G / units[None] / units[:, None], B=self.B / by_row(units, self.B))
 
     def gram(self) -> "GramLoss":
         """Itself."""

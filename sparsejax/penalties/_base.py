@@ -40,7 +40,10 @@ class Penalty(Protocol):
       from what the last call left;
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
-      `sparsejax.lambda_max`.
+      `sparsejax.lambda_max`;
+    * *rows*, for columns of X of unequal size: ``rescaled(units)``: the penalty :math:`V \mapsto g(V /
+      \text{units})`, row by row, and the units (d,), near those asked for, for which it is one of its class;
+    * *units*: ``degrees``, see below.
 
     ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
     infinite under jit leaves no certificate. Other floating leaves (bounds, widths) are never tuned, nor
@@ -77,6 +80,8 @@ class Penalty(Protocol):
         "warm": ("prox_start", "prox_warm"),
         "free": ("free",),
         "dual norm": ("dual_norm",),
+        "rows": ("rescaled",),
+        "units": ("degrees",),
     }
     _page: ClassVar[str] = "docs/adding-a-penalty.md"
 
@@ -143,6 +148,10 @@ class Penalty(Protocol):
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The smallest (first) strength at which 0 is the proximal point of Z."""
+        raise NotImplementedError
+
+    def rescaled(self, units: jax.Array) -> "tuple[Penalty, jax.Array]":
+        """The penalty of V = W * units, row by row, and the units that were possible."""
         raise NotImplementedError
 
     def smooth_where(self, W: Any) -> Any:

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax import prox
@@ -11,6 +12,7 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, tiny_of
 from sparsejax.groups import Groups
+from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rows import SmoothRowPenalty, cast
 
 
@@ -98,6 +100,17 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if Z is not 0 in a row that no group holds, else inf."""
         return self._dual_scale(columns(Z))
+
+    def rescaled(self, units: jax.Array) -> tuple[Penalty, jax.Array]:
+        """One unit for all features that overlapping groups connect: the largest of theirs."""
+
+        def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            units, _ = carry
+            new = jnp.maximum(units, self.groups.largest(self.groups.maxima(units)))
+            return new, jnp.any(new > units)
+
+        units, _ = lax.while_loop(lambda c: c[1], spread, (units, jnp.ones((), bool)))
+        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2]), units
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, scale_strengths
 
 # Newton steps in the prox when it starts from the last one: its error falls with the square of the step
 # between the calls.
@@ -75,6 +75,10 @@ class RowPenalty(Penalty):
                     f"{type(self).__name__}: {name} has shape {strength}; it must be a scalar or "
                     f"one value a row, ({params_shape[0]},)."
                 )
+
+    def rescaled(self, units: jax.Array) -> tuple[Penalty, jax.Array]:
+        """A sum over rows takes any units: each strength is divided by their power that is its degree."""
+        return scale_strengths(self, [1 / units**degree for degree in self.degrees]), units
 
     # ------------------------------------------------------------------ the hooks
 

@@ -96,7 +96,7 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-@differentiable("history")
+@differentiable("history", rows=True)
 def _admm(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> tuple[Solution, Factor]:
