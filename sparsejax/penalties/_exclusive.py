@@ -11,7 +11,6 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import safe_norm
 from sparsejax.penalties._rows import (
-    PASSES,
     SmoothRowPenalty,
     cast,
     least_ratio,
@@ -54,16 +53,16 @@ class ExclusiveL21(SmoothRowPenalty, leaves=("alpha", "beta")):
         return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * squared)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self._prox_warm(Vt, scaling, self._prox_start(Vt), None)[0]
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt), rough=False)[0]
 
     def _prox_start(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
     def _prox_warm(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, passes: int | None = PASSES
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
     ) -> tuple[jax.Array, Any]:
         alpha, beta = scaling * cast(self.alpha, Vt), scaling * cast(self.beta, Vt)
-        return prox.exclusive_l21_columns(Vt, alpha, beta, warm, passes)
+        return prox.exclusive_l21_columns(Vt, alpha, beta, warm, rough)
 
     def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
@@ -102,16 +101,16 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
         return jnp.sum(cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self._prox_warm(Vt, scaling, self._prox_start(Vt), None)[0]
+        return self._prox_warm(Vt, scaling, self._prox_start(Vt), rough=False)[0]
 
     def _prox_start(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
     def _prox_warm(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, passes: int | None = PASSES
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
     ) -> tuple[jax.Array, Any]:
         zero = jnp.zeros((), Vt.dtype)
-        return prox.exclusive_l21_columns(Vt, zero, scaling * cast(self.beta, Vt), warm, passes)
+        return prox.exclusive_l21_columns(Vt, zero, scaling * cast(self.beta, Vt), warm, rough)
 
     def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros(Wt.shape[1:], Wt.dtype), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])

@@ -11,10 +11,6 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, scale_strengths
 
-# Newton steps in the prox when it starts from the last one: its error falls with the square of the step
-# between the calls.
-PASSES = 2
-
 
 class RowPenalty(Penalty):
     """The protocol, by hooks on ``Wt`` (k, d): the layout of the solvers, with the features last.

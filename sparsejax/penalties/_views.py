@@ -13,7 +13,6 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_norm, tiny_of
 from sparsejax.groups import Groups
 from sparsejax.penalties._rows import (
-    PASSES,
     SmoothRowPenalty,
     cast,
     least_ratio,
@@ -128,7 +127,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         strength = scaling * cast(self.strength, Vt)
         if len(self.views) > 1:
             return prox.views_joint_columns(self.views, strength, Vt)
-        return prox.view_columns(self.views[0], strength, Vt, self._prox_start(Vt), None)[0]
+        return prox.view_columns(self.views[0], strength, Vt, self._prox_start(Vt), rough=False)[0]
 
     def _prox_start(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
@@ -136,7 +135,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
     def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         if len(self.views) > 1:
             return self._prox(Vt, scaling), warm
-        return prox.view_columns(self.views[0], scaling * cast(self.strength, Vt), Vt, warm, PASSES)
+        return prox.view_columns(self.views[0], scaling * cast(self.strength, Vt), Vt, warm, rough=True)
 
     def _half_derivative(self, Wt: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
         # Only its diagonal, the largest part.

@@ -70,33 +70,33 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
 
 
 def exclusive_l21_columns(
-    x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None = None
+    x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool = False
 ) -> Pair:
     """`exclusive_l21` of every column of ``x`` (p, ...), and its thetas (...).
 
     ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta,
     say from the last call of an iterative solver: any value is correct, a near one saves passes.
-    ``passes`` limits the Newton steps, for a solver whose guesses get better as it converges: the error
-    of theta is then of the order of the square of that of the guess, for one pass.
+    ``rough``: for a solver whose guesses get better as it converges; the Newton steps end with one below a
+    hundredth, so that the error of theta is of the order of the square of that of the guess.
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
-    if passes is None:
+    if not rough:
         return _exclusive_l21_columns(x, alpha, beta, lax.stop_gradient(start))
-    return _shrink(x, alpha, beta, start, passes)
+    return _shrink(x, alpha, beta, start, rough)
 
 
 @jax.custom_jvp
 def _exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array) -> Pair:
-    return _shrink(x, alpha, beta, start, None)
+    return _shrink(x, alpha, beta, start, rough=False)
 
 
-def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None) -> Pair:
+def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool) -> Pair:
     m = jnp.abs(x)
     # As a reduction: XLA computes anything simpler anew for every entry in which it is used.
     top = jnp.max(m, axis=0)
     below = top[None] - m
-    delta, alive = _threshold(below, top, alpha, beta, start, passes)
+    delta, alive = _threshold(below, top, alpha, beta, start, rough)
     a1, n2, _ = moments(delta, below)
     norm, a1 = jnp.sqrt(n2), 2 * beta * a1
     theta = top - delta
@@ -110,9 +110,9 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, p
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
-@functools.partial(jax.jit, static_argnames="passes")  # eagerly, a loop would be compiled anew every time
+@functools.partial(jax.jit, static_argnames="rough")  # eagerly, a loop would be compiled anew every time
 def _threshold(
-    below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, passes: int | None
+    below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool
 ) -> Pair:
     """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta.
 
@@ -137,7 +137,7 @@ def _threshold(
     alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
     # theta = 2 beta A (1 - alpha/N) <= 2 beta p delta bounds delta from below, away from 0.
     least = top * rest / (rest + b * below.shape[0])
-    return newton(step, top, alive, least=least, guess=top - start, passes=passes), alive
+    return newton(step, top, alive, least=least, guess=top - start, rough=rough), alive
 
 
 @_exclusive_l21_columns.defjvp

@@ -16,6 +16,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import eps_of
 
 MAX_PASSES = 200  # of the iteration; 4 to 8 are usual
+ROUGH = 1e-2
 UNROLL = 64  # entries a column up to which a reduction over them is written out
 
 # From delta: the Newton step, and in which columns it may be taken from there.
@@ -31,30 +32,30 @@ def newton(
     *,
     least: ArrayLike = 0.0,
     guess: jax.Array | None = None,
-    passes: int | None = None,
+    rough: bool = False,
 ) -> jax.Array:
     """The delta of every column, in [least, top], by a Newton iteration that falls to it from above.
 
     From ``top`` the steps must fall without passing the root. A ``guess`` is tried first: from wherever in
     (0, top] the step is usable it must land at the root or above; any other guess counts as ``top``.
-    Columns that are not ``alive`` are not waited for. ``passes`` limits the steps, that from the guess
-    included; without it they end where rounding begins.
+    Columns that are not ``alive`` are not waited for. The steps end where rounding begins, or if ``rough``
+    where no column moves by more than `ROUGH` of its delta, which leaves an error of its square.
     """
 
     def advance(delta: jax.Array, otherwise: jax.Array) -> tuple[jax.Array, jax.Array]:
         new, usable = step(delta)
         # Monotone until rounding: the first step that does not shrink delta is the last. It is
         # taken all the same, since it repairs what the long step before it lost to cancellation.
-        moving = usable & (new < delta * (1 - 4 * eps_of(delta)))
+        moving = usable & (new < delta * (1 - (ROUGH if rough else 4 * eps_of(delta))))
         return jnp.where(usable, jnp.clip(new, least, top), otherwise), moving
 
     delta = top
     if guess is not None:
-        delta, _ = advance(jnp.where((guess > 0) & (guess <= top), guess, top), top)
-    if passes is not None:
-        for _ in range(passes if guess is None else passes - 1):
-            delta, _ = advance(delta, delta)
-        return delta
+        first = jnp.where((guess > 0) & (guess <= top), guess, top)
+        delta, moving = advance(first, top)
+        if rough:
+            # From a guess to the left the step may be long, and where it is not usable none was made.
+            alive &= moving | ~(delta < first * (1 + ROUGH))
 
     Carry = tuple[jax.Array, jax.Array, jax.Array]
 

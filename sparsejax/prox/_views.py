@@ -21,7 +21,6 @@ from sparsejax.groups import Groups
 from sparsejax.prox._exclusive import exclusive_l21_columns
 
 VIEW_CYCLES = 1000  # of Dykstra's algorithm, at most
-PASSES = 2  # Newton steps in the prox of a view within them; each cycle starts from the last
 
 Views = tuple[Groups, ...]
 Parts = tuple[jax.Array, ...]
@@ -62,11 +61,11 @@ def view_slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
 
 
 def view_columns(
-    view: Groups, strength: jax.Array, Vt: jax.Array, theta: jax.Array, passes: int | None
+    view: Groups, strength: jax.Array, Vt: jax.Array, theta: jax.Array, rough: bool
 ) -> tuple[jax.Array, jax.Array]:
-    """The prox of one view, and the thresholds (d,); ``theta`` and ``passes`` as `exclusive_l21_columns`."""
+    """The prox of one view, and the thresholds (d,); ``theta`` and ``rough`` as `exclusive_l21_columns`."""
     norms = view_norms(view, Vt)
-    shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, passes)
+    shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, rough)
     return Vt * safe_divide(shrunk, norms)[view_group_of(view)], theta
 
 
@@ -93,7 +92,7 @@ def dykstra(
         points, new_parts, thetas = [], [], []
         for view, part, theta in zip(views, c.parts, c.thetas, strict=True):
             Y = X + part
-            X, new_theta = view_columns(view, strength, Y, theta, PASSES)
+            X, new_theta = view_columns(view, strength, Y, theta, rough=True)
             points.append(X)
             new_parts.append(Y - X)
             thetas.append(new_theta)
