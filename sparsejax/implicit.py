@@ -40,10 +40,8 @@ from jax.custom_derivatives import SymbolicZero
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide
 from sparsejax.factor import Factor, factorise
-from sparsejax.hoisting import hoisted
-from sparsejax.losses import Units
-from sparsejax.problem import Problem, Scaled, flattened, in_units, units_of
-from sparsejax.solution import History, Solution, warn_unconverged
+from sparsejax.problem import Problem, flattened
+from sparsejax.solution import Solution
 
 Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
 
@@ -51,63 +49,6 @@ DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
 # Of the mean eigenvalue of A'A, in the preconditioner; between 0.1 and 1 the number of steps hardly changes.
 BALANCE = 0.2
-
-
-def differentiable(
-    *static: str, rows: bool = False
-) -> Callable[[Callable[..., Any]], Callable[..., Solution]]:
-    """Decorate ``solver(problem, init, tol, ...)``: compiled, in units of the data, differentiable.
-
-    With ``rows`` in units of each column of X, too. ``static`` names its static arguments. A solver returns
-    its `Solution` and, if it has one, its `Factor`, with which the derivative is cheaper. Outside jit what
-    did not converge comes with a warning.
-    """
-
-    def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
-        @functools.partial(jax.jit, static_argnames=static)
-        @functools.wraps(solver)  # jit reads the names from the signature
-        def compiled(problem: Problem, init: Any, *args: Any, **kwargs: Any) -> Solution:
-            def run(problem: Problem, start: Any) -> tuple[Solution, Factor | None, None]:
-                result = solver(problem, start, *args, **kwargs)
-                return (*result, None) if type(result) is tuple else (result, None, None)
-
-            return solve_in_units(run, problem, init, units_of(problem, rows))[0]
-
-        @functools.wraps(solver)
-        def call(problem: Problem, init: Any, tol: Any, *args: Any) -> Solution:
-            problem = hoisted(problem, init)
-            solution: Solution = compiled(problem, init, tol, *args)
-            warn_unconverged(problem, solution, tol)
-            return solution
-
-        return call
-
-    return decorate
-
-
-def solve_in_units(
-    solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]],
-    problem: Problem,
-    init: Any,
-    known: Scaled | None,
-) -> tuple[Solution, Any]:
-    """The solution by ``solver`` with its derivative, and what else it returns; ``known`` by `units_of`.
-
-    The solver sees no gradients; it returns a solution, a decomposition of the curvature or None, and
-    anything.
-    """
-    scaled = in_units(problem, known)
-    start = init if known is None else known.units.start(init)
-    solution, factor, more = solver(*lax.stop_gradient((scaled, start)))
-    solution = attach(scaled, solution, factor)
-    return solution if known is None else _in_users_units(solution, known.units), more
-
-
-def _in_users_units(solution: Solution, units: Units) -> Solution:
-    history = History(units.objective(solution.history.objective), solution.history.gap)
-    return solution._replace(
-        params=units.params(solution.params), objective=units.objective(solution.objective), history=history
-    )
 
 
 def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -> Solution:

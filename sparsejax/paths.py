@@ -1,6 +1,5 @@
 """Regularisation paths: one problem, many strengths."""
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +9,10 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_choice, is_traced
+from sparsejax.compiling import Compiled, solve_in_units
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
-from sparsejax.implicit import solve_in_units
-from sparsejax.penalties import as_penalty, check_strengths, is_penalty
+from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, units_of
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import pick, prepare
@@ -86,6 +85,7 @@ def prepare_path(
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
     axes = _varied_axes(name, problem.penalty, penalties)
+    penalties = cast_strengths(penalties, jax.tree.leaves(init)[0].dtype)
     problem = hoisted(problem, init)
     if not _same_structure(problem.penalty, penalties):
         raise TypeError(
@@ -104,8 +104,7 @@ def batched_path(arguments: PathArguments) -> Solution:
     return solutions
 
 
-@partial(jax.jit, static_argnames=("axes", "mode"))
-def _path(
+def _whole_path(
     problem: Problem,
     penalties: Any,
     init: Any,
@@ -146,6 +145,9 @@ def _path(
         return (solution.params, state), solution
 
     return lax.scan(step, (init, first), varied)[1]
+
+
+_path = Compiled(_whole_path, ("axes", "mode"))
 
 
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:

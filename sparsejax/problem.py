@@ -3,11 +3,12 @@ r"""What is solved: :math:`\min_W F(W) = f(W) + g(W)`, a smooth convex loss and 
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import is_traced
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, check_batch
 from sparsejax.penalties import Penalty, as_penalty, scale_strengths
@@ -67,11 +68,14 @@ def zeros(problem: Problem) -> jax.Array:
             "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
             "of sparsejax.losses."
         )
-    return opaque(jnp.zeros(problem.smooth.params_shape, problem.smooth.dtype))
+    # By numpy: a zero made by JAX would be compiled first.
+    return opaque(jax.device_put(np.zeros(problem.smooth.params_shape, problem.smooth.dtype)))
 
 
 def opaque(zero: jax.Array) -> jax.Array:
     """Zeros whose product with data that a user's jit has made constants XLA does not fold for seconds."""
+    if not is_traced(zero):
+        return zero
     zeros: jax.Array = lax.optimization_barrier(zero)  # type: ignore[no-untyped-call]
     return zeros
 

@@ -102,7 +102,7 @@ def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
     """Warn, once a call, of solutions that did not converge; not inside jit, where ``converged`` tells."""
     if is_traced(solution.status):
         return
-    converged, gap = np.asarray(solution.converged), np.asarray(solution.gap)
+    converged, gap = np.asarray(solution.status) == CONVERGED, np.asarray(solution.gap)
     if converged.all():
         return
     measure = np.asarray(np.where(np.isnan(gap), solution.residual, gap))

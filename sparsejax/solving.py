@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.problem import Problem, as_protocol
-from sparsejax.solution import MESSAGES, ConvergenceError, ConvergenceWarning, Solution
+from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, ConvergenceWarning, Solution
 from sparsejax.solvers import pick
 
 
@@ -56,7 +56,7 @@ def solve(
     if throw:
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")
-        if not bool(np.all(solution.converged)):
+        if not (np.asarray(solution.status) == CONVERGED).all():
             raise ConvergenceError(_failure(solution, tol))
     return solution
 

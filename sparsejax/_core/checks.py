@@ -15,6 +15,14 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+def is_eager(tree: Any) -> bool:
+    """Nothing in the tree is traced, and this is not the body of a jit, either."""
+    if any(map(is_traced, jax.tree.leaves(tree))):
+        return False
+    # Under jit whatever is computed is traced; a transfer compiles nothing elsewhere.
+    return not is_traced(jax.device_put(np.float32(0)))
+
+
 def default_tol(dtype: Any) -> float:
     """Of a certificate: 1e-6 in float64, 1e-4 in float32."""
     return 1e-6 if dtype == jnp.float64 else 1e-4
@@ -53,8 +61,11 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not is_traced(x):
         _check_finite(name, x, dtype)
-    # A copy of what is not already JAX's: on a CPU asarray would share memory with the caller's array.
-    return x.astype(dtype) if isinstance(x, jax.Array) else jnp.array(x, dtype=dtype)
+    # A copy of what is not already JAX's: on a CPU its memory would be shared with the caller's array.
+    # Not by JAX, which would compile that; nor a scalar, whose type may be weak.
+    by_jax = isinstance(x, jax.Array) and (is_traced(x) or x.ndim > 0)
+    converted: jax.Array = x.astype(dtype) if by_jax else jax.device_put(np.array(x, dtype=dtype))
+    return converted
 
 
 def _check_finite(name: str, x: Any, dtype: Any) -> None:

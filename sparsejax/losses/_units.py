@@ -35,6 +35,10 @@ class Units(NamedTuple):
         """F(W) of F'(V), in an order that loses nothing before the end."""
         return value * self.sigma / self.gamma * self.sigma
 
+    def start_objective(self, value: jax.Array) -> jax.Array:
+        """F'(V) of F(W)."""
+        return value / self.sigma * self.gamma / self.sigma
+
 
 def by_row(units: jax.Array, W: jax.Array) -> jax.Array:
     """Units (d,) that multiply W (d,) or (d, k)."""

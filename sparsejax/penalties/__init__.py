@@ -9,6 +9,7 @@ entry. Strengths are cast to the dtype of W.
 """
 
 from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import cast_strengths as cast_strengths
 from sparsejax.penalties._base import check_strengths as check_strengths
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths

@@ -180,6 +180,17 @@ def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any]
     return tuple(leaves[number] for number in chosen), rebuild
 
 
+def cast_strengths(penalty: Any, dtype: Any) -> Any:
+    """The penalty with strengths of this dtype, so that one program serves them all."""
+    strengths, rebuild = split_strengths(penalty)
+    if all(jnp.result_type(strength) == dtype for strength in strengths):
+        return penalty
+    # Values that are known are cast without JAX, which would compile that.
+    return rebuild(
+        [jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype)) for x in strengths]
+    )
+
+
 def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
     """The penalty with the leaves under each name in ``strengths`` multiplied by its factor."""
     leaves, treedef = jax.tree.flatten(penalty)

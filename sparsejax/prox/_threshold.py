@@ -41,22 +41,7 @@ def newton(
     Columns that are not ``alive`` are not waited for. The steps end where rounding begins, or if ``rough``
     where no column moves by more than `ROUGH` of its delta, which leaves an error of its square.
     """
-
-    def advance(delta: jax.Array, otherwise: jax.Array) -> tuple[jax.Array, jax.Array]:
-        new, usable = step(delta)
-        # Monotone until rounding: the first step that does not shrink delta is the last. It is
-        # taken all the same, since it repairs what the long step before it lost to cancellation.
-        moving = usable & (new < delta * (1 - (ROUGH if rough else 4 * eps_of(delta))))
-        return jnp.where(usable, jnp.clip(new, least, top), otherwise), moving
-
-    delta = top
-    if guess is not None:
-        first = jnp.where((guess > 0) & (guess <= top), guess, top)
-        delta, moving = advance(first, top)
-        if rough:
-            # From a guess to the left the step may be long, and where it is not usable none was made.
-            alive &= moving | ~(delta < first * (1 + ROUGH))
-
+    first = top if guess is None else jnp.where((guess > 0) & (guess <= top), guess, top)
     Carry = tuple[jax.Array, jax.Array, jax.Array]
 
     def cond(carry: Carry) -> jax.Array:
@@ -65,9 +50,19 @@ def newton(
 
     def body(carry: Carry) -> Carry:
         delta, _, n = carry
-        return *advance(delta, delta), n + 1
+        landing = (n == 0) & (guess is not None)
+        new, usable = step(delta)
+        # Monotone until rounding: the first step that does not shrink delta is the last. It is
+        # taken all the same, since it repairs what the long step before it lost to cancellation.
+        moving = usable & (new < delta * (1 - 4 * eps_of(delta)))
+        new = jnp.where(usable, jnp.clip(new, least, top), jnp.where(landing, top, delta))
+        if rough:
+            moving = alive & (jnp.abs(new - delta) > ROUGH * delta)
+        else:
+            moving = jnp.where(landing, alive, moving)
+        return new, moving, n + 1
 
-    return lax.while_loop(cond, body, (delta, alive, jnp.int32(0)))[0]
+    return lax.while_loop(cond, body, (first, alive, jnp.int32(0)))[0]
 
 
 def moments(delta: jax.Array, below: jax.Array) -> Moments:

@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
+from sparsejax.compiling import differentiable
 from sparsejax.factor import Factor, factorise
-from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
@@ -96,12 +96,17 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-@differentiable("history", rows=True)
+def _finish(problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array) -> Solution:
+    assert factor is not None
+    return _loop.finish(problem, solution, _step(factor), tol)
+
+
+@differentiable("history", rows=True, finish=_finish)
 def _admm(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
 ) -> tuple[Solution, Factor]:
     factor = factorise(problem.smooth)
-    return resume(problem, factor, init, None, tol, maxiter, history)[0], factor
+    return resume(problem, factor, init, None, tol, maxiter, history, finish)[0], factor
 
 
 def resume(
@@ -112,11 +117,16 @@ def resume(
     tol: jax.Array,
     maxiter: jax.Array,
     history: int = 0,
+    finish: bool = True,
 ) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
     engine = _Engine(problem, factor, init, maxiter)
-    solution, (state, _) = _loop.run(problem, init, engine.algorithm(rho), tol, maxiter, history)
+    solution, (state, _) = _loop.run(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
     return solution, state.rho
+
+
+def _step(factor: Factor) -> jax.Array:
+    return safe_divide(1.0, factor.largest, 1.0)
 
 
 class _Engine:
@@ -147,7 +157,7 @@ class _Engine:
             state=(self.start(rho), jnp.int32(0)),
             block=self.block,
             candidate=lambda carry: like(joined(self.penalty, carry[0].Z, self.init), self.init),
-            step=lambda _: safe_divide(1.0, self.factor.largest, 1.0),
+            step=lambda _: _step(self.factor),
             check_every=CHECK,
             split=self.split if self.K > 1 else None,
             quick=quick,
@@ -190,7 +200,7 @@ class _Engine:
             Wt = target - ((target @ basis.T - self.linear) / (values + shift)) @ basis
         return factor.rotate_back(Wt)
 
-    def iterate(self, s: State) -> tuple[State, jax.Array]:
+    def iterate(self, s: State) -> State:
         W = self.w_step(s)
         V = tuple(V + RELAX * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
         points = [
@@ -199,18 +209,24 @@ class _Engine:
         ]
         Z, warm = zip(*points, strict=True)
         # What is not carried need not be written: with an exact W-step nobody asks for the last W.
-        return s._replace(Z=Z, V=V, W=s.W if self.exact else W, warm=warm), W
+        return s._replace(Z=Z, V=V, W=s.W if self.exact else W, warm=warm)
 
     def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
         s, k = carry
-        s = lax.fori_loop(0, n - 1, lambda _, s: self.iterate(s)[0], s)
-        new, W = self.iterate(s)
-        return self.balanced(s, new, W, k, n), k + n
 
-    def balanced(self, old: State, new: State, W: jax.Array, k: jax.Array, n: jax.Array) -> State:
+        # n - 1 iterations, then one more: as a loop of loops, so that the iteration is compiled once.
+        def some(last: jax.Array, pair: tuple[State, State]) -> tuple[State, State]:
+            s = pair[1]
+            return s, lax.fori_loop(0, jnp.where(last == 0, n - 1, 1), lambda _, s: self.iterate(s), s)
+
+        old, new = lax.fori_loop(0, 2, some, (s, s))
+        return self.balanced(old, new, k, n), k + n
+
+    def balanced(self, old: State, new: State, k: jax.Array, n: jax.Array) -> State:
         """The state with rho changed, where that is due and the residuals are out of balance."""
         K, tiny = self.K, self.tiny
         U = minus(new.V, new.Z)
+        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAX
         primal = joint_norm(minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
         dual = joint_norm(minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)

@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import norm, safe_divide
+from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
-from sparsejax.implicit import differentiable
 from sparsejax.losses import SquaredLoss
 from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, Penalty
 from sparsejax.problem import Problem

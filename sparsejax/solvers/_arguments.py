@@ -4,12 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced
 from sparsejax.hoisting import evaluate, prox_of
 from sparsejax.losses import PlainLoss
-from sparsejax.penalties import PlainPenalty
+from sparsejax.penalties import PlainPenalty, cast_strengths
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -30,7 +31,8 @@ def prepare(
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
-    return problem, init, tol, jnp.asarray(maxiter, jnp.int32), history
+    limit = jnp.asarray(maxiter, jnp.int32) if is_traced(maxiter) else jax.device_put(np.int32(maxiter))  # type: ignore[arg-type]
+    return problem._replace(penalty=cast_strengths(problem.penalty, dtype)), init, tol, limit, history
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:

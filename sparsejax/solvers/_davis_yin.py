@@ -7,8 +7,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
+from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
-from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop

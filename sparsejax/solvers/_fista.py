@@ -9,8 +9,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive
 from sparsejax._core.linalg import eps_of, norm, safe_divide
+from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
-from sparsejax.implicit import differentiable
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop

@@ -11,8 +11,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_positive, check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, safe_norm
+from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
-from sparsejax.implicit import differentiable
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution

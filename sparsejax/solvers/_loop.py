@@ -74,15 +74,32 @@ class _Look(NamedTuple):
 
 
 def run(
-    problem: Problem, init: jax.Array, algorithm: Algorithm, tol: jax.Array, maxiter: jax.Array, history: int
+    problem: Problem,
+    init: jax.Array,
+    algorithm: Algorithm,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    finish: bool = True,
 ) -> tuple[Solution, Any]:
     """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
 
-    A solve that stalls is finished by Newton steps on the support of the best W seen. One loop holds all of
-    it, so that the certificate, the largest part of the program, is compiled once for the start, the
-    iterates, their confirmation and the finish.
+    A solve that stalls is finished by Newton steps on the support of the best W seen, unless that is left to
+    `finish`. One loop holds all of it, so that the certificate, the largest part of the program, is compiled
+    once for the start, the iterates, their confirmation and the finish.
     """
-    return _Loop(problem, init, algorithm, tol, maxiter, history).run()
+    loop = _Loop(problem, init, algorithm, tol, maxiter, history, finish)
+    return loop.run(loop.start())
+
+
+def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array) -> Solution:
+    """The solution of a `run` without its finish, finished; for a penalty of one term."""
+    W = solution.params
+    still = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
+    loop = _Loop(problem, W, still, tol, jnp.int32(0), 0)
+    start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
+    finished, _ = loop.run(start)
+    return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
 class _Loop:
@@ -94,6 +111,7 @@ class _Loop:
         tol: jax.Array,
         maxiter: jax.Array,
         history: int,
+        finish: bool = True,
     ):
         self.problem, self.init, self.algorithm = problem, init, algorithm
         self.tol, self.maxiter, self.history = tol, maxiter, history
@@ -101,10 +119,10 @@ class _Loop:
         self.check_every = 1 if history else algorithm.check_every
         self.eps = eps_of(init)
         self.floor = 2 * self.eps
-        self.polishes = algorithm.ended is None and "support" in problem.penalty.provides
+        self.polishes = finish and algorithm.ended is None and "support" in problem.penalty.provides
 
-    def run(self) -> tuple[Solution, Any]:
-        c = lax.while_loop(lambda c: ~c.over, self.body, self.start())
+    def run(self, start: _Carry) -> tuple[Solution, Any]:
+        c = lax.while_loop(lambda c: ~c.over, self.body, start)
         certificate, status = c.certificate, c.status
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick certificate may have met tol at a point that the data do not bear out.

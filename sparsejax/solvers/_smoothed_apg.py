@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_positive, check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import norm, safe_divide
+from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
-from sparsejax.implicit import differentiable
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.prox import view_group_of, view_norms

@@ -1,0 +1,163 @@
+"""What the first call in a new process costs, most of which is compilation.
+
+    python benchmarks/first_call.py [--repeats 5] [--only NAME,NAME] [--fusions]
+
+CPU seconds from the call to the finished answer, in float64 on a CPU, nothing compiled before and no cache
+kept: medians over processes, the cases taken in turn, and their ratios over jaxopt's ``ProximalGradient``
+with ``prox_group_lasso`` (maxiter=500, tol=1e-6, implicit_diff=False) on the same data. X has 400 rows and
+64 columns (``wide``: 2000), ten outputs, an intercept; data and loss are made before the clock starts.
+``fit`` is `models.exclusive_l21` with 1024 features and 40 classes. ``--fusions`` counts instead what a
+program consists of, as it is compiled inside a jit.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from harness.jobs import parser
+from harness.tables import Printed
+
+OPTIONS = {"jax_enable_x64": True, "jax_enable_compilation_cache": False}
+
+
+def data(d: int = 64, k: int = 10) -> tuple[Any, Any]:
+    """X and Y of a linear model with 10 features that matter."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((400, d))
+    return X, X[:, :10] @ rng.standard_normal((10, k)) + rng.standard_normal((400, k))
+
+
+def ready(case: str) -> Callable[[], Any]:
+    """The call of a case, with all that is not timed done."""
+    wide = case.endswith("wide")
+    X, Y = data(2000 if wide else 64)
+    if case.startswith("jaxopt"):
+        return _jaxopt(X, Y)
+    import jax  # noqa: PLC0415  (each case imports what its user would)
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    import sparsejax as sj  # noqa: PLC0415
+
+    if case == "fit":
+        X, Y = data(1024, 40)
+        labels = Y.argmax(axis=1)
+        return lambda: sj.models.exclusive_l21.fit(X, labels, alpha=0.01, beta=0.01).solution
+    logistic = case == "logistic"
+    loss = (sj.losses.LogisticLoss if logistic else sj.losses.SquaredLoss)(
+        X, (Y > 0).astype(float) if logistic else Y, intercept=True
+    )
+    l21 = sj.Problem(loss, sj.penalties.L21(0.1))
+    exclusive = sj.Problem(loss, sj.penalties.ExclusiveL21(0.1, 0.05))
+    if case.startswith("path"):
+        alphas = np.geomspace(1.0, 0.1, 20)
+        return lambda: sj.path(l21, jax.vmap(sj.penalties.L21)(alphas))
+    if case == "gradient":
+        norm = lambda a, b: jnp.sum(
+            sj.solve(l21.replace(penalty=sj.penalties.ExclusiveL21(a, b))).params ** 2
+        )
+        return lambda: jax.grad(norm, (0, 1))(0.1, 0.05)
+    return lambda: sj.solve(l21 if case.startswith("l21") else exclusive)
+
+
+def _jaxopt(X: np.ndarray, Y: np.ndarray) -> Callable[[], Any]:
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import jaxopt  # noqa: PLC0415
+    X, Y = jnp.asarray(X - X.mean(0)), jnp.asarray(Y - Y.mean(0))
+    loss = lambda W, X, Y: 0.5 * jnp.mean(jnp.sum((X @ W - Y) ** 2, axis=1))
+    solver = jaxopt.ProximalGradient(
+        loss, jaxopt.prox.prox_group_lasso, maxiter=500, tol=1e-6, implicit_diff=False
+    )
+    W = jnp.zeros((X.shape[1], Y.shape[1]))
+    return lambda: solver.run(W, hyperparams_prox=0.1, X=X, Y=Y)
+
+
+CASES = (
+    "jaxopt",
+    "l21",
+    "exclusive",
+    "logistic",
+    "gradient",
+    "path",
+    "fit",
+    "jaxopt wide",
+    "l21 wide",
+    "path wide",
+)
+
+
+def one(case: str) -> float:
+    """CPU seconds of the first call, in this process."""
+    import jax  # noqa: PLC0415
+
+    for name, value in OPTIONS.items():
+        jax.config.update(name, value)
+    call = ready(case)
+    start = time.process_time()
+    jax.block_until_ready(call())
+    return time.process_time() - start
+
+
+def fusions() -> None:
+    """Kernels, loops and seconds of compilation of the solvers' programs."""
+    import jax  # noqa: PLC0415
+
+    for name, value in OPTIONS.items():
+        jax.config.update(name, value)
+    printed = Printed(
+        ("case", "<12"), ("fusions", ">9"), ("loops", ">7"), ("trace s", ">9.2f"), ("compile s", ">11.2f")
+    )
+    for case in ("l21", "exclusive", "logistic", "gradient", "path"):
+        start = time.process_time()
+        lowered = jax.jit(ready(case)).lower()
+        traced = time.process_time()
+        text = lowered.compile().as_text()
+        count = [len(re.findall(pattern, text)) for pattern in (r"= .* fusion\(", r" while\(")]
+        printed.row(case, *count, traced - start, time.process_time() - traced)
+
+
+def main() -> None:
+    """All cases in turn."""
+    found = parser(__doc__, data=False)
+    found.add_argument("--repeats", type=int, default=5)
+    found.add_argument("--only", default=",".join(CASES))
+    found.add_argument("--fusions", action="store_true")
+    found.add_argument("--case", help=argparse.SUPPRESS)
+    args = found.parse_args()
+    if args.case:
+        print(one(args.case))
+        return
+    if args.fusions:
+        fusions()
+        return
+    chosen = [case for case in CASES if case in args.only.split(",") or case == "jaxopt"]
+    seconds: dict[str, list[float]] = {case: [] for case in chosen}
+    for _ in range(args.repeats):
+        for case in chosen:
+            command = [sys.executable, __file__, "--case", case]
+            done = subprocess.run(
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                env={"JAX_PLATFORMS": "cpu", **os.environ},
+            )
+            seconds[case].append(float(done.stdout.split()[-1]))
+    printed = Printed(("case", "<14"), ("CPU s", ">8.2f"), ("over jaxopt", ">13.2f"))
+    for case, times in seconds.items():
+        middle = float(np.median(times))
+        base = float(np.median(seconds["jaxopt wide" if case.endswith("wide") else "jaxopt"]))
+        printed.row(case, middle, middle / base)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What is compiled when: a second call of the same shapes compiles nothing."""
+
+import contextlib
+from collections.abc import Iterator
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import D, K, data
+
+import sparsejax as sj
+from sparsejax import losses, penalties
+
+EVENT = "/jax/core/compile/backend_compile_duration"
+
+
+@contextlib.contextmanager
+def compiled() -> Iterator[list[str]]:
+    """The names of the programs that are compiled within."""
+    names: list[str] = []
+
+    def listen(event: str, _: float, **about: str) -> None:
+        if event == EVENT:
+            names.append(str(about.get("fun_name")))
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        yield names
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+X, Y = data(n=13)
+OF_JAX, ON_DEVICE = jax.tree.map(jnp.asarray, (X, Y)), jax.device_put((X, Y), jax.devices()[0])
+STRENGTH = jnp.asarray(0.25)
+LOSS = losses.SquaredLoss(X, Y, intercept=True)
+
+
+def problem(alpha=0.1, loss=LOSS):
+    return sj.Problem(loss, penalties.ExclusiveL21(alpha, 0.02))
+
+
+def solve(*args, **options):
+    return sj.solve(problem(*args), **options)
+
+
+AGAIN = {
+    "another strength": lambda: solve(0.2),
+    "a strength of numpy": lambda: solve(np.float64(0.2)),
+    "a strength of the other dtype": lambda: solve(np.float32(0.2)),
+    "a strength of JAX": lambda: solve(STRENGTH),
+    "an integer strength": lambda: solve(1),
+    "tol": lambda: solve(tol=1e-5),
+    "tol of the other dtype": lambda: solve(tol=np.float32(1e-5)),
+    "maxiter": lambda: solve(maxiter=1000),
+    "maxiter of numpy": lambda: solve(maxiter=np.int64(1000)),
+    "init": lambda: solve(init=np.ones((D, K))),
+    "init of the other dtype": lambda: solve(init=np.ones((D, K), np.float32)),
+    "init as lists": lambda: solve(init=np.ones((D, K)).tolist()),
+    "data as lists": lambda: solve(0.1, losses.SquaredLoss(X.tolist(), Y.tolist(), intercept=True)),
+    "data of JAX": lambda: solve(0.1, losses.SquaredLoss(*OF_JAX, intercept=True)),
+    "another data set": lambda: solve(0.1, losses.SquaredLoss(X + 1, Y - 1, intercept=True)),
+    "another scale": lambda: solve(0.1, losses.SquaredLoss(X, Y, scale=0.3, intercept=True)),
+    "data on a device": lambda: solve(0.1, losses.SquaredLoss(*ON_DEVICE, intercept=True)),
+    "throw": lambda: solve(throw=True),
+    "by name": lambda: sj.admm(problem()),
+    "alm": lambda: sj.alm(problem()),
+}
+
+
+@pytest.mark.parametrize("case", AGAIN)
+def test_a_second_solve_compiles_nothing(case):
+    solve()
+    with compiled() as names:
+        AGAIN[case]()
+    assert names == []
+
+
+def slope(alpha):
+    return jax.grad(lambda a: jnp.sum(sj.solve(problem(a)).params))(alpha)
+
+
+def test_a_gradient_does_not_compile_the_solver_again():
+    solve()
+    with compiled() as names:
+        slope(0.1)
+    assert "jit(_admm)" not in names
+    with compiled() as names:
+        slope(0.2)
+    assert names == []
+
+
+def test_the_finish_is_a_program_of_its_own():
+    """At the floor of the dtype; the rest is compiled for no other tol."""
+    solve()
+    with compiled() as names:
+        solve(tol=0.0)
+    assert names == ["jit(end)"]
+    with compiled() as names:
+        solve(0.2, tol=0.0)
+    assert names == []
+
+
+def test_a_first_solve_compiles_one_program():
+    with compiled() as names:
+        loss = losses.SquaredLoss(X[1:], Y[1:], intercept=True)
+        sj.solve(sj.Problem(loss, penalties.L21(0.1)), throw=True)
+    assert names == ["jit(_admm)"]
+
+
+PATHS = {
+    "other strengths": lambda: path(np.geomspace(0.2, 0.02, 4)),
+    "of the other dtype": lambda: path(np.geomspace(0.2, 0.02, 4, dtype=np.float32)),
+    "tol": lambda: path(np.geomspace(0.2, 0.02, 4), tol=1e-5),
+    "init": lambda: path(np.geomspace(0.2, 0.02, 4), init=np.ones((D, K))),
+}
+
+
+def path(alphas, **options):
+    return sj.path(problem(), penalties.ExclusiveL21(alphas, 0.02), **options)
+
+
+@pytest.mark.parametrize("case", PATHS)
+def test_a_second_path_compiles_nothing(case):
+    path(np.geomspace(0.1, 0.01, 4))
+    with compiled() as names:
+        PATHS[case]()
+    assert names == []
+
+
+def test_eager_and_nested_calls_agree():
+    """They are compiled apart: to rounding, and below the floor of the dtype too."""
+    for tol in (1e-6, 0.0):
+        alone = solve(0.1, tol=tol)
+        within = jax.jit(lambda p, tol=tol: sj.solve(p, tol=tol))(problem())
+        assert int(alone.num_iters) == int(within.num_iters)
+        assert int(alone.status) == int(within.status)
+        np.testing.assert_allclose(alone.params, within.params, atol=1e-12)
+
+
+def test_without_the_options():
+    """A version of XLA that does not know them compiles without."""
+    from sparsejax.compiling import Compiled  # noqa: PLC0415
+
+    twice = Compiled(lambda x: 2 * x)
+    twice.quick = jax.jit(lambda x: 2 * x, compiler_options={"xla_no_such_option": True})
+    assert float(twice(np.ones(()))) == 2 and not twice.accepted
+    assert float(jax.jit(twice)(np.ones(()))) == 2
+    assert float(jax.grad(twice)(np.ones(()))) == 2
