@@ -8,10 +8,12 @@ time.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._core.checks import is_eager, is_traced
 from sparsejax._core.linalg import eps_of
@@ -42,8 +44,13 @@ class Compiled:
         alone = function if eager is None else eager
         self.nested = jax.jit(function, static_argnames=static)
         self.eager = jax.jit(alone, static_argnames=static)
-        self.quick = jax.jit(alone, static_argnames=static, compiler_options=dict(OPTIONS))
+        self._quick = lambda: jax.jit(alone, static_argnames=static, compiler_options=dict(OPTIONS))
         self.accepted = True  # the options, by this version of XLA
+
+    @functools.cached_property
+    def quick(self) -> Any:
+        """Compiled with the options."""
+        return self._quick()  # type: ignore[no-untyped-call]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, `alone` where nothing is traced."""
@@ -82,33 +89,35 @@ def differentiable(
     """
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
-        def whole(eager: bool, problem: Problem, init: Any, *args: Any) -> tuple[Solution, Factor | None]:
-            def run(problem: Problem, start: Any) -> tuple[Solution, Factor | None, Factor | None]:
-                known = {} if finish is None else {"finish": not (eager and _can_wait(problem))}
-                result = solver(problem, start, *args, **known)
-                solution, factor = result if type(result) is tuple else (result, None)
-                # An output takes memory: in a batch once for each of its problems.
-                return solution, factor, factor if eager else None
+        def whole(eager: bool, problem: Problem, init: Any, *args: Any) -> tuple[Solution, _Kept | None]:
+            known = units_of(problem, rows)
 
-            return solve_in_units(run, problem, init, units_of(problem, rows))
+            def run(problem: Problem, start: Any) -> tuple[Solution, Factor | None, Factor | None]:
+                options = {} if finish is None else {"finish": not (eager and _can_wait(problem))}
+                result = solver(problem, start, *args, **options)
+                solution, factor = result if type(result) is tuple else (result, None)
+                return solution, factor, factor
+
+            solution, factor = solve_in_units(run, problem, init, known)
+            # An output takes memory: in a batch once for each of its problems.
+            return solution, _Kept(factor, known and known.units.rows) if eager else None
 
         # jit reads the names of static arguments from the signature
         nested, alone = (functools.wraps(solver)(functools.partial(whole, flag)) for flag in (False, True))
         compiled = Compiled(nested, static, alone)
 
-        def end(problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array) -> Solution:
+        def end(problem: Problem, kept: _Kept, solution: Solution, tol: jax.Array) -> Solution:
             assert finish is not None
-            known = units_of(problem, rows)
-            solution = finish(in_units(problem, known), factor, _in_units(solution, known), tol)
+            known = kept.units_of(problem)
+            solution = finish(in_units(problem, known), kept.factor, _in_units(solution, known), tol)
             return _in_users_units(solution, known)
 
-        def derivative(problem: Problem, factor: Factor | None, solution: Solution) -> Solution:
-            known = units_of(problem, rows)
-            return _in_users_units(
-                attach(in_units(problem, known), _in_units(solution, known), factor), known
-            )
+        def derivative(problem: Problem, kept: _Kept, solution: Solution) -> Solution:
+            known = kept.units_of(problem)
+            solution = attach(in_units(problem, known), _in_units(solution, known), kept.factor)
+            return _in_users_units(solution, known)
 
-        compiled_end, compiled_derivative = Compiled(end), jax.jit(derivative)
+        compiled_end, attached = Compiled(end), _with_derivative(derivative)
 
         @functools.wraps(solver)
         def call(problem: Problem, init: Any, tol: Any, *args: Any) -> Solution:
@@ -116,11 +125,11 @@ def differentiable(
             constant, *rest = jax.tree.map(_constant, (problem, init, tol, *args))
             solution: Solution
             if is_eager((constant, rest)):
-                solution, factor = compiled.alone(constant, *rest)
+                solution, kept = compiled.alone(constant, *rest)
                 if finish is not None and _can_wait(constant) and _at_the_floor(solution, rest[1]):
-                    solution = compiled_end.alone(constant, factor, solution, rest[1])
+                    solution = compiled_end.alone(constant, kept, solution, rest[1])
                 if any(map(is_traced, jax.tree.leaves(problem))):
-                    solution = compiled_derivative(problem, factor, solution)
+                    solution = attached(problem, kept, solution)
             else:
                 solution, _ = compiled.nested(problem, init, tol, *args)
             warn_unconverged(problem, solution, tol)
@@ -129,6 +138,65 @@ def differentiable(
         return call
 
     return decorate
+
+
+def _with_derivative(derivative: Callable[..., Solution]) -> Callable[..., Solution]:
+    """What attaches the derivative to an eager solution of a problem that `jax.grad` or the like has traced.
+
+    All that depends on the solution alone is one program, compiled with `OPTIONS`; what is linear in the
+    tangent is another, which JAX transposes.
+    """
+
+    def linear(moves: tuple[bool, ...], problem: Problem, kept: _Kept, solution: Solution) -> Any:
+        leaves, treedef = jax.tree.flatten(problem)
+
+        def answer(values: Any) -> tuple[Any, jax.Array]:
+            values = iter(values)
+            changed = [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
+            found = derivative(jax.tree.unflatten(treedef, changed), kept, solution)
+            return found.params, found.objective
+
+        values = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
+        return jax.linearize(answer, values)[1]
+
+    linearised = Compiled(linear, ("moves",))
+    apply = jax.jit(lambda function, tangent: function(tangent))
+
+    @jax.custom_jvp
+    def attached(problem: Problem, kept: _Kept, solution: Solution) -> tuple[Any, jax.Array]:
+        return solution.params, solution.objective
+
+    @functools.partial(attached.defjvp, symbolic_zeros=True)
+    def jvp(primals: Any, tangents: Any) -> Any:
+        problem, kept, solution = primals
+        params, objective = attached(*primals)
+        changes = jax.tree.leaves(tangents[0], is_leaf=lambda x: isinstance(x, SymbolicZero))
+        moves = tuple(
+            jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
+            for change in changes
+        )
+        if not any(moves):
+            return (params, objective), jax.tree.map(jnp.zeros_like, (params, objective))
+        solution = solution._replace(params=params, objective=objective)
+        function = linearised(moves, problem, kept, solution)
+        tangent = [change for change, move in zip(changes, moves, strict=True) if move]
+        return (params, objective), apply(function, tangent)
+
+    def attach_to(problem: Problem, kept: _Kept, solution: Solution) -> Solution:
+        params, objective = attached(problem, kept, solution)
+        return solution._replace(params=params, objective=objective)
+
+    return attach_to
+
+
+class _Kept(NamedTuple):
+    """What an eager solve leaves for its finish and its derivative."""
+
+    factor: Factor | None
+    rows: jax.Array | None  # units
+
+    def units_of(self, problem: Problem) -> Scaled | None:
+        return units_of(problem, False if self.rows is None else self.rows)
 
 
 def _placed(tree: Any) -> Any:

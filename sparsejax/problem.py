@@ -87,12 +87,12 @@ class Scaled(NamedTuple):
     units: Units
 
 
-def units_of(problem: Problem, rows: bool = False) -> Scaled | None:
+def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
     r"""The loss :math:`\gamma f(\sigma V/s)/\sigma^2` in units of its data, and these; None: not known.
 
     So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. With ``rows`` the
     columns of X are brought nearer to one size too, as far as the penalty allows, so that columns of unequal
-    size cost few iterations and no digits.
+    size cost few iterations and no digits; ``rows`` may be these units, where they are known.
     """
     penalty = problem.penalty
     if "units" not in problem.smooth.provides or "units" not in penalty.provides:
@@ -101,8 +101,8 @@ def units_of(problem: Problem, rows: bool = False) -> Scaled | None:
     if known is None or len(penalty.degrees) != len(penalty.strengths):
         return None
     loss, units = known
-    if rows and "rows" in loss.provides and "rows" in penalty.provides:
-        possible = penalty.rescaled(loss.row_units())[1]
+    if rows is not False and "rows" in loss.provides and "rows" in penalty.provides:
+        possible = penalty.rescaled(loss.row_units())[1] if rows is True else rows
         loss, units = loss.rescaled(possible), units._replace(rows=possible)
     return Scaled(loss, units)
 

@@ -11,7 +11,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # Two workers share the machine: one thread each is faster than a crowd.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # The tests compile much and compute little: without the optimiser they take a third of the time.
-if os.environ.get("SPARSEJAX_OPTIMISED", "0") != "1":
+OPTIMISED = os.environ.get("SPARSEJAX_OPTIMISED", "0") == "1"
+if not OPTIMISED:
     quick = (
         "backend_optimization_level=0",
         "cpu_use_fusion_emitters=false",
@@ -23,6 +24,10 @@ import jax
 import numpy as np
 import pytest
 
+from sparsejax.compiling import OPTIONS
+
+if not OPTIMISED:
+    OPTIONS["xla_backend_optimization_level"] = 0
 X64 = os.environ.get("SPARSEJAX_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")

@@ -11,7 +11,7 @@ import sparsejax as sj
 from sparsejax.solvers import SOLVERS
 
 DOCS = Path(__file__).parents[1] / "docs"
-ELSEWHERE = {"migrating-from-jaxopt"}  # test_interop.py
+ELSEWHERE = {"migrating-from-jaxopt", "the-first-call"}  # test_interop.py, test_compilation.py
 PAGES = {"adding-a-penalty": sj.Penalty, "adding-a-loss": sj.Loss, "adding-a-solver": None}
 
 

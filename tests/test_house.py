@@ -14,6 +14,7 @@ FLOORS = [
     ("solution", "problem"),
     ("certificate", "factor", "hoisting"),
     ("implicit",),
+    ("compiling",),
     ("solvers",),
     ("solving",),
     ("paths", "cross_validation", "tuning"),

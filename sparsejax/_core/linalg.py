@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -52,30 +53,39 @@ def conjugate_gradients(
     precondition: Callable[[jax.Array], jax.Array],
     tol: jax.Array | float,
     maxiter: int,
-) -> jax.Array:
-    """Preconditioned conjugate gradients from zero until the residual has fallen by ``tol``.
+) -> tuple[jax.Array, jax.Array]:
+    """Preconditioned conjugate gradients from zero until the residual falls by ``tol``: x and ``b - Ax``.
 
-    A direction without curvature (a singular system) ends the iteration.
+    A direction without curvature (a singular system) ends the iteration. The loop holds all of it, the last
+    residual too, so that matrix and preconditioner are compiled once.
     """
-    Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-
-    def cond(c: Carry) -> jax.Array:
-        _, r, _, rz, n = c
-        return (norm(r) > tol * size) & (rz > 0) & (n < maxiter)
-
-    def body(c: Carry) -> Carry:
-        x, r, p, rz, n = c
-        Ap = matvec(p)
-        a = safe_divide(rz, jnp.sum(p * Ap))
-        x, r = x + a * p, r - a * Ap
-        z = precondition(r)
-        new = jnp.where(a > 0, jnp.sum(r * z), 0)
-        return x, r, z + new / rz * p, new, n + 1
-
     size = norm(b)
-    z = precondition(b)
-    start = (jnp.zeros_like(b), b, z, jnp.sum(b * z), jnp.int32(0))
-    return lax.while_loop(cond, body, start)[0]
+
+    def body(c: _Gradients) -> _Gradients:
+        z = precondition(c.r)
+        rz = jnp.sum(c.r * z)
+        p = z + safe_divide(rz, c.rz) * c.p
+        product = matvec(jnp.where(c.last, c.x, p))
+        a = jnp.where(c.last | ~(rz > 0), 0, safe_divide(rz, jnp.sum(p * product)))
+        x, r = c.x + a * p, jnp.where(c.last, b, c.r) - jnp.where(c.last, 1, a) * product
+        going = (norm(r) > tol * size) & (a > 0) & (c.n + 1 < maxiter)
+        return _Gradients(x, r, p, rz, c.n + 1, ~going, c.last)
+
+    zero = jnp.zeros_like(b)
+    none = size <= 0
+    start = _Gradients(zero, b, zero, jnp.zeros((), b.dtype), jnp.int32(0), none, none)
+    end = lax.while_loop(lambda c: ~c.over, body, start)
+    return end.x, end.r
+
+
+class _Gradients(NamedTuple):
+    x: jax.Array
+    r: jax.Array
+    p: jax.Array
+    rz: jax.Array
+    n: jax.Array
+    last: jax.Array  # the next pass finds the residual of x itself
+    over: jax.Array
 
 
 def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:

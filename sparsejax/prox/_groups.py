@@ -250,7 +250,7 @@ def _solve(
     def refine(_: Any, x: jax.Array) -> jax.Array:
         residual = b - matvec(x)
         tol = smallest / jnp.maximum(norm(residual), jnp.where(smallest > 0, smallest, 1))
-        return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)
+        return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)[0]
 
     # Twice: the residual that the iteration carries along drifts from the true one at large strengths.
     solution: jax.Array = lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))

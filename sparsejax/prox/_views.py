@@ -140,7 +140,7 @@ def _joint_prox_jvp(
         return D + mask * curved
 
     def solve(matvec: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
-        return conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)
+        return conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)[0]
 
     return Wt, lax.custom_linear_solve(matvec, mask * (dV - moved), solve, symmetric=True)
 

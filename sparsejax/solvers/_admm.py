@@ -159,6 +159,7 @@ class _Engine:
             candidate=lambda carry: like(joined(self.penalty, carry[0].Z, self.init), self.init),
             step=lambda _: _step(self.factor),
             check_every=CHECK,
+            begin=self.begin if self.K == 1 else None,
             split=self.split if self.K > 1 else None,
             quick=quick,
         )
@@ -166,13 +167,18 @@ class _Engine:
     def start(self, rho: jax.Array | None) -> State:
         rho = self.factor.mean if rho is None else rho
         Zt = columns(self.init)
-        G = self.grad(Zt)
-        if self.K == 1:
-            parts: tuple[jax.Array, ...] = (-G,)
-        else:
-            parts = tuple(map(columns, self.penalty.split(like(-G, self.init), self.init, cycles=START)))
         warm = tuple(term.columns_start(Zt, self.init) for term in self.terms)
-        return State((Zt,) * self.K, tuple(Zt + (self.K / rho) * part for part in parts), Zt, rho, warm)
+        V: tuple[jax.Array, ...] = (Zt,)
+        if self.K > 1:
+            G = like(self.grad(Zt), self.init)
+            parts = map(columns, self.penalty.split(-G, self.init, cycles=START))
+            V = tuple(Zt + (self.K / rho) * part for part in parts)
+        return State((Zt,) * self.K, V, Zt, rho, warm)
+
+    def begin(self, carry: tuple[State, jax.Array], gradient: jax.Array) -> tuple[State, jax.Array]:
+        """The multiplier of one term is that of the start: minus the gradient there."""
+        s, k = carry
+        return s._replace(V=(s.Z[0] - columns(gradient) / s.rho,)), k
 
     def grad(self, Wt: jax.Array) -> jax.Array:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))

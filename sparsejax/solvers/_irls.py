@@ -185,7 +185,7 @@ class _Ridge:
         G, hessian = jax.linearize(jax.grad(self.smooth), W)
         G = G + 2 * like(columns(W) * F[None], W)
         matvec = lambda D: hessian(D) + 2 * like(columns(D) * F[None], D)
-        D = conjugate_gradients(matvec, -G, solve, 1e-2, INNER)
+        D, _ = conjugate_gradients(matvec, -G, solve, 1e-2, INNER)
         before, slope = self.objective(W, F), jnp.sum(G * D)
         too_long = lambda t: ~(self.objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)
         t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), W.dtype))

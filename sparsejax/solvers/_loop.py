@@ -35,6 +35,8 @@ class Algorithm:
     candidate: Callable[[Any], jax.Array]  # the W of a state
     step: Callable[[Any], jax.Array]  # 1/L, which defines the residual
     check_every: int  # iterations between two certificates
+    # (state, gradient of the loss at its candidate) -> the first state, where it begins with a gradient.
+    begin: Callable[[Any, jax.Array], Any] | None = None
     # Subgradients of the penalty's terms for the certificate, where there are several.
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
     # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is
@@ -68,6 +70,7 @@ class _Look(NamedTuple):
     W: jax.Array
     parts: tuple[jax.Array, ...] | None
     certificate: Certificate
+    gradient: jax.Array
     lowest: jax.Array
     finish: jax.Array  # it belongs to the finish
     again: jax.Array  # it was quick and met tol: not used, the next pass is the exact one of the same point
@@ -184,7 +187,7 @@ class _Loop:
             again = jnp.zeros((), bool)
         else:
             again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
-        return _Look(W, parts, c, lowest, finish, again)
+        return _Look(W, parts, c, facts.gradient, lowest, finish, again)
 
     def facts(self, W: jax.Array, exact: jax.Array) -> Facts:
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
@@ -247,7 +250,11 @@ class _Loop:
         k, status, block = carry.num_iters, carry.status, self.algorithm.block
         running = ~(look.finish | look.again) & (status == RUNNING)
         n = jnp.where(running, jnp.minimum(self.check_every, self.maxiter - k), 0)
-        state = lax.cond(running, lambda s: block(s, n), lambda s: s, carry.state)
+        begin, state = self.algorithm.begin, carry.state
+        if begin is not None:
+            first = running & (k == 0)
+            state = jax.tree.map(lambda a, b: jnp.where(first, a, b), begin(state, look.gradient), state)
+        state = lax.cond(running, lambda s: block(s, n), lambda s: s, state)
         carry = carry._replace(state=state, num_iters=k + n)
         if self.algorithm.ended is not None:
             ended = (status != RUNNING) & ~look.again

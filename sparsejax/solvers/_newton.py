@@ -25,5 +25,5 @@ def newton_step(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         return G
 
     value, hessian = jax.linearize(gradient, W)
-    new = W - conjugate_gradients(lambda D: hessian(D * mask), value, lambda r: r, eps, INNER)
-    return new, jnp.any(support)
+    step, _ = conjugate_gradients(lambda D: hessian(D * mask), value, lambda r: r, eps, INNER)
+    return W - step, jnp.any(support)
