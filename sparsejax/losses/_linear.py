@@ -299,12 +299,12 @@ class LinearModelLoss(Loss):
         return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
 
     def row_units(self) -> jax.Array:
-        """By the standard deviation of each column of X; without an intercept by its mean square."""
+        """By the deviations of each column of X from its mean, or without an intercept from 0."""
         return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)
 
     def rescaled(self, units: jax.Array) -> Self:
         """Columns of X divided by the units."""
-        return self._replace(X=self.X / units[None])
+        return self._replace(X=self.X * (1 / units)[None])
 
     # ------------------------------------------------------------------ within
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax._core.linalg import eps_of, safe_sqrt
 
 # Data of this size are left in their own units.
 SMALL, LARGE = 1e-8, 1e8
@@ -69,11 +69,14 @@ def row_unit(size: jax.Array) -> jax.Array:
 
 
 def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
-    """`row_unit` of the root mean square of each column of X, centred or as it is."""
-    least = eps_of(X) ** 0.5 * jnp.max(jnp.abs(X), axis=0)
-    if centred:
-        X = X - jnp.mean(X, axis=0)[None]
-    top = jnp.max(jnp.abs(X), axis=0)
-    size = top * safe_sqrt(jnp.mean(safe_divide(X, top[None]) ** 2, axis=0))
+    """`row_unit` of the size of each column of X, centred or as it is.
+
+    The geometric mean of its largest and its mean entry, which is near the root mean square for dense and for
+    sparse columns and squares nothing.
+    """
+    middle = jnp.mean(X, axis=0) if centred else jnp.zeros(X.shape[1:], X.dtype)
+    far = jnp.abs(X - middle[None])
+    top = jnp.max(far, axis=0)
     # What is left of a constant column is rounding error.
-    return row_unit(jnp.maximum(size, least))
+    least = eps_of(X) ** 0.5 * (jnp.abs(middle) + top)
+    return row_unit(jnp.maximum(safe_sqrt(jnp.mean(far, axis=0)) * safe_sqrt(top), least))

@@ -77,7 +77,7 @@ def exclusive_l21_columns(
     ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta,
     say from the last call of an iterative solver: any value is correct, a near one saves passes.
     ``rough``: for a solver whose guesses get better as it converges; the Newton steps end with one below a
-    hundredth, so that the error of theta is of the order of the square of that of the guess.
+    tenth, so that the error of theta is of the order of the square of that of the guess.
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)

@@ -16,7 +16,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import eps_of
 
 MAX_PASSES = 200  # of the iteration; 4 to 8 are usual
-ROUGH = 1e-2
+ROUGH = 0.1
 UNROLL = 64  # entries a column up to which a reduction over them is written out
 
 # From delta: the Newton step, and in which columns it may be taken from there.
