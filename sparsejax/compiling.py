@@ -204,8 +204,13 @@ def _placed(tree: Any) -> Any:
     if jax.device_count() > 1:
         return tree
     leaves, treedef = jax.tree.flatten(tree)
-    loose = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array) and not leaf.committed]
-    placed = jax.device_put([leaves[i] for i in loose], jax.devices()[0])
+    here = jax.devices()[0]  # an array of another backend stays there
+    loose = [
+        i
+        for i, leaf in enumerate(leaves)
+        if isinstance(leaf, jax.Array) and not leaf.committed and leaf.devices() == {here}
+    ]
+    placed = jax.device_put([leaves[i] for i in loose], here)
     for i, leaf in zip(loose, placed, strict=True):
         leaves[i] = leaf
     return jax.tree.unflatten(treedef, leaves)

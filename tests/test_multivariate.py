@@ -637,3 +637,23 @@ def test_uint16_indices_are_taken(small):
     A = sparse.csr_matrix(X)
     B = sparse.csr_matrix((A.data, A.indices.astype(np.uint16), A.indptr), shape=A.shape)
     np.testing.assert_array_equal(as_data(B).X.toarray(), X)
+
+
+def test_blas_works_on_one_thread_within(monkeypatch):
+    """And as before afterwards; without threadpoolctl it works as it is."""
+    from threadpoolctl import threadpool_info  # noqa: PLC0415
+
+    from sparsejax.models import _threads  # noqa: PLC0415
+
+    def threads():
+        return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+
+    X, y = np.random.default_rng(0).standard_normal((12, 4)), np.tile([-1, 1], 6)
+    before, within = threads(), []
+    fit = lambda: mv.fit(
+        X, y, measure=mv.f_beta(), budget=2, C=1.0, progress=lambda _: within.append(threads())
+    )
+    first = fit()
+    assert within and all(set(counts) == {1} for counts in within) and threads() == before
+    monkeypatch.setattr(_threads, "_pools", lambda: None)
+    np.testing.assert_array_equal(fit().w, first.w)

@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
+from sparsejax.models._threads import one_blas_thread
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
 from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
 from sparsejax.models.multivariate._cutting_plane import SCHEDULES, CuttingPlane, Progress, Result
@@ -131,7 +132,8 @@ def _solve(
     progress: Callable[[Progress], Any] | None = None,
     start: WorkingSet | None = None,
 ) -> Result:
-    with np.errstate(all="ignore"):  # what is not finite is found by looking at values
+    # What is not finite is found by looking at values. Matrices are small and many: threads only wait.
+    with np.errstate(all="ignore"), one_blas_thread():
         oracle, bound = measure.oracle(signs), C / data.shape[0]
         plane = CuttingPlane(data, oracle, budget, bound, tol, options.eps_delta, options.schedule)
         return plane.run(options.maxiter, progress, start)
