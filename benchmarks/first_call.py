@@ -20,11 +20,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from harness.jobs import parser
 from harness.tables import Printed
+from harness.timing import timed
 
-OPTIONS = {"jax_enable_x64": True, "jax_enable_compilation_cache": False}
+import sparsejax as sj
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_enable_compilation_cache", False)
 
 
 def data(d: int = 64, k: int = 10) -> tuple[Any, Any]:
@@ -40,11 +46,6 @@ def ready(case: str) -> Callable[[], Any]:
     X, Y = data(1024, 40) if "fit" in case else data(2000 if wide else 64)
     if case.startswith("jaxopt"):
         return _jaxopt(X, Y)
-    import jax  # noqa: PLC0415  (each case imports what its user would)
-    import jax.numpy as jnp  # noqa: PLC0415
-
-    import sparsejax as sj  # noqa: PLC0415
-
     if case == "fit":
         labels = Y.argmax(axis=1)
         return lambda: sj.models.exclusive_l21.fit(X, labels, alpha=0.01, beta=0.01).solution
@@ -66,8 +67,6 @@ def ready(case: str) -> Callable[[], Any]:
 
 
 def _jaxopt(X: np.ndarray, Y: np.ndarray) -> Callable[[], Any]:
-    import jax.numpy as jnp  # noqa: PLC0415
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         import jaxopt  # noqa: PLC0415
@@ -95,24 +94,8 @@ CASES = (
 )
 
 
-def one(case: str) -> float:
-    """CPU seconds of the first call, in this process."""
-    import jax  # noqa: PLC0415
-
-    for name, value in OPTIONS.items():
-        jax.config.update(name, value)
-    call = ready(case)
-    start = time.process_time()
-    jax.block_until_ready(call())
-    return time.process_time() - start
-
-
 def fusions() -> None:
     """Kernels, loops and seconds of compilation of the solvers' programs."""
-    import jax  # noqa: PLC0415
-
-    for name, value in OPTIONS.items():
-        jax.config.update(name, value)
     printed = Printed(
         ("case", "<12"), ("fusions", ">9"), ("loops", ">7"), ("trace s", ">9.2f"), ("compile s", ">11.2f")
     )
@@ -134,7 +117,7 @@ def main() -> None:
     found.add_argument("--case", help=argparse.SUPPRESS)
     args = found.parse_args()
     if args.case:
-        print(one(args.case))
+        print(timed(ready(args.case)).cpu)
         return
     if args.fusions:
         fusions()

@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._core.checks import is_eager, is_traced
 from sparsejax._core.linalg import eps_of
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
-from sparsejax.implicit import attach
+from sparsejax.implicit import attach, movable, moving
 from sparsejax.losses import Units
 from sparsejax.problem import Problem, Scaled, in_units, units_of
 from sparsejax.solution import CONVERGED, STALLED, History, Solution, warn_unconverged
@@ -44,13 +43,13 @@ class Compiled:
         alone = function if eager is None else eager
         self.nested = jax.jit(function, static_argnames=static)
         self.eager = jax.jit(alone, static_argnames=static)
-        self._quick = lambda: jax.jit(alone, static_argnames=static, compiler_options=dict(OPTIONS))
+        self._alone, self._static = alone, static
         self.accepted = True  # the options, by this version of XLA
 
     @functools.cached_property
     def quick(self) -> Any:
         """Compiled with the options."""
-        return self._quick()  # type: ignore[no-untyped-call]
+        return jax.jit(self._alone, static_argnames=self._static, compiler_options=dict(OPTIONS))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, `alone` where nothing is traced."""
@@ -148,16 +147,13 @@ def _with_derivative(derivative: Callable[..., Solution]) -> Callable[..., Solut
     """
 
     def linear(moves: tuple[bool, ...], problem: Problem, kept: _Kept, solution: Solution) -> Any:
-        leaves, treedef = jax.tree.flatten(problem)
+        primal, moved = movable(problem, moves)
 
         def answer(values: Any) -> tuple[Any, jax.Array]:
-            values = iter(values)
-            changed = [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
-            found = derivative(jax.tree.unflatten(treedef, changed), kept, solution)
+            found = derivative(moved(values), kept, solution)
             return found.params, found.objective
 
-        values = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
-        return jax.linearize(answer, values)[1]
+        return jax.linearize(answer, primal)[1]
 
     linearised = Compiled(linear, ("moves",))
     apply = jax.jit(lambda function, tangent: function(tangent))
@@ -170,16 +166,11 @@ def _with_derivative(derivative: Callable[..., Solution]) -> Callable[..., Solut
     def jvp(primals: Any, tangents: Any) -> Any:
         problem, kept, solution = primals
         params, objective = attached(*primals)
-        changes = jax.tree.leaves(tangents[0], is_leaf=lambda x: isinstance(x, SymbolicZero))
-        moves = tuple(
-            jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
-            for change in changes
-        )
-        if not any(moves):
+        moves, tangent = moving(tangents[0])
+        if not tangent:
             return (params, objective), jax.tree.map(jnp.zeros_like, (params, objective))
         solution = solution._replace(params=params, objective=objective)
         function = linearised(moves, problem, kept, solution)
-        tangent = [change for change, move in zip(changes, moves, strict=True) if move]
         return (params, objective), apply(function, tangent)
 
     def attach_to(problem: Problem, kept: _Kept, solution: Solution) -> Solution:

@@ -68,23 +68,10 @@ def _attach(
 def _attach_jvp(primals: Any, tangents: Any) -> Any:
     problem, params, _, measure, factor = primals
     params, objective = _attach(*primals)
-    leaves, treedef = jax.tree.flatten(problem)
-    changes = jax.tree.leaves(tangents[0], is_leaf=lambda x: isinstance(x, SymbolicZero))
-    moves = [
-        jnp.issubdtype(leaf.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
-        for leaf, change in zip(leaves, changes, strict=True)
-    ]
-    if not any(moves):
+    moves, tangent = moving(tangents[0])
+    if not tangent:
         return (params, objective), jax.tree.map(jnp.zeros_like, (params, objective))
-
-    def moved(values: Any) -> Any:
-        values = iter(values)
-        return jax.tree.unflatten(
-            treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
-        )
-
-    primal = [leaf for leaf, move in zip(leaves, moves, strict=True) if move]
-    tangent = [change for change, move in zip(changes, moves, strict=True) if move]
+    primal, moved = movable(problem, moves)
 
     def gradient(values: Any) -> jax.Array:
         flat_problem, W, _ = flattened(moved(values), params)
@@ -102,6 +89,29 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     dW = restore(_solve(flat_problem, W, mask, rhs, measure, factor))
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return (params, objective), (dW, dF)
+
+
+def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
+    """Of the tangent of a tree, by a rule with symbolic zeros: which leaves it moves, and by what."""
+    changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    moves = tuple(
+        jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
+        for change in changes
+    )
+    return moves, [change for change, move in zip(changes, moves, strict=True) if move]
+
+
+def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callable[[Any], Any]]:
+    """The leaves of a tree that move, and the function that puts others in their places."""
+    leaves, treedef = jax.tree.flatten(tree)
+
+    def moved(values: Any) -> Any:
+        values = iter(values)
+        return jax.tree.unflatten(
+            treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
+        )
+
+    return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved
 
 
 def _solve(
@@ -177,7 +187,7 @@ def _symmetric_solve(matvec: Product, rhs: jax.Array, precondition: Product, mea
     tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4).astype(rhs.dtype)
 
     def solve(matvec: Product, b: jax.Array) -> jax.Array:
-        x, r = conjugate_gradients(matvec, b, precondition, tol, INNER)
+        x, r = conjugate_gradients(matvec, b, precondition, tol, INNER, confirmed=True)
         failed = ~(norm(r) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
         return jnp.where(failed, jnp.nan, x)
 

@@ -102,7 +102,7 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
         return None
     loss, units = known
     if rows is not False and "rows" in loss.provides and "rows" in penalty.provides:
-        possible = penalty.rescaled(loss.row_units())[1] if rows is True else rows
+        possible = penalty.row_units(loss.row_units()) if rows is True else rows
         loss, units = loss.rescaled(possible), units._replace(rows=possible)
     return Scaled(loss, units)
 
@@ -119,7 +119,7 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
     ]
     penalty = scale_strengths(penalty, factors)
     if units.rows is not None:
-        penalty = penalty.rescaled(units.rows)[0]
+        penalty = penalty.rescaled(units.rows)
     return problem._replace(smooth=loss, penalty=penalty)
 
 

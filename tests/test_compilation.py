@@ -1,10 +1,7 @@
 """What is compiled when: a second call of the same shapes compiles nothing."""
 
 import contextlib
-import os
-import re
 from collections.abc import Iterator
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +13,6 @@ from jax.experimental.compilation_cache import compilation_cache
 import sparsejax as sj
 from sparsejax import losses, penalties
 
-PAGE = Path(__file__).parents[1] / "docs" / "the-first-call.md"
-CACHE = "jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs"
 EVENT = "/jax/core/compile/backend_compile_duration"
 
 
@@ -135,47 +130,25 @@ def test_a_second_path_compiles_nothing(case):
     assert names == []
 
 
-def test_the_page():
-    """Its programs run; the cache that it keeps is kept."""
-    before = {name: getattr(jax.config, name) for name in CACHE}
-    text, names = PAGE.read_text(), {"__name__": "page"}
-    try:
-        for block in re.finditer(r"^```python\n(.*?)^```", text, re.S | re.M):
-            above = text[: block.start(1)].count("\n")  # so that a traceback has the line of the page
-            exec(compile("\n" * above + block.group(1), PAGE.name, "exec"), names)
-        sj.solve(sj.Problem(losses.SquaredLoss(X[2:], Y[2:]), penalties.L21(0.1)))
-        assert any(name.startswith("jit__admm") for name in os.listdir(names["folder"]))
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
-
-
 @pytest.mark.parametrize("fault", ["not a folder", "damaged"])
-def test_a_cache_that_cannot_be_used(fault, tmp_path):
+def test_a_cache_that_cannot_be_used(fault, tmp_path, cache_settings):
     """jax warns, and the answer is the same."""
     folder, p = tmp_path / "cache", sj.Problem(losses.SquaredLoss(X[3:], Y[3:]), penalties.L21(0.1))
-    before = {name: getattr(jax.config, name) for name in CACHE}
     expected = sj.solve(p)
-    try:
-        jax.config.update(CACHE[0], str(folder))
-        jax.config.update(CACHE[1], 0.0)
-        compilation_cache.reset_cache()
-        if fault == "not a folder":
-            folder.write_text("")
-        else:
-            jax.clear_caches()
-            sj.solve(p)
-            for path in folder.iterdir():
-                path.write_text("not a program")
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    compilation_cache.reset_cache()
+    if fault == "not a folder":
+        folder.write_text("")
+    else:
         jax.clear_caches()
-        with pytest.warns(UserWarning, match="persistent compilation cache"):
-            found = sj.solve(p)
-        np.testing.assert_array_equal(found.params, expected.params)
-    finally:
-        for name, value in before.items():
-            jax.config.update(name, value)
-        compilation_cache.reset_cache()
+        sj.solve(p)
+        for path in folder.iterdir():
+            path.write_text("not a program")
+    jax.clear_caches()
+    with pytest.warns(UserWarning, match="persistent compilation cache"):
+        found = sj.solve(p)
+    np.testing.assert_array_equal(found.params, expected.params)
 
 
 def test_eager_and_nested_calls_agree():

@@ -6,13 +6,19 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from cases import data
 
 import sparsejax as sj
 from sparsejax.solvers import SOLVERS
 
 DOCS = Path(__file__).parents[1] / "docs"
-ELSEWHERE = {"migrating-from-jaxopt", "the-first-call"}  # test_interop.py, test_compilation.py
-PAGES = {"adding-a-penalty": sj.Penalty, "adding-a-loss": sj.Loss, "adding-a-solver": None}
+ELSEWHERE = {"migrating-from-jaxopt"}  # test_interop.py
+PAGES = {
+    "adding-a-penalty": sj.Penalty,
+    "adding-a-loss": sj.Loss,
+    "adding-a-solver": None,
+    "the-first-call": None,
+}
 
 
 @pytest.fixture
@@ -53,6 +59,13 @@ def test_the_table_of_a_page_is_the_protocol(page):
     rows = re.findall(r"^\| \*(.+?)\* \| (.+?) \|", text_of(page), re.M)
     shown = {group: set(re.findall(r"`(\w+)", names)) for group, names in rows}
     assert shown == {group: set(names) for group, names in PAGES[page]._groups.items()}
+
+
+def test_the_cache_of_the_page_is_kept(cache_settings):
+    folder = run("the-first-call")["folder"]
+    X, Y = data(n=11)
+    sj.solve(sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(0.1)))
+    assert any(path.name.startswith("jit__admm") for path in Path(folder).iterdir())
 
 
 def test_a_solver_in_the_table_gets_paths(table):

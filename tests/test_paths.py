@@ -17,11 +17,11 @@ def replaced(p, penalty):
     return p.replace(penalty=penalty)
 
 
-def assert_same(path, singles, rtol=3 * TOL, atol=2e-4):
+def assert_same(path, singles):
     for i, single in enumerate(singles):
         assert bool(path.converged[i]) and bool(single.converged)
-        np.testing.assert_allclose(path.objective[i], single.objective, rtol=rtol)
-        np.testing.assert_allclose(path.params[i], single.params, atol=atol)
+        np.testing.assert_allclose(path.objective[i], single.objective, rtol=3 * TOL)
+        np.testing.assert_allclose(path.params[i], single.params, atol=2e-4)
 
 
 @pytest.mark.parametrize("loss, penalty", PAIRS)

@@ -68,6 +68,12 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     return converted
 
 
+def known_cast(x: Any, dtype: Any) -> jax.Array:
+    """``x`` in a dtype; by numpy where its values are known, since JAX would compile that."""
+    cast: jax.Array = jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype))
+    return cast
+
+
 def _check_finite(name: str, x: Any, dtype: Any) -> None:
     with np.errstate(over="ignore"):
         finite = np.isfinite(np.asarray(x).astype(dtype))

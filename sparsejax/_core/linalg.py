@@ -53,11 +53,14 @@ def conjugate_gradients(
     precondition: Callable[[jax.Array], jax.Array],
     tol: jax.Array | float,
     maxiter: int,
+    *,
+    confirmed: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
     """Preconditioned conjugate gradients from zero until the residual falls by ``tol``: x and ``b - Ax``.
 
-    A direction without curvature (a singular system) ends the iteration. The loop holds all of it, the last
-    residual too, so that matrix and preconditioner are compiled once.
+    A direction without curvature (a singular system) ends the iteration. The residual is the one carried
+    along, which may drift, or if ``confirmed`` that of x itself, by one more pass. The loop holds all of it,
+    so that matrix and preconditioner are compiled once.
     """
     size = norm(b)
 
@@ -69,7 +72,7 @@ def conjugate_gradients(
         a = jnp.where(c.last | ~(rz > 0), 0, safe_divide(rz, jnp.sum(p * product)))
         x, r = c.x + a * p, jnp.where(c.last, b, c.r) - jnp.where(c.last, 1, a) * product
         going = (norm(r) > tol * size) & (a > 0) & (c.n + 1 < maxiter)
-        return _Gradients(x, r, p, rz, c.n + 1, ~going, c.last)
+        return _Gradients(x, r, p, rz, c.n + 1, ~going, c.last if confirmed else ~going)
 
     zero = jnp.zeros_like(b)
     none = size <= 0

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.checks import is_traced, known_cast
 from sparsejax._core.layout import columns, like
 from sparsejax._core.protocol import Protocol
 
@@ -41,8 +41,9 @@ class Penalty(Protocol):
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
-    * *rows*, for columns of X of unequal size: ``rescaled(units)``: the penalty :math:`V \mapsto g(V /
-      \text{units})`, row by row, and the units (d,), near those asked for, for which it is one of its class;
+    * *rows*, for columns of X of unequal size: ``row_units(wanted)``: the units (d,), near those wanted, in
+      which the penalty is one of its class; ``rescaled(units)``: in them, :math:`V \mapsto g(V /
+      \text{units})`, row by row;
     * *units*: ``degrees``, see below.
 
     ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
@@ -80,7 +81,7 @@ class Penalty(Protocol):
         "warm": ("prox_start", "prox_warm"),
         "free": ("free",),
         "dual norm": ("dual_norm",),
-        "rows": ("rescaled",),
+        "rows": ("row_units", "rescaled"),
         "units": ("degrees",),
     }
     _page: ClassVar[str] = "docs/adding-a-penalty.md"
@@ -150,8 +151,12 @@ class Penalty(Protocol):
         """The smallest (first) strength at which 0 is the proximal point of Z."""
         raise NotImplementedError
 
-    def rescaled(self, units: jax.Array) -> "tuple[Penalty, jax.Array]":
-        """The penalty of V = W * units, row by row, and the units that were possible."""
+    def row_units(self, wanted: jax.Array) -> jax.Array:
+        """The units (d,) near those wanted that `rescaled` takes."""
+        raise NotImplementedError
+
+    def rescaled(self, units: jax.Array) -> "Penalty":
+        """The penalty of V = W * units, row by row."""
         raise NotImplementedError
 
     def smooth_where(self, W: Any) -> Any:
@@ -185,10 +190,7 @@ def cast_strengths(penalty: Any, dtype: Any) -> Any:
     strengths, rebuild = split_strengths(penalty)
     if all(jnp.result_type(strength) == dtype for strength in strengths):
         return penalty
-    # Values that are known are cast without JAX, which would compile that.
-    return rebuild(
-        [jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype)) for x in strengths]
-    )
+    return rebuild([known_cast(strength, dtype) for strength in strengths])
 
 
 def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:

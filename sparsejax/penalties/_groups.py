@@ -101,7 +101,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         """0 if Z is not 0 in a row that no group holds, else inf."""
         return self._dual_scale(columns(Z))
 
-    def rescaled(self, units: jax.Array) -> tuple[Penalty, jax.Array]:
+    def row_units(self, wanted: jax.Array) -> jax.Array:
         """One unit for all features that overlapping groups connect: the largest of theirs."""
 
         def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -109,8 +109,13 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
             new = jnp.maximum(units, self.groups.largest(self.groups.maxima(units)))
             return new, jnp.any(new > units)
 
-        units, _ = lax.while_loop(lambda c: c[1], spread, (units, jnp.ones((), bool)))
-        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2]), units
+        units: jax.Array = lax.while_loop(lambda c: c[1], spread, (wanted, jnp.ones((), bool)))[0]
+        return units
+
+    def rescaled(self, units: jax.Array) -> Penalty:
+        """Alpha divided by the squares of the units of its groups."""
+        rescaled: Penalty = scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
+        return rescaled
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)

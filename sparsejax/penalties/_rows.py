@@ -72,9 +72,14 @@ class RowPenalty(Penalty):
                     f"one value a row, ({params_shape[0]},)."
                 )
 
-    def rescaled(self, units: jax.Array) -> tuple[Penalty, jax.Array]:
-        """A sum over rows takes any units: each strength is divided by their power that is its degree."""
-        return scale_strengths(self, [1 / units**degree for degree in self.degrees]), units
+    def row_units(self, wanted: jax.Array) -> jax.Array:
+        """A sum over rows takes any."""
+        return wanted
+
+    def rescaled(self, units: jax.Array) -> Penalty:
+        """Each strength divided by the power of the units that is its degree."""
+        rescaled: Penalty = scale_strengths(self, [1 / units**degree for degree in self.degrees])
+        return rescaled
 
     # ------------------------------------------------------------------ the hooks
 

@@ -121,7 +121,8 @@ def resume(
 ) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
     engine = _Engine(problem, factor, init, maxiter)
-    solution, (state, _) = _loop.run(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
+    loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
+    solution, (state, _) = loop.run()
     return solution, state.rho
 
 

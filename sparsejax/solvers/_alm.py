@@ -147,4 +147,4 @@ def _alm(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, 
         check_every=1,
         ended=lambda s: s.done,
     )
-    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]

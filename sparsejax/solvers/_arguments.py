@@ -4,10 +4,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, known_cast
 from sparsejax.hoisting import evaluate, prox_of
 from sparsejax.losses import PlainLoss
 from sparsejax.penalties import PlainPenalty, cast_strengths
@@ -31,8 +30,8 @@ def prepare(
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
-    limit = jnp.asarray(maxiter, jnp.int32) if is_traced(maxiter) else jax.device_put(np.int32(maxiter))  # type: ignore[arg-type]
-    return problem._replace(penalty=cast_strengths(problem.penalty, dtype)), init, tol, limit, history
+    problem = problem._replace(penalty=cast_strengths(problem.penalty, dtype))
+    return problem, init, tol, known_cast(maxiter, jnp.int32), history
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:

@@ -113,4 +113,4 @@ def _davis_yin(
         split=None if second is None else lambda s: tuple(like(part, init) for part in s.parts),
         quick=None if hidden or cheap is smooth else cheap,
     )
-    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]

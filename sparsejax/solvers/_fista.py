@@ -98,7 +98,7 @@ def _fista(
         step=lambda s: s.step,
         check_every=CHECK,
     )
-    solution, _ = _loop.run(problem, init, algorithm, tol, maxiter, history)
+    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()
     return solution._replace(params=restore(solution.params))
 
 

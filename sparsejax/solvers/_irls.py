@@ -141,7 +141,7 @@ def _irls(
         step=lambda _: length,
         check_every=CHECK,
     )
-    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
 
 
 class _Ridge:

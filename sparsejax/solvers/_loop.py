@@ -76,36 +76,14 @@ class _Look(NamedTuple):
     again: jax.Array  # it was quick and met tol: not used, the next pass is the exact one of the same point
 
 
-def run(
-    problem: Problem,
-    init: jax.Array,
-    algorithm: Algorithm,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    history: int,
-    finish: bool = True,
-) -> tuple[Solution, Any]:
-    """Iterate until the certificate meets ``tol``; returns the `Solution` and the last state.
+class Loop:
+    """Iterate until the certificate meets ``tol``.
 
     A solve that stalls is finished by Newton steps on the support of the best W seen, unless that is left to
     `finish`. One loop holds all of it, so that the certificate, the largest part of the program, is compiled
     once for the start, the iterates, their confirmation and the finish.
     """
-    loop = _Loop(problem, init, algorithm, tol, maxiter, history, finish)
-    return loop.run(loop.start())
 
-
-def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array) -> Solution:
-    """The solution of a `run` without its finish, finished; for a penalty of one term."""
-    W = solution.params
-    still = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
-    loop = _Loop(problem, W, still, tol, jnp.int32(0), 0)
-    start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
-    finished, _ = loop.run(start)
-    return finished._replace(num_iters=solution.num_iters, history=solution.history)
-
-
-class _Loop:
     def __init__(
         self,
         problem: Problem,
@@ -124,8 +102,9 @@ class _Loop:
         self.floor = 2 * self.eps
         self.polishes = finish and algorithm.ended is None and "support" in problem.penalty.provides
 
-    def run(self, start: _Carry) -> tuple[Solution, Any]:
-        c = lax.while_loop(lambda c: ~c.over, self.body, start)
+    def run(self, start: _Carry | None = None) -> tuple[Solution, Any]:
+        """The `Solution` and the last state."""
+        c = lax.while_loop(lambda c: ~c.over, self.body, self.start() if start is None else start)
         certificate, status = c.certificate, c.status
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick certificate may have met tol at a point that the data do not bear out.
@@ -274,6 +253,16 @@ class _Loop:
             round=number,
             over=jnp.where(look.finish, ~more, sure),
         )
+
+
+def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array) -> Solution:
+    """The solution of a `Loop` without its finish, finished; for a penalty of one term."""
+    W = solution.params
+    still = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
+    loop = Loop(problem, W, still, tol, jnp.int32(0), 0)
+    start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
+    finished, _ = loop.run(start)
+    return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
 def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:

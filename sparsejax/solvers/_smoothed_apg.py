@@ -149,7 +149,7 @@ def _smoothed_apg(
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
     )
-    return _loop.run(problem, init, algorithm, tol, maxiter, history)[0]
+    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
 
 
 class _Smoothing:
