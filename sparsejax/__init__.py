@@ -16,7 +16,7 @@ from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
 from sparsejax.ranking import FeatureRanking, rank_features
 from sparsejax.solution import ConvergenceError, ConvergenceWarning, Solution
-from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg
+from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg, variational_newton
 from sparsejax.solving import solve
 from sparsejax.tuning import Tuning, tune
 
@@ -54,4 +54,5 @@ __all__ = [
     "solve",
     "solvers",
     "tune",
+    "variational_newton",
 ]

@@ -1,9 +1,9 @@
 """How a solver is called: compiled, in units of the data, with the derivative of its answer.
 
 Inside a user's `jax.jit`, `jax.vmap` or the like a solver is one nested program. Called eagerly it is
-compiled for a short first call (`OPTIONS`); a solve that ends at the floor of its dtype is finished by a
-second program, and a derivative is a third, so that `jax.grad` after a solve compiles the solver no second
-time.
+compiled for a short first call (`OPTIONS`); what few solves need (the last digits, another solver that takes
+over) is a second program, and a derivative is a third, so that `jax.grad` after a solve compiles the solver
+no second time.
 """
 
 import functools
@@ -15,13 +15,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
-from sparsejax._core.linalg import eps_of
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
 from sparsejax.implicit import attach, movable, moving
 from sparsejax.losses import Units
 from sparsejax.problem import Problem, Scaled, in_units, units_of
-from sparsejax.solution import CONVERGED, STALLED, History, Solution, warn_unconverged
+from sparsejax.solution import History, Solution, warn_unconverged
 
 # Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.
 OPTIONS = {
@@ -69,8 +68,13 @@ class Compiled:
         return self.eager(*args, **kwargs)
 
 
-# (problem, factor, solution, tol) -> solution, all in units of the data.
-Finish = Callable[[Problem, Factor | None, Solution, jax.Array], Solution]
+class Finish(NamedTuple):
+    """What is left of some solves for a second program, which is compiled only if it is needed."""
+
+    # (problem, factor, solution, tol, maxiter) -> solution, all in units of the data
+    run: Callable[[Problem, Factor | None, Solution, jax.Array, jax.Array], Solution]
+    due: Callable[[Solution, Any, Any], Any]  # (solution, tol, maxiter): whether it is needed
+    waits: Callable[[Problem], bool] = lambda problem: True  # whether it needs nothing but the solution
 
 
 def differentiable(
@@ -83,8 +87,8 @@ def differentiable(
 
     Args:
       rows: in units of each column of X, too.
-      finish: how a solution at the floor of its dtype is finished. Such a solver takes ``finish: bool``,
-        False where that is left to this function.
+      finish: what it leaves to a second program if it is called eagerly. Such a solver takes
+        ``finish: bool``, False where that is left to this function.
     """
 
     def decorate(solver: Callable[..., Any]) -> Callable[..., Solution]:
@@ -92,7 +96,7 @@ def differentiable(
             known = units_of(problem, rows)
 
             def run(problem: Problem, start: Any) -> tuple[Solution, Factor | None, Factor | None]:
-                options = {} if finish is None else {"finish": not (eager and _can_wait(problem))}
+                options = {} if finish is None else {"finish": not (eager and finish.waits(problem))}
                 result = solver(problem, start, *args, **options)
                 solution, factor = result if type(result) is tuple else (result, None)
                 return solution, factor, factor
@@ -105,16 +109,16 @@ def differentiable(
         nested, alone = (functools.wraps(solver)(functools.partial(whole, flag)) for flag in (False, True))
         compiled = Compiled(nested, static, alone)
 
-        def end(problem: Problem, kept: _Kept, solution: Solution, tol: jax.Array) -> Solution:
+        def end(problem: Problem, kept: _Kept, solution: Solution, *limits: jax.Array) -> Solution:
             assert finish is not None
             known = kept.units_of(problem)
-            solution = finish(in_units(problem, known), kept.factor, _in_units(solution, known), tol)
-            return _in_users_units(solution, known)
+            solution = finish.run(in_units(problem, known), kept.factor, _in_units(solution, known), *limits)
+            return in_users_units(solution, known)
 
         def derivative(problem: Problem, kept: _Kept, solution: Solution) -> Solution:
             known = kept.units_of(problem)
             solution = attach(in_units(problem, known), _in_units(solution, known), kept.factor)
-            return _in_users_units(solution, known)
+            return in_users_units(solution, known)
 
         compiled_end, attached = Compiled(end), _with_derivative(derivative)
 
@@ -125,8 +129,9 @@ def differentiable(
             solution: Solution
             if is_eager((constant, rest)):
                 solution, kept = compiled.alone(constant, *rest)
-                if finish is not None and _can_wait(constant) and _at_the_floor(solution, rest[1]):
-                    solution = compiled_end.alone(constant, kept, solution, rest[1])
+                limits = rest[1:3]  # tol and maxiter
+                if finish is not None and finish.waits(constant) and bool(finish.due(solution, *limits)):
+                    solution = compiled_end.alone(constant, kept, solution, *limits)
                 if any(map(is_traced, jax.tree.leaves(problem))):
                     solution = attached(problem, kept, solution)
             else:
@@ -212,16 +217,6 @@ def _constant(x: Any) -> Any:
     return lax.stop_gradient(x) if is_traced(x) else x
 
 
-def _can_wait(problem: Problem) -> bool:
-    """The finish needs nothing but W."""
-    return "support" in problem.penalty.provides and len(problem.penalty.terms) == 1
-
-
-def _at_the_floor(solution: Solution, tol: Any) -> bool:
-    status, below = int(solution.status), float(tol) < 2 * eps_of(solution.objective)
-    return status == STALLED or (status == CONVERGED and below)
-
-
 def solve_in_units(
     solver: Callable[[Problem, Any], tuple[Solution, Factor | None, Any]],
     problem: Problem,
@@ -236,10 +231,11 @@ def solve_in_units(
     scaled = in_units(problem, known)
     start = init if known is None else known.units.start(init)
     solution, factor, more = solver(*lax.stop_gradient((scaled, start)))
-    return _in_users_units(attach(scaled, solution, factor), known), more
+    return in_users_units(attach(scaled, solution, factor), known), more
 
 
-def _in_users_units(solution: Solution, known: Scaled | None) -> Solution:
+def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
+    """A solution of the problem in units as one of the problem."""
     if known is None:
         return solution
     units, history = known.units, solution.history

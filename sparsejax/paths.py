@@ -1,5 +1,8 @@
 """Regularisation paths: one problem, many strengths."""
 
+import functools
+import warnings
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -8,13 +11,13 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import check_choice, is_traced
+from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax.compiling import Compiled, solve_in_units
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, units_of
-from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.solution import CONVERGED, ConvergenceWarning, Solution, warn_unconverged
 from sparsejax.solvers import pick, prepare
 
 MODES = ("auto", "warm", "batch")
@@ -100,11 +103,37 @@ def prepare_path(
 def batched_path(arguments: PathArguments) -> Solution:
     """`path` without checks."""
     p = arguments
-    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
+    options = {"axes": p.axes, "mode": p.mode}
+    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, **options)
+    solver = pick(p.problem)
+    if solver.resume is None or not solver.resume.partial or not is_eager((p, solutions)):
+        return solutions
+    varied, problem_of = _members(p.problem, p.penalties, p.axes)
+    for i in np.flatnonzero(np.asarray(solutions.status) != CONVERGED):
+        member = problem_of([leaf[i] for leaf in varied])
+        with warnings.catch_warnings():  # of the path as a whole
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            one = solver.function(member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
+        solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, one)
     return solutions
 
 
+def _members(
+    problem: Problem, penalties: Any, axes: tuple[int | None, ...]
+) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Problem]]:
+    """The leaves that vary, and the problem with one value of each."""
+    leaves, rebuild = floating_leaves(penalties)
+
+    def problem_of(values: list[jax.Array]) -> Problem:
+        remaining = iter(values)
+        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, axes, strict=True)]
+        return problem._replace(penalty=rebuild(full))
+
+    return [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None], problem_of
+
+
 def _whole_path(
+    complete: bool,
     problem: Problem,
     penalties: Any,
     init: Any,
@@ -114,25 +143,26 @@ def _whole_path(
     axes: tuple[int | None, ...],
     mode: str,
 ) -> Solution:
-    leaves, rebuild = floating_leaves(penalties)
-    varied = [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None]
+    varied, problem_of = _members(problem, penalties, axes)
     solver = pick(problem)
     resume = solver.resume
     known = shared = first = None
     if resume is not None:
-        known = units_of(problem, rows=True)
-        shared = resume.shared(lax.stop_gradient(problem.smooth if known is None else known.loss))
-        first = resume.first(shared, init)
+        complete = complete or not resume.partial
+        known = units_of(problem, resume.rows)
+        smooth, start = problem.smooth, init
+        if known is not None:
+            smooth, start = known.loss, known.units.start(init)
+        shared = resume.shared(lax.stop_gradient(smooth))
+        first = resume.first(shared, *lax.stop_gradient((smooth, start)))
 
     def one(values: list[jax.Array], init: Any, state: Any) -> tuple[Solution, Any]:
-        remaining = iter(values)
-        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, axes, strict=True)]
-        changed = problem._replace(penalty=rebuild(full))
+        changed = problem_of(values)
         if resume is None:
             return solver.function(changed, init, tol=tol, maxiter=maxiter), state
 
         def go_on(changed: Problem, init: Any) -> tuple[Solution, Any, Any]:
-            solution, new = resume.solve(changed, shared, init, state, tol, maxiter)
+            solution, new = resume.solve(changed, shared, init, state, tol, maxiter, complete=complete)
             return solution, shared if isinstance(shared, Factor) else None, new
 
         return solve_in_units(go_on, changed, init, known)
@@ -147,7 +177,11 @@ def _whole_path(
     return lax.scan(step, (init, first), varied)[1]
 
 
-_path = Compiled(_whole_path, ("axes", "mode"))
+_path = Compiled(
+    functools.partial(_whole_path, True),
+    ("axes", "mode"),
+    functools.partial(_whole_path, False),
+)
 
 
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:

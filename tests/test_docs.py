@@ -73,7 +73,7 @@ def test_a_solver_in_the_table_gets_paths(table):
     names = run("adding-a-solver")
     others = dict(table)
     table.clear()
-    table.update({"ista": others.pop("ista")._replace(automatic=True)}, **others)
+    table.update({"ista": others.pop("ista")._replace(suits=lambda problem: True)}, **others)
     problem = sj.Problem(names["loss"], sj.penalties.L1(0.2))
     path = sj.path(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.2, 0.1])), mode="warm", tol=1e-10)
     assert path.converged.all()

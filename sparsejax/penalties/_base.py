@@ -41,6 +41,8 @@ class Penalty(Protocol):
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
+    * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)``: the strengths, () or (d,),
+      if :math:`g(W) = \sum_i \alpha_i \|w_i\|_2` for a W of this shape, else None;
     * *rows*, for columns of X of unequal size: ``row_units(wanted)``: the units (d,), near those wanted, in
       which the penalty is one of its class; ``rescaled(units)``: in them, :math:`V \mapsto g(V /
       \text{units})`, row by row;
@@ -81,6 +83,7 @@ class Penalty(Protocol):
         "warm": ("prox_start", "prox_warm"),
         "free": ("free",),
         "dual norm": ("dual_norm",),
+        "row norm": ("row_norm",),
         "rows": ("row_units", "rescaled"),
         "units": ("degrees",),
     }
@@ -149,6 +152,10 @@ class Penalty(Protocol):
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The smallest (first) strength at which 0 is the proximal point of Z."""
+        raise NotImplementedError
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> Any:
+        """The strengths, if g is a sum of norms of rows for such a W, else None."""
         raise NotImplementedError
 
     def row_units(self, wanted: jax.Array) -> jax.Array:

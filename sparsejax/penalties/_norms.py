@@ -32,6 +32,10 @@ class L1(SmoothRowPenalty, leaves=("strength",)):
         """The largest |z_ij|."""
         return jnp.max(jnp.abs(Z))
 
+    def row_norm(self, params_shape: tuple[int, ...]) -> jax.Array | None:
+        """The strengths, for a single column."""
+        return self.strength if len(params_shape) == 1 or params_shape[1] == 1 else None
+
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.strength, Wt) * jnp.sum(jnp.abs(Wt), axis=0))
 
@@ -67,6 +71,10 @@ class L21(SmoothRowPenalty, leaves=("alpha",)):
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The largest ||z_i||_2."""
         return jnp.max(safe_norm(columns(Z)))
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> jax.Array:
+        """The strengths."""
+        return self.alpha
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0, boolean, shape of W."""

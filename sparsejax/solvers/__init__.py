@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from sparsejax.factor import factorise
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _admm, _alm, _davis_yin, _fista, _irls, _smoothed_apg
+from sparsejax.solvers import _admm, _alm, _davis_yin, _fista, _irls, _smoothed_apg, _variational
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
 from sparsejax.solvers._arguments import prepare
@@ -18,15 +18,19 @@ from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
 from sparsejax.solvers._smoothed_apg import smoothed_apg
+from sparsejax.solvers._variational import variational_newton
 
 
 class Resume(NamedTuple):
     """How a solver goes through a path: what it computes once, and what it hands on to the next problem."""
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
-    first: Callable[[Any, Any], Any]  # (shared, init) -> the first state
-    # (problem, shared, init, state, tol, maxiter) -> (Solution, state); state None: from scratch
+    first: Callable[[Any, Any, Any], Any]  # (shared, loss, init) -> the first state
+    # (problem, shared, init, state, tol, maxiter, complete=...) -> (Solution, state); state None: from
+    # scratch; complete False: without what `differentiable` has as its finish
     solve: Callable[..., tuple[Solution, Any]]
+    rows: bool = True  # in units of each column of X
+    partial: bool = False  # what is left by complete=False is worth a program of its own
 
 
 class Solver(NamedTuple):
@@ -36,21 +40,31 @@ class Solver(NamedTuple):
     # Of a problem in the protocol: None, or in words why the solver does not take it.
     fits: Callable[[Problem], str | None]
     summary: str  # for the README
-    automatic: bool = False  # `sparsejax.solve` takes the first of these that fits
+    # `sparsejax.solve` takes the first that fits and, by the shape of the problem, suits.
+    suits: Callable[[Problem], bool] = lambda problem: False
     resume: Resume | None = None  # without: a path hands on the solution alone
 
 
+def _always(problem: Problem) -> bool:
+    return True
+
+
 SOLVERS: dict[str, Solver] = {
+    "variational_newton": Solver(
+        variational_newton,
+        _variational.unfit,
+        "Newton on one scalar a row, for row norms on many features; `admm` takes over where it must",
+        _variational.suits,
+        Resume(_variational.share, _variational.start, _variational.resume, rows=False, partial=True),
+    ),
     "admm": Solver(
         admm,
         _admm.unfit,
         "the engine: one factorisation, exact joint prox",
-        automatic=True,
-        resume=Resume(factorise, lambda factor, _: factor.mean, _admm.resume),
+        _always,
+        Resume(factorise, lambda factor, loss, init: factor.mean, _admm.resume),
     ),
-    "fista": Solver(
-        fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", automatic=True
-    ),
+    "fista": Solver(fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", _always),
     "alm": Solver(
         alm,
         _alm.unfit,
@@ -73,8 +87,8 @@ SOLVERS: dict[str, Solver] = {
 
 
 def pick(problem: Problem) -> Solver:
-    """The first automatic solver that takes the problem; by its static structure."""
-    return next(s for s in SOLVERS.values() if s.automatic and s.fits(problem) is None)
+    """The first solver that takes the problem and suits it; by static structure and shape."""
+    return next(s for s in SOLVERS.values() if s.fits(problem) is None and s.suits(problem))
 
 
 __all__ = [
@@ -89,4 +103,5 @@ __all__ = [
     "pick",
     "prepare",
     "smoothed_apg",
+    "variational_newton",
 ]

@@ -9,10 +9,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
-from sparsejax.compiling import differentiable
+from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import Factor, factorise
 from sparsejax.problem import Problem
-from sparsejax.solution import Solution
+from sparsejax.solution import CONVERGED, STALLED, Solution
 from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._terms import joined, minus
@@ -96,12 +96,23 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def _finish(problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array) -> Solution:
+def _finish(
+    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
     assert factor is not None
     return _loop.finish(problem, solution, _step(factor), tol)
 
 
-@differentiable("history", rows=True, finish=_finish)
+def _can_wait(problem: Problem) -> bool:
+    return "support" in problem.penalty.provides and len(problem.penalty.terms) == 1
+
+
+def _at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    status, below = solution.status, tol < 2 * eps_of(solution.objective)
+    return (status == STALLED) | ((status == CONVERGED) & below)
+
+
+@differentiable("history", rows=True, finish=Finish(_finish, _at_the_floor, _can_wait))
 def _admm(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
 ) -> tuple[Solution, Factor]:
@@ -117,11 +128,14 @@ def resume(
     tol: jax.Array,
     maxiter: jax.Array,
     history: int = 0,
-    finish: bool = True,
+    complete: bool = True,
 ) -> tuple[Solution, jax.Array]:
-    """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho."""
+    """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho.
+
+    Without its finish unless ``complete``.
+    """
     engine = _Engine(problem, factor, init, maxiter)
-    loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
+    loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, complete)
     solution, (state, _) = loop.run()
     return solution, state.rho
 

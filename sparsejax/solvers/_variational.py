@@ -1,0 +1,560 @@
+r"""Least squares with a norm of each row, by Newton's method on one scalar a row."""
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.linalg import cho_solve
+from jax.typing import ArrayLike
+
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import eps_of, norm, safe_divide, safe_norm, tiny_of
+from sparsejax.certificate import Scale, certify
+from sparsejax.compiling import Finish, differentiable, in_users_units
+from sparsejax.factor import Factor, factorise
+from sparsejax.penalties import strengths_valid
+from sparsejax.problem import Problem, in_units, units_of
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, History, Solution
+from sparsejax.solvers import _admm
+from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._loop import once
+
+NEWTON = 100  # steps at most
+# Factorisations of the active set method in the first attempt at a step; twice as many in the others.
+SWEEPS = 4
+ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
+FILL = 0.95  # of a bucket: a full one could not exchange features
+SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
+BUCKETS, SMALL, LARGEST = 10, 64, 1024  # how many, the size of the first, and that of the last for n < d
+SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
+# Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
+# and the engine is the faster for that.
+MANY, WEAK = 8, 32
+
+
+def variational_newton(
+    problem: Problem,
+    init: ArrayLike | None = None,
+    *,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    history: int = 0,
+) -> Solution:
+    r"""Minimise :math:`\tfrac12\|AW - B\|_F^2 + \sum_i \alpha_i\|w_i\|_2` by Newton on d scalars, whatever k.
+
+    With :math:`\alpha\|w\| = \min_{t\ge0} (\|w\|^2/t + \alpha^2 t)/2` and W eliminated,
+
+    .. math:: \min_{t\ge 0}\; \phi(t) = \tfrac12\langle B, K^{-1}B\rangle + \tfrac12\sum_i \alpha_i^2 t_i,
+              \qquad K = I + A\operatorname{diag}(t)A^\top ,
+
+    which is smooth and convex, with :math:`W = \operatorname{diag}(t)\,C`, :math:`C = A^\top K^{-1}B` minus
+    the gradient of the loss, :math:`\partial\phi/\partial t_i = (\alpha_i^2 - \|c_i\|^2)/2` and the Hessian
+    :math:`(A^\top K^{-1}A)\circ(CC^\top)`. The residual :math:`B - AW = K^{-1}B` is the dual point too, so
+    that the gap falls as fast as the objective: quadratically.
+
+    A step is taken in a bucket of m features, those with t > 0 and those of the largest
+    :math:`\|c_i\|/\alpha_i`; m is one of a few static sizes that follow from the shape of A (`buckets`). The
+    quadratic program with :math:`t \ge 0` is solved by a primal-dual active set method. From W = 0 the
+    strengths are lowered to those asked for by halves, a step each. The first right side tried is that of
+    Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then
+    with growing shifts of the diagonal, until :math:`\phi` falls.
+
+    What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
+    holds, a strength of 0, a tol below the rounding of the products; and, from W = 0, strengths below
+    lambda_max/32 where there are not eight times more features than samples.
+
+    Args:
+      problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
+        its `gram`), and `L21`, or `L1` of a single column.
+      init, tol, maxiter, history: as `admm`; an iteration is a Newton step, here at most 100.
+
+    Returns:
+      `Solution`; rows with t = 0 are exactly 0.
+
+    Raises:
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+    Source: the variational form of a norm: Bach, Jenatton, Mairal & Obozinski, Foundations and Trends in
+      Machine Learning 4(1), 2012, Section 5; the active set method: Hintermueller, Ito & Kunisch, SIAM
+      Journal on Optimization 13(3), 2002.
+    """
+    problem, init, tol, maxiter, history = prepare("variational_newton", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"variational_newton {reason}")
+    return _variational_newton(problem, init, tol, maxiter, history)
+
+
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    leaves, treedef = jax.tree.flatten((problem.smooth, problem.penalty))
+    return _reason(treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+
+
+@functools.lru_cache(maxsize=1024)  # shapes are found by tracing, which takes milliseconds
+def _reason(treedef: Any, leaves: tuple[Any, ...]) -> str | None:
+    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
+    smooth, penalty = jax.tree.unflatten(treedef, shapes)
+    both = f"{type(smooth).__name__} and {type(penalty).__name__}"
+    if "row norm" not in penalty.provides or "shape" not in smooth.provides:
+        return f"needs a penalty that is a norm of each row, got {both}; admm takes any."
+    if penalty.row_norm(smooth.params_shape) is None:
+        return f"needs a norm of each row, which {type(penalty).__name__} is for a single column only."
+    if "curvature" not in smooth.provides or not smooth.quadratic:
+        return f"needs a quadratic loss with one Hessian for all columns, got {both}."
+    A, B, L = jax.eval_shape(lambda loss: (loss.majorizer(), loss.target(), loss.laplacian()), smooth)
+    if L is not None or (A.shape[0] < A.shape[1] and B is None):
+        return f"needs the target() of its loss and no graph of labels, got {both}."
+    return None
+
+
+def suits(problem: Problem) -> bool:
+    """Whether `sparsejax.solve` takes it: for many features; for few the engine compiles faster."""
+    return unfit(problem) is None and int(problem.smooth.params_shape[0]) >= SMALLEST
+
+
+def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
+    """How many features a step may move, smallest first, closer together where they are small.
+
+    The last one holds what can be active: a little more than n for one column, a few times n for several, all
+    for d <= n.
+    """
+    most = min(d, LARGEST, n * min(k + 2, 8) if k > 1 else 4 * n // 3) if n < d else d
+    wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
+    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+
+
+# ---------------------------------------------------------------------- the quadratic, by shape
+
+
+class Wide(NamedTuple):
+    """n < d: through K, n x n. ``aux`` is its root L and L^-1 B."""
+
+    A: jax.Array
+    B: jax.Array  # (n, k)
+
+    @property
+    def size(self) -> jax.Array:
+        """The squares of B."""
+        return jnp.sum(self.B * self.B)
+
+    @property
+    def trace(self) -> jax.Array:
+        """Of A'A."""
+        return jnp.sum(self.A * self.A)
+
+    def zero(self) -> Any:
+        """``aux`` at t = 0."""
+        return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
+
+    def whole(self, t: jax.Array) -> Any:
+        """``aux`` at t, (d,)."""
+        return self.evaluate(t, self.A)[0]
+
+    def part(self, ix: jax.Array) -> jax.Array:
+        """What a step needs of these features."""
+        return _take(self.A, ix, 1)
+
+    def curvature(self, aux: Any, t: jax.Array, X: jax.Array) -> jax.Array:
+        """X' K^-1 X, (m, m)."""
+        half = _lower_solve(aux[0], X)
+        return half.T @ half
+
+    def evaluate(self, t: jax.Array, X: jax.Array) -> tuple[Any, jax.Array]:
+        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
+        L = _cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
+        half = _lower_solve(L, self.B)
+        return (L, half), jnp.sum(half * half)
+
+    def placed(self, ix: jax.Array, aux: Any) -> Any:
+        """``aux`` of a bucket as that of all features."""
+        return aux
+
+    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
+        L, half = aux
+        xi = _lower_solve(L, half, transposed=True)
+        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(half * half)
+
+
+class Tall(NamedTuple):
+    """d <= n: through G = A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
+
+    G: jax.Array
+    b: jax.Array  # B'A, (k, d)
+    size: jax.Array
+
+    @property
+    def trace(self) -> jax.Array:
+        """Of A'A."""
+        return jnp.trace(self.G)
+
+    def zero(self) -> Any:
+        """``aux`` at t = 0."""
+        return jnp.zeros_like(self.b)
+
+    def whole(self, t: jax.Array) -> Any:
+        """``aux`` at t, (d,)."""
+        return self.evaluate(t, (self.G, self.b))[0]
+
+    def part(self, ix: jax.Array) -> Any:
+        """What a step needs of these features."""
+        return _take(_take(self.G, ix, 0), ix, 1), _take(self.b, ix, 1)
+
+    def curvature(self, aux: Any, t: jax.Array, part: Any) -> jax.Array:
+        """G - G (diag(1/t) + G)^-1 G, (m, m)."""
+        G, _ = part
+        h, L = self._root(t, G)
+        half = _lower_solve(L, h[:, None] * G)
+        S: jax.Array = G - half.T @ half
+        return S
+
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
+        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
+        G, b = part
+        h, L = self._root(t, G)
+        W = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
+        return W, self.size - jnp.sum(b * W)
+
+    def placed(self, ix: jax.Array, aux: Any) -> Any:
+        """``aux`` of a bucket as that of all features."""
+        return jnp.zeros_like(self.b).at[:, ix].set(aux, mode="drop")
+
+    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
+        C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
+        return C, self.size - along - jnp.sum(C * aux), self.size - along
+
+    @staticmethod
+    def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
+        h = jnp.sqrt(t)
+        return h, _cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
+
+
+def quadratic_of(smooth: Any) -> "Wide | Tall":
+    """The loss of a problem that is not `unfit`."""
+    A = smooth.majorizer()
+    if A.shape[0] < A.shape[1]:
+        return Wide(A, columns(smooth.target()).T)
+    zero = jnp.zeros(smooth.params_shape, smooth.dtype)
+    value, gradient = jax.value_and_grad(smooth)(zero)
+    return Tall(A.T @ A, -columns(gradient), 2 * value)
+
+
+# ---------------------------------------------------------------------- the iteration
+
+
+class Point(NamedTuple):
+    """t, and what is known there."""
+
+    t: jax.Array  # (d,)
+    aux: Any
+    C: jax.Array  # (k, d)
+    c: jax.Array  # (d,), the norms of its columns
+    residual: jax.Array  # ||B - AW||^2
+    along: jax.Array  # <B, B - AW>
+
+
+def look(quadratic: Any, t: jax.Array, aux: Any) -> Point:
+    """The point of t: the one product with all of A."""
+    C, residual, along = quadratic.look(aux)
+    return Point(t, aux, C, safe_norm(C), residual, along)
+
+
+class State(NamedTuple):
+    """What is iterated."""
+
+    point: Point
+    primal: jax.Array
+    dual: jax.Array  # the best
+    level: jax.Array  # number of the bucket; as many as there are: nothing more can be done
+    shift: jax.Array  # attempts the last step took
+    tau: jax.Array  # >= 1, what the strengths are multiplied with in the next step
+    k: jax.Array
+    history: History
+
+
+class _Model(NamedTuple):
+    """The quadratic model of phi in the largest bucket, and how it is to be minimised."""
+
+    aux: Any
+    ix: jax.Array  # numbers of features; d where there is none
+    t: jax.Array
+    C: jax.Array
+    r: jax.Array  # right side
+    beyond: jax.Array  # ||c_i|| > alpha_i
+    nu: jax.Array  # relative shift of the diagonal
+    sweeps: jax.Array
+
+
+class _Attempt(NamedTuple):
+    """At a step."""
+
+    number: jax.Array
+    t: jax.Array
+    aux: Any
+    along: jax.Array
+    phi: jax.Array
+
+
+class _Newton:
+    """The iteration for one problem."""
+
+    def __init__(
+        self,
+        quadratic: Any,
+        alpha: jax.Array,
+        tol: jax.Array,
+        maxiter: jax.Array,
+        *,
+        cold: bool | jax.Array,
+        sizes: tuple[int, ...],
+        crowded: bool,
+    ):
+        self.quadratic, self.alpha, self.cold = quadratic, alpha, cold
+        self.tol, self.maxiter = tol, jnp.minimum(maxiter, NEWTON)
+        self.sizes, self.crowded = sizes, crowded
+        self.over = len(sizes)
+
+    def run(self, point: Point, history: History) -> State:
+        primal, dual, excess = self.values(point)
+        level = jnp.where(jnp.all(self.alpha > 0), self.level(point.t, jnp.int32(0)), self.over)
+        if self.crowded:
+            level = jnp.where(self.cold & (excess > WEAK), self.over, level)
+        tau, zero = jnp.maximum(SHRINK * excess, 1), jnp.int32(0)
+        state = State(point, primal, dual, level, zero, tau, zero, history)
+        return lax.while_loop(self.going, self.body, self.recorded(state))
+
+    def values(self, point: Point) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The objective of W, the best dual value along its residual, and the largest ||c_i||/alpha_i."""
+        primal = point.residual / 2 + jnp.sum(self.alpha * point.t * point.c)
+        excess = jnp.max(self.ratios(point.c))
+        s = 1 / jnp.maximum(excess, 1)
+        return primal, s * point.along - s * s * point.residual / 2, excess
+
+    def ratios(self, c: jax.Array) -> jax.Array:
+        return safe_divide(c, self.alpha, jnp.inf)
+
+    def gap(self, s: State) -> jax.Array:
+        return safe_divide(s.primal - s.dual, jnp.maximum(s.primal, self.quadratic.size / 2))
+
+    def level(self, t: jax.Array, level: jax.Array) -> jax.Array:
+        """The first bucket, not below this one, that is not full."""
+        count = jnp.sum(t > 0)
+        for number, m in enumerate(self.sizes):
+            full = count > (int(FILL * m) if m < t.shape[0] else m)
+            level = jnp.where((level == number) & full, number + 1, level)
+        return level.astype(jnp.int32)
+
+    def recorded(self, s: State) -> State:
+        if s.history.gap.shape[0] == 0:
+            return s
+        values = History(s.primal, self.gap(s))
+        return s._replace(
+            history=History(*(h.at[s.k].set(v, mode="drop") for h, v in zip(s.history, values, strict=True)))
+        )
+
+    def going(self, s: State) -> jax.Array:
+        return (self.gap(s) > self.tol) & (s.k < self.maxiter) & (s.level < self.over)
+
+    def body(self, s: State) -> State:
+        t, aux, shift = self.step(s)
+        point = look(self.quadratic, t, aux)
+        primal, dual, _ = self.values(point)
+        level = jnp.where(shift < ATTEMPTS, self.level(t, s.level), self.over)
+        tau = jnp.maximum(SHRINK * s.tau, 1)
+        return self.recorded(
+            State(point, primal, jnp.maximum(s.dual, dual), level, shift, tau, s.k + 1, s.history)
+        )
+
+    def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
+        """t and ``aux`` after a Newton step, and the attempts it took."""
+        point, d, eps = s.point, s.point.t.shape[0], eps_of(s.point.t)
+        numbers = jnp.arange(d, dtype=jnp.int32)
+        ix = jnp.full(self.sizes[-1], d, jnp.int32).at[self.places(s)].set(numbers, mode="drop")
+        t, C, alpha = _take(point.t, ix, 0), _take(point.C, ix, 1), s.tau * _take(self.alpha, ix, 0)
+        squares, q = alpha * alpha, safe_divide(safe_norm(C), alpha)
+        phi = (point.along + jnp.sum(squares * t)) / 2
+
+        def attempt(c: _Attempt) -> _Attempt:
+            j = c.number + 1
+            r = squares * jnp.where(j == 0, q * q * (q - 1), (q * q - 1) / 2)
+            larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
+            nu = jnp.where(j < 2, eps ** (2 / 3), larger)
+            model = _Model(point.aux, ix, t, C, r, q > 1, nu, jnp.where(j == 0, SWEEPS, 2 * SWEEPS))
+            moved = c.t, c.aux, c.along
+            for number, m in enumerate(self.sizes):
+                moved = once(s.level == number, functools.partial(self.moved, model, m), moved)
+            new, aux, along = moved
+            return _Attempt(j, new, aux, along, (along + jnp.sum(squares * new)) / 2)
+
+        def failed(c: _Attempt) -> jax.Array:
+            return ~(c.phi <= phi + 8 * eps * jnp.abs(phi)) & (c.number < ATTEMPTS)
+
+        before = _Attempt(
+            jnp.maximum(s.shift - 1, 0) - 1, t, point.aux, point.along, jnp.full_like(phi, jnp.inf)
+        )
+        c = lax.while_loop(failed, attempt, before)
+        return jnp.zeros_like(point.t).at[ix].set(c.t, mode="drop"), c.aux, c.number
+
+    def moved(self, model: "_Model", m: int, _: Any) -> tuple[jax.Array, Any, jax.Array]:
+        """t of the bucket, ``aux`` and <B, K^-1 B> after the step of the model in its first m features."""
+        ix, t, C, r, beyond = (x[..., :m] for x in (model.ix, model.t, model.C, model.r, model.beyond))
+        part = self.quadratic.part(ix)
+        H = self.quadratic.curvature(model.aux, t, part) * (C.T @ C)
+        H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
+        new = jnp.maximum(t + _bounded(H, r, t, (t > 0) | beyond, model.sweeps), 0)
+        aux, along = self.quadratic.evaluate(new, part)
+        return jnp.zeros_like(model.t).at[:m].set(new), self.quadratic.placed(ix, aux), along
+
+    def places(self, s: State) -> jax.Array:
+        """Where in the bucket each feature goes, (d,); beyond its end what is left out.
+
+        A threshold of the scores by bisection: to sort them takes ten times as long.
+        """
+        m = jnp.asarray(self.sizes, jnp.int32)[jnp.minimum(s.level, self.over - 1)]
+        active, score = s.point.t > 0, self.ratios(s.point.c)
+        count = jnp.sum(active, dtype=jnp.int32)
+
+        def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            low, high = ends
+            middle = (low + high) / 2
+            fits = jnp.sum((score > middle) & ~active, dtype=jnp.int32) <= m - count
+            return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
+
+        top = jnp.max(score)
+        low, high = lax.fori_loop(0, 24, halve, (-top - 1, top))
+        # What is between the two are equal scores: the first of them come in.
+        rank = jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
+        place, before = jnp.full_like(rank, score.shape[0]), jnp.int32(0)
+        for number in range(3):
+            members = rank == number
+            place = jnp.where(members, before + jnp.cumsum(members, dtype=jnp.int32) - 1, place)
+            before = before + jnp.sum(members, dtype=jnp.int32)
+        return place
+
+
+def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:
+    """The least of x'Hx/2 - r'x over x >= -t, by a primal-dual active set that starts with ``free``."""
+
+    def sweep(c: Any) -> Any:
+        free, _, i, _ = c
+        fixed = jnp.where(free, 0, -t)
+        masked = jnp.where(free[:, None] & free[None], H, 0) + jnp.diag(jnp.where(free, 0, 1).astype(H.dtype))
+        x = fixed + cho_solve((_cholesky(masked), True), jnp.where(free, r - H @ fixed, 0))
+        new = jnp.where(free, t + x > 0, H @ x < r)
+        return new, x, i + 1, jnp.any(new != free)
+
+    start = (free, t, jnp.int32(0), jnp.ones((), bool))
+    return lax.while_loop(lambda c: c[3] & (c[2] < sweeps), sweep, start)[1]
+
+
+def _cholesky(M: jax.Array) -> jax.Array:
+    L: jax.Array = lax.linalg.cholesky(M, symmetrize_input=False)
+    return L
+
+
+def _lower_solve(L: jax.Array, B: jax.Array, *, transposed: bool = False) -> jax.Array:
+    return lax.linalg.triangular_solve(L, B, left_side=True, lower=True, transpose_a=transposed)
+
+
+def _take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
+    """0 for the number of no feature."""
+    return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)
+
+
+# ---------------------------------------------------------------------- the solver
+
+
+class Shared(NamedTuple):
+    """What depends on the loss alone."""
+
+    quadratic: Any
+    zero: Point  # t = 0
+    sizes: Any  # for the rounding error of the loss
+
+
+def share(smooth: Any) -> Shared:
+    """What depends on the loss alone."""
+    quadratic = quadratic_of(smooth)
+    t = jnp.zeros(smooth.params_shape[:1], smooth.dtype)
+    return Shared(quadratic, look(quadratic, t, quadratic.zero()), smooth.sizes())
+
+
+def start(shared: Shared, smooth: Any, init: jax.Array) -> Point:
+    """The point of a start: t_i = ||w_i||/||c_i||, as at an optimum."""
+    quadratic = shared.quadratic
+
+    def known() -> Point:
+        W, G = columns(init), columns(jax.grad(smooth)(init))
+        t = safe_divide(safe_norm(W), safe_norm(G))
+        return look(quadratic, t, quadratic.whole(t))
+
+    point: Point = lax.cond(jnp.any(init != 0), known, lambda: shared.zero)
+    return point
+
+
+def resume(
+    problem: Problem,
+    shared: Shared,
+    init: jax.Array,
+    state: Point | None,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int = 0,
+    complete: bool = True,
+) -> tuple[Solution, Point]:
+    """From a point, or from W; where ``complete`` is True, `admm` does what is left."""
+    smooth, penalty = problem.smooth, problem.penalty
+    quadratic = shared.quadratic
+    cold = False if state is not None else jnp.all(init == 0)
+    point = start(shared, smooth, init) if state is None else state
+    (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
+    alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
+    newton = _Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=d < MANY * n)
+    nothing = History(*(jnp.full((history,), jnp.nan, init.dtype) for _ in History._fields))
+    end = newton.run(point, nothing)
+    point = end.point
+    W = like(point.t[None] * point.C, init)
+    # The trace of A'A bounds its largest eigenvalue.
+    step = safe_divide(1.0, quadratic.trace, 1.0)
+    valid = smooth.valid() & strengths_valid(penalty)
+    scale = Scale(quadratic.size / 2, norm(shared.zero.C), None, shared.sizes, valid)
+    certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))
+    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
+    status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
+    status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+    solution = Solution(W, *certificate, end.k, status, end.history)
+    if complete:
+        unfinished = _unfinished(solution, tol, maxiter)
+        solution = once(unfinished, lambda s: _rest(problem, None, s, tol, maxiter), solution)
+    return solution, point
+
+
+def _unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
+
+
+def _rest(
+    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
+    """What `admm` makes of it, in its units."""
+    before, history = solution.num_iters, solution.history
+    known = units_of(problem, rows=True)
+    problem = in_units(problem, known)
+    start = solution.params if known is None else known.units.start(solution.params)
+    length = history.gap.shape[0]
+    rest, _ = _admm.resume(problem, factorise(problem.smooth), start, None, tol, maxiter - before, length)
+    rest = in_users_units(rest, known)
+    first = jnp.arange(length, dtype=jnp.int32) < before
+    joined = [jnp.where(first, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)]
+    return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
+
+
+@differentiable("history", finish=Finish(_rest, _unfinished))
+def _variational_newton(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+) -> Solution:
+    return resume(problem, share(problem.smooth), init, None, tol, maxiter, history, finish)[0]
