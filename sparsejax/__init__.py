@@ -16,7 +16,7 @@ from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
 from sparsejax.ranking import FeatureRanking, rank_features
 from sparsejax.solution import ConvergenceError, ConvergenceWarning, Solution
-from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg, variational_newton
+from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg, variational_newton, working_set
 from sparsejax.solving import solve
 from sparsejax.tuning import Tuning, tune
 
@@ -55,4 +55,5 @@ __all__ = [
     "solvers",
     "tune",
     "variational_newton",
+    "working_set",
 ]

@@ -115,7 +115,9 @@ def degenerate():
     yield "rank 1, tall", np.outer(rng.standard_normal(150), rng.standard_normal(D)), made(150)[1]
 
 
-@pytest.mark.parametrize(("name", "X", "Y"), list(degenerate()), ids=lambda x: x if isinstance(x, str) else "")
+@pytest.mark.parametrize(
+    ("name", "X", "Y"), list(degenerate()), ids=lambda x: x if isinstance(x, str) else ""
+)
 @pytest.mark.parametrize("ratio", [2.0, 50.0])
 def test_degenerate_data(name, X, Y, ratio):
     loss = sj.losses.SquaredLoss(X, Y)

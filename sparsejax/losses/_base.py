@@ -37,6 +37,8 @@ class Loss(Protocol):
     * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss
       with other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held
       out. Where ``weights`` is None, ``num_rows`` too;
+    * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W of these features, an index
+      of d being none;
     * *units*, so that nothing underflows: ``in_units()``;
     * *rows*, for columns of unequal size: ``row_units()``: powers of two near the root of the size of what
       each row of W multiplies, (d,); ``rescaled(units)``: :math:`V \mapsto f(V / \text{units})`, row by row.
@@ -68,6 +70,7 @@ class Loss(Protocol):
         "dual": ("dual_scaling",),
         "free features": ("unpenalised_basis", "dual_projection"),
         "data": ("weights", "reweighted", "evaluate", "intercept"),
+        "columns": ("columns_at",),
         "units": ("in_units",),
         "rows": ("row_units", "rescaled"),
     }
@@ -131,6 +134,10 @@ class Loss(Protocol):
         return None if self.weights is None else int(self.weights.shape[0])
 
     # ------------------------------------------------------------------ never called where not provided
+
+    def columns_at(self, ix: jax.Array) -> "Loss":
+        """The loss of a W of these features; an index of d is none."""
+        raise NotImplementedError
 
     def row_units(self) -> jax.Array:
         """Powers of two near the root of the size of what each row of W multiplies, (d,)."""

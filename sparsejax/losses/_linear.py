@@ -150,7 +150,7 @@ class LinearModelLoss(Loss):
         """Everything, as far as the hooks are given."""
         own = ("divergence", "dual_scaling")
         stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
-        groups = {"shape", "data", "units", "rows"}
+        groups = {"shape", "data", "columns", "units", "rows"}
         if self.curvature is not None:
             groups.add("curvature")
         if stated["divergence"] or stated["dual_scaling"]:
@@ -297,6 +297,10 @@ class LinearModelLoss(Loss):
         """Scale times the sum of the weights near 1, where it is not of that order already."""
         sigma, gamma = self._unit_of_params(), self._unit_of_objective()
         return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
+
+    def columns_at(self, ix: jax.Array) -> Self:
+        """The same loss of these columns of X."""
+        return self._replace(X=jnp.take(self.X, ix, axis=1, mode="fill", fill_value=0))
 
     def row_units(self) -> jax.Array:
         """By the deviations of each column of X from its mean, or without an intercept from 0."""

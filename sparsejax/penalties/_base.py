@@ -43,6 +43,9 @@ class Penalty(Protocol):
       `sparsejax.lambda_max`;
     * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)``: the strengths, () or (d,),
       if :math:`g(W) = \sum_i \alpha_i \|w_i\|_2` for a W of this shape, else None;
+    * *sparse rows*, for `sparsejax.working_set`, of a sum over rows: ``row_slopes(Z)``: (d,), at most 1 where
+      a row that is 0 stays so if Z is minus the gradient; ``rows_at(ix)``: the penalty of a W of these rows,
+      an index of d being none;
     * *rows*, for columns of X of unequal size: ``row_units(wanted)``: the units (d,), near those wanted, in
       which the penalty is one of its class; ``rescaled(units)``: in them, :math:`V \mapsto g(V /
       \text{units})`, row by row;
@@ -84,6 +87,7 @@ class Penalty(Protocol):
         "free": ("free",),
         "dual norm": ("dual_norm",),
         "row norm": ("row_norm",),
+        "sparse rows": ("row_slopes", "rows_at"),
         "rows": ("row_units", "rescaled"),
         "units": ("degrees",),
     }
@@ -156,6 +160,14 @@ class Penalty(Protocol):
 
     def row_norm(self, params_shape: tuple[int, ...]) -> Any:
         """The strengths, if g is a sum of norms of rows for such a W, else None."""
+        raise NotImplementedError
+
+    def row_slopes(self, Z: jax.Array) -> jax.Array:
+        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+        raise NotImplementedError
+
+    def rows_at(self, ix: jax.Array) -> "Penalty":
+        """The penalty of a W of these rows; an index of d is none."""
         raise NotImplementedError
 
     def row_units(self, wanted: jax.Array) -> jax.Array:

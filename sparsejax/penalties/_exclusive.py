@@ -9,9 +9,10 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns
-from sparsejax._core.linalg import safe_norm
+from sparsejax._core.linalg import safe_divide, safe_norm
 from sparsejax.penalties._rows import (
     SmoothRowPenalty,
+    SparseRowPenalty,
     cast,
     least_ratio,
     over_norm,
@@ -20,7 +21,7 @@ from sparsejax.penalties._rows import (
 )
 
 
-class ExclusiveL21(SmoothRowPenalty, leaves=("alpha", "beta")):
+class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta")):
     r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
 
     The first term removes features from all classes, the second lets the classes compete for those
@@ -69,6 +70,9 @@ class ExclusiveL21(SmoothRowPenalty, leaves=("alpha", "beta")):
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return least_ratio(where_unsquared(self.beta, cast(self.alpha, Zt)), safe_norm(Zt))
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return safe_divide(safe_norm(Zt), cast(self.alpha, Zt), jnp.inf)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         return squared_conjugate(prox.tail_threshold(Zt, cast(self.alpha, Zt)), cast(self.beta, Zt))

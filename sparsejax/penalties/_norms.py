@@ -7,11 +7,11 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_norm
-from sparsejax.penalties._rows import RowPenalty, SmoothRowPenalty, cast, least_ratio, over_norm
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.penalties._rows import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
-class L1(SmoothRowPenalty, leaves=("strength",)):
+class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     r"""Lasso: ``g(W) = sum_i strength_i ||w_i||_1``.
 
     Args:
@@ -50,8 +50,11 @@ class L1(SmoothRowPenalty, leaves=("strength",)):
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return least_ratio(cast(self.strength, Zt), jnp.max(jnp.abs(Zt), axis=0))
 
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return safe_divide(jnp.max(jnp.abs(Zt), axis=0), cast(self.strength, Zt), jnp.inf)
 
-class L21(SmoothRowPenalty, leaves=("alpha",)):
+
+class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
     r"""Row-sparse group lasso: ``g(W) = sum_i alpha_i ||w_i||_2``.
 
     Args:
@@ -93,8 +96,11 @@ class L21(SmoothRowPenalty, leaves=("alpha",)):
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return least_ratio(cast(self.alpha, Zt), safe_norm(Zt))
 
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return safe_divide(safe_norm(Zt), cast(self.alpha, Zt), jnp.inf)
 
-class L1Inf(RowPenalty, leaves=("alpha",)):
+
+class L1Inf(SparseRowPenalty, leaves=("alpha",)):
     r"""Row-sparse group lasso by the largest entry: ``g(W) = sum_i alpha_i max_j |w_ij|``.
 
     Entries below the largest of their row cost nothing, so that features are shared by classes, and the
@@ -128,3 +134,6 @@ class L1Inf(RowPenalty, leaves=("alpha",)):
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return least_ratio(cast(self.alpha, Zt), jnp.sum(jnp.abs(Zt), axis=0))
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return safe_divide(jnp.sum(jnp.abs(Zt), axis=0), cast(self.alpha, Zt), jnp.inf)

@@ -102,6 +102,29 @@ class RowPenalty(Penalty):
         raise NotImplementedError
 
 
+class SparseRowPenalty(RowPenalty):
+    """A `RowPenalty` that makes rows 0; ``_slopes`` says how far a gradient is from moving them."""
+
+    _adapter: ClassVar[bool] = True
+
+    def row_slopes(self, Z: jax.Array) -> jax.Array:
+        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+        return self._slopes(columns(Z))
+
+    def rows_at(self, ix: jax.Array) -> Penalty:
+        """The penalty of a W of these rows of d; those of number d, which are no rows, are 0 anyway."""
+        leaves, treedef = jax.tree.flatten(self)
+        taken = [
+            leaf if jnp.ndim(leaf) == 0 else jnp.take(leaf, ix, axis=-1, mode="fill", fill_value=1)
+            for leaf in leaves
+        ]
+        penalty: Penalty = jax.tree.unflatten(treedef, taken)
+        return penalty
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+
 class SmoothRowPenalty(RowPenalty):
     """A `RowPenalty` that is smooth on the support of its prox points; ``_curvature`` says how curved."""
 

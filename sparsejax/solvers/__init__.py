@@ -10,7 +10,16 @@ from typing import Any, NamedTuple
 from sparsejax.factor import factorise
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _admm, _alm, _davis_yin, _fista, _irls, _smoothed_apg, _variational
+from sparsejax.solvers import (
+    _admm,
+    _alm,
+    _davis_yin,
+    _fista,
+    _irls,
+    _smoothed_apg,
+    _variational,
+    _working_set,
+)
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
 from sparsejax.solvers._arguments import prepare
@@ -19,6 +28,7 @@ from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
 from sparsejax.solvers._smoothed_apg import smoothed_apg
 from sparsejax.solvers._variational import variational_newton
+from sparsejax.solvers._working_set import working_set
 
 
 class Resume(NamedTuple):
@@ -56,6 +66,12 @@ SOLVERS: dict[str, Solver] = {
         "Newton on one scalar a row, for row norms on many features; `admm` takes over where it must",
         _variational.suits,
         Resume(_variational.share, _variational.start, _variational.resume, rows=False, partial=True),
+    ),
+    "working_set": Solver(
+        working_set,
+        _working_set.unfit,
+        "the engine on the features that matter, for sparse rows on many features",
+        _working_set.suits,
     ),
     "admm": Solver(
         admm,
@@ -104,4 +120,5 @@ __all__ = [
     "prepare",
     "smoothed_apg",
     "variational_newton",
+    "working_set",
 ]

@@ -9,10 +9,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
-from sparsejax.compiling import Finish, differentiable
+from sparsejax.compiling import Finish, differentiable, in_users_units
 from sparsejax.factor import Factor, factorise
-from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, STALLED, Solution
+from sparsejax.problem import Problem, in_units, units_of
+from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution
 from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._terms import joined, minus
@@ -138,6 +138,35 @@ def resume(
     loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, complete)
     solution, (state, _) = loop.run()
     return solution, state.rho
+
+
+def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    """Whether another solver has left something to `take_over`."""
+    return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
+
+
+def take_over(
+    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
+    """What becomes of the solution of another solver, in units of each column of X."""
+    before, history = solution.num_iters, solution.history
+    known, length = units_of(problem, rows=True), history.gap.shape[0]
+    problem = in_units(problem, known)
+    start = solution.params if known is None else known.units.start(solution.params)
+    factor = factorise(problem.smooth)
+    rest, _ = resume(problem, factor, start, None, tol, maxiter - before, length)
+    rest = in_users_units(rest, known)
+    first = jnp.arange(length, dtype=jnp.int32) < before
+    joined = [jnp.where(first, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)]
+    return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
+
+
+def completed(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
+    """The solution, by `take_over` where it is `unfinished`."""
+    finished: Solution = _loop.once(
+        unfinished(solution, tol, maxiter), lambda s: take_over(problem, None, s, tol, maxiter), solution
+    )
+    return finished
 
 
 def _step(factor: Factor) -> jax.Array:

@@ -114,7 +114,6 @@ class Loop:
 
     def start(self) -> _Carry:
         infinite = jnp.full((), jnp.inf, self.init.dtype)
-        empty = History(*(jnp.full((self.history,), jnp.nan, self.init.dtype) for _ in History._fields))
         split, state = self.algorithm.split, self.algorithm.state
         at_zero = self.scale.value
         return _Carry(
@@ -127,7 +126,7 @@ class Loop:
             marked=jnp.int32(0),
             num_iters=jnp.int32(0),
             status=jnp.int32(RUNNING),
-            history=empty,
+            history=empty_history(self.history, self.init.dtype),
             exact=jnp.zeros((), bool),
             trial=self.init,
             round=jnp.int32(-1),
@@ -263,6 +262,21 @@ def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array
     start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
     finished, _ = loop.run(start)
     return finished._replace(num_iters=solution.num_iters, history=solution.history)
+
+
+def judged(
+    W: jax.Array, certificate: Certificate, tol: jax.Array, num_iters: jax.Array, history: History
+) -> Solution:
+    """The solution of an algorithm with a loop of its own: what did not converge has reached its maxiter."""
+    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
+    status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
+    status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+    return Solution(W, *certificate, num_iters, status, history)
+
+
+def empty_history(length: int, dtype: Any) -> History:
+    """NaN everywhere."""
+    return History(*(jnp.full((length,), jnp.nan, dtype) for _ in History._fields))
 
 
 def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:

@@ -13,14 +13,15 @@ from jax.typing import ArrayLike
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, norm, safe_divide, safe_norm, tiny_of
 from sparsejax.certificate import Scale, certify
-from sparsejax.compiling import Finish, differentiable, in_users_units
-from sparsejax.factor import Factor, factorise
+from sparsejax.compiling import Finish, differentiable
 from sparsejax.penalties import strengths_valid
-from sparsejax.problem import Problem, in_units, units_of
-from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, History, Solution
-from sparsejax.solvers import _admm
+from sparsejax.problem import Problem
+from sparsejax.solution import History, Solution
+from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._buckets import can_be_active, chosen, take
 from sparsejax.solvers._loop import once
+from sparsejax.solvers._quadratics import cholesky, quadratic_of
 
 NEWTON = 100  # steps at most
 # Factorisations of the active set method in the first attempt at a step; twice as many in the others.
@@ -95,17 +96,27 @@ def unfit(problem: Problem) -> str | None:
 
 @functools.lru_cache(maxsize=1024)  # shapes are found by tracing, which takes milliseconds
 def _reason(treedef: Any, leaves: tuple[Any, ...]) -> str | None:
+    found: list[str | None] = []
+
+    def inspect(both: Any) -> jax.Array:
+        found.append(_reason_of(*both))
+        return jnp.zeros(())
+
     shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
-    smooth, penalty = jax.tree.unflatten(treedef, shapes)
-    both = f"{type(smooth).__name__} and {type(penalty).__name__}"
+    jax.eval_shape(inspect, jax.tree.unflatten(treedef, shapes))
+    return found[0]
+
+
+def _reason_of(smooth: Any, penalty: Any) -> str | None:
+    both = f"{type(smooth).__name__} with {type(penalty).__name__}"
     if "row norm" not in penalty.provides or "shape" not in smooth.provides:
         return f"needs a penalty that is a norm of each row, got {both}; admm takes any."
     if penalty.row_norm(smooth.params_shape) is None:
         return f"needs a norm of each row, which {type(penalty).__name__} is for a single column only."
     if "curvature" not in smooth.provides or not smooth.quadratic:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."
-    A, B, L = jax.eval_shape(lambda loss: (loss.majorizer(), loss.target(), loss.laplacian()), smooth)
-    if L is not None or (A.shape[0] < A.shape[1] and B is None):
+    wide = smooth.majorizer().shape[0] < smooth.params_shape[0]
+    if smooth.laplacian() is not None or (wide and smooth.target() is None):
         return f"needs the target() of its loss and no graph of labels, got {both}."
     return None
 
@@ -118,129 +129,11 @@ def suits(problem: Problem) -> bool:
 def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
     """How many features a step may move, smallest first, closer together where they are small.
 
-    The last one holds what can be active: a little more than n for one column, a few times n for several, all
-    for d <= n.
+    The last one holds what can be active, for d <= n all.
     """
-    most = min(d, LARGEST, n * min(k + 2, 8) if k > 1 else 4 * n // 3) if n < d else d
+    most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
     wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
     return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
-
-
-# ---------------------------------------------------------------------- the quadratic, by shape
-
-
-class Wide(NamedTuple):
-    """n < d: through K, n x n. ``aux`` is its root L and L^-1 B."""
-
-    A: jax.Array
-    B: jax.Array  # (n, k)
-
-    @property
-    def size(self) -> jax.Array:
-        """The squares of B."""
-        return jnp.sum(self.B * self.B)
-
-    @property
-    def trace(self) -> jax.Array:
-        """Of A'A."""
-        return jnp.sum(self.A * self.A)
-
-    def zero(self) -> Any:
-        """``aux`` at t = 0."""
-        return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
-
-    def whole(self, t: jax.Array) -> Any:
-        """``aux`` at t, (d,)."""
-        return self.evaluate(t, self.A)[0]
-
-    def part(self, ix: jax.Array) -> jax.Array:
-        """What a step needs of these features."""
-        return _take(self.A, ix, 1)
-
-    def curvature(self, aux: Any, t: jax.Array, X: jax.Array) -> jax.Array:
-        """X' K^-1 X, (m, m)."""
-        half = _lower_solve(aux[0], X)
-        return half.T @ half
-
-    def evaluate(self, t: jax.Array, X: jax.Array) -> tuple[Any, jax.Array]:
-        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        L = _cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
-        half = _lower_solve(L, self.B)
-        return (L, half), jnp.sum(half * half)
-
-    def placed(self, ix: jax.Array, aux: Any) -> Any:
-        """``aux`` of a bucket as that of all features."""
-        return aux
-
-    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
-        L, half = aux
-        xi = _lower_solve(L, half, transposed=True)
-        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(half * half)
-
-
-class Tall(NamedTuple):
-    """d <= n: through G = A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
-
-    G: jax.Array
-    b: jax.Array  # B'A, (k, d)
-    size: jax.Array
-
-    @property
-    def trace(self) -> jax.Array:
-        """Of A'A."""
-        return jnp.trace(self.G)
-
-    def zero(self) -> Any:
-        """``aux`` at t = 0."""
-        return jnp.zeros_like(self.b)
-
-    def whole(self, t: jax.Array) -> Any:
-        """``aux`` at t, (d,)."""
-        return self.evaluate(t, (self.G, self.b))[0]
-
-    def part(self, ix: jax.Array) -> Any:
-        """What a step needs of these features."""
-        return _take(_take(self.G, ix, 0), ix, 1), _take(self.b, ix, 1)
-
-    def curvature(self, aux: Any, t: jax.Array, part: Any) -> jax.Array:
-        """G - G (diag(1/t) + G)^-1 G, (m, m)."""
-        G, _ = part
-        h, L = self._root(t, G)
-        half = _lower_solve(L, h[:, None] * G)
-        S: jax.Array = G - half.T @ half
-        return S
-
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
-        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        G, b = part
-        h, L = self._root(t, G)
-        W = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
-        return W, self.size - jnp.sum(b * W)
-
-    def placed(self, ix: jax.Array, aux: Any) -> Any:
-        """``aux`` of a bucket as that of all features."""
-        return jnp.zeros_like(self.b).at[:, ix].set(aux, mode="drop")
-
-    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
-        C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
-        return C, self.size - along - jnp.sum(C * aux), self.size - along
-
-    @staticmethod
-    def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
-        h = jnp.sqrt(t)
-        return h, _cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
-
-
-def quadratic_of(smooth: Any) -> "Wide | Tall":
-    """The loss of a problem that is not `unfit`."""
-    A = smooth.majorizer()
-    if A.shape[0] < A.shape[1]:
-        return Wide(A, columns(smooth.target()).T)
-    zero = jnp.zeros(smooth.params_shape, smooth.dtype)
-    value, gradient = jax.value_and_grad(smooth)(zero)
-    return Tall(A.T @ A, -columns(gradient), 2 * value)
 
 
 # ---------------------------------------------------------------------- the iteration
@@ -371,10 +264,10 @@ class _Newton:
 
     def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
         """t and ``aux`` after a Newton step, and the attempts it took."""
-        point, d, eps = s.point, s.point.t.shape[0], eps_of(s.point.t)
-        numbers = jnp.arange(d, dtype=jnp.int32)
-        ix = jnp.full(self.sizes[-1], d, jnp.int32).at[self.places(s)].set(numbers, mode="drop")
-        t, C, alpha = _take(point.t, ix, 0), _take(point.C, ix, 1), s.tau * _take(self.alpha, ix, 0)
+        point, eps = s.point, eps_of(s.point.t)
+        room = jnp.asarray(self.sizes, jnp.int32)[jnp.minimum(s.level, self.over - 1)]
+        ix = chosen(point.t > 0, self.ratios(point.c), room, self.sizes[-1])
+        t, C, alpha = take(point.t, ix, 0), take(point.C, ix, 1), s.tau * take(self.alpha, ix, 0)
         squares, q = alpha * alpha, safe_divide(safe_norm(C), alpha)
         phi = (point.along + jnp.sum(squares * t)) / 2
 
@@ -409,32 +302,6 @@ class _Newton:
         aux, along = self.quadratic.evaluate(new, part)
         return jnp.zeros_like(model.t).at[:m].set(new), self.quadratic.placed(ix, aux), along
 
-    def places(self, s: State) -> jax.Array:
-        """Where in the bucket each feature goes, (d,); beyond its end what is left out.
-
-        A threshold of the scores by bisection: to sort them takes ten times as long.
-        """
-        m = jnp.asarray(self.sizes, jnp.int32)[jnp.minimum(s.level, self.over - 1)]
-        active, score = s.point.t > 0, self.ratios(s.point.c)
-        count = jnp.sum(active, dtype=jnp.int32)
-
-        def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            low, high = ends
-            middle = (low + high) / 2
-            fits = jnp.sum((score > middle) & ~active, dtype=jnp.int32) <= m - count
-            return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
-
-        top = jnp.max(score)
-        low, high = lax.fori_loop(0, 24, halve, (-top - 1, top))
-        # What is between the two are equal scores: the first of them come in.
-        rank = jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
-        place, before = jnp.full_like(rank, score.shape[0]), jnp.int32(0)
-        for number in range(3):
-            members = rank == number
-            place = jnp.where(members, before + jnp.cumsum(members, dtype=jnp.int32) - 1, place)
-            before = before + jnp.sum(members, dtype=jnp.int32)
-        return place
-
 
 def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:
     """The least of x'Hx/2 - r'x over x >= -t, by a primal-dual active set that starts with ``free``."""
@@ -443,26 +310,12 @@ def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: 
         free, _, i, _ = c
         fixed = jnp.where(free, 0, -t)
         masked = jnp.where(free[:, None] & free[None], H, 0) + jnp.diag(jnp.where(free, 0, 1).astype(H.dtype))
-        x = fixed + cho_solve((_cholesky(masked), True), jnp.where(free, r - H @ fixed, 0))
+        x = fixed + cho_solve((cholesky(masked), True), jnp.where(free, r - H @ fixed, 0))
         new = jnp.where(free, t + x > 0, H @ x < r)
         return new, x, i + 1, jnp.any(new != free)
 
     start = (free, t, jnp.int32(0), jnp.ones((), bool))
     return lax.while_loop(lambda c: c[3] & (c[2] < sweeps), sweep, start)[1]
-
-
-def _cholesky(M: jax.Array) -> jax.Array:
-    L: jax.Array = lax.linalg.cholesky(M, symmetrize_input=False)
-    return L
-
-
-def _lower_solve(L: jax.Array, B: jax.Array, *, transposed: bool = False) -> jax.Array:
-    return lax.linalg.triangular_solve(L, B, left_side=True, lower=True, transpose_a=transposed)
-
-
-def _take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
-    """0 for the number of no feature."""
-    return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)
 
 
 # ---------------------------------------------------------------------- the solver
@@ -514,8 +367,7 @@ def resume(
     (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
     newton = _Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=d < MANY * n)
-    nothing = History(*(jnp.full((history,), jnp.nan, init.dtype) for _ in History._fields))
-    end = newton.run(point, nothing)
+    end = newton.run(point, _loop.empty_history(history, init.dtype))
     point = end.point
     W = like(point.t[None] * point.C, init)
     # The trace of A'A bounds its largest eigenvalue.
@@ -523,37 +375,13 @@ def resume(
     valid = smooth.valid() & strengths_valid(penalty)
     scale = Scale(quadratic.size / 2, norm(shared.zero.C), None, shared.sizes, valid)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))
-    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
-    status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
-    status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
-    solution = Solution(W, *certificate, end.k, status, end.history)
+    solution = _loop.judged(W, certificate, tol, end.k, end.history)
     if complete:
-        unfinished = _unfinished(solution, tol, maxiter)
-        solution = once(unfinished, lambda s: _rest(problem, None, s, tol, maxiter), solution)
+        solution = _admm.completed(problem, solution, tol, maxiter)
     return solution, point
 
 
-def _unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
-    return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
-
-
-def _rest(
-    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
-) -> Solution:
-    """What `admm` makes of it, in its units."""
-    before, history = solution.num_iters, solution.history
-    known = units_of(problem, rows=True)
-    problem = in_units(problem, known)
-    start = solution.params if known is None else known.units.start(solution.params)
-    length = history.gap.shape[0]
-    rest, _ = _admm.resume(problem, factorise(problem.smooth), start, None, tol, maxiter - before, length)
-    rest = in_users_units(rest, known)
-    first = jnp.arange(length, dtype=jnp.int32) < before
-    joined = [jnp.where(first, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)]
-    return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
-
-
-@differentiable("history", finish=Finish(_rest, _unfinished))
+@differentiable("history", finish=Finish(_admm.take_over, _admm.unfinished))
 def _variational_newton(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
 ) -> Solution:

@@ -1,0 +1,48 @@
+"""Features gathered into arrays of static sizes."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+HALVINGS = 24
+
+
+def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -> jax.Array:
+    """The numbers of the active features and of the others of the largest scores, at most ``room``, in (m,).
+
+    The active ones come first. Places that are left hold d, the number of no feature; where even the active
+    ones are too many the last of them are left out. A threshold of the scores is found by bisection: to sort
+    them all takes ten times as long.
+    """
+    d = score.shape[0]
+    free = jnp.asarray(room, jnp.int32) - jnp.sum(active, dtype=jnp.int32)
+    top = jnp.max(jnp.where(jnp.isinf(score), 0, score))
+
+    def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        low, high = ends
+        middle = (low + high) / 2
+        fits = jnp.sum((score > middle) & ~active, dtype=jnp.int32) <= free
+        return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
+
+    low, high = lax.fori_loop(0, HALVINGS, halve, (-top - 1, top))
+    # What is between the two are equal scores: the first of them come in.
+    rank = jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
+    place, before = jnp.full_like(rank, m), jnp.int32(0)
+    for number in range(3):
+        members = rank == number
+        place = jnp.where(members, before + jnp.cumsum(members, dtype=jnp.int32) - 1, place)
+        before = before + jnp.sum(members, dtype=jnp.int32)
+    place = jnp.where(place < room, place, m)
+    return jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+
+
+def can_be_active(n: int, k: int) -> int:
+    """About how many of more than n features are active at most, unless the strength is very small."""
+    return n * min(k + 2, 8) if k > 1 else 4 * n // 3
+
+
+def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
+    """The parts of these numbers, 0 for the number of no feature."""
+    return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)

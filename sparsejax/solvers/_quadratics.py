@@ -1,0 +1,136 @@
+"""A least squares problem as Newton's method on the weights of its rows wants it, by shape."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.scipy.linalg import cho_solve
+
+from sparsejax._core.layout import columns
+from sparsejax.solvers._buckets import take
+
+
+class Wide(NamedTuple):
+    """n < d: through K, n x n. ``aux`` is its root L and L^-1 B."""
+
+    A: jax.Array
+    B: jax.Array  # (n, k)
+
+    @property
+    def size(self) -> jax.Array:
+        """The squares of B."""
+        return jnp.sum(self.B * self.B)
+
+    @property
+    def trace(self) -> jax.Array:
+        """Of A'A."""
+        return jnp.sum(self.A * self.A)
+
+    def zero(self) -> Any:
+        """``aux`` at t = 0."""
+        return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
+
+    def whole(self, t: jax.Array) -> Any:
+        """``aux`` at t, (d,)."""
+        return self.evaluate(t, self.A)[0]
+
+    def part(self, ix: jax.Array) -> jax.Array:
+        """What a step needs of these features."""
+        return take(self.A, ix, 1)
+
+    def curvature(self, aux: Any, t: jax.Array, X: jax.Array) -> jax.Array:
+        """X' K^-1 X, (m, m)."""
+        half = lower_solve(aux[0], X)
+        return half.T @ half
+
+    def evaluate(self, t: jax.Array, X: jax.Array) -> tuple[Any, jax.Array]:
+        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
+        L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
+        half = lower_solve(L, self.B)
+        return (L, half), jnp.sum(half * half)
+
+    def placed(self, ix: jax.Array, aux: Any) -> Any:
+        """``aux`` of a bucket as that of all features."""
+        return aux
+
+    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
+        L, half = aux
+        xi = lower_solve(L, half, transposed=True)
+        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(half * half)
+
+
+class Tall(NamedTuple):
+    """d <= n: through G = A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
+
+    G: jax.Array
+    b: jax.Array  # B'A, (k, d)
+    size: jax.Array
+
+    @property
+    def trace(self) -> jax.Array:
+        """Of A'A."""
+        return jnp.trace(self.G)
+
+    def zero(self) -> Any:
+        """``aux`` at t = 0."""
+        return jnp.zeros_like(self.b)
+
+    def whole(self, t: jax.Array) -> Any:
+        """``aux`` at t, (d,)."""
+        return self.evaluate(t, (self.G, self.b))[0]
+
+    def part(self, ix: jax.Array) -> Any:
+        """What a step needs of these features."""
+        return take(take(self.G, ix, 0), ix, 1), take(self.b, ix, 1)
+
+    def curvature(self, aux: Any, t: jax.Array, part: Any) -> jax.Array:
+        """G - G (diag(1/t) + G)^-1 G, (m, m)."""
+        G, _ = part
+        h, L = self._root(t, G)
+        half = lower_solve(L, h[:, None] * G)
+        S: jax.Array = G - half.T @ half
+        return S
+
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
+        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
+        G, b = part
+        h, L = self._root(t, G)
+        W = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
+        return W, self.size - jnp.sum(b * W)
+
+    def placed(self, ix: jax.Array, aux: Any) -> Any:
+        """``aux`` of a bucket as that of all features."""
+        return jnp.zeros_like(self.b).at[:, ix].set(aux, mode="drop")
+
+    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
+        C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
+        return C, self.size - along - jnp.sum(C * aux), self.size - along
+
+    @staticmethod
+    def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
+        h = jnp.sqrt(t)
+        return h, cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
+
+
+def quadratic_of(smooth: Any) -> "Wide | Tall":
+    """The loss of a problem that is not `unfit`."""
+    A = smooth.majorizer()
+    if A.shape[0] < A.shape[1]:
+        return Wide(A, columns(smooth.target()).T)
+    zero = jnp.zeros(smooth.params_shape, smooth.dtype)
+    value, gradient = jax.value_and_grad(smooth)(zero)
+    return Tall(A.T @ A, -columns(gradient), 2 * value)
+
+
+def cholesky(M: jax.Array) -> jax.Array:
+    """L of LL'; only the lower half of M is read."""
+    L: jax.Array = lax.linalg.cholesky(M, symmetrize_input=False)
+    return L
+
+
+def lower_solve(L: jax.Array, B: jax.Array, *, transposed: bool = False) -> jax.Array:
+    """L^-1 B, or L'^-1 B."""
+    return lax.linalg.triangular_solve(L, B, left_side=True, lower=True, transpose_a=transposed)

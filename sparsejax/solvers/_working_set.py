@@ -1,0 +1,156 @@
+r"""Sparse rows on many features: the engine on the few that matter."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.layout import columns
+from sparsejax._core.linalg import safe_divide
+from sparsejax.certificate import Certificate, certify, scale_of
+from sparsejax.compiling import Finish, differentiable
+from sparsejax.factor import factorise
+from sparsejax.problem import Problem
+from sparsejax.solution import History, Solution
+from sparsejax.solvers import _admm, _loop
+from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._buckets import can_be_active, chosen, take
+
+ROUNDS = 30  # at most
+LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
+FEWER = 0.95  # a round that does not bring the gap below this share of the last makes no progress
+FILL = 0.8  # of the working set by active rows: beyond it the engine takes all features
+SMALL, LARGEST = 256, 1024  # features of the working set: what can be active, within these
+INNER = 10_000  # iterations of the engine in a round at most
+SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
+
+
+def working_set(
+    problem: Problem,
+    init: ArrayLike | None = None,
+    *,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    history: int = 0,
+) -> Solution:
+    r"""Minimise by `admm` on a working set of features, the same number in every round.
+
+    A row can only be active at the optimum if the gradient there leaves the subdifferential of the penalty at
+    0. A round takes the active rows and those where it leaves it furthest (``penalty.row_slopes``), solves
+    the problem of these features to a few hundredths of the gap of the whole, from where the last round
+    ended, and looks at the gradient of the whole once.
+
+    What this does not solve `admm` takes over from where it stands: more active rows than the working set
+    holds, or rounds without progress.
+
+    Args:
+      problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
+        rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`.
+      init, tol, maxiter, history: as `admm`; an iteration is a round, here at most 30.
+
+    Returns:
+      `Solution`; ``params`` is a prox point, with exact zeros.
+
+    Raises:
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+    Source: the working sets of Massias, Gramfort & Salmon, ICML 2018, Section 3, of one static size and for
+      any such penalty.
+    """
+    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history)
+    reason = unfit(problem)
+    if reason is not None:
+        raise TypeError(f"working_set {reason}")
+    return _working_set(problem, init, tol, maxiter, history)
+
+
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    smooth, penalty = problem.smooth, problem.penalty
+    if "sparse rows" not in penalty.provides:
+        return f"needs a penalty that is a sum over rows and zero in some, got {kinds(problem)}."
+    if not {"shape", "curvature", "columns"} <= smooth.provides:
+        return f"needs a loss with columns_at() and majorizer(), got {kinds(problem)}."
+    return None
+
+
+def suits(problem: Problem) -> bool:
+    """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
+    if unfit(problem) is not None:
+        return False
+    n, d = problem.smooth.num_rows, problem.smooth.params_shape[0]
+    return n is not None and d >= SMALLEST and 2 * size(n, problem.smooth.params_shape) <= d
+
+
+def size(n: int, params_shape: tuple[int, ...]) -> int:
+    """Of the working set."""
+    d, k = (*params_shape, 1)[:2]
+    return min(max(64 * math.ceil(can_be_active(n, k) / 64), SMALL), LARGEST, d)
+
+
+class State(NamedTuple):
+    """What is iterated."""
+
+    W: jax.Array
+    gradient: jax.Array
+    certificate: Certificate
+    rho: jax.Array  # of the engine
+    over: jax.Array  # no more to be had
+    k: jax.Array
+    history: History
+
+
+@differentiable("history", rows=True, finish=Finish(_admm.take_over, _admm.unfinished))
+def _working_set(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+) -> Solution:
+    solution = _rounds(problem, init, tol, maxiter, history)
+    return _admm.completed(problem, solution, tol, maxiter) if finish else solution
+
+
+def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+    smooth, penalty = problem.smooth, problem.penalty
+    d, m = init.shape[0], size(smooth.num_rows, init.shape)
+    scale = scale_of(problem, init)
+    squares = jnp.sum(smooth.majorizer() ** 2)
+    step = safe_divide(1.0, squares, 1.0)  # the trace of A'A bounds its largest eigenvalue
+
+    def look(s: State) -> State:
+        facts = smooth.facts(s.W, scale.sizes)
+        found = certify(problem, s.W, step, scale, facts)
+        over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(active(s.W)) > int(FILL * m))
+        history = s.history
+        if history.gap.shape[0]:
+            values = (found.objective, found.gap)
+            history = History(*(h.at[s.k].set(v, mode="drop") for h, v in zip(history, values, strict=True)))
+        return s._replace(gradient=facts.gradient, certificate=found, over=over, history=history)
+
+    def going(s: State) -> jax.Array:
+        return ~s.over & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, ROUNDS))
+
+    def body(s: State) -> State:
+        ix = chosen(active(s.W), penalty.row_slopes(s.gradient), m, m)
+        part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
+        wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 2)
+        solution, rho = _admm.resume(
+            part, factorise(part.smooth), take(s.W, ix, 0), s.rho, wanted, jnp.int32(INNER), complete=False
+        )
+        W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
+        return look(s._replace(W=W, rho=rho, k=s.k + 1))
+
+    infinite = jnp.full((), jnp.inf, init.dtype)
+    # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
+    rho = jnp.where(squares > 0, squares / d, 1)
+    unknown = Certificate(infinite, infinite, infinite)
+    first = State(
+        init, init, unknown, rho, jnp.zeros((), bool), jnp.int32(0), _loop.empty_history(history, init.dtype)
+    )
+    end = lax.while_loop(going, body, look(first))
+    return _loop.judged(end.W, end.certificate, tol, end.k, end.history)
+
+
+def active(W: jax.Array) -> jax.Array:
+    """The rows that are not 0, (d,)."""
+    return jnp.any(columns(W) != 0, axis=0)

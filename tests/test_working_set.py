@@ -1,0 +1,137 @@
+"""Working sets around the engine: the same answers, and nothing lost where they do not suffice."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsejax as sj
+from sparsejax.solvers import pick
+from sparsejax.solvers._buckets import chosen
+from sparsejax.solvers._working_set import ROUNDS, size
+
+N, D, K = 20, 700, 3
+
+
+def made(seed=0):
+    """Columns with a common part, of which a few matter."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((N, D)) + 0.5 * rng.standard_normal((N, 1))
+    W = np.zeros((D, K))
+    W[:5] = rng.standard_normal((5, K))
+    return X, X @ W + 0.3 * rng.standard_normal((N, K))
+
+
+X, Y = made()
+LOSSES = {
+    "squared": sj.losses.SquaredLoss(X, Y + 2, intercept=True, weights=np.linspace(0.2, 2, N)),
+    "by entry": sj.losses.SquaredLoss(X, Y, weights=np.abs(Y)),
+    "logistic": sj.losses.LogisticLoss(X, (Y > 0).astype(float)),
+    "squared hinge": sj.losses.SquaredHingeLoss(X, np.sign(Y)),
+}
+PENALTIES = {
+    "L1": sj.penalties.L1,
+    "L21": sj.penalties.L21,
+    "L1Inf": sj.penalties.L1Inf,
+    "ExclusiveL21": lambda alpha: sj.penalties.ExclusiveL21(alpha, 0.3 * alpha),
+}
+
+
+def problem(loss, penalty, ratio=5.0):
+    top = float(sj.lambda_max(sj.Problem(LOSSES[loss], PENALTIES[penalty](1.0))))
+    by_row = np.random.default_rng(1).uniform(0.7, 1.5, D)
+    return sj.Problem(LOSSES[loss], PENALTIES[penalty](top / ratio * by_row))
+
+
+@pytest.mark.parametrize("penalty", PENALTIES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_against_the_engine(loss, penalty):
+    p = problem(loss, penalty)
+    solution, engine = sj.working_set(p, tol=1e-9), sj.admm(p, tol=1e-10)
+    assert solution.converged and solution.num_iters <= ROUNDS, solution.message
+    assert sj.duality_gap(p, solution.params) <= 2e-9
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-9)
+    np.testing.assert_allclose(solution.params, engine.params, atol=1e-3 * np.abs(engine.params).max())
+
+
+def test_solve_takes_it_for_few_samples():
+    squared, logistic = problem("squared", "ExclusiveL21"), problem("logistic", "L21")
+    assert pick(squared).function is pick(logistic).function is sj.working_set
+    many = sj.losses.LogisticLoss(np.tile(X, (60, 1)), np.tile(Y > 0, (60, 1)).astype(float))
+    assert pick(sj.Problem(many, sj.penalties.L21(0.1))).function is sj.admm
+    alphas = jnp.array([2.0, 1.0])[:, None] * logistic.penalty.alpha[None]
+    solutions = sj.path(logistic, jax.vmap(sj.penalties.L21)(alphas))
+    np.testing.assert_allclose(solutions.objective[1], sj.admm(logistic).objective, rtol=1e-5)
+
+
+@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("ratio", [1e3, 1e5])
+def test_more_rows_than_it_holds(monkeypatch, jit, ratio):
+    monkeypatch.setattr("sparsejax.solvers._working_set.size", lambda n, shape: 16)
+    p = problem("squared", "ExclusiveL21", ratio)
+    jax.clear_caches()
+    solver = lambda p: sj.working_set(p, tol=1e-7, history=300)
+    solution, engine = (jax.jit(solver) if jit else solver)(p), sj.admm(p, tol=1e-8)
+    jax.clear_caches()
+    assert solution.converged
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-7)
+    assert np.isfinite(solution.history.gap[: min(int(solution.num_iters) + 1, 300)]).all()
+
+
+def test_jit_vmap_and_float32():
+    p = problem("logistic", "L21")
+    factors = jnp.array([1.0, 2.0, 100.0])
+    one = lambda f: sj.working_set(sj.Problem(p.smooth, sj.penalties.L21(f * p.penalty.alpha)), tol=1e-8)
+    together = jax.jit(jax.vmap(one))(factors)
+    assert together.converged.all() and not np.any(together.params[2])
+    np.testing.assert_allclose(together.objective, [one(f).objective for f in factors], rtol=1e-7)
+    single = sj.losses.LogisticLoss(X.astype(np.float32), (Y > 0).astype(np.float32))
+    solution = sj.working_set(sj.Problem(single, sj.penalties.L21(p.penalty.alpha.astype(np.float32))))
+    assert solution.converged and solution.params.dtype == np.float32
+    np.testing.assert_allclose(solution.objective, together.objective[0], rtol=2e-4)
+
+
+def test_derivative():
+    p = problem("logistic", "L21")
+
+    def value(t):
+        q = sj.Problem(p.smooth, sj.penalties.L21(p.penalty.alpha * (1 + t)))
+        return jnp.sum(sj.working_set(q, tol=1e-12).params ** 2)
+
+    h = 1e-4
+    np.testing.assert_allclose(jax.grad(value)(0.0), (value(h) - value(-h)) / (2 * h), rtol=1e-5)
+
+
+def test_starts_and_maxiter():
+    p = problem("logistic", "L21")
+    solution = sj.working_set(p, tol=1e-8)
+    assert sj.working_set(p, solution.params, tol=1e-8).num_iters == 0
+    noise = sj.working_set(p, np.random.default_rng(0).standard_normal((D, K)), tol=1e-8)
+    np.testing.assert_allclose(noise.objective, solution.objective, rtol=1e-7)
+    short = sj.working_set(p, tol=1e-8, maxiter=2)
+    assert short.num_iters == 2 and not short.converged
+
+
+def test_chosen():
+    active = jnp.array([False, True, False, False, True, False])
+    score = jnp.array([3.0, 0.1, 5.0, 5.0, 0.2, 4.0])
+    np.testing.assert_array_equal(chosen(active, score, 4, 5), [1, 4, 2, 3, 6])
+    np.testing.assert_array_equal(chosen(active, score, 3, 5), [1, 4, 2, 6, 6])  # of equals the first
+    np.testing.assert_array_equal(chosen(active, score, 1, 5), [1, 6, 6, 6, 6])
+    np.testing.assert_array_equal(np.sort(chosen(active, score, 6, 6)), np.arange(6))
+    infinite = jnp.where(active, jnp.inf, score)
+    np.testing.assert_array_equal(chosen(jnp.zeros(6, bool), infinite, 2, 2), [1, 4])
+
+
+@pytest.mark.parametrize("shape", [(1000, 4), (1000,), (300, 1), (5000, 30)])
+def test_size(shape):
+    sizes = [size(n, shape) for n in (5, 50, 500)]
+    assert sizes == sorted(sizes) and sizes[0] >= min(256, shape[0]) and sizes[-1] <= min(1024, shape[0])
+
+
+def test_unfit():
+    graph = LOSSES["squared"] + sj.losses.GraphLaplacian(np.ones((K, K)), 0.1)
+    with pytest.raises(TypeError, match=r"columns_at"):
+        sj.working_set(sj.Problem(graph, sj.penalties.L21(0.1)))
+    with pytest.raises(TypeError, match="sum over rows"):
+        sj.working_set(sj.Problem(LOSSES["squared"], sj.penalties.ExclusiveLasso(0.1)))
