@@ -16,7 +16,17 @@ from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
 from sparsejax.ranking import FeatureRanking, rank_features
 from sparsejax.solution import ConvergenceError, ConvergenceWarning, Solution
-from sparsejax.solvers import admm, alm, davis_yin, fista, irls, smoothed_apg, variational_newton, working_set
+from sparsejax.solvers import (
+    admm,
+    alm,
+    davis_yin,
+    fista,
+    irls,
+    prox_newton,
+    smoothed_apg,
+    variational_newton,
+    working_set,
+)
 from sparsejax.solving import solve
 from sparsejax.tuning import Tuning, tune
 
@@ -49,6 +59,7 @@ __all__ = [
     "path",
     "penalties",
     "prox",
+    "prox_newton",
     "rank_features",
     "smoothed_apg",
     "solve",

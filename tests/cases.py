@@ -187,6 +187,7 @@ def solution(loss: str, penalty: str) -> sj.Solution:
 
 APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_views.py
 NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "tune"}
+SINGLE = {"prox_newton"}  # of one column, where every instance has several: test_prox_newton.py
 ENGINES = ("admm", "fista")  # the others are calls of these, or for one penalty
 
 

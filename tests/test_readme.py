@@ -42,18 +42,24 @@ def test_table_of_solvers_is_the_table():
     cells = r"^\| `(\w+)` \| (yes|no).*? \| (yes|no).*? \| (yes|no).*? \| (.*) \|$"
     rows = re.findall(cells, README.read_text(), re.M)
     X, Y = np.eye(3), np.eye(3, 2)
-    columns = sj.losses.SquaredLoss(X, Y), sj.losses.LogisticLoss(X, Y), jax.tree_util.Partial(jnp.sum)
+    columns = (
+        (sj.losses.SquaredLoss(X, Y), sj.losses.SquaredLoss(X, Y[:, 0])),
+        (sj.losses.LogisticLoss(X, Y), sj.losses.LogisticLoss(X, Y[:, 0])),
+        (jax.tree_util.Partial(jnp.sum),),
+    )
     penalties = (
         sj.penalties.L21(0.1),
         sj.penalties.ExclusiveGroupL21(0.1, sj.groups.from_labels([0, 0, 1])),
         sj.penalties.ExclusiveGroupLasso(0.1, sj.groups.label_views(1, 2)),
     )
 
-    def takes(fits, smooth):
-        problems = (as_protocol("test", sj.Problem(smooth, penalty)) for penalty in penalties)
+    def takes(fits, losses):
+        matrix, *vector = losses
+        pairs = [(matrix, penalty) for penalty in penalties] + [(loss, penalties[0]) for loss in vector]
+        problems = (as_protocol("test", sj.Problem(*pair)) for pair in pairs)
         return "yes" if any(fits(problem) is None for problem in problems) else "no"
 
     expected = [("solve", "yes", "yes", "yes", "picks one of the others")]
     for name, entry in SOLVERS.items():
-        expected.append((name, *(takes(entry.fits, smooth) for smooth in columns), entry.summary))
+        expected.append((name, *(takes(entry.fits, losses) for losses in columns), entry.summary))
     assert rows == expected

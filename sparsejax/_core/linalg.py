@@ -47,6 +47,32 @@ def joint_norm(arrays: Sequence[jax.Array]) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(x * x) for x in arrays))
 
 
+def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, start: jax.Array) -> jax.Array:
+    """``step(step(start, x_0), x_1) ...`` over the rows of X.
+
+    For sums and maxima down the columns of a wide matrix, which XLA reduces column by column, each row from
+    another page of memory: ten to fifteen times as long.
+    """
+    folded: jax.Array = lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
+    return folded
+
+
+def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
+    """The sums down the columns of ``function(X)``, which is elementwise and takes single rows too."""
+    n, d = X.shape
+    if d <= n:
+        return jnp.sum(function(X), axis=0)
+    return fold_rows(lambda total, x: total + function(x), X, jnp.zeros(d, X.dtype))
+
+
+def column_maxima(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
+    """The maxima down the columns of ``function(X) >= 0``, likewise."""
+    n, d = X.shape
+    if d <= n:
+        return jnp.max(function(X), axis=0)
+    return fold_rows(lambda top, x: jnp.maximum(top, function(x)), X, jnp.zeros(d, X.dtype))
+
+
 def conjugate_gradients(
     matvec: Callable[[jax.Array], jax.Array],
     b: jax.Array,

@@ -39,6 +39,9 @@ class Loss(Protocol):
       out. Where ``weights`` is None, ``num_rows`` too;
     * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W of these features, an index
       of d being none;
+    * *least squares*, for `sparsejax.prox_newton`: ``least_squares_at(W)``: A, (m, d), and B, (m, 1), such
+      that for a W of a single column :math:`\tfrac12\|AV - B\|^2` is f(V) to second order about W, but for
+      a constant, or is more curved;
     * *units*, so that nothing underflows: ``in_units()``;
     * *rows*, for columns of unequal size: ``row_units()``: powers of two near the root of the size of what
       each row of W multiplies, (d,); ``rescaled(units)``: :math:`V \mapsto f(V / \text{units})`, row by row.
@@ -71,6 +74,7 @@ class Loss(Protocol):
         "free features": ("unpenalised_basis", "dual_projection"),
         "data": ("weights", "reweighted", "evaluate", "intercept"),
         "columns": ("columns_at",),
+        "least squares": ("least_squares_at",),
         "units": ("in_units",),
         "rows": ("row_units", "rescaled"),
     }
@@ -134,6 +138,10 @@ class Loss(Protocol):
         return None if self.weights is None else int(self.weights.shape[0])
 
     # ------------------------------------------------------------------ never called where not provided
+
+    def least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """A and B: f is ||AV - B||^2 / 2 to second order about W, for a single column."""
+        raise NotImplementedError
 
     def columns_at(self, ix: jax.Array) -> "Loss":
         """The loss of a W of these features; an index of d is none."""

@@ -10,13 +10,15 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
-from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._intercept import balance
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
+FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units")
 
 
@@ -150,7 +152,7 @@ class LinearModelLoss(Loss):
         """Everything, as far as the hooks are given."""
         own = ("divergence", "dual_scaling")
         stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
-        groups = {"shape", "data", "columns", "units", "rows"}
+        groups = {"shape", "data", "columns", "least squares", "units", "rows"}
         if self.curvature is not None:
             groups.add("curvature")
         if stated["divergence"] or stated["dual_scaling"]:
@@ -271,8 +273,9 @@ class LinearModelLoss(Loss):
 
     def sizes(self) -> Sizes:
         """For `rounding`: once, since they depend on X only."""
-        squares = jnp.sum(self.X * self.X, axis=0)
-        return Sizes(safe_sqrt((self.X * self.X) @ safe_divide(1.0, squares)), squares)
+        squares = column_sums(jnp.square, self.X)
+        rows = jnp.sum(self.X * self.X * safe_divide(1.0, squares)[None], axis=1)
+        return Sizes(safe_sqrt(rows), squares)
 
     def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
         """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
@@ -297,6 +300,19 @@ class LinearModelLoss(Loss):
         """Scale times the sum of the weights near 1, where it is not of that order already."""
         sigma, gamma = self._unit_of_params(), self._unit_of_objective()
         return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
+
+    def least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """By the second derivatives at XW + b, at least `FLATTEST` times the first, with b eliminated."""
+        H = self._predict(W)
+        first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
+        w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
+        curved = w * jnp.maximum(second, FLATTEST * jnp.abs(first))
+        X = self.X
+        if self.has_intercept:
+            X = X - safe_divide(curved[:, 0] @ X, jnp.sum(curved))[None]
+        root = jnp.sqrt(curved)
+        A = root * X
+        return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""
@@ -344,7 +360,7 @@ class LinearModelLoss(Loss):
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         """A b at which the weighted derivatives of each column sum to 0, as a row."""
-        b = lax.stop_gradient(_balance(*lax.stop_gradient((self, H))))
+        b = lax.stop_gradient(balance(*lax.stop_gradient((self, H))))
         # One more Newton step, this time differentiated: it moves nothing and has the derivative
         # db/dW of the root, so that second derivatives of the loss are right too.
         value, slope = self.imbalance(b, H)
@@ -367,30 +383,6 @@ def _as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
     if not is_traced(weights) and (np.asarray(weights) < 0).any():
         raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
     return weights
-
-
-@jax.jit
-def _balance(loss: LinearModelLoss, H: jax.Array) -> jax.Array:
-    """A root b of the increasing function ``loss.imbalance(b, H)``, by Newton with a bisection safeguard."""
-    bound = loss.reach + jnp.max(jnp.abs(H), axis=0)
-    eps = eps_of(H)
-
-    def body(carry: Any) -> Any:
-        b, low, high, _, n = carry
-        value, slope = loss.imbalance(b, H)
-        low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
-        step = b - safe_divide(value, slope, value)
-        inside = (slope > 0) & (step > low) & (step < high)
-        new = jnp.where(value == 0, b, jnp.where(inside, step, (low + high) / 2))
-        return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
-
-    def cond(carry: Any) -> jax.Array:
-        going: jax.Array = jnp.any(carry[3]) & (carry[4] < 100)
-        return going
-
-    start = (jnp.zeros_like(bound), -bound, bound, jnp.ones(bound.shape, bool), jnp.int32(0))
-    root: jax.Array = lax.while_loop(cond, body, start)[0]
-    return root
 
 
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:

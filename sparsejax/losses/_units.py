@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, safe_sqrt
+from sparsejax._core.linalg import column_maxima, column_sums, eps_of, safe_sqrt
 
 # Data of this size are left in their own units.
 SMALL, LARGE = 1e-8, 1e8
@@ -74,9 +74,10 @@ def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
     The geometric mean of its largest and its mean entry, which is near the root mean square for dense and for
     sparse columns and squares nothing.
     """
-    middle = jnp.mean(X, axis=0) if centred else jnp.zeros(X.shape[1:], X.dtype)
-    far = jnp.abs(X - middle[None])
-    top = jnp.max(far, axis=0)
+    n, d = X.shape
+    middle = column_sums(lambda x: x, X) / n if centred else jnp.zeros(d, X.dtype)
+    far = lambda x: jnp.abs(x - (middle if x.ndim == 1 else middle[None]))
+    top = column_maxima(far, X)
     # What is left of a constant column is rounding error.
     least = eps_of(X) ** 0.5 * (jnp.abs(middle) + top)
-    return row_unit(jnp.maximum(safe_sqrt(jnp.mean(far, axis=0)) * safe_sqrt(top), least))
+    return row_unit(jnp.maximum(safe_sqrt(column_sums(far, X) / n) * safe_sqrt(top), least))

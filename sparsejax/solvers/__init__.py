@@ -16,6 +16,7 @@ from sparsejax.solvers import (
     _davis_yin,
     _fista,
     _irls,
+    _prox_newton,
     _smoothed_apg,
     _variational,
     _working_set,
@@ -26,6 +27,7 @@ from sparsejax.solvers._arguments import prepare
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
+from sparsejax.solvers._prox_newton import prox_newton
 from sparsejax.solvers._smoothed_apg import smoothed_apg
 from sparsejax.solvers._variational import variational_newton
 from sparsejax.solvers._working_set import working_set
@@ -66,6 +68,12 @@ SOLVERS: dict[str, Solver] = {
         "Newton on one scalar a row, for row norms on many features; `admm` takes over where it must",
         _variational.suits,
         Resume(_variational.share, _variational.start, _variational.resume, rows=False, partial=True),
+    ),
+    "prox_newton": Solver(
+        prox_newton,
+        _prox_newton.unfit,
+        "Newton on a loss of one column, for `L1` and `L21`: `variational_newton` within",
+        _always,
     ),
     "working_set": Solver(
         working_set,
@@ -118,6 +126,7 @@ __all__ = [
     "irls",
     "pick",
     "prepare",
+    "prox_newton",
     "smoothed_apg",
     "variational_newton",
     "working_set",

@@ -39,8 +39,8 @@ def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -
 
 
 def can_be_active(n: int, k: int) -> int:
-    """About how many of more than n features are active at most, unless the strength is very small."""
-    return n * min(k + 2, 8) if k > 1 else 4 * n // 3
+    """About how many of more than n features are active at most, unless strengths are tiny."""
+    return max(n * min(k + 2, 8) if k > 1 else 2 * n, 128)
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:

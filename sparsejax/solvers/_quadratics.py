@@ -31,10 +31,6 @@ class Wide(NamedTuple):
         """``aux`` at t = 0."""
         return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
 
-    def whole(self, t: jax.Array) -> Any:
-        """``aux`` at t, (d,)."""
-        return self.evaluate(t, self.A)[0]
-
     def part(self, ix: jax.Array) -> jax.Array:
         """What a step needs of these features."""
         return take(self.A, ix, 1)
@@ -76,10 +72,6 @@ class Tall(NamedTuple):
     def zero(self) -> Any:
         """``aux`` at t = 0."""
         return jnp.zeros_like(self.b)
-
-    def whole(self, t: jax.Array) -> Any:
-        """``aux`` at t, (d,)."""
-        return self.evaluate(t, (self.G, self.b))[0]
 
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
@@ -123,6 +115,11 @@ def quadratic_of(smooth: Any) -> "Wide | Tall":
     zero = jnp.zeros(smooth.params_shape, smooth.dtype)
     value, gradient = jax.value_and_grad(smooth)(zero)
     return Tall(A.T @ A, -columns(gradient), 2 * value)
+
+
+def least_squares(A: jax.Array, B: jax.Array) -> "Wide | Tall":
+    """||AW - B||^2 / 2, B (n, k)."""
+    return Wide(A, B) if A.shape[0] < A.shape[1] else Tall(A.T @ A, B.T @ A, jnp.sum(B * B))
 
 
 def cholesky(M: jax.Array) -> jax.Array:

@@ -192,7 +192,7 @@ class _Attempt(NamedTuple):
     phi: jax.Array
 
 
-class _Newton:
+class Newton:
     """The iteration for one problem."""
 
     def __init__(
@@ -337,16 +337,24 @@ def share(smooth: Any) -> Shared:
 
 
 def start(shared: Shared, smooth: Any, init: jax.Array) -> Point:
-    """The point of a start: t_i = ||w_i||/||c_i||, as at an optimum."""
-    quadratic = shared.quadratic
+    """The point of a start."""
 
     def known() -> Point:
-        W, G = columns(init), columns(jax.grad(smooth)(init))
-        t = safe_divide(safe_norm(W), safe_norm(G))
-        return look(quadratic, t, quadratic.whole(t))
+        n, (k, d) = jax.eval_shape(smooth.majorizer).shape[0], columns(init).shape
+        gradient = columns(jax.grad(smooth)(init))
+        return point_of(shared.quadratic, columns(init), gradient, buckets(n, d, k)[-1])
 
     point: Point = lax.cond(jnp.any(init != 0), known, lambda: shared.zero)
     return point
+
+
+def point_of(quadratic: Any, Wt: jax.Array, gradient: jax.Array, m: int) -> Point:
+    """The point of weights: t_i = ||w_i||/||c_i||, as at an optimum, for the m largest of them."""
+    sizes = safe_norm(Wt)
+    ix = chosen(jnp.zeros(sizes.shape, bool), sizes, m, m)
+    t = safe_divide(take(sizes, ix, 0), safe_norm(take(gradient, ix, 1)))
+    aux, _ = quadratic.evaluate(t, quadratic.part(ix))
+    return look(quadratic, jnp.zeros_like(sizes).at[ix].set(t, mode="drop"), quadratic.placed(ix, aux))
 
 
 def resume(
@@ -366,7 +374,7 @@ def resume(
     point = start(shared, smooth, init) if state is None else state
     (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
-    newton = _Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=d < MANY * n)
+    newton = Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=d < MANY * n)
     end = newton.run(point, _loop.empty_history(history, init.dtype))
     point = end.point
     W = like(point.t[None] * point.C, init)

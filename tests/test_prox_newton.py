@@ -1,0 +1,139 @@
+"""Newton on losses of one column: the engine's answers in a handful of steps."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsejax as sj
+from sparsejax.solvers import pick
+
+
+def made(n, d, seed=0, noise=1.0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + 0.5 * rng.standard_normal((n, 1))
+    score = X[:, 0] - X[:, 1] + 0.5 * X[:, 2]
+    return X, score + noise * rng.standard_normal(n) + 0.3
+
+
+SHAPES = [(60, 8), (25, 70)]
+LOSSES = {
+    "logistic": lambda X, s, **o: sj.losses.LogisticLoss(X, (s > 0).astype(X.dtype), **o),
+    "squared hinge": lambda X, s, **o: sj.losses.SquaredHingeLoss(X, np.sign(s).astype(X.dtype), **o),
+    "huber hinge": lambda X, s, **o: sj.losses.HuberHingeLoss(X, np.sign(s).astype(X.dtype), **o),
+    "weights": lambda X, s, **o: sj.losses.LogisticLoss(
+        X, (s > 0).astype(X.dtype), weights=np.where(np.arange(len(s)) % 5 == 0, 0, 1 + np.abs(s)), **o
+    ),
+    "by entry": lambda X, s, **o: sj.losses.SquaredLoss(X, s[:, None], weights=np.abs(s)[:, None], **o),
+}
+
+
+def problem(loss, shape, ratio=10.0, intercept=False, **options):
+    smooth = LOSSES[loss](*made(*shape, **options), intercept=intercept)
+    top = float(sj.lambda_max(sj.Problem(smooth, sj.penalties.L1(1.0))))
+    return sj.Problem(smooth, sj.penalties.L1(top / ratio))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("loss", LOSSES)
+def test_against_the_engine(loss, shape, intercept):
+    p = problem(loss, shape, intercept=intercept)
+    solution, engine = sj.prox_newton(p, tol=1e-9), sj.admm(p, tol=1e-9)
+    assert solution.converged and solution.num_iters <= 30, solution.message
+    assert sj.duality_gap(p, solution.params) <= 2e-9
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-9)
+    np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_small_strengths_and_separated_labels(shape, noise):
+    """Where first-order steps are thousands."""
+    p = problem("logistic", shape, ratio=3000.0, noise=noise)
+    solution = sj.prox_newton(p, tol=1e-8)
+    assert solution.converged and solution.num_iters <= 50, solution.num_iters
+    assert sj.duality_gap(p, solution.params) <= 2e-8
+
+
+def test_columns_of_all_sizes_and_copies():
+    X, s = made(40, 12)
+    X = np.concatenate([X, X[:, :4], np.zeros((40, 2))], axis=1) * 10.0 ** np.resize([-3, 0, 2], 18)
+    smooth = LOSSES["logistic"](X, s, intercept=True)
+    p = sj.Problem(smooth, sj.penalties.L1(np.resize([1e-4, 1e-2, 1.0], 18)))
+    solution, engine = sj.prox_newton(p, tol=1e-8), sj.admm(p, tol=1e-8)
+    assert solution.converged
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-8)
+
+
+def test_strength_zero_by_row_is_left_to_the_engine():
+    smooth = LOSSES["logistic"](*made(60, 8))
+    p = sj.Problem(smooth, sj.penalties.L1(np.where(np.arange(8) == 0, 0.0, 0.05)))
+    solution, engine = sj.prox_newton(p), sj.admm(p)
+    assert solution.converged == engine.converged
+    np.testing.assert_allclose(solution.params, engine.params, atol=1e-6)
+
+
+def test_jit_vmap_matrix_and_float32():
+    p = problem("logistic", (60, 8), intercept=True)
+    assert pick(p).function is sj.prox_newton
+    strengths = p.penalty.strength * jnp.array([0.1, 1.0, 30.0])
+    one = lambda s: sj.prox_newton(sj.Problem(p.smooth, sj.penalties.L1(s)), tol=1e-8)
+    together = jax.jit(jax.vmap(one))(strengths)
+    assert together.converged.all() and not np.any(together.params[2])
+    np.testing.assert_allclose(together.objective, [one(s).objective for s in strengths], rtol=1e-7)
+    path = sj.path(p, jax.vmap(sj.penalties.L1)(strengths[::-1]), tol=1e-8)
+    np.testing.assert_allclose(path.params[::-1], together.params, atol=1e-6)
+    X, s = made(60, 8)
+    column = sj.losses.LogisticLoss(X, (s > 0).astype(float)[:, None], intercept=True)
+    matrix = sj.prox_newton(sj.Problem(column, sj.penalties.L21(strengths[1])), tol=1e-8)
+    np.testing.assert_allclose(matrix.params[:, 0], together.params[1], atol=1e-6)
+    single = sj.losses.LogisticLoss(X.astype(np.float32), (s > 0).astype(np.float32), intercept=True)
+    solution = sj.prox_newton(sj.Problem(single, sj.penalties.L1(strengths[1].astype(np.float32))))
+    assert solution.converged and solution.params.dtype == np.float32
+    np.testing.assert_allclose(solution.objective, together.objective[1], rtol=1e-4)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_derivative(shape):
+    p = problem("logistic", shape, intercept=True)
+
+    def value(t):
+        q = sj.Problem(p.smooth, sj.penalties.L1(p.penalty.strength * (1 + t)))
+        return jnp.sum(sj.prox_newton(q, tol=1e-12).params ** 2)
+
+    h = 1e-5
+    np.testing.assert_allclose(jax.grad(value)(0.0), (value(h) - value(-h)) / (2 * h), rtol=1e-5)
+
+
+def test_starts_history_and_maxiter():
+    p = problem("logistic", (60, 8), ratio=50.0)
+    solution = sj.prox_newton(p, tol=1e-9, history=40)
+    k = int(solution.num_iters)
+    np.testing.assert_allclose(solution.history.objective[k], solution.objective)
+    assert np.all(np.diff(solution.history.objective[: k + 1]) <= 1e-12)
+    assert sj.prox_newton(p, solution.params, tol=1e-9).num_iters == 0
+    far = sj.prox_newton(p, 50 * np.ones(8), tol=1e-9)
+    assert far.converged
+    np.testing.assert_allclose(far.objective, solution.objective, rtol=1e-8)
+    short = sj.prox_newton(p, tol=1e-9, maxiter=1)
+    assert short.num_iters == 1 and not short.converged
+
+
+@pytest.mark.parametrize(
+    ("smooth", "penalty", "message"),
+    [
+        ("two columns", sj.penalties.L21(0.1), "single column"),
+        ("logistic", sj.penalties.ExclusiveLasso(0.1), "norm of each row"),
+        ("squared", sj.penalties.L1(0.1), "not quadratic"),
+    ],
+)
+def test_unfit(smooth, penalty, message):
+    X, s = made(30, 5)
+    losses = {
+        "two columns": sj.losses.LogisticLoss(X, np.stack([s > 0, s > 1], axis=1).astype(float)),
+        "logistic": LOSSES["logistic"](X, s),
+        "squared": sj.losses.SquaredLoss(X, s),
+    }
+    with pytest.raises(TypeError, match=message):
+        sj.prox_newton(sj.Problem(losses[smooth], penalty))
