@@ -217,6 +217,24 @@ def test_master_over_features_knows_all_groups(J, K, budget, scale, rng):
         assert m.lower * (1 - 1e-12) <= J_of_w <= m.value * (1 + 1e-12)
 
 
+def test_master_starts_from_one_with_fewer_cuts_and_features(monkeypatch, rng):
+    J, K, budget, bound = 40, 30, 7.5, 0.3
+    G, delta = rng.standard_normal((J, K)) + 0.5, rng.uniform(1, 90, K)
+    delta[-1] = 95.0  # the unit of the losses changes too
+    optimum = _feature_master.solve(G, delta, bound, budget, 0.0).value
+    first = _feature_master.solve(G[:-4, :-3], delta[:-3], bound, budget, 0.1 * optimum)
+    monkeypatch.setattr(_feature_master, "interior_point", lambda *args: pytest.fail("began anew"))
+    second = _feature_master.solve(G, delta, bound, budget, 0.1 * optimum, start=first.iterate)
+    cuts, features = np.arange(K) % 5 > 0, np.arange(J) % 9 > 0
+    start = second.iterate.keep(cuts, features)
+    third = _feature_master.solve(
+        G[features][:, cuts], delta[cuts], bound, budget, 0.1 * optimum, start=start
+    )
+    for m in (second, third):
+        assert m.value - m.lower <= 0.1 * optimum and m.alpha.sum() <= bound * (1 + 1e-15)
+    assert second.lower <= optimum <= second.value * (1 + 1e-9)
+
+
 def test_memberships_and_groups(rng):
     for budget, count in ((3, 9), (2.5, 9), (4, 3), (1, 6), (0.4, 5)):
         w = np.zeros(12)

@@ -9,8 +9,8 @@ With G (J, K), the cuts restricted to J features, losses :math:`\Delta` (K,) and
           - \tfrac12\sum_{\text{B largest}}(G\alpha)_j^2 .
 
 Where `_master` knows the groups that it was given, this knows every group of the features that it was given:
-fewer rounds, and J rows instead of T times B. An interior point is the default; Clarabel takes over where it
-stalls, if it is installed.
+fewer rounds, and J rows instead of T times B. An interior point is the default, from where the master before
+has ended if that was near; Clarabel takes over where it stalls, if it is installed.
 """
 
 from collections.abc import Callable
@@ -23,18 +23,42 @@ from sparsejax.models.multivariate._interior_point import (
     Best,
     Cones,
     Master,
+    Simplex,
     Target,
     conic,
     interior_point,
+    recentre,
 )
 
 PATIENCE = 12
+SHARE = 0.3  # the most that a new cut has at first, of the mean share: more would disturb the features' cones
 
 Weights = tuple[np.ndarray, np.ndarray]  # w and d, (J,)
 
 
+class Iterate(NamedTuple):
+    """Where a master of K cuts and J features ended: one with more of both is not far from there."""
+
+    simplex: Simplex
+    features: np.ndarray  # (4, J): d, e, s and p of `Features`
+    tau: float
+    unit: float  # of the objective
+
+    def keep(self, cuts: np.ndarray, features: np.ndarray) -> "Iterate":
+        """Without those whose mask is False."""
+        beta, sigma, lam, nu = self.simplex
+        simplex = Simplex(beta[cuts] * (1 - sigma) / beta[cuts].sum(), sigma, lam[cuts], nu)
+        return self._replace(simplex=simplex, features=self.features[:, features])
+
+
 def solve(
-    G: np.ndarray, delta: np.ndarray, bound: float, budget: float, tol: float, exact: bool = False
+    G: np.ndarray,
+    delta: np.ndarray,
+    bound: float,
+    budget: float,
+    tol: float,
+    exact: bool = False,
+    start: Iterate | None = None,
 ) -> Master:
     """The master to an absolute gap ``tol``, or as near as can be; parts are w, (J, 1).
 
@@ -45,6 +69,7 @@ def solve(
       budget: B > 0.
       tol: on ``value - lower``.
       exact: take Clarabel's answer too, whatever the gap.
+      start: of the first cuts and features of these, with the same bound and budget.
     """
     J, K = G.shape
     if K < J <= budget and np.isfinite(gram := G.T @ G).all():
@@ -53,16 +78,22 @@ def solve(
         lengths = np.sqrt(np.maximum(squares, 1e-16 * squares[-1] + np.finfo(float).tiny))
         small = solve(lengths[:, None] * V.T, delta, bound, K, tol, exact)
         return small._replace(parts=G @ (V @ (small.parts / lengths[:, None])))
-    if budget >= J:  # d = 1 has no interior: a feature of zeros makes one
-        budget, G = J, np.vstack([G, np.zeros(K)])
+    padded = budget >= J
+    if padded:  # d = 1 has no interior: a feature of zeros makes one
+        budget, G, start = J, np.vstack([G, np.zeros(K)]), None
     unit = bound * float(delta.max())
     cones = Features(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
     best = Best[Weights](cones, (np.zeros(len(G)), np.ones(len(G))))
-    interior_point(best, tol / unit, PATIENCE)
+    at = None
+    if start is not None:
+        at = recentre(best, cones.resume(start, unit), tol / unit, PATIENCE)
+    if at is None or best.gap > tol / unit:
+        at = interior_point(best, tol / unit, PATIENCE)
+    iterate = None if padded or at is None else cones.leave(at, unit)
     if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
         clarabel(cones.R, cones.losses, budget, best)
     w = np.sqrt(unit) * best.point[0][:J, None]
-    return Master(bound * best.beta, w, unit * best.primal, unit * best.dual)
+    return Master(bound * best.beta, w, unit * best.primal, unit * best.dual, iterate)
 
 
 class _Change(NamedTuple):
@@ -108,6 +139,33 @@ class Features(Cones[Weights, _Change]):
         self.p = self.tau + self.s - self.c * self.c
         return beta
 
+    def resume(self, start: Iterate, unit: float) -> Simplex:
+        """Enter at an iterate of the first cuts and features; new ones have the mean product."""
+        beta, sigma, lam, nu = start.simplex
+        scale = start.unit / unit
+        (d, e), (s, p) = start.features[:2], scale * start.features[2:]
+        lam, nu, self.tau = scale * lam, scale * nu, scale * start.tau
+        centre = (lam @ beta + nu * sigma + p @ d + s @ e) / (len(beta) + 1 + 2 * len(d))
+        # mu / d = tau + s - c^2 and mu / e = s, with excess = c^2 - tau
+        excess = (self.R[len(d) :, : len(beta)] @ beta) ** 2 - self.tau
+        root = np.hypot(excess, 2 * centre)
+        d = np.append(d, 2 * centre / (2 * centre + root - excess))
+        e = np.append(e, 2 * centre / (2 * centre + root + excess))
+        s, p = np.append(s, centre / e[len(s) :]), np.append(p, centre / d[len(p) :])
+        w = d * (self.R[:, : len(beta)] @ beta)
+        slack = nu - self.losses[len(beta) :] + w @ self.R[:, len(beta) :]
+        lam = np.append(lam, np.maximum(slack, centre / (SHARE * beta.mean())))
+        beta = np.append(beta, centre / lam[len(beta) :])
+        beta *= (1 - sigma) / beta.sum()
+        self.c = self.R @ beta
+        residual = self.tau + s - self.c * self.c - p  # what the new shares have changed
+        self.d, self.e, self.s, self.p = d, e, s + np.maximum(-residual, 0), p + np.maximum(residual, 0)
+        return Simplex(beta, sigma, lam, nu)
+
+    def leave(self, at: Simplex, unit: float) -> Iterate:
+        """What `resume` enters at."""
+        return Iterate(at, np.stack([self.d, self.e, self.s, self.p]), self.tau, unit)
+
     def point(self) -> Weights:
         return self.d * self.c, self.d
 
@@ -120,7 +178,7 @@ class Features(Cones[Weights, _Change]):
         self.h = h = self.p / d + self.s / self.e
         H = np.empty((K + 1, K + 1))
         weighted = R * np.sqrt(d + 2 * c * c / h)[:, None]
-        H[:K, :K] = weighted.T @ weighted
+        np.matmul(weighted.T, weighted, out=H[:K, :K])
         H[:K, K] = H[K, :K] = -(R.T @ (c / h))
         H[K, K] = 0.5 * (1 / h).sum()
         return H, np.append(R.T @ (d * c) - self.losses, 0.5 * (self.budget - d.sum()))

@@ -29,6 +29,7 @@ class Master(NamedTuple):
     parts: np.ndarray  # (T, r), the w_t
     value: float  # of the primal at parts
     lower: float  # of the dual at alpha
+    iterate: Any = None  # to start a similar master from, where that can be done
 
 
 class Cones(ABC, Generic[Point, Change]):
@@ -104,7 +105,7 @@ class Best(Generic[Point]):
             self.dual, self.beta = dual, beta
 
 
-class _Simplex(NamedTuple):
+class Simplex(NamedTuple):
     """The shares with their multipliers: the products lam beta and nu sigma tend to 0."""
 
     beta: np.ndarray  # (K,), > 0
@@ -120,12 +121,15 @@ class _Step(NamedTuple, Generic[Change]):
     cones: Change
 
 
-def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 100) -> None:
-    """Iterates shown to ``best``, until its gap is ``tol`` or did not shrink by a tenth for ``patience``."""
+def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 100) -> Simplex | None:
+    """Iterates shown to ``best``, until its gap is ``tol`` or did not shrink by a tenth for ``patience``.
+
+    The last one is left in the cones and returned: None if rounding had the last word.
+    """
     cones = best.cones
     K = len(cones.losses)
     beta = cones.start(np.full(K, 1 / (K + 1)))
-    at = _Simplex(beta, 1 - beta.sum(), 2.0 - cones.losses, 2.0)
+    at = Simplex(beta, 1 - beta.sum(), 2.0 - cones.losses, 2.0)
 
     smallest, since = np.inf, 0
     for _ in range(maxiter):
@@ -133,29 +137,41 @@ def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 10
         since = 0 if best.gap < 0.9 * smallest else since + 1
         smallest = min(smallest, best.gap)
         if best.gap <= tol or since > patience:
-            return
+            break
         try:
             newton = _Newton(cones, at)
         except ArithmeticError:
-            return  # rounding has the last word
+            return None
         products = at.lam @ at.beta + at.nu * at.sigma + cones.complementarity()
-        guess = newton.direction(cones.target(0.0, None), -at.lam * at.beta, -at.nu * at.sigma)
+        guess = newton.direction(0.0, None)
         centre = (1 - newton.longest(guess)) ** 3 * products / (cones.pairs + K + 1)
-        step = newton.direction(
-            cones.target(centre, guess.cones),
-            centre - at.lam * at.beta - guess.lam * guess.beta,
-            centre - at.nu * at.sigma + guess.nu * guess.beta.sum(),
-        )
-        t = STEP * newton.longest(step)
-        beta, sigma = at.beta + t * step.beta, at.sigma - t * step.beta.sum()
-        at = _Simplex(beta, sigma, at.lam + t * step.lam, at.nu + t * step.nu)
-        cones.move(t, step.cones, beta)
+        at = newton.move(newton.direction(centre, guess))
+    return at
+
+
+def recentre(best: Best[Any], at: Simplex, tol: float, patience: int) -> Simplex | None:
+    """The same from an iterate near the central path, to its point of gap ``tol``, in ``patience`` steps.
+
+    Nothing is guessed ahead: a few steps are enough, and what is central makes better cuts.
+    """
+    cones = best.cones
+    centre = tol / (cones.pairs + len(cones.losses) + 1)
+    for _ in range(patience):
+        best.see(cones.point(), at.beta)
+        if best.gap <= tol:
+            break
+        try:
+            newton = _Newton(cones, at)
+        except ArithmeticError:
+            return None
+        at = newton.move(newton.direction(centre, None))
+    return at
 
 
 class _Newton(Generic[Change]):
     """The factorised system of one iterate; ArithmeticError if it has none."""
 
-    def __init__(self, cones: Cones[Any, Change], at: _Simplex):
+    def __init__(self, cones: Cones[Any, Change], at: Simplex):
         self.cones, self.at = cones, at
         H, self.residual = cones.system()
         K = len(at.beta)
@@ -164,9 +180,13 @@ class _Newton(Generic[Change]):
         self.residual[:K] += at.nu - at.lam
         self.solve = newton_solver(H)
 
-    def direction(self, target: Target, by_beta: np.ndarray, by_sigma: float) -> _Step[Change]:
-        """The step that changes the products, of the cones and lam beta and nu sigma, so, to first order."""
+    def direction(self, centre: float, guess: _Step[Change] | None) -> _Step[Change]:
+        """The step after which all products are ``centre``, second-order terms taken from ``guess``."""
         at = self.at
+        by_beta, by_sigma = centre - at.lam * at.beta, centre - at.nu * at.sigma
+        target = self.cones.target(centre, None if guess is None else guess.cones)
+        if guess is not None:
+            by_beta, by_sigma = by_beta - guess.lam * guess.beta, by_sigma + guess.nu * guess.beta.sum()
         right, change = self.cones.eliminate(target)
         right[:-1] += by_beta / at.beta - by_sigma / at.sigma
         x = self.solve(right - self.residual)
@@ -180,6 +200,13 @@ class _Newton(Generic[Change]):
         ratios = [-(step.beta / at.beta).min(), -(step.lam / at.lam).min(), self.cones.ratio(step.cones)]
         return 1 / float(max(1.0, *ratios, step.beta.sum() / at.sigma, -step.nu / at.nu))
 
+    def move(self, step: _Step[Change]) -> Simplex:
+        """Most of the way that stays inside."""
+        at, t = self.at, STEP * self.longest(step)
+        beta, sigma = at.beta + t * step.beta, at.sigma - t * step.beta.sum()
+        self.cones.move(t, step.cones, beta)
+        return Simplex(beta, sigma, at.lam + t * step.lam, at.nu + t * step.nu)
+
 
 def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """rhs -> H^-1 rhs for a symmetric positive definite H, with one step of refinement.
@@ -189,10 +216,12 @@ def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     from scipy.linalg.lapack import dpotrf, dpotrs  # type: ignore[import-untyped]  # noqa: PLC0415
 
     scale = 1 / np.sqrt(np.diag(H))
-    scaled = H * scale[:, None] * scale + 1e-15 * np.eye(len(H))
+    scaled = H * scale[:, None]
+    scaled *= scale
+    scaled[np.diag_indices_from(scaled)] += 1e-15
     if not np.isfinite(scaled).all():
         raise FloatingPointError("overflow")
-    factor, failed = dpotrf(scaled)
+    factor, failed = dpotrf(scaled.T, overwrite_a=True, clean=False)
     if failed:
         raise FloatingPointError("not positive definite")
 

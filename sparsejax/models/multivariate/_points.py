@@ -68,10 +68,10 @@ class Points:
         objective = 0.5 * square + self.bound * max(0.0, violation)
         return Point(support, w, v, objective, z, delta, violation, gradient)
 
-    def between(self, old: Point, new: Point, resolution: float) -> Point:
-        """The lowest of the points tried on the segment between two, by tangents; scores are only mixed.
+    def between(self, old: Point, new: Point, resolution: float) -> list[Point]:
+        """Points on the segment between two, both included, in search of the lowest; scores are only mixed.
 
-        It ends where no tangent promises more than ``resolution``.
+        The search is by tangents, and ends where no tangent promises more than ``resolution``.
         """
         support = np.union1d(old.support, new.support)
         places = [np.searchsorted(support, p.support) for p in (old, new)]
@@ -83,23 +83,22 @@ class Points:
             at = np.searchsorted(support, p.support)
             return float(p.gradient @ dw[at]) - self.bound * float(p.z @ dv) * (p.violation > 0)
 
-        best = min(old, new, key=lambda p: p.objective)
+        tried = [old, new]
         low, high = (0.0, old.objective, min(slope(old), 0.0)), (1.0, new.objective, slope(new))
         if high[2] <= 0:
-            return best
+            return tried
         for _ in range(SEARCH):
             width = high[0] - low[0]
             # where the tangents of the two ends meet, and how low that is
             t = (low[1] - high[1] + high[2] * width) / (high[2] - low[2]) if high[2] > low[2] else width / 2
-            if best.objective - (low[1] + low[2] * t) <= resolution:
+            if min(p.objective for p in tried) - (low[1] + low[2] * t) <= resolution:
                 break
             theta = low[0] + min(max(t, 0.1 * width), 0.9 * width)
             p = self.of_scores(support, start + theta * dw, old.v + theta * dv)
-            if p.objective < best.objective:
-                best = p
+            tried.append(p)
             side = (theta, p.objective, slope(p))
             low, high = (side, high) if side[2] < 0 else (low, side)
-        return best
+        return tried
 
     def thin(self, best: Point, allowed: float) -> Point:
         """Without the smallest weights: as many go as leave an objective of at most ``allowed``."""

@@ -13,8 +13,8 @@ from sparsejax.models.multivariate._support_norm import top_group
 
 # What had less weight than this for so many masters is dropped: a cut, as a share of the mean (a master costs
 # K^3, and interior points leave a trace of weight on every cut), a group or feature, as a share of the sum.
-# In a long solve cuts stay longer, for a fifth of the masters so far, so that nothing can cycle for ever.
-IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 10, 0.1, 50, 1e-5
+# In a long solve cuts stay longer, for a twentieth of the masters so far, so that nothing can cycle for ever.
+IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 5, 0.1, 50, 1e-5
 
 
 class WorkingSet(NamedTuple):
@@ -52,6 +52,7 @@ class Restricted:
         # groups: columns, square roots of d, and for how many masters they had no weight
         r = 1 if by_feature else math.ceil(budget)
         self.index, self.root, self.idle_groups = np.zeros((0, r), int), np.zeros((0, r)), np.zeros(0, int)
+        self.iterate: _feature_master.Iterate | None = None  # of the last master
         self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
     def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
@@ -88,7 +89,7 @@ class Restricted:
         """Forget what had no weight for a long time; mu (T,) are the groups' weights."""
         self.idle_cuts = np.where(_has_weight(self.shares), 0, self.idle_cuts + 1)
         self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
-        self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 5), self.idle_groups <= IDLE_GROUP)
+        self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 20), self.idle_groups <= IDLE_GROUP)
 
     def keep_first_cut(self) -> None:
         self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
@@ -102,16 +103,18 @@ class Restricted:
         self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
         self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]
         self.idle_groups = self.idle_groups[groups]
+        if self.iterate is not None:  # nothing was added since
+            self.iterate = self.iterate.keep(cuts, groups) if cuts.any() and groups.any() else None
 
     def solve(self, tol: float, exact: bool) -> Master:
         """The master to an absolute gap."""
         timed = self.clock.timed
         if not self.by_feature:
             return timed("master", _master.solve, self.G, self.deltas, self.bound, tol, exact)
-        features = self.G[:, 0]
-        return timed(
-            "master", _feature_master.solve, features, self.deltas, self.bound, self.budget, tol, exact
-        )
+        arguments = self.G[:, 0], self.deltas, self.bound, self.budget, tol, exact, self.iterate
+        master = timed("master", _feature_master.solve, *arguments)
+        self.iterate = master.iterate
+        return master
 
     def weights(self, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The support and the values there of ``w = sum_t sqrt(d^t) w_t``."""
