@@ -1,16 +1,17 @@
 """Choosing strengths on a grid, by cross-validation."""
 
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.pytree import Pytree
+from sparsejax.compiling import Compiled
 from sparsejax.paths import PathArguments, batched_path, floating_leaves, prepare_path
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
@@ -100,7 +101,8 @@ def cross_validate(
 ) -> CrossValidation:
     """The held-out loss of every candidate penalty on every fold, in one compiled call.
 
-    A fold is a mask in the weights of the loss, so all folds have one shape and are solved by `jax.vmap`.
+    A fold is a mask in the weights of the loss, so all folds have one shape: they are solved one after the
+    other in mode "warm", all at once in mode "batch".
     The weights that remain are scaled up to their old sum: a strength means on a fold what it means on
     the whole set. The rows left out are judged by the same loss, likewise scaled, with the
     intercept of the fit.
@@ -155,8 +157,7 @@ def cross_validate(
     return CrossValidation(rebuild(full), loss, nonzero, solution.gap, solution.converged)
 
 
-@partial(jax.jit, static_argnames=("count", "axes", "mode"))
-def _cross_validate(
+def _all_folds(
     arguments: tuple[Any, ...], fold_of: jax.Array, *, count: int, axes: tuple[int | None, ...], mode: str
 ) -> tuple[jax.Array, jax.Array, Solution]:
     problem, penalties, init, tol, maxiter = arguments
@@ -178,9 +179,14 @@ def _cross_validate(
         nonzero = jax.vmap(jnp.count_nonzero)(solution.params)
         return loss, nonzero, solution
 
-    loss, nonzero, solution = jax.vmap(one)(jnp.arange(count))
+    numbers = jnp.arange(count)
+    # one after the other on a CPU, where a batch would take every branch for each of its problems
+    loss, nonzero, solution = lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
     # The weights themselves are not asked for.
     return loss, nonzero, solution._replace(params=solution.num_iters)
+
+
+_cross_validate = Compiled(_all_folds, ("count", "axes", "mode"))
 
 
 def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:

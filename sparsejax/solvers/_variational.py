@@ -161,7 +161,7 @@ class State(NamedTuple):
 
     point: Point
     primal: jax.Array
-    dual: jax.Array  # the best
+    dual: jax.Array
     level: jax.Array  # number of the bucket; as many as there are: nothing more can be done
     shift: jax.Array  # attempts the last step took
     tau: jax.Array  # >= 1, what the strengths are multiplied with in the next step
@@ -258,9 +258,7 @@ class Newton:
         primal, dual, _ = self.values(point)
         level = jnp.where(shift < ATTEMPTS, self.level(t, s.level), self.over)
         tau = jnp.maximum(SHRINK * s.tau, 1)
-        return self.recorded(
-            State(point, primal, jnp.maximum(s.dual, dual), level, shift, tau, s.k + 1, s.history)
-        )
+        return self.recorded(State(point, primal, dual, level, shift, tau, s.k + 1, s.history))
 
     def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
         """t and ``aux`` after a Newton step, and the attempts it took."""
