@@ -24,7 +24,10 @@ def solve(
     """Minimise ``problem`` by the solver that suits its structure.
 
     `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`), `fista` for every
-    other, such as a plain function. The choice is static, so it works under jit and vmap.
+    other, such as a plain function. Where they take the problem, before these: `variational_newton` for `L21`
+    with least squares on 512 features or more; `prox_newton` for `L1` or `L21` with another loss of one
+    column; `working_set` for sparse rows where there are many times more features than samples. The choice is
+    static, by structure and shape, so it works under jit and vmap.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import PROXES
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -55,6 +55,7 @@ def kkt_error(x, w, alpha, beta):
     st.floats(-9, 12),
     st.booleans(),
 )
+@example(np.array([0, 0, 0, 0, 0, 20.188, 60.188]), 1.0, 1.0, False)
 def test_exclusive_l21_optimality(x, part, log_beta, ties):
     if ties:
         x = np.round(x / 50)

@@ -103,9 +103,10 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
     # The same number either way; the first is exact at theta = 0, the second keeps digits near top.
     r = jnp.maximum(jnp.where((theta < delta)[None], m - theta[None], delta[None] - below), 0)
     # kappa = 1 - alpha/N = theta / (2 beta A): the first cancels where kappa is small (huge beta),
-    # the second where theta is; take the one that keeps more digits.
+    # the second where theta is; take the one that keeps more digits. (theta > top * kappa would be the same
+    # but for rounding, which is all of kappa where alpha = ||x||.)
     kappa = 1 - safe_divide(alpha, norm)
-    kappa = jnp.where(theta > top * kappa, safe_divide(theta, a1, kappa), kappa)
+    kappa = jnp.where(a1 > top, safe_divide(theta, a1, kappa), kappa)
     kappa = jnp.where(alive, jnp.maximum(kappa, 0), 0)
     return jnp.sign(x) * (kappa[None] * r), theta
 
