@@ -64,8 +64,8 @@ def variational_newton(
     with growing shifts of the diagonal, until :math:`\phi` falls.
 
     What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
-    holds, a strength of 0, a tol below the rounding of the products; and, from W = 0, strengths below
-    lambda_max/32 where there are not eight times more features than samples.
+    holds, a strength of 0, a tol below the rounding of the products; and from W = 0, in float64, strengths
+    below lambda_max/32 where there are not eight times more features than samples.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
@@ -372,7 +372,9 @@ def resume(
     point = start(shared, smooth, init) if state is None else state
     (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
-    newton = Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=d < MANY * n)
+    # In float32 the engine seldom gets to the end of such a problem at all.
+    crowded = d < MANY * n and eps_of(init) < 1e-10
+    newton = Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=crowded)
     end = newton.run(point, _loop.empty_history(history, init.dtype))
     point = end.point
     W = like(point.t[None] * point.C, init)
