@@ -1,5 +1,6 @@
 """Features gathered into arrays of static sizes."""
 
+import math
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 HALVINGS = 24
+BUCKETS, SMALL, LARGEST = 8, 64, 1024  # how many, the size of the first, and that of the last for n < d
 
 
 def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -> jax.Array:
@@ -41,6 +43,16 @@ def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -
 def can_be_active(n: int, k: int) -> int:
     """About how many of more than n features are active at most, unless strengths are tiny."""
     return max(n * min(k + 2, 8) if k > 1 else 2 * n, 128)
+
+
+def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
+    """How many features a step may move, smallest first, closer together where they are small.
+
+    The last one holds what can be active, for d <= n all.
+    """
+    most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
+    wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
+    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:

@@ -16,8 +16,9 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._buckets import buckets
 from sparsejax.solvers._quadratics import least_squares
-from sparsejax.solvers._variational import Newton, buckets, point_of
+from sparsejax.solvers._variational import Newton, point_of
 
 STEPS = 50  # at most
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole

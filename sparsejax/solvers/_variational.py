@@ -1,15 +1,16 @@
 r"""Least squares with a norm of each row, by Newton's method on one scalar a row."""
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.scipy.linalg import cho_solve
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import is_eager
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, norm, safe_divide, safe_norm, tiny_of
 from sparsejax.certificate import Scale, certify
@@ -19,7 +20,7 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import prepare
-from sparsejax.solvers._buckets import can_be_active, chosen, take
+from sparsejax.solvers._buckets import buckets, chosen, take
 from sparsejax.solvers._loop import once
 from sparsejax.solvers._quadratics import cholesky, quadratic_of
 
@@ -29,7 +30,6 @@ SWEEPS = 4
 ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
 FILL = 0.95  # of a bucket: a full one could not exchange features
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
-BUCKETS, SMALL, LARGEST = 10, 64, 1024  # how many, the size of the first, and that of the last for n < d
 SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
 # Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
 # and the engine is the faster for that.
@@ -85,6 +85,10 @@ def variational_newton(
     reason = unfit(problem)
     if reason is not None:
         raise TypeError(f"variational_newton {reason}")
+    # Seen before anything is compiled for it.
+    cold = is_eager((problem, init)) and not np.any(init)
+    if cold and _is_crowded(problem) and float(_excess(problem, init)) > WEAK:
+        return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
     return _variational_newton(problem, init, tol, maxiter, history)
 
 
@@ -126,17 +130,16 @@ def suits(problem: Problem) -> bool:
     return unfit(problem) is None and int(problem.smooth.params_shape[0]) >= SMALLEST
 
 
-def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
-    """How many features a step may move, smallest first, closer together where they are small.
-
-    The last one holds what can be active, for d <= n all.
-    """
-    most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
-    wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
-    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+def _is_crowded(problem: Problem) -> bool:
+    """Whether most rows may be active; in float32 the engine seldom gets to the end of that."""
+    n, d = jax.eval_shape(problem.smooth.majorizer).shape
+    return bool(d < MANY * n) and np.finfo(problem.smooth.dtype).bits > 32
 
 
-# ---------------------------------------------------------------------- the iteration
+@jax.jit
+def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
+    """By how much the gradient at 0 exceeds the strengths."""
+    return 1 / problem.penalty.dual_scale(-jax.grad(problem.smooth)(zero))  # type: ignore[no-any-return]
 
 
 class Point(NamedTuple):
@@ -316,9 +319,6 @@ def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: 
     return lax.while_loop(lambda c: c[3] & (c[2] < sweeps), sweep, start)[1]
 
 
-# ---------------------------------------------------------------------- the solver
-
-
 class Shared(NamedTuple):
     """What depends on the loss alone."""
 
@@ -372,8 +372,7 @@ def resume(
     point = start(shared, smooth, init) if state is None else state
     (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
-    # In float32 the engine seldom gets to the end of such a problem at all.
-    crowded = d < MANY * n and eps_of(init) < 1e-10
+    crowded = _is_crowded(problem)
     newton = Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=crowded)
     end = newton.run(point, _loop.empty_history(history, init.dtype))
     point = end.point
