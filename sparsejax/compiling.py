@@ -131,7 +131,8 @@ def differentiable(
             if is_eager((constant, rest)):
                 solution, kept = compiled.alone(constant, *rest)
                 limits = rest[1:3]  # tol and maxiter
-                if finish is not None and finish.waits(constant) and _on_host(finish.due, solution, *limits):
+                light = solution._replace(params=())
+                if finish is not None and finish.waits(constant) and _on_host(finish.due, light, *limits):
                     solution = compiled_end.alone(constant, kept, solution, *limits)
                 if any(map(is_traced, jax.tree.leaves(problem))):
                     solution = attached(problem, kept, solution)

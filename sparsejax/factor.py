@@ -74,6 +74,11 @@ def factorise(smooth: Any) -> Factor:
     return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors, labels, shifts)
 
 
+def cautious_step(trace: jax.Array) -> jax.Array:
+    """1/L with the trace of a bound A'A of the Hessian for L: for a residual, where nothing is stepped."""
+    return safe_divide(1.0, trace, 1.0)
+
+
 def step_length(smooth: Any) -> jax.Array:
     """1/L with an upper bound L of the curvature of a loss with ``majorizer``; 1 if it has none."""
     bound = largest_eigenvalue_bound(smooth.majorizer())

@@ -105,15 +105,15 @@ def batched_path(arguments: PathArguments) -> Solution:
     p = arguments
     options = {"axes": p.axes, "mode": p.mode}
     solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, **options)
-    solver = pick(p.problem)
-    if solver.resume is None or not solver.resume.partial or not is_eager((p, solutions)):
+    resume = pick(p.problem).resume
+    if resume is None or resume.rest is None or not is_eager((p, solutions)):
         return solutions
     varied, problem_of = _members(p.problem, p.penalties, p.axes)
     for i in np.flatnonzero(np.asarray(solutions.status) != CONVERGED):
         member = problem_of([leaf[i] for leaf in varied])
         with warnings.catch_warnings():  # of the path as a whole
             warnings.simplefilter("ignore", ConvergenceWarning)
-            one = solver.function(member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
+            one = resume.rest(member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
         solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, one)
     return solutions
 
@@ -148,7 +148,7 @@ def _whole_path(
     resume = solver.resume
     known = shared = first = None
     if resume is not None:
-        complete = complete or not resume.partial
+        complete = complete or resume.rest is None
         known = units_of(problem, resume.rows)
         smooth, start = problem.smooth, init
         if known is not None:

@@ -42,7 +42,7 @@ class Resume(NamedTuple):
     # scratch; complete False: without what `differentiable` has as its finish
     solve: Callable[..., tuple[Solution, Any]]
     rows: bool = True  # in units of each column of X
-    partial: bool = False  # what is left by complete=False is worth a program of its own
+    rest: Callable[..., Solution] | None = None  # solves what complete=False leaves, as a program of its own
 
 
 class Solver(NamedTuple):
@@ -67,7 +67,7 @@ SOLVERS: dict[str, Solver] = {
         _variational.unfit,
         "Newton on one scalar a row, for row norms on many features; `admm` takes over where it must",
         _variational.suits,
-        Resume(_variational.share, _variational.start, _variational.resume, rows=False, partial=True),
+        Resume(_variational.share, _variational.start, _variational.resume, rows=False, rest=admm),
     ),
     "prox_newton": Solver(
         prox_newton,

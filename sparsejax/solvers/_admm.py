@@ -79,10 +79,7 @@ def admm(
     Source: Boyd et al., Foundations and Trends in Machine Learning 3(1), 2011, Sections 3.4.1 and 3.4.3; the
       splitting of Ming & Ding, IJCAI 2019, Eq. (15), with both steps exact and rho bounded.
     """
-    problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"admm {reason}")
+    problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history, unfit)
     return _admm(problem, init, tol, maxiter, history)
 
 

@@ -75,10 +75,7 @@ def alm(
       which the problem is brought by dividing it by ``scale``.
     """
     check_bool("alm: faithful", faithful)
-    problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"alm {reason}")
+    problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history, unfit)
     if not faithful:
         return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
     return _alm(problem, init, tol, maxiter, history)

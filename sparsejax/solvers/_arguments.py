@@ -1,5 +1,6 @@
 """The arguments that all solvers share, checked before anything is traced."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -14,9 +15,18 @@ from sparsejax.problem import Problem, as_protocol, zeros
 
 
 def prepare(
-    name: str, problem: Any, init: Any, tol: ArrayLike | None, maxiter: ArrayLike, history: Any = 0
+    name: str,
+    problem: Any,
+    init: Any,
+    tol: ArrayLike | None,
+    maxiter: ArrayLike,
+    history: Any = 0,
+    unfit: Callable[[Problem], str | None] | None = None,
 ) -> tuple[Problem, Any, jax.Array, jax.Array, int]:
-    """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays."""
+    """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays.
+
+    ``unfit`` says in words why the solver does not take a problem, None if it does.
+    """
     problem = as_protocol(name, problem)
     if "shape" in problem.smooth.provides:
         init = _as_array(name, problem, init)
@@ -31,6 +41,9 @@ def prepare(
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
     problem = problem._replace(penalty=cast_strengths(problem.penalty, dtype))
+    reason = None if unfit is None else unfit(problem)
+    if reason is not None:
+        raise TypeError(f"{name} {reason}")
     return problem, init, tol, known_cast(maxiter, jnp.int32), history
 
 

@@ -58,10 +58,7 @@ def davis_yin(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Davis & Yin, Set-Valued and Variational Analysis 25, 2017, Algorithm 1, at step 1/L.
     """
-    problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"davis_yin {reason}")
+    problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history, unfit)
     return _davis_yin(problem, init, tol, maxiter, history)
 
 

@@ -85,10 +85,7 @@ def irls(
     init_given = init is not None
     for name, value in (("faithful", faithful), ("polish", polish)):
         check_bool(f"irls: {name}", value)
-    problem, start, tol, maxiter, history = prepare("irls", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"irls {reason}")
+    problem, start, tol, maxiter, history = prepare("irls", problem, init, tol, maxiter, history, unfit)
     smoothing = as_positive("irls: epsilon", epsilon, start.dtype)
     return _irls(problem, start, tol, maxiter, smoothing, history, init_given, faithful, polish)
 

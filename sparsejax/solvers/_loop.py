@@ -120,7 +120,7 @@ class Loop:
             state=state,
             best=self.init,
             parts=None if split is None else split(state),
-            certificate=Certificate(infinite, infinite, infinite),
+            certificate=unknown(self.init.dtype),
             lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),
             mark=infinite,
             marked=jnp.int32(0),
@@ -214,14 +214,8 @@ class Loop:
             mark=jnp.where(halved, measure, carry.mark),
             marked=marked,
             status=jnp.where(used, status, carry.status),
-            history=self.recorded(carry.history, jnp.where(used, k, self.history), c),
+            history=recorded(carry.history, jnp.where(used, k, self.history), c.objective, c.gap),
         )
-
-    def recorded(self, history: History, k: jax.Array, c: Certificate) -> History:
-        if not self.history:
-            return history
-        objective = history.objective.at[k].set(c.objective, mode="drop")
-        return History(objective, history.gap.at[k].set(c.gap, mode="drop"))
 
     def moved(self, carry: _Carry, look: _Look, better: jax.Array) -> _Carry:
         """The next block of iterations, or the next point of the finish."""
@@ -277,6 +271,21 @@ def judged(
 def empty_history(length: int, dtype: Any) -> History:
     """NaN everywhere."""
     return History(*(jnp.full((length,), jnp.nan, dtype) for _ in History._fields))
+
+
+def recorded(history: History, k: jax.Array, objective: jax.Array, gap: jax.Array) -> History:
+    """The history with what is known after k iterations."""
+    if history.gap.shape[0] == 0:
+        return history
+    return History(
+        history.objective.at[k].set(objective, mode="drop"), history.gap.at[k].set(gap, mode="drop")
+    )
+
+
+def unknown(dtype: Any) -> Certificate:
+    """The certificate before the first."""
+    infinite = jnp.full((), jnp.inf, dtype)
+    return Certificate(infinite, infinite, infinite)
 
 
 def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:

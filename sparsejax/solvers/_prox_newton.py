@@ -11,6 +11,7 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
+from sparsejax.factor import cautious_step
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
@@ -53,10 +54,7 @@ def prox_newton(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014.
     """
-    problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"prox_newton {reason}")
+    problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history, unfit)
     return _prox_newton(problem, init, tol, maxiter, history)
 
 
@@ -102,16 +100,12 @@ def _prox_newton(
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     scale = scale_of(problem, init)
-    # as for every other solver: 1/L with the trace of the bound of the Hessian in the place of L
-    step = safe_divide(1.0, jnp.sum(smooth.majorizer() ** 2), 1.0)
+    step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), init.shape[:1]).astype(init.dtype)
 
     def look(s: State) -> State:
         found = certify(problem, s.W, step, scale, s.facts)
-        history = s.history
-        if history.gap.shape[0]:
-            values = (found.objective, found.gap)
-            history = History(*(h.at[s.k].set(v, mode="drop") for h, v in zip(history, values, strict=True)))
+        history = _loop.recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(certificate=found, history=history)
 
     def going(s: State) -> jax.Array:
@@ -125,7 +119,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         # the gap of the model is relative to its own value at 0
         unit = safe_divide(scale.value, quadratic.size / 2, 1.0)
         wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 4) * unit
-        newton = Newton(quadratic, alpha, wanted, jnp.int32(STEPS), cold=False, sizes=sizes, crowded=False)
+        newton = Newton(quadratic, alpha, wanted, jnp.int32(STEPS), sizes=sizes)
         end = newton.run(point, _loop.empty_history(0, init.dtype)).point
         change = like(end.t[None] * end.C, init) - s.W
         before = penalty.value(s.W)
@@ -144,9 +138,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         stuck = ~found.falls | ~(promised < 0)
         return look(State(found.W, found.facts, s.certificate, stuck, s.k + 1, s.history))
 
-    infinite = jnp.full((), jnp.inf, init.dtype)
-    unknown = Certificate(infinite, infinite, infinite)
-    empty = _loop.empty_history(history, init.dtype)
+    unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
     facts = smooth.facts(init, scale.sizes)
     first = State(init, facts, unknown, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))

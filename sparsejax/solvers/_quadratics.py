@@ -109,9 +109,9 @@ class Tall(NamedTuple):
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
     """The loss of a problem that is not `unfit`."""
-    A = smooth.majorizer()
-    if A.shape[0] < A.shape[1]:
-        return Wide(A, columns(smooth.target()).T)
+    A, target = smooth.majorizer(), smooth.target()
+    if target is not None:
+        return least_squares(A, columns(target).T)
     zero = jnp.zeros(smooth.params_shape, smooth.dtype)
     value, gradient = jax.value_and_grad(smooth)(zero)
     return Tall(A.T @ A, -columns(gradient), 2 * value)

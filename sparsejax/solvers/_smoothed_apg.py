@@ -93,10 +93,9 @@ def smoothed_apg(
     """
     for name, value in (("continuation", continuation), ("faithful", faithful), ("polish", polish)):
         check_bool(f"smoothed_apg: {name}", value)
-    problem, start, tol, maxiter, history = prepare("smoothed_apg", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"smoothed_apg {reason}")
+    problem, start, tol, maxiter, history = prepare(
+        "smoothed_apg", problem, init, tol, maxiter, history, unfit
+    )
     smoothing = as_positive("smoothed_apg: mu", mu, start.dtype)
     return _smoothed_apg(problem, start, tol, maxiter, smoothing, history, continuation, faithful, polish)
 

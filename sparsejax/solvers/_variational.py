@@ -15,6 +15,7 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, norm, safe_divide, safe_norm, tiny_of
 from sparsejax.certificate import Scale, certify
 from sparsejax.compiling import Finish, differentiable
+from sparsejax.factor import cautious_step
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
@@ -81,10 +82,9 @@ def variational_newton(
       Machine Learning 4(1), 2012, Section 5; the active set method: Hintermueller, Ito & Kunisch, SIAM
       Journal on Optimization 13(3), 2002.
     """
-    problem, init, tol, maxiter, history = prepare("variational_newton", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"variational_newton {reason}")
+    problem, init, tol, maxiter, history = prepare(
+        "variational_newton", problem, init, tol, maxiter, history, unfit
+    )
     # Seen before anything is compiled for it.
     cold = is_eager((problem, init)) and not np.any(init)
     if cold and _is_crowded(problem) and float(_excess(problem, init)) > WEAK:
@@ -127,7 +127,7 @@ def _reason_of(smooth: Any, penalty: Any) -> str | None:
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: for many features; for few the engine compiles faster."""
-    return unfit(problem) is None and int(problem.smooth.params_shape[0]) >= SMALLEST
+    return int(problem.smooth.params_shape[0]) >= SMALLEST
 
 
 def _is_crowded(problem: Problem) -> bool:
@@ -205,20 +205,18 @@ class Newton:
         tol: jax.Array,
         maxiter: jax.Array,
         *,
-        cold: bool | jax.Array,
         sizes: tuple[int, ...],
-        crowded: bool,
+        patient: bool | jax.Array = True,  # at weak strengths too
     ):
-        self.quadratic, self.alpha, self.cold = quadratic, alpha, cold
+        self.quadratic, self.alpha = quadratic, alpha
         self.tol, self.maxiter = tol, jnp.minimum(maxiter, NEWTON)
-        self.sizes, self.crowded = sizes, crowded
+        self.sizes, self.patient = sizes, patient
         self.over = len(sizes)
 
     def run(self, point: Point, history: History) -> State:
         primal, dual, excess = self.values(point)
         level = jnp.where(jnp.all(self.alpha > 0), self.level(point.t, jnp.int32(0)), self.over)
-        if self.crowded:
-            level = jnp.where(self.cold & (excess > WEAK), self.over, level)
+        level = jnp.where(self.patient | (excess <= WEAK), level, self.over)
         tau, zero = jnp.maximum(SHRINK * excess, 1), jnp.int32(0)
         state = State(point, primal, dual, level, zero, tau, zero, history)
         return lax.while_loop(self.going, self.body, self.recorded(state))
@@ -245,12 +243,7 @@ class Newton:
         return level.astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
-        if s.history.gap.shape[0] == 0:
-            return s
-        values = History(s.primal, self.gap(s))
-        return s._replace(
-            history=History(*(h.at[s.k].set(v, mode="drop") for h, v in zip(s.history, values, strict=True)))
-        )
+        return s._replace(history=_loop.recorded(s.history, s.k, s.primal, self.gap(s)))
 
     def going(self, s: State) -> jax.Array:
         return (self.gap(s) > self.tol) & (s.k < self.maxiter) & (s.level < self.over)
@@ -368,17 +361,15 @@ def resume(
     """From a point, or from W; where ``complete`` is True, `admm` does what is left."""
     smooth, penalty = problem.smooth, problem.penalty
     quadratic = shared.quadratic
-    cold = False if state is not None else jnp.all(init == 0)
     point = start(shared, smooth, init) if state is None else state
     (d, k), n = columns(init).shape[::-1], jax.eval_shape(smooth.majorizer).shape[0]
     alpha = jnp.broadcast_to(penalty.row_norm(init.shape), (d,)).astype(init.dtype)
-    crowded = _is_crowded(problem)
-    newton = Newton(quadratic, alpha, tol, maxiter, cold=cold, sizes=buckets(n, d, k), crowded=crowded)
+    patient = state is not None or not _is_crowded(problem) or jnp.any(init != 0)
+    newton = Newton(quadratic, alpha, tol, maxiter, sizes=buckets(n, d, k), patient=patient)
     end = newton.run(point, _loop.empty_history(history, init.dtype))
     point = end.point
     W = like(point.t[None] * point.C, init)
-    # The trace of A'A bounds its largest eigenvalue.
-    step = safe_divide(1.0, quadratic.trace, 1.0)
+    step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
     scale = Scale(quadratic.size / 2, norm(shared.zero.C), None, shared.sizes, valid)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))

@@ -9,10 +9,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns
-from sparsejax._core.linalg import safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import factorise
+from sparsejax.factor import cautious_step, factorise
 from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
@@ -59,10 +58,7 @@ def working_set(
     Source: the working sets of Massias, Gramfort & Salmon, ICML 2018, Section 3, of one static size and for
       any such penalty.
     """
-    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history)
-    reason = unfit(problem)
-    if reason is not None:
-        raise TypeError(f"working_set {reason}")
+    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
     return _working_set(problem, init, tol, maxiter, history)
 
 
@@ -78,8 +74,6 @@ def unfit(problem: Problem) -> str | None:
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
-    if unfit(problem) is not None:
-        return False
     n, d = problem.smooth.num_rows, problem.smooth.params_shape[0]
     return n is not None and d >= SMALLEST and 2 * size(n, problem.smooth.params_shape) <= d
 
@@ -115,16 +109,13 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
     d, m = init.shape[0], size(smooth.num_rows, init.shape)
     scale = scale_of(problem, init)
     squares = jnp.sum(smooth.majorizer() ** 2)
-    step = safe_divide(1.0, squares, 1.0)  # the trace of A'A bounds its largest eigenvalue
+    step = cautious_step(squares)
 
     def look(s: State) -> State:
         facts = smooth.facts(s.W, scale.sizes)
         found = certify(problem, s.W, step, scale, facts)
         over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(active(s.W)) > int(FILL * m))
-        history = s.history
-        if history.gap.shape[0]:
-            values = (found.objective, found.gap)
-            history = History(*(h.at[s.k].set(v, mode="drop") for h, v in zip(history, values, strict=True)))
+        history = _loop.recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(gradient=facts.gradient, certificate=found, over=over, history=history)
 
     def going(s: State) -> jax.Array:
@@ -140,13 +131,10 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         return look(s._replace(W=W, rho=rho, k=s.k + 1))
 
-    infinite = jnp.full((), jnp.inf, init.dtype)
     # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
     rho = jnp.where(squares > 0, squares / d, 1)
-    unknown = Certificate(infinite, infinite, infinite)
-    first = State(
-        init, init, unknown, rho, jnp.zeros((), bool), jnp.int32(0), _loop.empty_history(history, init.dtype)
-    )
+    unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
+    first = State(init, init, unknown, rho, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))
     return _loop.judged(end.W, end.certificate, tol, end.k, end.history)
 
