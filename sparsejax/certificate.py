@@ -8,10 +8,10 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
-from sparsejax._core.linalg import eps_of, joint_norm, norm, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, joint_norm, norm, opaque, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
-from sparsejax.problem import Problem, as_protocol, in_units, opaque, units_of, zeros
+from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
 
 class Scale(NamedTuple):

@@ -36,7 +36,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.custom_derivatives import SymbolicZero
+from jax.scipy.linalg import cho_solve
 
+from sparsejax._core.buckets import MANY, take, working_set_size
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide
 from sparsejax.factor import Factor, factorise
@@ -122,7 +124,43 @@ def _solve(
     measure: jax.Array,
     factor: Factor | None,
 ) -> jax.Array:
-    """The masked Newton system, with the identity off the support."""
+    """The masked Newton system; of many features on those of the support, where they are few enough."""
+    m = _room(problem, W)
+    if m is None:
+        return _solve_all(problem, W, mask, rhs, measure, factor)
+    on = jnp.any(columns(mask) > 0, axis=0)
+    (ix,) = jnp.nonzero(on, size=m, fill_value=W.shape[0])
+
+    def some() -> jax.Array:
+        part = problem._replace(smooth=problem.smooth.columns_at(ix), penalty=problem.penalty.rows_at(ix))
+        W_part, mask_part, rhs_part = (take(x, ix, 0) for x in (W, mask, rhs))
+        dW = _solve_all(part, W_part, mask_part, rhs_part, measure, None)
+        return jnp.zeros_like(W).at[ix].add(dW, mode="drop")
+
+    dW: jax.Array = lax.cond(
+        jnp.sum(on) <= m, some, lambda: _solve_all(problem, W, mask, rhs, measure, factor)
+    )
+    return dW
+
+
+def _room(problem: Problem, W: jax.Array) -> int | None:
+    """For how many features of the support the system is gathered; None: for all of them."""
+    smooth, penalty = problem.smooth, problem.penalty
+    if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or smooth.num_rows is None:
+        return None
+    m = working_set_size(smooth.num_rows, W.shape)
+    return m if W.shape[0] >= max(MANY, 2 * m) else None
+
+
+def _solve_all(
+    problem: Problem,
+    W: jax.Array,
+    mask: jax.Array,
+    rhs: jax.Array,
+    measure: jax.Array,
+    factor: Factor | None,
+) -> jax.Array:
+    """With the identity off the support."""
     smooth, penalty = problem.smooth, problem.penalty
     problem = problem._replace(smooth=smooth.condensed())  # the same Hessian, in cheaper products
     _, hessian = jax.linearize(jax.grad(problem), W)
@@ -201,7 +239,7 @@ def _dense(matvec: Product, W: jax.Array) -> Product:
     H = lax.stop_gradient(jax.vmap(matvec)(eye).reshape(W.size, W.size))
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(H))
     factor = jnp.linalg.cholesky(H + shift * jnp.eye(W.size, dtype=W.dtype))
-    return lambda R: jax.scipy.linalg.cho_solve((factor, True), R.ravel()).reshape(R.shape)
+    return lambda R: cho_solve((factor, True), R.ravel()).reshape(R.shape)
 
 
 def _split(smooth: Any, penalty: Any, W: jax.Array, factor: Factor | None, mask: jax.Array) -> Product:
@@ -209,21 +247,42 @@ def _split(smooth: Any, penalty: Any, W: jax.Array, factor: Factor | None, mask:
 
     The linear part of one step of the splitting W = Z, made symmetric.
     """
-    factor = factorise(smooth) if factor is None else factor
-    basis = factor.basis
-    rho = BALANCE * factor.mean
+    inverse, rho = (
+        _cholesky(smooth)
+        if factor is None and smooth.laplacian() is None
+        else _eigen(factorise(smooth) if factor is None else factor)
+    )
     half = penalty.half_derivative(W, 1 / rho)
-    inverse = None
-    if factor.labels is None and factor.square:  # one product instead of two
-        inverse = basis.T @ (basis / (factor.values + rho)[:, None])
 
     def apply(R: jax.Array) -> jax.Array:
-        Rt = columns(half(mask * R))
-        if inverse is None:
-            Rt = factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho)))
-        else:
-            Rt = Rt @ inverse
+        Rt = inverse(columns(half(mask * R)))
         product: jax.Array = mask * half(like(Rt, R)) + (1 - mask) * R
         return product
 
     return apply
+
+
+def _eigen(factor: Factor) -> tuple[Product, jax.Array]:
+    """The inverse of A'A + rho I on columns, and rho; from a factorisation that a solver has left."""
+    rho = BALANCE * factor.mean
+    if factor.labels is None and factor.square:  # one product instead of two
+        inverse = factor.basis.T @ (factor.basis / (factor.values + rho)[:, None])
+        return lambda Rt: Rt @ inverse, rho
+    return lambda Rt: factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho))), rho
+
+
+def _cholesky(smooth: Any) -> tuple[Product, jax.Array]:
+    """The same where there is none: a tenth of the work."""
+    A = smooth.majorizer()
+    n, d = A.shape
+    mean = jnp.sum(A * A) / d
+    rho = BALANCE * jnp.where(mean > 0, mean, 1)
+    gram = A @ A.T if n < d else A.T @ A
+    root = jnp.linalg.cholesky(gram + rho * jnp.eye(min(n, d), dtype=A.dtype), symmetrize_input=False)
+
+    def solve(R: jax.Array) -> jax.Array:
+        return cho_solve((root, True), R)
+
+    if n < d:
+        return lambda Rt: (Rt - solve(A @ Rt.T).T @ A) / rho, rho
+    return lambda Rt: solve(Rt.T).T, rho

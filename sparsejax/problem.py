@@ -4,11 +4,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import lax
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.linalg import opaque
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, check_batch
 from sparsejax.penalties import Penalty, as_penalty, scale_strengths
@@ -70,14 +69,6 @@ def zeros(problem: Problem) -> jax.Array:
         )
     # By numpy: a zero made by JAX would be compiled first.
     return opaque(jax.device_put(np.zeros(problem.smooth.params_shape, problem.smooth.dtype)))
-
-
-def opaque(zero: jax.Array) -> jax.Array:
-    """Zeros whose product with data that a user's jit has made constants XLA does not fold for seconds."""
-    if not is_traced(zero):
-        return zero
-    zeros: jax.Array = lax.optimization_barrier(zero)  # type: ignore[no-untyped-call]
-    return zeros
 
 
 class Scaled(NamedTuple):

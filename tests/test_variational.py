@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
+from sparsejax._core.buckets import buckets
 from sparsejax.solvers import pick
-from sparsejax.solvers._buckets import buckets
 from sparsejax.solvers._variational import NEWTON
 
 N, D, K = 24, 90, 3

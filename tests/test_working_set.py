@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
+from sparsejax._core.buckets import chosen, working_set_size
 from sparsejax.solvers import pick
-from sparsejax.solvers._buckets import chosen
-from sparsejax.solvers._working_set import ROUNDS, size
+from sparsejax.solvers._working_set import ROUNDS
 
 N, D, K = 20, 700, 3
 
@@ -67,7 +67,7 @@ def test_solve_takes_it_for_few_samples():
 @pytest.mark.parametrize("jit", [False, True])
 @pytest.mark.parametrize("ratio", [1e3, 1e5])
 def test_more_rows_than_it_holds(monkeypatch, jit, ratio):
-    monkeypatch.setattr("sparsejax.solvers._working_set.size", lambda n, shape: 16)
+    monkeypatch.setattr("sparsejax.solvers._working_set.working_set_size", lambda n, shape: 16)
     p = problem("squared", "ExclusiveL21", ratio)
     jax.clear_caches()
     solver = lambda p: sj.working_set(p, tol=1e-7, history=300)
@@ -125,7 +125,7 @@ def test_chosen():
 
 @pytest.mark.parametrize("shape", [(1000, 4), (1000,), (300, 1), (5000, 30)])
 def test_size(shape):
-    sizes = [size(n, shape) for n in (5, 50, 500)]
+    sizes = [working_set_size(n, shape) for n in (5, 50, 500)]
     assert sizes == sorted(sizes) and sizes[0] >= min(256, shape[0]) and sizes[-1] <= min(1024, shape[0])
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import is_traced
+
 
 def eps_of(x: jax.Array) -> float:
     """The relative rounding error of the dtype of x."""
@@ -55,6 +57,14 @@ def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, s
     """
     folded: jax.Array = lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
     return folded
+
+
+def opaque(x: jax.Array) -> jax.Array:
+    """x, so that XLA does not fold for seconds what depends on data that a user's jit has made constants."""
+    if not is_traced(x):
+        return x
+    same: jax.Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
+    return same
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.linalg import column_maxima, column_sums, eps_of, safe_sqrt
+from sparsejax._core.linalg import column_maxima, column_sums, eps_of, opaque, safe_sqrt
 
 # Data of this size are left in their own units.
 SMALL, LARGE = 1e-8, 1e8
@@ -74,6 +74,7 @@ def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
     The geometric mean of its largest and its mean entry, which is near the root mean square for dense and for
     sparse columns and squares nothing.
     """
+    X = opaque(X)
     n, d = X.shape
     middle = column_sums(lambda x: x, X) / n if centred else jnp.zeros(d, X.dtype)
     far = lambda x: jnp.abs(x - (middle if x.ndim == 1 else middle[None]))

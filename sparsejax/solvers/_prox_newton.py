@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.buckets import buckets
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
@@ -17,7 +18,6 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._buckets import buckets
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._variational import Newton, point_of
 

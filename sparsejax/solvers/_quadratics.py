@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import cho_solve
 
+from sparsejax._core.buckets import take
 from sparsejax._core.layout import columns
-from sparsejax.solvers._buckets import take
 
 
 class Wide(NamedTuple):

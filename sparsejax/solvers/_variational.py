@@ -10,6 +10,7 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 from jax.typing import ArrayLike
 
+from sparsejax._core.buckets import buckets, chosen, take
 from sparsejax._core.checks import is_eager
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, norm, safe_divide, safe_norm, tiny_of
@@ -21,7 +22,6 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import prepare
-from sparsejax.solvers._buckets import buckets, chosen, take
 from sparsejax.solvers._loop import once
 from sparsejax.solvers._quadratics import cholesky, quadratic_of
 

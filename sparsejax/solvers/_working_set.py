@@ -1,6 +1,5 @@
 r"""Sparse rows on many features: the engine on the few that matter."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -8,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.buckets import MANY, chosen, take, working_set_size
 from sparsejax._core.layout import columns
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
@@ -16,15 +16,12 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._buckets import can_be_active, chosen, take
 
 ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
 FEWER = 0.95  # a round that does not bring the gap below this share of the last makes no progress
 FILL = 0.8  # of the working set by active rows: beyond it the engine takes all features
-SMALL, LARGEST = 256, 1024  # features of the working set: what can be active, within these
 INNER = 10_000  # iterations of the engine in a round at most
-SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
 
 
 def working_set(
@@ -75,13 +72,7 @@ def unfit(problem: Problem) -> str | None:
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
     n, d = problem.smooth.num_rows, problem.smooth.params_shape[0]
-    return n is not None and d >= SMALLEST and 2 * size(n, problem.smooth.params_shape) <= d
-
-
-def size(n: int, params_shape: tuple[int, ...]) -> int:
-    """Of the working set."""
-    d, k = (*params_shape, 1)[:2]
-    return min(max(64 * math.ceil(can_be_active(n, k) / 64), SMALL), LARGEST, d)
+    return n is not None and d >= MANY and 2 * working_set_size(n, problem.smooth.params_shape) <= d
 
 
 class State(NamedTuple):
@@ -106,7 +97,7 @@ def _working_set(
 
 def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    d, m = init.shape[0], size(smooth.num_rows, init.shape)
+    d, m = init.shape[0], working_set_size(smooth.num_rows, init.shape)
     scale = scale_of(problem, init)
     squares = jnp.sum(smooth.majorizer() ** 2)
     step = cautious_step(squares)

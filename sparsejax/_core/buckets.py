@@ -9,6 +9,8 @@ from jax import lax
 
 HALVINGS = 24
 BUCKETS, SMALL, LARGEST = 8, 64, 1024  # how many, the size of the first, and that of the last for n < d
+LEAST = 256  # features of a working set
+MANY = 512  # features from which it is worth while to gather those that matter
 
 
 def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -> jax.Array:
@@ -53,6 +55,12 @@ def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
     most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
     wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
     return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+
+
+def working_set_size(n: int, params_shape: tuple[int, ...]) -> int:
+    """Of a working set: what can be active, within `LEAST` and `LARGEST`."""
+    d, k = (*params_shape, 1)[:2]
+    return min(max(64 * math.ceil(can_be_active(n, k) / 64), LEAST), LARGEST, d)
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
