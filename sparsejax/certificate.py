@@ -17,7 +17,7 @@ from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 class Scale(NamedTuple):
     """What gap and residual are relative to, and what every certificate of a problem shares."""
 
-    value: jax.Array  # the objective at W = 0
+    value: jax.Array  # the objective at W = 0, or at the nearest point where it is finite
     gradient: jax.Array  # the norm of the gradient of the loss there
     basis: jax.Array | None  # of the predictions that unpenalised features can change
     sizes: Any  # for the rounding error of the loss
@@ -40,7 +40,7 @@ class Certificate(NamedTuple):
 def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     """The `Scale` of a problem whose W has this shape; ``smooth``: a cheaper form of its loss."""
     penalty = problem.penalty
-    zero = opaque(jnp.zeros_like(W))
+    zero = penalty.feasible(opaque(jnp.zeros_like(W)))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis = None
@@ -89,11 +89,18 @@ def _split(
         return (-G,)
     if split is None:
         return penalty.split(-G, W)  # type: ignore[no-any-return]
-    rest = -(G + sum(split)) / len(split)
-    even = tuple(part + rest for part in split)
+    even = _shared(penalty, split, -G)
     if settle is False:  # statically: solvers' certificates go without the other split
         return even
     return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)  # type: ignore[no-any-return]
+
+
+def _shared(penalty: Any, parts: tuple[jax.Array, ...], Z: jax.Array) -> tuple[jax.Array, ...]:
+    """The parts changed so that they sum to Z, by the penalty or evenly."""
+    if hasattr(penalty, "shared"):
+        return penalty.shared(parts, Z)  # type: ignore[no-any-return]
+    rest = (Z - sum(parts)) / len(parts)
+    return tuple(part + rest for part in parts)
 
 
 def relative_gap(
@@ -112,7 +119,9 @@ def relative_gap(
         # the divergence of the conjugate.
         dG, change = smooth.dual_projection(W, scale.basis, *H)
         G = (G + dG).at[penalty.free].set(0)
-    limit, s = penalty.dual_scale(-G), jnp.ones((), G.dtype)
+        parts = parts if len(parts) == 1 else _shared(penalty, parts, -G)
+    split = () if len(parts) == 1 else (parts,)
+    limit, s = penalty.dual_scale(-G, *split), jnp.ones((), G.dtype)
     if scalable and scale.basis is None:
         # Where the conjugate is finite but for some rows, the loss alone does not know the best s > 1.
         limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
@@ -225,6 +234,6 @@ def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
     G = jax.grad(problem.smooth if scaled is None else scaled.loss)(opaque(jnp.zeros_like(W)))
-    top = problem.penalty.dual_norm(G) * (1 + 4 * eps_of(G))
+    top = problem.penalty.dual_norm(-G) * (1 + 4 * eps_of(G))
     top = top if scaled is None else top / scaled.units.gamma * scaled.units.sigma
     return jnp.where(problem.smooth.valid(), top, jnp.nan)

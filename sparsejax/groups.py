@@ -17,13 +17,14 @@ from sparsejax._core.checks import as_float, as_int, check_bool, is_traced
 from sparsejax._core.pytree import Pytree
 
 DENSE = 1024  # features up to which the matrix of common groups is kept
+FAMILIES = 64  # of disjoint groups, at most
 TILE = 2048  # columns of X whose correlations are in memory at once, squared
 
 
 class Groups(
     Pytree,
-    leaves=("members", "group_ids", "sorted_members", "sorted_group_ids", "free", "common"),
-    static=("num_features", "num_groups", "disjoint"),
+    leaves=("members", "group_ids", "sorted_members", "sorted_group_ids", "free", "common", "family"),
+    static=("num_features", "num_groups", "disjoint", "num_families"),
 ):
     r"""G groups of d features, as a list of memberships (i, g) in two orders.
 
@@ -37,7 +38,9 @@ class Groups(
       sorted_members, sorted_group_ids: (m,) int32, the same sorted by feature.
       free: (f,) int32, the features in no group.
       common: (d, d) int32, :math:`MM^\top`, how many groups two features share; (0, 0) if d > 1024.
+      family: (G,) int32; the groups of one family are disjoint, found one after the other.
       num_features, num_groups: d and G.
+      num_families: how many families there are; 65 if they would be more than 64 (``family`` is then 0).
       disjoint: True if no feature is in two groups.
     """
 
@@ -47,9 +50,11 @@ class Groups(
     sorted_group_ids: jax.Array
     free: jax.Array
     common: jax.Array
+    family: jax.Array
     num_features: int
     num_groups: int
     disjoint: bool
+    num_families: int
 
     def __init__(self, members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int):
         order = np.argsort(members, kind="stable")
@@ -60,11 +65,17 @@ class Groups(
             ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
             for group in np.split(members, ends[:-1]) if num_groups else ():
                 common[np.ix_(group, group)] += 1
-        indices = (members, group_ids, members[order], group_ids[order], np.flatnonzero(degree == 0), common)
+        disjoint = bool((degree <= 1).all())
+        family, num_families = np.zeros(num_groups, int), 1
+        if not disjoint:
+            family, num_families = _families(members, group_ids, num_features, num_groups)
+        free = np.flatnonzero(degree == 0)
+        indices = (members, group_ids, members[order], group_ids[order], free, common, family)
         names = self._leaves
         self._set(
             **{name: jnp.asarray(x, jnp.int32) for name, x in zip(names, indices, strict=True)},
-            num_features=int(num_features), num_groups=int(num_groups), disjoint=bool((degree <= 1).all()),
+            num_features=int(num_features), num_groups=int(num_groups), disjoint=disjoint,
+            num_families=num_families,
         )  # fmt: skip
 
     def sums(self, r: jax.Array) -> jax.Array:
@@ -87,11 +98,41 @@ class Groups(
             s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
         )
 
+    def at(self, ix: jax.Array) -> "Groups":
+        """What the features of these numbers have of disjoint groups that hold all; d is in none."""
+        m = ix.shape[0]
+        ids = jnp.take(self.sorted_group_ids, ix, mode="fill", fill_value=self.num_groups)
+        order = jnp.argsort(ids)
+        names = ("members", "group_ids", "sorted_members", "sorted_group_ids")
+        arrays = (order.astype(jnp.int32), ids[order], jnp.arange(m, dtype=jnp.int32), ids)
+        nothing = jnp.zeros((0, 0), jnp.int32)
+        return self._replace(
+            **dict(zip(names, arrays, strict=True)), free=nothing[0:0].reshape(0), common=nothing,
+            num_features=m,
+        )  # fmt: skip
+
     def tolist(self) -> list[list[int]]:
         """The members of each group, as `from_lists` takes them; outside jit only."""
         ids = np.asarray(self.group_ids)
         ends = np.cumsum(np.bincount(ids, minlength=self.num_groups))
         return [part.tolist() for part in np.split(np.asarray(self.members), ends)[: self.num_groups]]
+
+
+def _families(
+    members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int
+) -> tuple[np.ndarray, int]:
+    """For each group the first family of which no group shares a feature with it, and their number."""
+    taken = np.zeros(num_features, np.uint64)  # by families, a bit each
+    family = np.zeros(num_groups, int)
+    ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
+    for g, group in enumerate(np.split(members, ends[:-1])):
+        used = int(np.bitwise_or.reduce(taken[group]))
+        first = (~used & (used + 1)).bit_length() - 1
+        if first >= FAMILIES:
+            return np.zeros(num_groups, int), FAMILIES + 1
+        family[g] = first
+        taken[group] |= np.uint64(1 << first)
+    return family, int(family.max()) + 1
 
 
 def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import opaque
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, check_batch
-from sparsejax.penalties import Penalty, as_penalty, scale_strengths
+from sparsejax.penalties import Penalty, as_penalty
 
 
 class Problem(Pytree, leaves=("smooth", "penalty")):
@@ -104,11 +104,7 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
         return problem
     loss, units = scaled
     penalty = problem.penalty
-    factors = [
-        units.gamma if degree == 2 else units.gamma * units.sigma ** (degree - 2)
-        for degree in penalty.degrees
-    ]
-    penalty = scale_strengths(penalty, factors)
+    penalty = penalty.in_units(units.sigma, units.gamma)
     if units.rows is not None:
         penalty = penalty.rescaled(units.rows)
     return problem._replace(smooth=loss, penalty=penalty)

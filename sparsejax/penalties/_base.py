@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced, known_cast
+from sparsejax._core.checks import as_strength, is_traced, known_cast
 from sparsejax._core.layout import columns, like
 from sparsejax._core.protocol import Protocol
 
@@ -27,9 +27,9 @@ class Penalty(Protocol):
 
     * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound of it
       where Z is so scaled that it is finite (``aux``: the point at which Z is nearly a subgradient, or the
-      parts of Z, one a term); ``dual_scale(Z)``: the largest s at which ``conjugate(s * Z)`` is finite, inf
-      if all are; ``finite_conjugate`` (bool): the conjugate is finite everywhere, so that a gap is known with
-      any convex loss;
+      parts of Z, one a term); ``dual_scale(Z)``, of several terms ``dual_scale(Z, parts)``: the largest s at
+      which ``conjugate(s * Z)`` is finite, inf if all are; ``finite_conjugate`` (bool): the conjugate is
+      finite everywhere, so that a gap is known with any convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
       smooth at W, while the others stay at 0 nearby; ``half_derivative(W, scaling)``: a function
       :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at the answer W, or something like it (it
@@ -106,6 +106,40 @@ class Penalty(Protocol):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the penalty does not fit parameters of this shape."""
+
+    def __add__(self, other: Any) -> Any:
+        """Their sum, a `Sum`."""
+        from sparsejax.penalties._sum import added  # noqa: PLC0415  (it inherits from this class)
+
+        return added(self, other)
+
+    def __mul__(self, factor: Any) -> Any:
+        """The penalty ``factor`` times: its strengths are."""
+        if isinstance(factor, Penalty):
+            return NotImplemented
+        factor = as_strength("the factor of a penalty", factor)
+        if factor.ndim:
+            raise ValueError(f"the factor of a penalty must be a number, got shape {factor.shape}.")
+        return self.times(factor)
+
+    __rmul__ = __mul__
+
+    def times(self, factor: jax.Array) -> "Penalty":
+        """The penalty ``factor`` times."""
+        if not self.strengths:
+            raise TypeError(f"{type(self).__name__} names no strengths that could be multiplied.")
+        scaled: Penalty = scale_strengths(self, [factor] * len(self.strengths))
+        return scaled
+
+    def feasible(self, W: Any) -> Any:
+        """A point near W at which g is finite: W itself where g is finite everywhere."""
+        return W
+
+    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Penalty":
+        r"""gamma g(sigma V) / sigma^2 of V: strengths of degree p times gamma sigma^(p-2)."""
+        factors = [gamma if degree == 2 else gamma * sigma ** (degree - 2) for degree in self.degrees]
+        scaled: Penalty = scale_strengths(self, factors)
+        return scaled
 
     @property
     def terms(self) -> tuple[Any, ...]:

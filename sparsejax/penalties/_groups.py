@@ -97,7 +97,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         y = jnp.where(held, y + groups.maxima(missing), 0)
         return jnp.sum(safe_divide(y * y, 4 * alpha))
 
-    def dual_scale(self, Z: jax.Array) -> jax.Array:
+    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """0 if Z is not 0 in a row that no group holds, else inf."""
         return self._dual_scale(columns(Z))
 

@@ -39,7 +39,7 @@ class RowPenalty(Penalty):
         """
         return self._conjugate(columns(Z))
 
-    def dual_scale(self, Z: jax.Array) -> jax.Array:
+    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
         return self._dual_scale(columns(Z))
 

@@ -11,11 +11,12 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
 from sparsejax.compiling import Finish, differentiable, in_users_units
 from sparsejax.factor import Factor, factorise
+from sparsejax.penalties import joined
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution
 from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._terms import joined, minus
+from sparsejax.solvers._terms import minus
 
 RELAX = 1.6
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest

@@ -32,6 +32,7 @@ def prepare(
         init = _as_array(name, problem, init)
     else:
         init = zeros(problem) if init is None else _as_params(name, init)
+    init = problem.penalty.feasible(init)
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
     try:

@@ -9,11 +9,11 @@ from jax.typing import ArrayLike
 from sparsejax._core.layout import columns, like
 from sparsejax.compiling import differentiable
 from sparsejax.factor import step_length
+from sparsejax.penalties import joined
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._terms import joined
 
 CHECK = 25
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest

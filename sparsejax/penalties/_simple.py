@@ -1,0 +1,227 @@
+"""Ridge and constraints: what is mostly added to something else."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_strength, is_traced
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._rows import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, where_unsquared
+
+
+class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
+    r"""Ridge: ``g(W) = sum_i strength_i/2 ||w_i||_2^2``. No row is ever zero unless its gradient is.
+
+    Args:
+      strength: >= 0, shape () or (d,).
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.penalties.SquaredL2(1.0).prox(jnp.array([2.0, -4.0])))
+    [ 1. -2.]
+    """
+
+    strengths = ("strength",)
+    degrees = (2,)
+    finite_conjugate = True
+    strength: jax.Array
+
+    def __init__(self, strength: ArrayLike):
+        self._set(strength=as_strength("strength", strength))
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """No sparse rows: what of them is defined here serves sums."""
+        return self._given - {"sparse rows"}
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """Everywhere."""
+        return jnp.ones(W.shape, bool)
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """One factor a row."""
+        half = 1 / jnp.sqrt(1 + scaling * jnp.broadcast_to(cast(self.strength, W), W.shape[:1]))
+        return lambda V: like(half[None] * columns(V), V)
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(cast(self.strength, Wt) / 2 * jnp.sum(Wt * Wt, axis=0))
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        shrink = 1 / (1 + scaling * jnp.broadcast_to(cast(self.strength, Vt), Vt.shape[1:]))
+        return Vt * shrink[None]
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return least_ratio(where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return jnp.sum(safe_divide(jnp.sum(Zt * Zt, axis=0), 2 * cast(self.strength, Zt)))
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return jnp.where(safe_norm(Zt) > 0, jnp.inf, 0).astype(Zt.dtype)
+
+
+class NonNegative(Penalty, leaves=()):
+    """The constraint W >= 0: 0 inside, infinite outside.
+
+    Alone it has no duality gap: its residual decides. Added to a norm or a squared penalty it has one.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.penalties.NonNegative().prox(jnp.array([2.0, -4.0])))
+    [2. 0.]
+    """
+
+    degrees = ()
+
+    def __init__(self) -> None:
+        """Nothing to say."""
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """0, or inf if an entry is negative."""
+        return jnp.where(jnp.all(W >= 0), 0, jnp.inf).astype(W.dtype)
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """max(V, 0)."""
+        return jnp.where(V > 0, V, 0)
+
+    def feasible(self, W: jax.Array) -> jax.Array:
+        """max(W, 0)."""
+        return self.prox(W)
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """The entries > 0, boolean."""
+        return W > 0
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """The identity."""
+        return lambda V: V
+
+    def row_units(self, wanted: jax.Array) -> jax.Array:
+        """Any."""
+        return wanted
+
+    def rescaled(self, units: jax.Array) -> "NonNegative":
+        """The same."""
+        return self
+
+    def times(self, factor: jax.Array) -> "NonNegative":
+        """The same."""
+        return self
+
+
+class Box(Penalty, leaves=("low", "high")):
+    r"""The constraint ``low_i <= w_ij <= high_i``: 0 inside, infinite outside.
+
+    Derivatives of solutions go through the prox, so that they are right where the bounds move.
+
+    Args:
+      low, high: shape () or (d,), low <= high, infinite where there is no bound.
+
+    Raises:
+      TypeError, ValueError: not real, NaN, low > high, of the wrong rank.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.penalties.Box(-1.0, 1.0).prox(jnp.array([2.0, -4.0])))
+    [ 1. -1.]
+    """
+
+    degrees = ()
+    finite_conjugate = True
+    low: jax.Array
+    high: jax.Array
+
+    def __init__(self, low: ArrayLike, high: ArrayLike):
+        low, high = as_bound("low", low), as_bound("high", high)
+        if not (is_traced(low) or is_traced(high)):
+            try:
+                crossed = np.asarray(low) > np.asarray(high)
+            except ValueError:
+                raise ValueError(f"low and high have shapes {low.shape} and {high.shape}.") from None
+            if crossed.any():
+                raise ValueError(f"low must be <= high, got {np.asarray(low)} and {np.asarray(high)}.")
+            if (np.asarray(low) == np.inf).any() or (np.asarray(high) == -np.inf).any():
+                raise ValueError("low must be < inf and high > -inf.")
+        self._set(low=low, high=high)
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if bounds by row are not one for each of the d rows."""
+        for name in ("low", "high"):
+            shape = jnp.shape(getattr(self, name))
+            if shape not in ((), (params_shape[0],)):
+                raise ValueError(
+                    f"Box: {name} has shape {shape}; it must be a scalar or one value a row, "
+                    f"({params_shape[0]},)."
+                )
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """0, or inf if an entry is outside."""
+        low, high = self.bounds(columns(W))
+        Wt = columns(W)
+        return jnp.where(jnp.all((Wt >= low) & (Wt <= high)), 0, jnp.inf).astype(W.dtype)
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """V, each entry moved to the nearest point of its interval."""
+        low, high = self.bounds(columns(V))
+        return like(jnp.clip(columns(V), low, high), V)
+
+    def feasible(self, W: jax.Array) -> jax.Array:
+        """The same."""
+        return self.prox(W)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """sum_ij max(low_i z_ij, high_i z_ij); bounds that are infinite count as 0, see `dual_scale`."""
+        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(columns(Z)))
+        return jnp.sum(jnp.maximum(low * columns(Z), high * columns(Z)))
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        """0 if an entry has the sign of an infinite bound, else inf."""
+        low, high = self.bounds(columns(Z))
+        Zt = columns(Z)
+        outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
+        return jnp.where(jnp.any(outside), 0, jnp.inf).astype(Z.dtype)
+
+    def row_units(self, wanted: jax.Array) -> jax.Array:
+        """Any."""
+        return wanted
+
+    def rescaled(self, units: jax.Array) -> "Box":
+        """The bounds of V = W * units."""
+        return self._replace(low=self.low * units, high=self.high * units)
+
+    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Box":
+        """The bounds of V = W / sigma."""
+        return self._replace(low=self.low / sigma, high=self.high / sigma)
+
+    def times(self, factor: jax.Array) -> "Box":
+        """The same."""
+        return self
+
+    def bounds(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Low and high, (1, d), in the dtype of W."""
+        low, high = (jnp.broadcast_to(cast(bound, Wt), Wt.shape[1:])[None] for bound in (self.low, self.high))
+        return low, high
+
+
+def as_bound(name: str, x: Any) -> jax.Array:
+    """A bound, which may be infinite."""
+    if is_traced(x):
+        bound: jax.Array = x
+        return bound
+    try:
+        value = np.asarray(x)
+        value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None
+    if np.asarray(x).dtype.kind not in "fiub":
+        raise TypeError(f"{name} must be real, got {np.asarray(x).dtype}.")
+    if value.ndim > 1 or np.isnan(value).any():
+        raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {value}.")
+    placed: jax.Array = jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))
+    return placed

@@ -1,0 +1,298 @@
+"""Sums of penalties: one term where the prox has a closed form, else several."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_strength, is_traced
+from sparsejax._core.layout import columns
+from sparsejax.groups import Groups
+from sparsejax.penalties._by_leaf import ByLeaf
+from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
+from sparsejax.penalties._group_lasso import GroupLasso
+from sparsejax.penalties._groups import ExclusiveGroupL21
+from sparsejax.penalties._joint import Joint, is_ridge
+from sparsejax.penalties._norms import L1, L21, L1Inf
+from sparsejax.penalties._plain import as_penalty
+from sparsejax.penalties._rows import RowPenalty
+from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
+from sparsejax.penalties._terms import SeveralTerms
+from sparsejax.penalties._views import ExclusiveGroupLasso
+
+# Of these g(W) depends on |W| alone and does not fall with it.
+ABSOLUTE = (L1, L21, L1Inf, ExclusiveLasso, ExclusiveL21, ExclusiveGroupL21, ExclusiveGroupLasso, GroupLasso)
+
+
+class Sum(SeveralTerms, leaves=("parts",)):
+    r"""``g(W) = sum_p g_p(W)``: what ``+`` makes of penalties.
+
+    What has a joint prox in closed form is one term, for which solvers are fastest:
+
+    * `L1` with `L21` or disjoint `GroupLasso`: soft thresholding of the entries, then of the norms. The
+      second scales what the first left, and the subgradients of l1 do not change with scale (Yu, NeurIPS
+      2013);
+    * anything with `SquaredL2`: :math:`\operatorname{prox}_{t(g + m\|\cdot\|^2/2)}(V) =
+      \operatorname{prox}_{t/(1+tm)\,g}(V/(1+tm))`, by completing the square; with strengths by row where g is
+      a sum over rows;
+    * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` alone and grow with it:
+      the prox at :math:`\max(V, 0)`, since an entry that V has below 0 is best at 0;
+    * `Box` with `L1`: the prox, cut to the interval, entry by entry, since in one dimension a convex function
+      grows from its minimiser on.
+
+    Everything else is split into such terms, which `admm` treats one by one; ``prox`` is then iterative
+    (Dykstra's algorithm). The gap is known wherever it is of the parts: the conjugate of a sum is that of its
+    best split.
+
+    Args:
+      parts: penalties of this library or with ``value`` and ``prox``; sums are flattened.
+
+    Raises:
+      TypeError: something that is no penalty, or `ByLeaf` (put sums inside it).
+      ValueError: a penalty twice in a sum (write ``2 * penalty``), bounds that leave nothing.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.L1(1.0) + sj.penalties.SquaredL2(1.0)
+    >>> print(penalty.prox(jnp.array([3.0, -0.5])))
+    [ 1. -0.]
+    """
+
+    strengths = ("parts",)
+    parts: tuple[Any, ...]
+
+    def __init__(self, parts: Sequence[Any]):
+        flat: list[Any] = []
+        for part in parts:
+            known = as_penalty(part)
+            if isinstance(known, ByLeaf):
+                raise TypeError("a sum with ByLeaf: put the sum inside, ByLeaf({'weight': a + b}).")
+            flat += known.parts if isinstance(known, Sum) else [known]
+        if not flat:
+            raise ValueError("parts is empty; at least one penalty is needed.")
+        if len({id(part) for part in flat}) < len(flat):
+            raise ValueError("a sum of a penalty with itself: write 2 * penalty.")
+        self._set(parts=tuple(flat))
+        low, high = _bounds([part for part in flat if isinstance(part, Box)])
+        if not (is_traced(low) or is_traced(high)) and (np.asarray(low) > np.asarray(high)).any():
+            raise ValueError("the boxes of the sum have no point in common.")
+
+    # ------------------------------------------------------------------ its terms
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """What is treated one by one, the constraints last."""
+        squares = [part for part in self.parts if isinstance(part, SquaredL2)]
+        boxes = [part for part in self.parts if isinstance(part, Box)]
+        positive = any(isinstance(part, NonNegative) for part in self.parts)
+        constraints = (SquaredL2, Box, NonNegative)
+        cores = [part for part in self.parts if not isinstance(part, constraints)]
+        groups = _chains([term for core in cores for term in core.terms])
+        square = None
+        if squares:
+            square = SquaredL2._replace(squares[0], strength=sum(jnp.asarray(s.strength) for s in squares))
+        box = None
+        if boxes or (positive and not _absolute(groups[-1] if groups else [])):
+            low, high = _bounds(boxes)
+            box = Box._replace(
+                boxes[0] if boxes else Box(0.0, 0.0), low=jnp.maximum(low, 0) if positive else low, high=high
+            )
+            positive = False
+        last = groups.pop() if groups else []
+        alone = box is not None and not all(isinstance(core, L1) for core in last)
+        first = [Joint.of(chain) for chain in groups]
+        end = Joint.of(last, positive=positive, box=None if alone else box)
+        terms = [*first, end] if last or positive or not alone else first
+        if square is not None:
+            takes = next((i for i, term in enumerate(terms) if is_ridge(term, square)), None)
+            if takes is None:
+                terms.insert(0, Joint.of([], square=square))
+            else:
+                terms[takes] = terms[takes]._replace(square=square)
+        if alone:
+            terms.append(Joint.of([], box=box))
+        return tuple(term.plain() for term in terms)
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """What follows from the parts."""
+        terms, known = self.terms, {"dual", "support", "sparse rows", "dual norm"}
+        found = {name for name in known if all(name in term.provides for term in terms)}
+        if len(terms) > 1:
+            found -= {"sparse rows", "dual norm"}
+            found |= {"terms"}
+        plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in self.parts)
+        if plain and not any(isinstance(part, ExclusiveGroupL21) for part in self.parts):
+            found |= {"rows"}
+        if all("units" in part.provides for part in self.parts):
+            found |= {"units"}
+        return frozenset(found)
+
+    @property
+    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Of the parts: each has its own."""
+        return (0,)
+
+    @property
+    def finite_conjugate(self) -> bool:  # type: ignore[override]
+        """Of one part at least: that one takes what the others cannot."""
+        return any(bool(term.finite_conjugate) for term in self.terms)
+
+    # ------------------------------------------------------------------ by its parts
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """The sum, shape ()."""
+        total: jax.Array = reduce(jnp.add, [part.value(W) for part in self.parts])
+        return total
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if a part does not fit."""
+        for part in self.parts:
+            part.check(params_shape)
+
+    def feasible(self, W: jax.Array) -> jax.Array:
+        """A point near W that satisfies the constraints."""
+        boxes = [part for part in self.parts if isinstance(part, Box)]
+        if any(isinstance(part, NonNegative) for part in self.parts):
+            W = jnp.where(W > 0, W, 0)
+        for box in boxes:
+            W = box.prox(W)
+        return W
+
+    def row_units(self, wanted: jax.Array) -> jax.Array:
+        """Sums over rows take any."""
+        return wanted
+
+    def rescaled(self, units: jax.Array) -> "Sum":
+        """Every part."""
+        return self._replace(parts=tuple(part.rescaled(units) for part in self.parts))
+
+    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Sum":
+        """Every part."""
+        return self._replace(parts=tuple(part.in_units(sigma, gamma) for part in self.parts))
+
+    def times(self, factor: jax.Array) -> "Sum":
+        """Every part."""
+        return self._replace(parts=tuple(part.times(factor) for part in self.parts))
+
+    # ------------------------------------------------------------------ by its only term
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The smallest factor of all strengths at which 0 is the prox of Z; inf if there is none."""
+        return self.terms[0].dual_norm(Z)  # type: ignore[no-any-return]
+
+    def row_slopes(self, Z: jax.Array) -> jax.Array:
+        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+        return self.terms[0].row_slopes(Z)  # type: ignore[no-any-return]
+
+    def rows_at(self, ix: jax.Array) -> "Sum":
+        """The penalty of a W of these rows."""
+        return self._replace(
+            parts=tuple(part if isinstance(part, NonNegative) else part.rows_at(ix) for part in self.parts)
+        )
+
+    def prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The prox on the transpose of a matrix like W."""
+        if len(self.terms) == 1:
+            point: tuple[jax.Array, Any] = self.terms[0].prox_columns(Vt, scaling, warm, W)
+            return point
+        return self._prox(Vt, scaling), warm
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        if len(self.terms) == 1:
+            return columns(self.terms[0].prox(Vt.T, scaling))
+        return super()._prox(Vt, scaling)
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return self.terms[0].conjugate(Zt.T)  # type: ignore[no-any-return]
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return self.terms[0].dual_scale(Zt.T)  # type: ignore[no-any-return]
+
+
+def _chains(cores: list[Any]) -> list[list[Any]]:
+    """Cores whose joint prox is one after the other, each list a term."""
+    entries = [core for core in cores if isinstance(core, L1)]
+    others = [core for core in cores if not isinstance(core, L1)]
+    if not entries:
+        return [[core] for core in others]
+    partner = next((c for c in others if isinstance(c, (L21, GroupLasso))), None)
+    rest = [[core] for core in others if core is not partner]
+    return [*rest, entries if partner is None else [*entries, partner]]
+
+
+def _absolute(chain: list[Any]) -> bool:
+    return all(type(core) in ABSOLUTE for core in chain)
+
+
+def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
+    """What all boxes allow."""
+    if not boxes:
+        return jnp.asarray(-np.inf), jnp.asarray(np.inf)
+    low = reduce(jnp.maximum, [jnp.asarray(box.low) for box in boxes])
+    return low, reduce(jnp.minimum, [jnp.asarray(box.high) for box in boxes])
+
+
+def added(penalty: Any, other: Any) -> Any:
+    """``penalty + other``."""
+    if not hasattr(other, "prox") or not hasattr(other, "value"):
+        return NotImplemented
+    return Sum((penalty, other))
+
+
+def ElasticNet(alpha: ArrayLike, l1_ratio: ArrayLike) -> Sum:
+    r"""``alpha l1_ratio ||W||_1 + alpha (1 - l1_ratio)/2 ||W||_F^2``: scikit-learn's penalty.
+
+    Args:
+      alpha: >= 0, shape () or (d,).
+      l1_ratio: in [0, 1], shape ().
+
+    Raises:
+      TypeError, ValueError: alpha as `L1`; l1_ratio outside [0, 1].
+    Source: Zou & Hastie, J. Royal Statistical Society B 67(2), 2005.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.penalties.ElasticNet(1.0, 0.5).prox(jnp.array([2.0, 0.25])))
+    [1. 0.]
+    """
+    alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
+    return Sum((L1(alpha * share.astype(alpha.dtype)), SquaredL2(alpha * (1 - share).astype(alpha.dtype))))
+
+
+def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> Sum:
+    r"""``alpha l1_ratio ||W||_1 + alpha (1 - l1_ratio) sum_g sqrt(p_g) ||W_g||_F``, p_g features in group g.
+
+    Args:
+      alpha: >= 0, shape ().
+      l1_ratio: in [0, 1], shape ().
+      groups: `sparsejax.groups.Groups`.
+
+    Raises:
+      TypeError, ValueError: as `GroupLasso`; l1_ratio outside [0, 1].
+    Source: Simon, Friedman, Hastie & Tibshirani, J. Computational and Graphical Statistics 22(2), 2013.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.SparseGroupLasso(1.0, 0.5, sj.groups.from_labels([0, 0]))
+    >>> print(penalty.prox(jnp.array([3.0, 0.25])).round(3))
+    [1.793 0.   ]
+    """
+    alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
+    if not isinstance(groups, Groups):
+        raise TypeError(f"groups must be built by sparsejax.groups, got {type(groups).__name__}.")
+    if alpha.ndim:
+        raise ValueError(f"alpha must be a scalar, got shape {alpha.shape}.")
+    share = share.astype(alpha.dtype)
+    sizes = jnp.sqrt(groups.sums(jnp.ones(groups.num_features, alpha.dtype)))
+    return Sum((L1(alpha * share), GroupLasso(alpha * (1 - share) * sizes, groups)))
+
+
+def _as_ratio(l1_ratio: ArrayLike) -> jax.Array:
+    share = as_strength("l1_ratio", l1_ratio)
+    if share.ndim or (not is_traced(share) and np.asarray(share) > 1):
+        raise ValueError(f"l1_ratio must be a number in [0, 1], got {l1_ratio}.")
+    return share

@@ -1,0 +1,207 @@
+"""Penalties of several terms, each with an exact prox: what follows from the terms alone."""
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import eps_of, safe_divide, tiny_of
+from sparsejax.penalties._base import Penalty
+
+CYCLES = 1000  # of Dykstra's algorithm at most
+HALVINGS = 60  # of the factor in `dual_norm`
+
+Parts = tuple[jax.Array, ...]
+
+
+class SeveralTerms(Penalty):
+    """The protocol by ``terms``; of a single one by the hooks of a `RowPenalty`, on columns."""
+
+    _adapter: ClassVar[bool] = True
+    finite_conjugate: bool = False
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        """Parts with an exact prox each."""
+        return (self,)
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """g(W), shape ()."""
+        return self._value(columns(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """The proximal point of V; where there are several terms to the last digits, by iteration."""
+        Vt = columns(V)
+        return like(self._prox(Vt, jnp.asarray(scaling, Vt.dtype)), V)
+
+    def prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The prox on the transpose of a matrix like W."""
+        return self._prox(Vt, scaling), warm
+
+    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
+        """Nothing."""
+        return ()
+
+    def split(
+        self, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = CYCLES
+    ) -> tuple[jax.Array, ...]:
+        """Parts of Z, one a term, that sum to it and are subgradients at W if Z is one of g.
+
+        Where a term is smooth at W its part is the gradient there. What is left to choose is taken from
+        ``guess``; without one it is found by Dykstra's algorithm: ``W = prox(W + tZ, t)``, and the parts are
+        those of tZ.
+        """
+        if len(self.terms) == 1:
+            return (Z,)
+        if guess is None:
+            size, wanted = jnp.max(jnp.abs(Z)), jnp.max(jnp.abs(W))
+            t = jnp.where((size > 0) & (wanted > 0), safe_divide(wanted, size), 1)
+            _, found = dykstra(self, columns(W + t * Z), t, jnp.int32(cycles))
+            guess = tuple(like(part / t, Z) for part in found)
+        parts, open_ = [], []
+        for term, part in zip(self.terms, guess, strict=True):
+            smooth = settled(term, W)
+            slope = jax.grad(term.value)(W)
+            parts.append(jnp.where(smooth, slope, part))
+            open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
+        exact = self.shared(tuple(parts), Z, tuple(open_))
+        near = self.shared(guess, Z)
+        # At a W that is only near a zero of its group the gradient there is far from any subgradient.
+        better = self.dual_scale(Z, exact) >= self.dual_scale(Z, near)
+        return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
+
+    def shared(self, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
+        """The parts changed so that they sum to Z, where ``wanted``, by terms that can take it."""
+        terms, rest = self.terms, Z - sum(parts)
+        able = [like(jnp.broadcast_to(covers(term, columns(Z)), columns(Z).shape), Z) for term in terms]
+        # What no term can take is left with the last, where the certificate sees it.
+        able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
+        if wanted is not None:
+            both = [a * b for a, b in zip(able, wanted, strict=True)]
+            some = sum(both) > 0
+            able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
+        total = sum(able)
+        return tuple(part + a / total * rest for part, a in zip(parts, able, strict=True))
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """An upper bound of g*(Z): the sum over a split ``aux`` of Z, one part a term; exact for the best.
+
+        aux: the parts; or a W at which Z is nearly a subgradient, from which they are found; or None.
+        """
+        if len(self.terms) == 1:
+            return self._conjugate(columns(Z))
+        parts = self._parts(Z, aux)
+        return sum(
+            (term.conjugate(part) for term, part in zip(self.terms, parts, strict=True)),
+            start=jnp.zeros((), Z.dtype),
+        )
+
+    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """The largest s at which the conjugate of every part of sZ is finite; aux as for `conjugate`."""
+        if len(self.terms) == 1:
+            return self._dual_scale(columns(Z))
+        parts = self._parts(Z, aux)
+        scales = [term.dual_scale(part) for term, part in zip(self.terms, parts, strict=True)]
+        return jnp.min(jnp.stack(scales))
+
+    def _parts(self, Z: jax.Array, aux: Any) -> Parts:
+        if isinstance(aux, tuple):
+            return aux
+        if aux is None:
+            # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
+            t = 1e8 / jnp.maximum(jnp.max(jnp.abs(Z)), tiny_of(Z) * 1e10)
+            aux = self.prox(t * Z, t)
+        return self.split(Z, aux)
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """Where all terms are."""
+        on = jnp.ones(W.shape, bool)
+        for term in self.terms:
+            on &= term.smooth_where(W)
+        return on
+
+    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        """Those of the terms, one after the other: it preconditions."""
+        halves = [term.half_derivative(W, scaling) for term in self.terms]
+        return lambda V: reduce(lambda v, half: half(v), halves, V)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        points = dykstra(self, Vt, scaling, jnp.int32(CYCLES))[0]
+        return joined(self, points, Vt.T)
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+
+class _Cycle(NamedTuple):
+    points: Parts
+    parts: Parts
+    moving: jax.Array
+    n: jax.Array
+
+
+def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
+    """The prox of the sum of the terms at V: a point of each term, and the parts of V minus the last one.
+
+    Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
+      Mathematical Programming 40, 1988.
+    """
+    terms, W, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt))
+
+    def cycle(c: _Cycle) -> _Cycle:
+        X, points, parts = c.points[-1], [], []
+        for term, part in zip(terms, c.parts, strict=True):
+            Y = X + part
+            X = term.prox_columns(Y, scaling, term.columns_start(Y, W), W)[0]
+            points.append(X)
+            parts.append(Y - X)
+        apart = jnp.stack([jnp.max(jnp.abs(point - X)) for point in (c.points[-1], *points[:-1])])
+        return _Cycle(tuple(points), tuple(parts), jnp.max(apart) > 2 * eps_of(X) * size, c.n + 1)
+
+    zero = jnp.zeros_like(Vt)
+    start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), jnp.ones((), bool), jnp.int32(0))
+    end = lax.while_loop(lambda c: c.moving & (c.n < cycles), cycle, start)
+    return end.points, end.parts
+
+
+def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
+    """Of one prox point a term the last, set to zero where another term's point is zero in its whole group.
+
+    Points are transposes of matrices like W.
+    """
+    *others, Wt = points
+    terms = penalty.terms
+    for term, other in zip(terms, others, strict=False):
+        point = like(other, W)
+        on = term.smooth_where(point) if "support" in term.provides else point != 0
+        Wt = jnp.where(columns(on), Wt, 0)
+    return columns(penalty.feasible(like(Wt, W)))
+
+
+def settled(term: Any, W: jax.Array) -> jax.Array:
+    """The entries in which a term is smooth at W, (d, k)."""
+    if "support" in term.provides:
+        smooth: jax.Array = term.smooth_where(W)
+        return smooth
+    inside = getattr(term, "inside", None)
+    return jnp.zeros(W.shape, bool) if inside is None else inside(W)
+
+
+def covers(term: Any, Wt: jax.Array) -> jax.Array:
+    """The rows whose subgradients of a term have room, (d,)."""
+    known = getattr(term, "covers", None)
+    there: jax.Array = jnp.ones(Wt.shape[1:], bool) if known is None else known(Wt)
+    return there.astype(Wt.dtype)
