@@ -94,6 +94,8 @@ PENALTY_BASES = {"Penalty"}
 class LossCase:
     make: Callable[..., Any]  # (X, Y, *, scale, weights, intercept)
     targets: Callable[[np.ndarray], np.ndarray] = lambda H: H  # Y, from the numbers that a linear model gives
+    bounded: bool = True  # its curvature: without, there is no majorizer and no engine but fista
+    by_entry: bool = True  # False: the columns of a row share one loss, and only rows have weights
 
     def __call__(self, X: Any, H: Any, **options: Any) -> Any:
         """The loss of X and the targets that H gives."""
@@ -109,6 +111,19 @@ def signs(H: np.ndarray) -> np.ndarray:
     return 2 * zero_one(H) - 1
 
 
+def one_of(H: np.ndarray) -> np.ndarray:
+    """Every class in turn, a row to the class in which it stands out."""
+    Y = np.zeros_like(H)
+    order = np.argsort(-H.max(axis=1), kind="stable")
+    Y[order, np.arange(len(H)) % H.shape[1]] = 1
+    return Y
+
+
+def counts(H: np.ndarray) -> np.ndarray:
+    """Whole numbers, some of them 0."""
+    return np.round(np.abs(H))
+
+
 def with_graph(X: Any, Y: Any, **options: Any) -> Any:
     return losses.SquaredLoss(X, Y, **options) + losses.GraphLaplacian(SIMILARITY, 0.03)
 
@@ -118,9 +133,14 @@ LOSSES = {
     "LogisticLoss": LossCase(losses.LogisticLoss, zero_one),
     "SquaredHingeLoss": LossCase(losses.SquaredHingeLoss, signs),
     "HuberHingeLoss": LossCase(losses.HuberHingeLoss, signs),
+    "SoftmaxLoss": LossCase(losses.SoftmaxLoss, one_of, by_entry=False),
+    "PoissonLoss": LossCase(losses.PoissonLoss, counts, bounded=False),
+    "HuberLoss": LossCase(losses.HuberLoss),
+    "QuantileLoss": LossCase(functools.partial(losses.QuantileLoss, q=0.3, smoothing=0.5)),
 }
 MAIN_LOSSES = ("SquaredLoss", "LogisticLoss")  # for all of them, where what is tested lies outside the loss
 SUMS = {"GraphLaplacian": LossCase(with_graph)}  # what is added to a loss
+LOSS_TOOLS = {"observed"}  # functions beside the losses
 INTERNAL_LOSSES = {"GramLoss", "SumLoss"}  # built by SquaredLoss.gram and by + only
 LOSS_BASES = {"Loss", "LinearModelLoss"}
 
@@ -189,6 +209,11 @@ APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_views.py
 NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "tune"}
 SINGLE = {"prox_newton"}  # of one column, where every instance has several: test_prox_newton.py
 ENGINES = ("admm", "fista")  # the others are calls of these, or for one penalty
+
+
+def engines_of(loss: str) -> tuple[str, ...]:
+    """The engines that take a loss with any penalty."""
+    return ENGINES if (LOSSES | SUMS)[loss].bounded else ("fista",)
 
 
 def solvers_of(loss: str, penalty: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 import cvxpy as cp
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import expit
+from scipy.special import expit, logsumexp, softmax
 
 import sparsejax as sj
 
@@ -46,6 +46,7 @@ class Entrywise:
     value: Callable[..., np.ndarray]  # (h, y, loss)
     slope: Callable[..., np.ndarray]  # its derivative in h
     conic: Callable[..., tuple[Any, list[Any]]]  # (H, weights, loss) -> their sum, and constraints
+    intercept: Callable[..., np.ndarray] | None = None  # (H, y, weights) -> b; without: by bisection
 
 
 def _squares(weights: np.ndarray, R: Any) -> Any:
@@ -69,6 +70,37 @@ def _huber(slack: np.ndarray, delta: float) -> np.ndarray:
     return np.where(slack < delta, slack**2 / (2 * delta), slack - delta / 2)
 
 
+def _bent(r: np.ndarray, loss: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The envelope of the pinball loss of r = y - h and its slope in r, from the pieces of the docstring."""
+    q, mu = float(loss.q), float(loss.smoothing)
+    above, below = q * r - mu * q**2 / 2, (q - 1) * r - mu * (1 - q) ** 2 / 2
+    value = np.where(r > mu * q, above, np.where(r < -mu * (1 - q), below, r**2 / (2 * mu)))
+    return value, np.where(r > mu * q, q, np.where(r < -mu * (1 - q), q - 1, r / mu))
+
+
+def _pinball(H: Any, weights: np.ndarray, loss: Any) -> tuple[Any, list[Any]]:
+    """The envelope by its definition: z with the pinball loss, r - z squared."""
+    z, q = cp.Variable(H.shape), float(loss.q)
+    cost = cp.sum(cp.multiply(weights, cp.maximum(q * z, (q - 1) * z)))
+    return cost + _squares(weights / (2 * float(loss.smoothing)), _target(loss) - H - z), []
+
+
+def _log_counts(H: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return np.log((w * y).sum(axis=0)) - logsumexp(H, axis=0, b=w)
+
+
+def _log_odds(H: np.ndarray, y: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Of classes, with the sum 0: by proportional fitting, which needs no derivative."""
+    b, mass = np.zeros(H.shape[1]), np.log((w * y).sum(axis=0))
+    for _ in range(100_000):
+        moved = mass - logsumexp(H - logsumexp(H + b, axis=1, keepdims=True), axis=0, b=w)
+        moved -= moved.mean()
+        done, b = np.abs(moved - b).max() <= 1e-14 * (1 + np.abs(b).max()), moved
+        if done:
+            break
+    return b
+
+
 ENTRIES = {
     "SquaredLoss": Entrywise(
         lambda h, y, loss: (h - y) ** 2,
@@ -89,6 +121,34 @@ ENTRIES = {
         lambda h, y, loss: _huber(_slack(h, y), float(loss.delta)),
         lambda h, y, loss: -y * np.clip(_slack(h, y) / float(loss.delta), 0, 1),
         lambda H, w, loss: _hinged(H, w, loss, float(loss.delta)),
+    ),
+    "SoftmaxLoss": Entrywise(
+        lambda h, y, loss: y * (logsumexp(h, axis=1, keepdims=True) - h),
+        lambda h, y, loss: softmax(h, axis=1) - y,
+        lambda H, w, loss: (
+            w[:, 0] @ (cp.log_sum_exp(H, axis=1) - cp.sum(cp.multiply(_target(loss), H), axis=1)),
+            [],
+        ),
+        _log_odds,
+    ),
+    "PoissonLoss": Entrywise(
+        lambda h, y, loss: np.exp(h) - y * h,
+        lambda h, y, loss: np.exp(h) - y,
+        lambda H, w, loss: (cp.sum(cp.multiply(w, cp.exp(H) - cp.multiply(_target(loss), H))), []),
+        _log_counts,
+    ),
+    "HuberLoss": Entrywise(
+        lambda h, y, loss: _huber(np.abs(h - y), float(loss.delta)) * float(loss.delta),
+        lambda h, y, loss: np.clip(h - y, -float(loss.delta), float(loss.delta)),
+        lambda H, w, loss: (
+            cp.sum(cp.multiply(w / 2, cp.huber(H - _target(loss), float(loss.delta)))),
+            [],
+        ),
+    ),
+    "QuantileLoss": Entrywise(
+        lambda h, y, loss: _bent(y - h, loss)[0],
+        lambda h, y, loss: -_bent(y - h, loss)[1],
+        _pinball,
     ),
 }
 
@@ -115,6 +175,8 @@ def intercept(loss: Any, W: Any) -> np.ndarray:
     H = _numbers(loss.X) @ _numbers(W).reshape(loss.X.shape[1], -1)
     if not loss.has_intercept:
         return np.zeros(Y.shape[1])
+    if ENTRIES[type(loss).__name__].intercept is not None:
+        return ENTRIES[type(loss).__name__].intercept(H, Y, weights)
     bound = 50 + np.abs(H).max() + np.abs(Y).max()
     return np.array([
         brentq(lambda b, h=h, y=y, w=w: w @ slope(h + b, y, loss), -bound, bound, xtol=1e-15, rtol=1e-14)
@@ -137,6 +199,7 @@ def loss_value(smooth: Any, W: Any) -> float:
     loss, graphs = _of_data(smooth)
     W = _numbers(W).reshape(loss.X.shape[1], -1)
     H = _numbers(loss.X) @ W + intercept(loss, W)
+    H = np.where(_weights(loss) > 0, H, 0)
     value = np.sum(_weights(loss) * ENTRIES[type(loss).__name__].value(H, _target(loss), loss))
     return value + sum(p * np.sum((W[:, i] - W[:, j]) ** 2) for g in graphs for i, j, p in _edges(g))
 

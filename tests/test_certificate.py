@@ -19,6 +19,7 @@ from cases import (
     K,
     N,
     data,
+    engines_of,
     problem,
     smooth,
     solution,
@@ -255,7 +256,7 @@ def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
     p, case = problem(loss, penalty), PENALTIES[penalty]
     with_strength = lambda alpha: p.replace(penalty=case.full(alpha, *case.strengths[1:]))
     top = float(sj.lambda_max(p))
-    for name in ENGINES if penalty == "L21" else ENGINES[:1]:
+    for name in engines_of(loss) if penalty == "L21" else engines_of(loss)[:1]:
         solver = SOLVERS[name].function
         for alpha in (top, 1.01 * top, 1e6 * top):
             s = solver(with_strength(alpha), tol=1e-14)

@@ -46,8 +46,9 @@ def same_function(a, b, rng):
         np.testing.assert_allclose(value, other, rtol=1e-13)
         np.testing.assert_allclose(gradient, other_gradient, rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(intercept, other_intercept, rtol=1e-9, atol=1e-13)
-    A, B = np.asarray(a.majorizer()), np.asarray(b.majorizer())
-    np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
+    if "curvature" in a.provides:
+        A, B = np.asarray(a.majorizer()), np.asarray(b.majorizer())
+        np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
 
 
 @pytest.mark.parametrize("intercept", [False, True])
@@ -62,6 +63,8 @@ def test_weights_leave_rows_out_and_repeat_them(loss, intercept, rng):
     index = np.repeat(np.arange(len(X)), counts)
     repeated = make(X[index], Y[index], scale=scale, intercept=intercept)
     by_row = make(X, Y, weights=counts, intercept=intercept)
+    if not LOSSES[loss].by_entry:
+        return same_function(repeated, by_row, rng)
     by_entry = make(X, Y, weights=np.repeat(counts[:, None], K, axis=1), intercept=intercept)
     same_function(repeated, by_row, rng)
     same_function(by_entry, by_row, rng)
@@ -71,7 +74,7 @@ def test_entries_left_out_are_columns_solved_alone(rng):
     """With weights by entry each column sees its own rows."""
     X, H = data(n=40)  # so many that no interval of intercepts is best
     weights = np.stack([rng.permutation(np.arange(len(X)) % 2) for _ in range(K)], axis=1)
-    for _loss, case in LOSSES.items():
+    for case in (case for case in LOSSES.values() if case.by_entry):
         labels = case.targets(H)
         whole = case.make(X, labels, weights=weights, intercept=True)
         W = rng.standard_normal((D, K))

@@ -19,9 +19,13 @@ from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
 from sparsejax.losses._linear import LinearModelLoss
 from sparsejax.losses._linear import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._logistic import LogisticLoss
+from sparsejax.losses._observed import observed
 from sparsejax.losses._plain import PlainLoss as PlainLoss
 from sparsejax.losses._plain import as_loss as as_loss
 from sparsejax.losses._plain import check_batch as check_batch
+from sparsejax.losses._poisson import PoissonLoss
+from sparsejax.losses._robust import HuberLoss, QuantileLoss
+from sparsejax.losses._softmax import SoftmaxLoss
 from sparsejax.losses._squared import GramLoss, SquaredLoss
 from sparsejax.losses._units import Units as Units
 
@@ -29,10 +33,15 @@ __all__ = [
     "GramLoss",
     "GraphLaplacian",
     "HuberHingeLoss",
+    "HuberLoss",
     "LinearModelLoss",
     "LogisticLoss",
     "Loss",
+    "PoissonLoss",
+    "QuantileLoss",
+    "SoftmaxLoss",
     "SquaredHingeLoss",
     "SquaredLoss",
     "SumLoss",
+    "observed",
 ]

@@ -1,0 +1,96 @@
+"""Counts, by Poisson regression."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsejax._core.checks import is_traced
+from sparsejax.losses._entropy import relative_entropy
+from sparsejax.losses._linear import LinearModelLoss
+
+
+class PoissonLoss(LinearModelLoss):
+    r"""Poisson regression with the exponential link, ``scale * sum_ij weights_ij [e^h_ij - y_ij h_ij]``.
+
+    ``H = XW + b``: minus the log-likelihood of counts y with the means ``e^h``, without the term ``log y!``,
+    so that values may be negative. An offset (the log of an exposure t) is ``Y/t`` with ``weights`` t.
+
+    The second derivative ``e^h`` has no bound, so the loss has no ``majorizer``: `sparsejax.fista` finds its
+    steps by backtracking.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,), every entry >= 0, whole or not.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, ``log(sum_i w_i y_i / sum_i w_i e^h_i)`` for each column. Under jit, as
+        in a fold, a column that has nothing but zeros is given one at which every ``e^h`` underflows to 0.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; a negative count; with ``intercept``, a column of Y that has
+        nothing but zeros, whose best intercept is minus infinity.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> loss = sj.losses.PoissonLoss(jnp.eye(3), jnp.array([1.0, 2.0, 6.0]), intercept=True)
+    >>> round(float(jnp.exp(loss.intercept(jnp.zeros(3)))), 6)
+    3.0
+    """
+
+    @property
+    def reach(self) -> float:
+        """Minus the logarithm of the least positive number: beyond it below, every e^h is 0."""
+        return 2 - float(np.log(np.finfo(self.dtype).smallest_subnormal))
+
+    def check_targets(self) -> None:
+        """No negative count; if there is an intercept, a positive one in every column."""
+        if is_traced(self.Y):
+            return
+        y = np.asarray(self.Y)
+        if (y < 0).any():
+            where = tuple(int(i) for i in np.argwhere(y < 0)[0])
+            raise ValueError(f"Y holds counts, which must be >= 0; it has {y[where]:g} at {where}.")
+        if not self.has_intercept or is_traced(self.weights):
+            return
+        on = np.broadcast_to(np.asarray(self._weights()) > 0, y.shape)
+        silent = np.atleast_1d(on.any(axis=0) & ~(on & (y > 0)).any(axis=0))
+        if silent.any():
+            raise ValueError(
+                f"column {np.flatnonzero(silent)[0]} of Y has nothing but zeros, so its best intercept is "
+                "minus infinity: drop it, or use intercept=False."
+            )
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """e^h - y h."""
+        return jnp.exp(H) - self.Y * H
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """e^h - y and e^h."""
+        mean = jnp.exp(H)
+        return mean - self.Y, mean
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """Kullback-Leibler, of the mean ``e^h + change`` from ``e^h``."""
+        return relative_entropy(H, change)
+
+    def _predict(self, W: jax.Array) -> jax.Array:
+        return self._weighted(super()._predict(W))
+
+    def _value(self, H: jax.Array) -> jax.Array:
+        return super()._value(self._weighted(H))
+
+    def _weighted(self, H: jax.Array) -> jax.Array:
+        """H, and 0 where the weight is: weight 0 times an infinite e^h would be NaN."""
+        return H if self.weights is None else jnp.where(self._weights() > 0, H, 0)
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        w = jnp.broadcast_to(self._weights(), H.shape)
+        on = w > 0
+        # The largest prediction is taken out before the exponentials, so that none overflows.
+        top = jnp.max(jnp.where(on, H, -jnp.inf), axis=0, keepdims=True)
+        top = lax.stop_gradient(jnp.where(top > -jnp.inf, top, 0))
+        total = jnp.sum(w * jnp.exp(jnp.where(on, H - top, 0)), axis=0, keepdims=True)
+        counts = jnp.sum(w * self.Y, axis=0, keepdims=True)
+        known = counts > 0
+        best = jnp.log(jnp.where(known, counts, 1)) - jnp.log(jnp.where(known, total, 1)) - top
+        return jnp.where(known, best, jnp.where(total > 0, -top - self.reach, 0))

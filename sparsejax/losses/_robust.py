@@ -1,0 +1,200 @@
+"""Losses whose slope is bounded, so that a wild row pulls no harder than another: Huber's and quantiles."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, as_positive, is_traced
+from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._base import Loss
+from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._units import Units, power_of_two
+
+
+class BoundedSlopeLoss(LinearModelLoss):
+    r"""What the two share: ``phi(r) = v r - width v^2/2`` of the residual ``r = h - y``.
+
+    v is ``r/width`` within ``low`` and ``high``, and the slope of phi. The conjugate is
+    ``width u^2/2 + u y`` for ``low <= u <= high``, infinite elsewhere.
+    """
+
+    _adapter: ClassVar[bool] = True
+
+    @property
+    def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+        """Width, low < 0 and high > 0."""
+        raise NotImplementedError
+
+    @property
+    def curvature(self) -> Any:
+        """1 / width."""
+        return 1 / self.bend[0]
+
+    @property
+    def reach(self) -> Any:
+        """The largest absolute y: beyond it all residuals have one sign."""
+        return jnp.max(jnp.abs(self.Y))
+
+    def _slope(self, r: jax.Array) -> jax.Array:
+        width, low, high = self.bend
+        v = r / width
+        return jnp.where(v < low, low, jnp.where(v > high, high, v))
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """phi."""
+        r = H - self.Y
+        v = self._slope(r)
+        return v * (r - self.bend[0] / 2 * v)
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The slope, and 1/width where it is within its bounds."""
+        width, low, high = self.bend
+        r = H - self.Y
+        v = r / width
+        return self._slope(r), jnp.where((v > low) & (v < high), jnp.ones_like(r) / width, 0)
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """``change (width first - r) + width change^2/2``, of which no part is negative."""
+        _, low, high = self.bend
+        u = first + change
+        inside = (u >= low) & (u <= high)
+        return jnp.where(inside, self._excess(H, first, change), jnp.inf)
+
+    def _excess(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        width = self.bend[0]
+        beyond = width * first - (H - self.Y)  # 0 within the bounds, but for rounding
+        return jnp.maximum(change * beyond, 0) + width / 2 * change * change
+
+    def dual_projection(
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """As that of the base, and then each column is scaled down to its bounds, at which entries often are.
+
+        What is orthogonal remains so, and 0 is inside: there is always a certificate.
+        """
+        H = self._predict(W) if H is None else H
+        w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
+        first = self.derivatives(H)[0]
+        u = first - safe_divide(basis @ (basis.T @ (w * first)), w)
+        _, low, high = self.bend
+        over = jnp.max(jnp.where(w > 0, jnp.maximum(u / low, u / high), 0), axis=0)
+        u = jnp.where(w > 0, jnp.clip(u / jnp.maximum(over, 1)[None], low, high), first)
+        change = u - first
+        excess = jnp.where(w > 0, w * self._excess(H, first, change), 0)
+        return self.X.T @ (w * change), jnp.sum(excess)
+
+    def _unit_of_params(self) -> jax.Array:
+        return power_of_two(lax.stop_gradient(jnp.max(jnp.abs(self.Y))))
+
+
+class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
+    r"""Huber's loss of the residual ``r = h - y``, ``scale * sum_ij weights_ij phi(r_ij)``.
+
+    .. math:: \phi(r) = r^2/2 \text{ if } |r| \le \delta, \qquad \delta(|r| - \delta/2) \text{ otherwise,}
+
+    with ``H = XW + b``: least squares within delta, absolute deviations beyond.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,).
+      delta: > 0, shape (): in the units of Y, the residual from which a row pulls no harder.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; delta not > 0.
+    Source: Huber, The Annals of Mathematical Statistics 35(1), 1964; the scale of phi is that of
+      `optax.losses.huber_loss`.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> loss = sj.losses.HuberLoss(jnp.eye(2), jnp.array([0.5, 10.0]), delta=1.0, scale=1.0)
+    >>> float(loss(jnp.zeros(2)))  # 0.5^2/2 + 1 (10 - 1/2)
+    9.625
+    """
+
+    delta: jax.Array
+
+    def __init__(self, X: ArrayLike, Y: ArrayLike, *, delta: ArrayLike = 1.0, **options: Any):
+        super().__init__(X, Y, **options)
+        self._set(delta=as_positive("delta", delta, self.dtype))
+
+    @property
+    def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+        """1, -delta and delta."""
+        return 1.0, -self.delta, self.delta
+
+    def valid(self) -> jax.Array:
+        """Delta > 0 too."""
+        return super().valid() & (self.delta > 0)
+
+    def in_units(self) -> tuple[Loss, Units]:
+        """Y, and with it delta, of the order of 1 too."""
+        loss, units = super().in_units()
+        return loss._replace(Y=self.Y / units.sigma, delta=self.delta / units.sigma), units
+
+
+class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
+    r"""Quantile regression with a rounded corner, ``scale * sum_ij weights_ij phi(y_ij - h_ij)``.
+
+    The pinball loss of the quantile q, :math:`\rho(r) = q\,r` for r >= 0 and :math:`(q-1)\,r` below,
+    is smoothed to its Moreau envelope :math:`\phi(r) = \min_z \rho(z) + (r - z)^2/(2\mu)`, with mu the
+    ``smoothing``:
+
+    .. math:: \phi(r) = r^2/(2\mu) \text{ if } -\mu(1-q) \le r \le \mu q, \qquad
+              q\,r - \mu q^2/2 \text{ above,} \qquad (q-1)\,r - \mu(1-q)^2/2 \text{ below.}
+
+    It is never above the pinball loss, and below it by at most :math:`\mu \max(q, 1-q)^2/2` at any entry: so
+    the minimum is too, by at most that times the scale and the sum of the weights. ``H = XW + b``.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k) or (n,).
+      q: the quantile, 0 < q < 1, shape (); 0.5 is half the absolute deviation.
+      smoothing: > 0, shape (), in the units of Y: the width of the rounded part. The curvature is its
+        inverse, so small ones cost iterations.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None, (n,) by row, or Y's shape by entry, >= 0.
+      intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
+        are best, b is one of them.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; q not between 0 and 1; smoothing not > 0.
+    Source: Koenker & Bassett, Econometrica 46(1), 1978.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> loss = sj.losses.QuantileLoss(jnp.eye(2), jnp.array([10.0, -10.0]), 0.9, 0.1, scale=1.0)
+    >>> round(float(loss(jnp.zeros(2))), 6)  # 9 - 0.0405 + 1 - 0.0005
+    9.959
+    """
+
+    q: jax.Array
+    smoothing: jax.Array
+
+    def __init__(self, X: ArrayLike, Y: ArrayLike, q: ArrayLike, smoothing: ArrayLike, **options: Any):
+        super().__init__(X, Y, **options)
+        q = as_float("q", q, (0,), self.dtype)
+        if not is_traced(q) and not 0 < np.asarray(q) < 1:
+            raise ValueError(f"q is a quantile, 0 < q < 1, got {np.asarray(q):g}.")
+        self._set(q=q, smoothing=as_positive("smoothing", smoothing, self.dtype))
+
+    @property
+    def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
+        """The smoothing, -q and 1 - q: slopes in h."""
+        return self.smoothing, -self.q, 1 - self.q
+
+    def valid(self) -> jax.Array:
+        """0 < q < 1 and smoothing > 0 too."""
+        return super().valid() & (self.q > 0) & (self.q < 1) & (self.smoothing > 0)
+
+    def in_units(self) -> tuple[Loss, Units]:
+        """Y, and with it the smoothing, of the order of 1 too; phi of both times c is c phi."""
+        loss, units = super().in_units()
+        sigma = units.sigma
+        loss = loss._replace(Y=self.Y / sigma, smoothing=self.smoothing / sigma)
+        return loss, units._replace(gamma=units.gamma * sigma)

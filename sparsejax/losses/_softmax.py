@@ -1,0 +1,145 @@
+"""Multinomial logistic regression: classes that compete."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsejax._core.checks import is_traced
+from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax.losses._entropy import relative_entropy
+from sparsejax.losses._intercept import Classes, balance_classes
+from sparsejax.losses._linear import LinearModelLoss, Sizes
+
+ROUNDED = 16  # times eps k: by how much a row may miss its sum
+
+
+class SoftmaxLoss(LinearModelLoss):
+    r"""Multinomial logistic regression, ``scale * sum_i weights_i [logsumexp(h_i) - <y_i, h_i>]``.
+
+    ``H = XW + b``, one column a class; exactly one class, or a distribution over them, belongs to a row.
+    For labels that do not exclude each other take `LogisticLoss`.
+
+    Args:
+      X: (n, d), as for `SquaredLoss`.
+      Y: (n, k), k >= 2, each row one-hot or probabilities: >= 0, with the sum 1 within 10 eps k.
+      scale: > 0, shape (); default ``1/n``.
+      weights: None or (n,) by row, >= 0.
+      intercept: fit an unpenalised b, by Newton's method for all classes at once. Since a constant added to a
+        row of H changes nothing, its sum is fixed at 0. Under jit, as in a fold, a class that no row has is
+        given one at which its probability underflows to 0; the sum is that of the others.
+
+    Raises:
+      TypeError, ValueError: as `SquaredLoss`; Y that is not as above; weights by entry; with ``intercept``,
+        a class that no row has, whose best intercept is minus infinity.
+    Source: the bound 1/2 of the curvature: Boehning, Annals of the Institute of Statistical Mathematics 44,
+      1992.
+
+    >>> import jax, jax.numpy as jnp, sparsejax as sj
+    >>> classes = jnp.array([0, 1, 2, 0])
+    >>> loss = sj.losses.SoftmaxLoss(jnp.eye(4), jax.nn.one_hot(classes, 3), intercept=True)
+    >>> p = jax.nn.softmax(loss.intercept(jnp.zeros((4, 3))))
+    >>> [round(float(x), 4) for x in p]
+    [0.5, 0.25, 0.25]
+    """
+
+    curvature = 0.5
+    reach = math.inf  # the intercepts are not looked for in an interval
+
+    @property
+    def provides(self) -> frozenset[str]:
+        """All but what is for losses of a single column."""
+        return super().provides - {"least squares"}
+
+    def check_targets(self) -> None:
+        """Rows that are distributions over the classes; if there is an intercept, a row for every class."""
+        if self.Y.ndim != 2 or self.Y.shape[1] < 2:
+            raise ValueError(
+                f"Y has shape {self.Y.shape}; SoftmaxLoss needs a row of class probabilities for each row "
+                "of X, (n, k) with k >= 2: of labels 0..k-1 that is jax.nn.one_hot(labels, k)."
+            )
+        if self.weights is not None and self.weights.ndim != 1:
+            raise ValueError(
+                f"weights has shape {self.weights.shape}; the classes of a row share one loss, so "
+                f"SoftmaxLoss needs weights by row, {self.Y.shape[:1]}."
+            )
+        if is_traced(self.Y):
+            return
+        y = np.asarray(self.Y)
+        sums, k = y.sum(axis=1), y.shape[1]
+        wrong = (np.abs(sums - 1) > 10 * eps_of(self.Y) * k) | (y < 0).any(axis=1)
+        if wrong.any():
+            row = int(np.flatnonzero(wrong)[0])
+            what = f"sums to {sums[row]:.17g}" if (y[row] >= 0).all() else f"has {y[row].min():g}"
+            raise ValueError(
+                f"row {row} of Y {what}; each row must be one-hot or probabilities: >= 0, with the sum 1."
+            )
+        if not self.has_intercept or is_traced(self.weights):
+            return
+        w = np.ones(len(y), y.dtype) if self.weights is None else np.asarray(self.weights)
+        absent = np.flatnonzero(w @ y == 0)
+        if absent.size and w.any():
+            left = k - absent.size
+            which = "Y has one class only" if left == 1 else f"no row of Y has class {absent[0]}"
+            raise ValueError(
+                f"{which}, so the best intercept is infinite: drop the columns without a row, or use "
+                "intercept=False."
+            )
+
+    def entries(self, H: jax.Array) -> jax.Array:
+        """logsumexp(h) - <y, h> of each row, (n, 1)."""
+        # The largest is taken out: no part overflows or is negative, and the slope remains.
+        H = H - lax.stop_gradient(jnp.max(H, axis=1, keepdims=True))
+        total = jnp.log(jnp.sum(jnp.exp(H), axis=1, keepdims=True))
+        return total - jnp.sum(self.Y * H, axis=1, keepdims=True)
+
+    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """p - y, with p = softmax(h), and the diagonal p (1 - p) of the second derivative."""
+        p = jax.nn.softmax(H, axis=1)
+        return p - self.Y, p * (1 - p)
+
+    def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
+        """Kullback-Leibler, of the probabilities ``p + change`` from p, a part for each class.
+
+        Infinite where the changes of a row do not sum to 0: the conjugate is finite on the simplex only.
+        """
+        moved = jnp.abs(jnp.sum(change, axis=1, keepdims=True))
+        kept = moved <= ROUNDED * H.shape[1] * eps_of(H)
+        return jnp.where(kept, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
+
+    def dual_projection(
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """As that of the base: it acts on all columns alike, so rows keep the sum 0, to the last digit."""
+        H = self._predict(W) if H is None else H
+        w = self.scale * self._weights() * jnp.ones_like(H)
+        first = self.derivatives(H)[0]
+        change = -safe_divide(basis @ (basis.T @ (w * first)), w)
+        change = change - jnp.mean(change, axis=1, keepdims=True)
+        divergence = jnp.where(w > 0, w * self.divergence(H, first, change), 0)
+        return self.X.T @ (w * change), jnp.sum(divergence)
+
+    def _classes(self, H: jax.Array) -> Classes:
+        w = jnp.broadcast_to(self._weights()[:, 0], H.shape[:1])
+        return Classes(H, w, w @ self.Y)
+
+    def _best_intercept(self, H: jax.Array) -> jax.Array:
+        classes = self._classes(H)
+        b = lax.stop_gradient(balance_classes(lax.stop_gradient(classes)))
+        # Where all exponentials of a class underflow its probability is exactly 0, as the counts say.
+        least = 2 - float(np.log(np.finfo(H.dtype).smallest_subnormal))
+        away = jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least
+        return jnp.where(classes.present, classes.newton(b), lax.stop_gradient(-away))[None]
+
+    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
+        """Of the base; and what an intercept that is not the best would leave, where rows are strange."""
+        error = super()._rounding(H, W, sizes)
+        if not self.has_intercept:
+            return error
+        classes = self._classes(H)
+        left = jnp.abs(classes.imbalance(jnp.zeros_like(H[0]))[0])
+        beyond = jnp.maximum(left - 64 * eps_of(H) * jnp.sum(classes.counts), 0)
+        far = jnp.where(classes.w[:, None] > 0, jnp.abs(H), 0)
+        return error + self.scale * jnp.sum(beyond) * (40 + 2 * jnp.max(far))
