@@ -293,6 +293,8 @@ def minimise(problem: sj.Problem) -> Optimum:
     H = X @ W + (np.ones((len(X), 1)) @ b if loss.has_intercept else 0)
     cost, constraints = ENTRIES[type(loss).__name__].conic(H, _weights(loss), loss)
     cost += sum(p * cp.sum_squares(W[:, i] - W[:, j]) for g in graphs for i, j, p in _edges(g))
+    if isinstance(loss, sj.losses.SoftmaxLoss):
+        constraints = [*constraints, cp.sum(b) == 0]  # as it says; any other sum is as good
     penalty, more = penalty_conic(problem.penalty, W)
     solve(cp.Minimize(cost + penalty), [*constraints, *more])
     params = W.value.reshape(loss.params_shape)

@@ -20,6 +20,7 @@ C = np.random.default_rng(5).standard_normal((D, K))
 BY_ROW = ("L1", "L21", "ExclusiveLasso", "ExclusiveL21")
 EVERY = [(loss, penalty) for loss in MAIN_LOSSES for penalty in BY_ROW]
 EVERY += [("SquaredLoss", "L1Inf"), ("HuberHingeLoss", "L21"), ("SquaredLoss", "ExclusiveGroupL21")]
+EVERY += [("PoissonLoss", "L21"), ("HuberLoss", "L21"), ("SoftmaxLoss", "ExclusiveL21")]
 EVERY += [("GraphLaplacian", "ExclusiveGroupLasso")]
 
 

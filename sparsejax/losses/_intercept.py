@@ -49,10 +49,11 @@ class Classes(NamedTuple):
         return self.counts > 0
 
     def imbalance(self, b: jax.Array, heat: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
-        """The gradient of the above for ``heat * logsumexp((h_i + b)/heat)`` and a matrix to solve with.
+        """The gradient of the above for ``heat * logsumexp((h_i + b)/heat)``, and a matrix to solve with.
 
-        That is the Hessian: the Laplacian of a graph of classes, in which nothing cancels; and what makes it
-        regular without a change of what is orthogonal to a constant.
+        The gradient is that for b whose sum is fixed. The matrix is the Hessian, written as the Laplacian of
+        a graph of classes, in which nothing cancels, and what makes it regular: a constant, and a ridge of
+        the order of rounding errors.
         """
         P = jax.nn.softmax(jnp.where(self.present[None], (self.H + b[None]) / heat, -jnp.inf), axis=1)
         P = jnp.where(jnp.any(self.present), P, 0)
@@ -61,7 +62,7 @@ class Classes(NamedTuple):
         total = jnp.sum(self.counts)
         constant = self.counts[:, None] * safe_divide(self.counts, total)[None]
         ridge = jnp.where(self.present, eps_of(b) * total, 1)
-        return mass - self.counts, jnp.diag(jnp.sum(off, axis=1) + ridge) - off + constant
+        return self.centred(mass - self.counts), jnp.diag(jnp.sum(off, axis=1) + ridge) - off + constant
 
     def centred(self, b: jax.Array) -> jax.Array:
         """With the sum 0 over the classes that are present, and 0 elsewhere."""
