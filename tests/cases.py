@@ -137,6 +137,7 @@ LOSSES = {
     "HuberLoss": LossCase(losses.HuberLoss),
     "QuantileLoss": LossCase(functools.partial(losses.QuantileLoss, q=0.3, smoothing=0.5)),
 }
+ALIKE = ("QuantileLoss",)  # with the code of another, HuberLoss: for tests of values, not of programs
 MAIN_LOSSES = ("SquaredLoss", "LogisticLoss")  # for all of them, where what is tested lies outside the loss
 SUMS = {"GraphLaplacian": LossCase(with_graph)}  # what is added to a loss
 LOSS_TOOLS = {"observed"}  # functions beside the losses
@@ -157,8 +158,8 @@ def pairs(losses: Iterable[str], penalties: Iterable[str]) -> list[tuple[str, st
     return chosen + [(loss, "ExclusiveL21") for loss in (second, *others)]
 
 
-PAIRS = pairs(LOSSES, PENALTIES)
-EVERYTHING = [*PAIRS, ("GraphLaplacian", "ExclusiveGroupLasso")]
+PAIRS = pairs([loss for loss in LOSSES if loss not in ALIKE], PENALTIES)
+EVERYTHING = [*PAIRS, *((loss, "ExclusiveL21") for loss in ALIKE), ("GraphLaplacian", "ExclusiveGroupLasso")]
 
 
 def data(

@@ -90,14 +90,17 @@ class SoftmaxLoss(LinearModelLoss):
 
     def entries(self, H: jax.Array) -> jax.Array:
         """logsumexp(h) - <y, h> of each row, (n, 1)."""
-        # The largest is taken out: no part overflows or is negative, and the slope remains.
-        H = H - lax.stop_gradient(jnp.max(H, axis=1, keepdims=True))
+        # The largest prediction is taken out, so that nothing overflows and both parts are >= 0. The last
+        # term is 0 for targets whose sum is 1; a derivative moves others.
+        top = lax.stop_gradient(jnp.max(H, axis=1, keepdims=True))
+        H = H - top
         total = jnp.log(jnp.sum(jnp.exp(H), axis=1, keepdims=True))
-        return total - jnp.sum(self.Y * H, axis=1, keepdims=True)
+        rest = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
+        return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + rest * top
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """p - y, with p = softmax(h), and the diagonal p (1 - p) of the second derivative."""
-        p = jax.nn.softmax(H, axis=1)
+        p = jnp.exp(jax.nn.log_softmax(H, axis=1))  # to the last digit the p of `divergence`
         return p - self.Y, p * (1 - p)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
