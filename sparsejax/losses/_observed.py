@@ -15,8 +15,8 @@ def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
     An entry that is not observed is filled with the first value that is observed in its column: a target that
     is valid for the loss whatever that asks for (0 would be no label for labels -1 and 1), and of no
-    influence, since its weight is 0. The default scale of a loss counts all rows. `SoftmaxLoss`, whose columns
-    share one target, takes weights by row only: leave out rows without a class by these.
+    influence, since its weight is 0. The default scale of a loss counts all rows. `SoftmaxLoss`, whose
+    columns share one target, takes weights by row only: leave out rows without a class by these.
 
     Args:
       Y: (n,) or (n, k), NaN where nothing was observed.
