@@ -4,10 +4,11 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float
+from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import eps_of, joint_norm, norm, opaque, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
@@ -89,18 +90,10 @@ def _split(
         return (-G,)
     if split is None:
         return penalty.split(-G, W)  # type: ignore[no-any-return]
-    even = _shared(penalty, split, -G)
+    even: tuple[jax.Array, ...] = penalty.shared(split, -G)
     if settle is False:  # statically: solvers' certificates go without the other split
         return even
     return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)  # type: ignore[no-any-return]
-
-
-def _shared(penalty: Any, parts: tuple[jax.Array, ...], Z: jax.Array) -> tuple[jax.Array, ...]:
-    """The parts changed so that they sum to Z, by the penalty or evenly."""
-    if hasattr(penalty, "shared"):
-        return penalty.shared(parts, Z)  # type: ignore[no-any-return]
-    rest = (Z - sum(parts)) / len(parts)
-    return tuple(part + rest for part in parts)
 
 
 def relative_gap(
@@ -115,13 +108,11 @@ def relative_gap(
         return jnp.full((), jnp.nan, G.dtype)
     change = jnp.zeros((), G.dtype)
     if scale.basis is not None:
-        # A dual point must be orthogonal to the unpenalised features: take its projection, at the price of
-        # the divergence of the conjugate.
-        dG, change = smooth.dual_projection(W, scale.basis, *H)
-        G = (G + dG).at[penalty.free].set(0)
-        parts = parts if len(parts) == 1 else _shared(penalty, parts, -G)
-    split = () if len(parts) == 1 else (parts,)
-    limit, s = penalty.dual_scale(-G, *split), jnp.ones((), G.dtype)
+        G, change, parts, known = _projected(problem, W, facts, scale.basis, parts, finite)
+        limit = known if not finite else penalty.dual_scale(-G, *_several(parts))
+    else:
+        limit = penalty.dual_scale(-G, *_several(parts))
+    s = jnp.ones((), G.dtype)
     if scalable and scale.basis is None:
         # Where the conjugate is finite but for some rows, the loss alone does not know the best s > 1.
         limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
@@ -143,6 +134,38 @@ def relative_gap(
     gap = safe_divide(bound, size, bound)
     # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
     return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
+
+
+def _several(parts: tuple[jax.Array, ...]) -> tuple[Any, ...]:
+    """What `dual_scale` wants to know besides."""
+    return () if len(parts) == 1 else (parts,)
+
+
+def _projected(
+    problem: Problem,
+    W: jax.Array,
+    facts: Facts,
+    basis: jax.Array,
+    parts: tuple[jax.Array, ...],
+    finite: bool,
+) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...], jax.Array]:
+    """The gradient of a dual point that is orthogonal to the unpenalised features, and its price.
+
+    The projection of the residual's, at the price of the divergence of the conjugate; for a norm scaled into
+    its dual ball. Then the parts of minus it, and 1, or 0 where no scale would do.
+    """
+    smooth, penalty = problem.smooth, problem.penalty
+    H = () if facts.predictions is None else (facts.predictions,)
+    dG, change = smooth.dual_projection(W, basis, *H)
+    G = (facts.gradient + dG).at[penalty.free].set(0)
+    parts = (-G,) if len(parts) == 1 else penalty.shared(parts, -G)
+    known = jnp.ones((), G.dtype)
+    if not finite:
+        limit = penalty.dual_scale(-G, *_several(parts))
+        known, s = jnp.where(limit > 0, known, 0), jnp.minimum(limit, 1)
+        _, change = smooth.dual_projection(W, basis, facts.predictions, s)
+        G, parts = s * G, tuple(s * part for part in parts)
+    return G, change, parts, known
 
 
 def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
@@ -195,7 +218,8 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
 
     The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
     ``max_ij |G_ij|``, ``max_i ||G_i||_2`` or, for l1,inf, ``max_i ||G_i||_1``; for exclusive l2,1 it does
-    not depend on beta, since the slope of a square is 0 at zero.
+    not depend on beta, since the slope of a square is 0 at zero. Of a sum it is the smallest factor of all
+    its strengths, whose proportions count.
 
     Args:
       problem: its penalty must have ``dual_norm``.
@@ -205,7 +229,7 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
       Shape ().
 
     Raises:
-      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`).
+      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`; a sum with bounds that leave out 0).
       TypeError: the shape of W is unknown because ``smooth`` is a plain function, and ``init`` is not given.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -226,6 +250,8 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
     if init is None:
         init = zeros(problem)
     top: jax.Array = _lambda_max(problem, as_float("init", init, tuple(range(33))))
+    if not is_traced(top) and np.isinf(top):
+        raise ValueError(f"no finite factor of the strengths of {penalty!r} makes W = 0.")
     return top
 
 

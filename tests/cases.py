@@ -23,6 +23,7 @@ DTYPE = np.dtype(np.float64 if jax.config.jax_enable_x64 else np.float32).type
 
 # overlapping, and every feature in some group
 GROUPS = groups.from_lists([[0, 1, 4], [1, 5], [2, 3, 6], [6, 7], [7, 4]], D)
+PARTITION = groups.from_labels([0, 0, 1, 1, 2, 2, 3, 3])
 VIEWS = groups.label_views(2, 3)
 SIMILARITY = np.random.default_rng(7).random((K, K))
 
@@ -80,11 +81,15 @@ PENALTIES = {
     "ExclusiveGroupL21": PenaltyCase(
         functools.partial(penalties.ExclusiveGroupL21, groups=GROUPS), (0.1,), (2,), GROUPS.num_groups
     ),
+    "GroupLasso": PenaltyCase(
+        functools.partial(penalties.GroupLasso, groups=PARTITION), (0.3,), (1,), PARTITION.num_groups
+    ),
     "ExclusiveGroupLasso": PenaltyCase(
         functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.3,), (2,)
     ),
 }
-STRUCTURE = {"ByLeaf"}  # made of penalties: test_interop.py
+# made of penalties: test_interop.py; what is mostly added to others, and sums: test_sums.py
+STRUCTURE = {"ByLeaf", "Box", "ElasticNet", "NonNegative", "SparseGroupLasso", "SquaredL2", "Sum"}
 PENALTY_BASES = {"Penalty"}
 
 # ------------------------------------------------------------------ losses

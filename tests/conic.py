@@ -16,6 +16,7 @@ from scipy.special import expit, logsumexp, softmax
 import sparsejax as sj
 
 ACCURACY = 1e-8  # relative, of the objective at what it returns
+FEASIBLE = 1e-8  # what it may exceed a bound by
 # More digits than it can always reach. Where it fails, as it does now and then, other settings mostly help.
 CLARABEL = {
     "tol_gap_abs": 1e-11, "tol_gap_rel": 1e-11, "tol_feas": 1e-11, "tol_ktratio": 1e-10, "max_iter": 500,
@@ -238,6 +239,18 @@ def penalty_value(penalty: Any, W: Any) -> float:
             sum(np.sqrt((W[:, group] ** 2).sum(1)) for group in _members(view)) for view in penalty.views
         ]
         return _rows(penalty.strength, d) / 2 @ sum(total**2 for total in norms)
+    if name == "GroupLasso":
+        norms = np.array([np.linalg.norm(W[group]) for group in _members(penalty.groups)])
+        return _rows(penalty.alpha, len(norms)) @ norms
+    if name == "SquaredL2":
+        return _rows(penalty.strength, d) / 2 @ l2**2
+    if name == "NonNegative":
+        return 0.0 if (W >= -FEASIBLE).all() else np.inf
+    if name == "Box":
+        low, high = _rows(penalty.low, d)[:, None], _rows(penalty.high, d)[:, None]
+        return 0.0 if ((low - FEASIBLE <= W) & (high + FEASIBLE >= W)).all() else np.inf
+    if name == "Sum":
+        return sum(penalty_value(part, W) for part in penalty.parts)
     raise KeyError(name)
 
 
@@ -267,6 +280,22 @@ def penalty_conic(penalty: Any, W: cp.Variable) -> tuple[Any, list[Any]]:
     if name == "ExclusiveGroupLasso":
         totals = [sum(cp.norm(W[:, group], 2, axis=1) for group in _members(view)) for view in penalty.views]
         return sum(squared(penalty.strength, total) for total in totals) / 2, []
+    if name == "GroupLasso":
+        norms = [cp.norm(W[group], "fro") for group in _members(penalty.groups)]
+        return weighted(penalty.alpha, cp.hstack(norms)), []
+    if name == "SquaredL2":
+        strength = _rows(penalty.strength, d)
+        return _squares(np.broadcast_to(strength[:, None], W.shape) / 2, W), []
+    if name == "NonNegative":
+        return 0, [W >= 0]
+    if name == "Box":
+        bounds = (_rows(bound, d)[:, None] for bound in (penalty.low, penalty.high))
+        low, high = (np.broadcast_to(bound, W.shape) for bound in bounds)
+        below = [low <= W] if np.isfinite(low).all() else []
+        return 0, [*below, high >= W] if np.isfinite(high).all() else below
+    if name == "Sum":
+        parts = [penalty_conic(part, W) for part in penalty.parts]
+        return sum(value for value, _ in parts), [c for _, constraints in parts for c in constraints]
     raise KeyError(name)
 
 

@@ -48,7 +48,8 @@ class Loss(Protocol):
 
     Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
     ``rounding(W, sizes)``, ``valid()``. Where ``facts`` finds predictions H, `dual_scaling`
-    and `dual_projection` are called with them as a third argument.
+    and `dual_projection` are called with them as a third argument, the latter with s, the scale of the dual
+    point, as a fourth where the penalty is a norm.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 
@@ -170,7 +171,7 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """What makes the dual point orthogonal to the basis, and its price."""
         raise NotImplementedError

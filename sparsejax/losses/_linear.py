@@ -245,9 +245,9 @@ class LinearModelLoss(Loss):
         return jnp.where(keep[None], U, 0)
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis.
+        r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis, times s.
 
         The divergence is :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0` at ``H = XW + b``,
         where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate. That
@@ -258,7 +258,8 @@ class LinearModelLoss(Loss):
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
         dU = -(basis @ (basis.T @ (w * first)))
-        change = safe_divide(dU, w)
+        change = s * safe_divide(dU, w) + (s - 1) * first
+        dU = w * change
         return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
 
     def facts(self, W: jax.Array, sizes: Sizes) -> Facts:

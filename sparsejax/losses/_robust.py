@@ -70,7 +70,7 @@ class BoundedSlopeLoss(LinearModelLoss):
         return jnp.maximum(change * beyond, 0) + width / 2 * change * change
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """As that of the base, and then each column is scaled down to its bounds, at which entries often are.
 
@@ -83,7 +83,7 @@ class BoundedSlopeLoss(LinearModelLoss):
         _, low, high = self.bend
         over = jnp.max(jnp.where(w > 0, jnp.maximum(u / low, u / high), 0), axis=0)
         u = jnp.where(w > 0, jnp.clip(u / jnp.maximum(over, 1)[None], low, high), first)
-        change = u - first
+        change = s * u - first
         excess = jnp.where(w > 0, w * self._excess(H, first, change), 0)
         return self.X.T @ (w * change), jnp.sum(excess)
 

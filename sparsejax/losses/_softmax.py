@@ -113,14 +113,14 @@ class SoftmaxLoss(LinearModelLoss):
         return jnp.where(kept, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """As that of the base: it acts on all columns alike, so rows keep the sum 0, to the last digit."""
         H = self._predict(W) if H is None else H
         w = self.scale * self._weights() * jnp.ones_like(H)
         first = self.derivatives(H)[0]
         change = -safe_divide(basis @ (basis.T @ (w * first)), w)
-        change = change - jnp.mean(change, axis=1, keepdims=True)
+        change = s * (change - jnp.mean(change, axis=1, keepdims=True)) + (s - 1) * first
         divergence = jnp.where(w > 0, w * self.divergence(H, first, change), 0)
         return self.X.T @ (w * change), jnp.sum(divergence)
 

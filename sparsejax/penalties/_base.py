@@ -157,6 +157,20 @@ class Penalty(Protocol):
         """The unpenalised features, (f,): none that are known."""
         return jnp.zeros(0, jnp.int32)
 
+    def shared(self, parts: tuple[jax.Array, ...], Z: jax.Array) -> tuple[jax.Array, ...]:
+        """Parts of nearly Z, one a term, changed so that they sum to Z: each by the same."""
+        rest = (Z - sum(parts)) / len(parts)
+        return tuple(part + rest for part in parts)
+
+    def covers(self, Wt: jax.Array) -> jax.Array:
+        """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
+        return jnp.ones(Wt.shape[1:], bool)
+
+    def inside(self, W: jax.Array) -> jax.Array:
+        """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
+        smooth: jax.Array = self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)
+        return smooth
+
     def prox_start(self, V: jax.Array) -> Any:
         """The first ``warm`` of `prox_warm`."""
         return ()

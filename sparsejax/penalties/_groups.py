@@ -20,6 +20,8 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     r"""Exclusive group l2,1 over groups of features: ``g(W) = sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
 
     Features of a group compete, so that few of those that say the same are kept; different groups do not.
+    For a single column it is the exclusive lasso over groups of features of Campbell & Allen (Electronic
+    J. of Statistics 11, 2017), with their factor 1/2 in alpha.
     Features in no group are not penalised. Unless its gradient is 0, no group vanishes as a whole: the
     minimiser only shrinks like 1/alpha while its zero rows settle.
 

@@ -10,6 +10,7 @@ from sparsejax._core.linalg import safe_divide
 from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._group_lasso import GroupLasso
+from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._rows import RowPenalty, cast
 from sparsejax.penalties._simple import SquaredL2
@@ -243,4 +244,6 @@ def is_ridge(term: Joint, square: SquaredL2) -> bool:
     """Whether a term takes the square into its prox: by one factor, or by row where it is a sum over rows."""
     if jnp.ndim(square.strength) == 0:
         return True
-    return all(isinstance(core, RowPenalty) and not hasattr(core, "groups") for core in term.cores)
+    return all(
+        isinstance(core, RowPenalty) and not isinstance(core, ExclusiveGroupL21) for core in term.cores
+    )

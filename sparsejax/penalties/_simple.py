@@ -193,11 +193,13 @@ class Box(Penalty, leaves=("low", "high")):
 
     def rescaled(self, units: jax.Array) -> "Box":
         """The bounds of V = W * units."""
-        return self._replace(low=self.low * units, high=self.high * units)
+        low, high = (jnp.asarray(bound, units.dtype) for bound in (self.low, self.high))
+        return self._replace(low=low * units, high=high * units)
 
     def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Box":
         """The bounds of V = W / sigma."""
-        return self._replace(low=self.low / sigma, high=self.high / sigma)
+        low, high = (jnp.asarray(bound, sigma.dtype) for bound in (self.low, self.high))
+        return self._replace(low=low / sigma, high=high / sigma)
 
     def times(self, factor: jax.Array) -> "Box":
         """The same."""

@@ -18,7 +18,7 @@ from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21, L1Inf
-from sparsejax.penalties._plain import as_penalty
+from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._rows import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._terms import SeveralTerms
@@ -240,7 +240,7 @@ def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
 
 def added(penalty: Any, other: Any) -> Any:
     """``penalty + other``."""
-    if not hasattr(other, "prox") or not hasattr(other, "value"):
+    if not is_penalty(other):
         return NotImplemented
     return Sum((penalty, other))
 

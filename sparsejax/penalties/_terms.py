@@ -67,20 +67,27 @@ class SeveralTerms(Penalty):
             guess = tuple(like(part / t, Z) for part in found)
         parts, open_ = [], []
         for term, part in zip(self.terms, guess, strict=True):
-            smooth = settled(term, W)
+            smooth = term.inside(W)
             slope = jax.grad(term.value)(W)
             parts.append(jnp.where(smooth, slope, part))
             open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
-        exact = self.shared(tuple(parts), Z, tuple(open_))
+        exact = self._shared(tuple(parts), Z, tuple(open_))
         near = self.shared(guess, Z)
         # At a W that is only near a zero of its group the gradient there is far from any subgradient.
         better = self.dual_scale(Z, exact) >= self.dual_scale(Z, near)
         return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
 
-    def shared(self, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
-        """The parts changed so that they sum to Z, where ``wanted``, by terms that can take it."""
+    def shared(self, parts: Parts, Z: jax.Array) -> Parts:
+        """Parts that sum to Z, changed by the same in all terms that can take it."""
+        return self._shared(parts, Z, None)
+
+    def _shared(self, parts: Parts, Z: jax.Array, wanted: Parts | None) -> Parts:
+        """The same, by terms that want it where there are any."""
         terms, rest = self.terms, Z - sum(parts)
-        able = [like(jnp.broadcast_to(covers(term, columns(Z)), columns(Z).shape), Z) for term in terms]
+        able = [
+            like(jnp.broadcast_to(term.covers(columns(Z)).astype(Z.dtype), columns(Z).shape), Z)
+            for term in terms
+        ]
         # What no term can take is left with the last, where the certificate sees it.
         able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
         if wanted is not None:
@@ -189,19 +196,3 @@ def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
         on = term.smooth_where(point) if "support" in term.provides else point != 0
         Wt = jnp.where(columns(on), Wt, 0)
     return columns(penalty.feasible(like(Wt, W)))
-
-
-def settled(term: Any, W: jax.Array) -> jax.Array:
-    """The entries in which a term is smooth at W, (d, k)."""
-    if "support" in term.provides:
-        smooth: jax.Array = term.smooth_where(W)
-        return smooth
-    inside = getattr(term, "inside", None)
-    return jnp.zeros(W.shape, bool) if inside is None else inside(W)
-
-
-def covers(term: Any, Wt: jax.Array) -> jax.Array:
-    """The rows whose subgradients of a term have room, (d,)."""
-    known = getattr(term, "covers", None)
-    there: jax.Array = jnp.ones(Wt.shape[1:], bool) if known is None else known(Wt)
-    return there.astype(Wt.dtype)

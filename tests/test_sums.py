@@ -1,0 +1,305 @@
+"""Sums of penalties, and what is mostly part of one, against the conic solver."""
+
+import conic
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import D, K, data
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import sparsejax as sj
+from sparsejax.penalties import (
+    L1,
+    L21,
+    Box,
+    ElasticNet,
+    ExclusiveGroupL21,
+    ExclusiveL21,
+    ExclusiveLasso,
+    GroupLasso,
+    L1Inf,
+    NonNegative,
+    SparseGroupLasso,
+    SquaredL2,
+)
+
+DISJOINT = sj.groups.from_labels([0, 0, 1, 1, 1, 2, 2, 3])
+OVERLAPPING = sj.groups.from_lists([[0, 1, 4], [1, 5], [2, 3, 6], [6, 7], [7, 4]], D)
+PARTIAL = sj.groups.from_lists([[0, 1, 4], [1, 5], [2, 3]], D)  # two features in no group
+
+# name: (the penalty times a factor, how many terms); the factor 1 leaves zeros and nonzeros
+SUMS = {
+    "ridge": (lambda t: SquaredL2(0.1 * t), 1),
+    "box": (lambda t: Box(-0.2, 0.3), 1),
+    "box without 0": (lambda t: Box(0.1, 0.3), 1),
+    "overlapping": (lambda t: GroupLasso(0.2 * t, OVERLAPPING), 3),
+    "features in no group": (lambda t: GroupLasso(0.2 * t, PARTIAL), 2),
+    "elastic net": (lambda t: ElasticNet(0.3 * t, 0.4), 1),
+    "l1 + l21": (lambda t: L1(0.05 * t) + L21(0.2 * t), 1),
+    "sparse group": (lambda t: SparseGroupLasso(0.2 * t, 0.3, DISJOINT), 1),
+    "sparse, overlapping": (lambda t: SparseGroupLasso(0.15 * t, 0.3, OVERLAPPING), 3),
+    "nonnegative lasso": (lambda t: L1(0.1 * t) + NonNegative(), 1),
+    "nonnegative l21": (lambda t: L21(0.2 * t) + NonNegative(), 1),
+    "nonnegative exclusive lasso": (lambda t: NonNegative() + ExclusiveLasso(0.05 * t), 1),
+    "nonnegative groups": (lambda t: GroupLasso(0.2 * t, DISJOINT) + NonNegative(), 1),
+    "exclusive l21 + ridge": (lambda t: ExclusiveL21(0.1 * t, 0.02 * t) + SquaredL2(0.2 * t), 1),
+    "exclusive groups + ridge": (lambda t: ExclusiveGroupL21(0.1 * t, OVERLAPPING) + SquaredL2(0.1), 1),
+    "all": (lambda t: L1(0.05 * t) + L21(0.1 * t) + SquaredL2(0.1 * t) + NonNegative(), 1),
+    "lasso in a box": (lambda t: L1(0.1 * t) + Box(-0.2, 0.3), 1),
+    "elastic net in a box": (lambda t: Box(-0.2, np.inf) + ElasticNet(0.2 * t, 0.5), 1),
+    "l21 in a box": (lambda t: L21(0.2 * t) + Box(-0.2, 0.3), 2),
+    "nonnegative ridge": (lambda t: SquaredL2(0.3 * t) + NonNegative(), 1),
+    "l1inf + l1": (lambda t: L1Inf(0.2 * t) + L1(0.05 * t), 2),
+    "rows and groups": (lambda t: L21(0.1 * t) + GroupLasso(0.1 * t, DISJOINT), 2),
+}
+EXACT = [name for name, (_, terms) in SUMS.items() if terms == 1]
+every = pytest.mark.parametrize("name", SUMS)
+
+
+def penalty_of(name, factor=1.0):
+    return SUMS[name][0](factor)
+
+
+def problem_of(name, dtype=None):
+    X, H = data(dtype=dtype)
+    return sj.Problem(sj.losses.SquaredLoss(X, H), penalty_of(name))
+
+
+@every
+def test_terms_and_value(name, rng):
+    """As many terms as the docstring says; the value is the documented one, inf outside a constraint."""
+    penalty = penalty_of(name)
+    assert len(penalty.terms) == SUMS[name][1]
+    for W in (np.full((D, K), 0.15), rng.standard_normal((D, K)), np.zeros((D, K))):
+        np.testing.assert_allclose(penalty.value(W), conic.penalty_value(penalty, W), rtol=1e-13)
+
+
+@every
+def test_prox_is_the_minimiser(name, rng):
+    V = rng.standard_normal((D, K)) * 10 ** rng.uniform(-0.5, 0.5, (D, 1))
+    penalty, scaling = penalty_of(name, 3.0), 0.7
+    problem = sj.Problem(sj.losses.SquaredLoss(np.eye(D), V, scale=0.5 / scaling), penalty)
+    ours, theirs = np.asarray(jax.jit(penalty.prox)(V, scaling)), conic.minimise(problem)
+    distance = np.sum((ours - theirs.params) ** 2) / (2 * scaling)  # strong convexity, and their accuracy
+    assert distance <= 1e-8 * (1 + abs(theirs.objective))
+    assert conic.objective(problem, ours) <= theirs.objective + 1e-8 * abs(theirs.objective)
+
+
+@pytest.mark.parametrize("name", EXACT)
+@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@given(seed=st.integers(0, 2**16), size=st.floats(-2, 2))
+def test_fenchel_young(name, seed, size):
+    """Equality at the subgradient that the prox leaves, inequality to the edge of the domain."""
+    rng = np.random.default_rng(seed)
+    penalty = penalty_of(name, rng.uniform(0.1, 3))
+    Z, V = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
+    edge, conjugate, T, at_T, there, scale = map(np.asarray, _conjugates(penalty, Z, V))
+    W = np.asarray(penalty.feasible(np.asarray(rng.standard_normal((D, K)))))
+    value = float(penalty.value(W))
+    assert value + conjugate - np.sum(edge * W) >= -1e-12 * (np.abs(edge * W).sum() + abs(value))
+    assert abs(at_T + there - np.sum((V - T) * T)) <= 1e-11 * np.abs(V).sum() ** 2
+    assert scale >= 1 - 1e-10
+
+
+@jax.jit
+def _conjugates(penalty, Z, V):
+    edge = Z * jnp.minimum(1.0, penalty.dual_scale(Z))
+    T = penalty.prox(V)
+    return (
+        edge,
+        penalty.conjugate(edge),
+        T,
+        penalty.value(T),
+        penalty.conjugate(V - T),
+        penalty.dual_scale(V - T),
+    )
+
+
+@every
+def test_solution_is_the_minimum(name):
+    """By what `solve` picks; the gap is never below the distance to the minimum, at other points either."""
+    problem = problem_of(name)
+    solution = sj.solve(problem, tol=1e-9)
+    minimum = conic.minimise(problem).objective
+    assert solution.converged, solution.message
+    assert abs(float(solution.objective) - minimum) <= 1e-8 * abs(minimum)
+    assert 0 <= solution.gap <= 1e-9
+    rng = np.random.default_rng(3)
+    top = max(float(problem(problem.penalty.feasible(jnp.zeros((D, K))))), abs(minimum))
+    for size in (0.01, 1.0):
+        W = problem.penalty.feasible(solution.params + size * rng.standard_normal((D, K)))
+        gap, excess = float(sj.duality_gap(problem, W)), float(problem(W)) - minimum
+        assert gap >= excess / max(top, abs(float(problem(W)))) - 1e-8
+
+
+def test_a_constraint_alone_is_judged_by_its_residual():
+    problem = sj.Problem(sj.losses.SquaredLoss(*data()), NonNegative())
+    solution = sj.solve(problem, tol=1e-9)
+    assert solution.converged and np.isnan(solution.gap) and (np.asarray(solution.params) >= 0).all()
+    minimum = conic.minimise(problem).objective
+    assert abs(float(solution.objective) - minimum) <= 1e-8 * minimum
+
+
+@pytest.mark.parametrize("solver", ["fista", "davis_yin"])
+def test_other_solvers(solver):
+    """One by the joint prox, one by the terms."""
+    problem = problem_of("l21 in a box")
+    solution = getattr(sj, solver)(problem, tol=1e-8)
+    assert solution.converged
+    reference = float(sj.solve(problem, tol=1e-10).objective)
+    np.testing.assert_allclose(float(solution.objective), reference, rtol=1e-8)
+
+
+@pytest.mark.parametrize(
+    "name", ["l1 + l21", "sparse group", "elastic net", "nonnegative l21", "overlapping"]
+)
+def test_lanes_and_derivatives(name):
+    """vmap over strengths, jit, and both modes of differentiation against differences."""
+    smooth = sj.losses.SquaredLoss(*data())
+
+    def solve(t):
+        return sj.solve(sj.Problem(smooth, penalty_of(name, t)), tol=1e-13)
+
+    factors = jnp.array([0.7, 1.0, 1.3])
+    lanes = jax.jit(jax.vmap(solve))(factors)
+    assert lanes.converged.all()
+    np.testing.assert_allclose(lanes.params[1], solve(1.0).params, atol=1e-9)
+    direction = np.random.default_rng(5).standard_normal((D, K))
+    f = lambda t: jnp.sum(direction * solve(t).params)
+    slope = (f(1.0 + 1e-5) - f(1.0 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(f)(1.0), slope, rtol=1e-4)
+    np.testing.assert_allclose(jax.jvp(f, (1.0,), (1.0,))[1], slope, rtol=1e-4)
+
+
+def test_derivative_in_the_bounds():
+    """Where a bound moves the solution moves with it."""
+    smooth = sj.losses.SquaredLoss(*data())
+    f = lambda high: jnp.sum(sj.solve(sj.Problem(smooth, L1(0.05) + Box(-0.2, high)), tol=1e-13).params ** 2)
+    slope = (f(0.3 + 1e-5) - f(0.3 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(f)(0.3), slope, rtol=1e-4)
+    assert abs(float(slope)) > 0.1
+
+
+@pytest.mark.parametrize("name", ["sparse group", "all", "l21 in a box", "overlapping"])
+def test_float32(name):
+    solution = sj.solve(problem_of(name, dtype=np.float32))
+    assert solution.converged and solution.params.dtype == np.float32
+    reference = sj.solve(problem_of(name), tol=1e-9)
+    assert float(solution.objective) <= float(reference.objective) * (1 + 2e-4)
+
+
+@pytest.mark.parametrize(
+    "name", ["elastic net", "l1 + l21", "sparse group", "nonnegative l21", "lasso in a box"]
+)
+def test_lambda_max_is_the_least_factor_with_no_features(name):
+    problem = problem_of(name)
+    top = float(sj.lambda_max(problem))
+    at = lambda factor: sj.solve(problem.replace(penalty=factor * problem.penalty), tol=1e-12).params
+    assert not np.any(at(top))
+    assert np.any(at(0.999 * top))
+
+
+def test_lambda_max_where_there_is_none():
+    loss = sj.losses.SquaredLoss(*data())
+    for penalty in (SquaredL2(1.0), ExclusiveLasso(1.0) + SquaredL2(1.0), L1(0.1) + Box(0.1, 0.3)):
+        with pytest.raises((TypeError, ValueError), match=r"lambda_max|no finite"):
+            sj.lambda_max(sj.Problem(loss, penalty))
+
+
+@pytest.mark.parametrize("name", ["sparse group", "elastic net", "groups"])
+def test_wide(name):
+    """The working set: certified, and the same as by the engine alone."""
+    rng = np.random.default_rng(0)
+    n, d = 40, 800
+    X = rng.standard_normal((n, d)) + 0.5 * rng.standard_normal((n, 1))
+    Y = X[:, :12] @ rng.standard_normal((12, 2)) + 0.1 * rng.standard_normal((n, 2))
+    groups = sj.groups.from_labels(np.arange(d) // 4)
+    penalty = {
+        "sparse group": lambda a: SparseGroupLasso(a, 0.3, groups),
+        "elastic net": lambda a: ElasticNet(a, 0.5),
+        "groups": lambda a: GroupLasso(a, groups),
+    }[name]
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), penalty(1.0))
+    problem = problem.replace(penalty=penalty(float(sj.lambda_max(problem)) / 10))
+    solution = sj.solve(problem, tol=1e-8)
+    assert sj.solvers.pick(problem).function is sj.working_set
+    assert solution.converged and 0 < np.any(np.asarray(solution.params), axis=1).sum() < d / 4
+    np.testing.assert_allclose(solution.objective, sj.admm(problem, tol=1e-9).objective, rtol=1e-8)
+
+
+def test_path_folds_and_tuning():
+    problem = problem_of("sparse group")
+    penalties = jax.vmap(lambda a: SparseGroupLasso(a, 0.3, DISJOINT))(jnp.array([0.4, 0.2, 0.1]))
+    solutions = sj.path(problem, penalties, tol=1e-9)
+    assert solutions.converged.all()
+    alone = sj.solve(problem.replace(penalty=SparseGroupLasso(0.1, 0.3, DISJOINT)), tol=1e-9)
+    np.testing.assert_allclose(solutions.objective[2], alone.objective, rtol=1e-8)
+    assert sj.cross_validate(problem, penalties, folds=2).converged.all()
+    tuned = sj.tune(problem, sj.losses.SquaredLoss(*data(seed=1)), maxiter=3)
+    assert all(
+        np.isfinite(part.strength if hasattr(part, "strength") else part.alpha).all()
+        for part in tuned.penalty.parts
+    )
+
+
+def test_groups_built_outside_serve_inside_jit():
+    @jax.jit
+    def solve(groups, alpha):
+        return sj.solve(sj.Problem(sj.losses.SquaredLoss(*data()), GroupLasso(alpha, groups)), tol=1e-9)
+
+    inside = solve(OVERLAPPING, 0.2)
+    outside = sj.solve(problem_of("overlapping"), tol=1e-9)
+    np.testing.assert_allclose(inside.objective, outside.objective, rtol=1e-9)
+
+
+def test_multiples_scale_what_is_a_strength():
+    W = np.abs(np.random.default_rng(0).standard_normal((D, K)))
+    for penalty in (L1(0.3), ExclusiveL21(0.1, 0.2), penalty_of("all"), penalty_of("overlapping")):
+        np.testing.assert_allclose((2 * penalty).value(W), 2 * penalty.value(W), rtol=1e-14)
+    assert (3 * NonNegative()).value(-W) == np.inf
+    np.testing.assert_array_equal((2 * Box(-1.0, 1.0)).high, 1.0)
+
+
+X8 = np.eye(D)
+BAD = {
+    "a sum with itself": (lambda p: p + p, ValueError, "with itself.*2 \\* penalty"),
+    "a number": (lambda p: p + 1, TypeError, "unsupported operand"),
+    "by leaf": (lambda p: p + sj.penalties.ByLeaf({"a": L1(1.0)}), TypeError, "put the sum inside"),
+    "low > high": (lambda p: Box(1.0, 0.0), ValueError, "low must be <= high"),
+    "NaN bound": (lambda p: Box(np.nan, 0.0), ValueError, "low .* without NaN"),
+    "a word": (lambda p: Box("a", 0.0), TypeError, "low must be"),
+    "bounds of another length": (
+        lambda p: sj.Problem(sj.losses.SquaredLoss(X8, X8), Box(np.zeros(3), 1.0)),
+        ValueError,
+        "low has shape",
+    ),
+    "boxes apart": (lambda p: Box(0.0, 1.0) + Box(2.0, 3.0), ValueError, "no point in common"),
+    "negative factor": (lambda p: -1.0 * p, ValueError, "factor of a penalty must be >= 0"),
+    "factors": (
+        lambda p: p * np.ones(3),
+        (TypeError, ValueError),
+        "factor|setting|sequence|unsupported|shape",
+    ),
+    "l1_ratio": (lambda p: ElasticNet(1.0, 1.5), ValueError, r"l1_ratio must be a number in \[0, 1\]"),
+    "no groups": (lambda p: SparseGroupLasso(1.0, 0.5, [[0]]), TypeError, "groups must be built"),
+    "groups of another width": (
+        lambda p: sj.Problem(sj.losses.SquaredLoss(X8, X8), GroupLasso(1.0, sj.groups.from_labels([0, 1]))),
+        ValueError,
+        "groups has 2 features",
+    ),
+    "too many terms": (
+        lambda p: GroupLasso(1.0, sj.groups.from_lists([[0, i] for i in range(1, 80)], 80)),
+        ValueError,
+        "more than 64 terms",
+    ),
+    "no penalty": (lambda p: sj.penalties.Sum([]), ValueError, "parts is empty"),
+}
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_input(bad):
+    call, error, pattern = BAD[bad]
+    with pytest.raises(error, match=pattern):
+        call(L1(0.1))
