@@ -148,6 +148,7 @@ SUMS = {"GraphLaplacian": LossCase(with_graph)}  # what is added to a loss
 LOSS_TOOLS = {"observed"}  # functions beside the losses
 INTERNAL_LOSSES = {"GramLoss", "SumLoss"}  # built by SquaredLoss.gram and by + only
 LOSS_BASES = {"Loss", "LinearModelLoss"}
+ONE_COLUMN = {"CoxLoss"}  # W is a vector, where every instance here is a matrix: test_cox.py
 
 # ------------------------------------------------------------------ problems
 

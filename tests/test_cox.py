@@ -1,0 +1,445 @@
+"""Cox's partial likelihood: against sums written out, the conic solver, and finite differences."""
+
+import functools
+
+import conic
+import cvxpy as cp
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from conic import ACCURACY
+from scipy.special import logsumexp
+
+import sparsejax as sj
+from sparsejax import penalties
+
+N, D = 26, 6
+OPTIONS = {  # ties of times, among them those of events; weights of which some are 0
+    "plain": (False, False),
+    "ties": (True, False),
+    "weights": (False, True),
+    "ties and weights": (True, True),
+}
+every = pytest.mark.parametrize("name", OPTIONS)
+
+
+def arrays(name, n=N):
+    """X, time, event, weights, of which None is for the plain ones alone: programs are shared."""
+    ties, weighted = OPTIONS[name]
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((n, D)) + 0.5 * rng.standard_normal((n, 1)) + 2
+    time = rng.exponential(np.exp(X[:, 1] - X[:, 0]))
+    time = np.round(4 * np.sqrt(time)) if ties else time
+    event = rng.random(n) < 0.7
+    weights = rng.uniform(0.2, 2, n)
+    weights[[2, 5, int(np.argmax(time)), int(np.argmin(time))]] = 0
+    if not weighted:
+        weights = None if name == "plain" else np.ones(n)
+    return X, time, event, weights
+
+
+@functools.cache
+def loss(name, dtype=np.float64):
+    X, time, event, weights = arrays(name)
+    cast = lambda a: None if a is None else a.astype(dtype)
+    return sj.losses.CoxLoss(cast(X), time, event, weights=cast(weights))
+
+
+def written_out(name, h):
+    """The documented formula, at scale 1/n."""
+    _, time, event, weights = arrays(name, len(h))
+    w = np.ones(len(h)) if weights is None else weights
+    return sum(
+        w[i] * (logsumexp(h[time >= time[i]], b=w[time >= time[i]]) - h[i])
+        for i in np.flatnonzero(event & (w > 0))
+    ) / len(h)
+
+
+def conic_loss(name, h):
+    """The same for cvxpy."""
+    _, time, event, weights = arrays(name)
+    w = np.ones(N) if weights is None else weights
+    terms = []
+    for t in np.unique(time[event & (w > 0)]):
+        at, risk = event & (w > 0) & (time == t), (w > 0) & (time >= t)
+        terms.append(w[at].sum() * cp.log_sum_exp(h[risk] + np.log(w[risk])) - w[at] @ h[at])
+    return sum(terms) / N
+
+
+@jax.jit
+def parts(f, W):
+    """Value, gradient, Hessian."""
+    return *jax.value_and_grad(f)(W), jax.hessian(f)(W)
+
+
+@jax.jit
+def facts(f, W):
+    return f.facts(W, f.sizes())
+
+
+# ------------------------------------------------------------------ the function
+
+
+@every
+def test_value_gradient_and_hessian(name, rng):
+    f, X = loss(name), arrays(name)[0]
+    for size in (0.0, 0.3, 3.0):
+        W, step = size * rng.standard_normal(D), rng.standard_normal(D)
+        value, gradient, hessian = parts(f, W)
+        np.testing.assert_allclose(value, written_out(name, X @ W), rtol=1e-13)
+        ahead, back = (written_out(name, X @ (W + h * step)) for h in (1e-5, -1e-5))
+        np.testing.assert_allclose(gradient @ step, (ahead - back) / 2e-5, rtol=1e-7, atol=1e-9)
+        ahead, back = (parts(f, W + h * step)[1] for h in (1e-5, -1e-5))
+        np.testing.assert_allclose(hessian @ step, (ahead - back) / 2e-5, rtol=1e-6, atol=1e-9)
+        known = facts(f, W)
+        np.testing.assert_allclose(known.value, value, rtol=1e-14)
+        np.testing.assert_allclose(known.gradient, gradient, atol=1e-13)
+
+
+@every
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_predictions_of_hundreds(name, dtype):
+    """h of 700 and -700 in one risk set, and all of them at 700."""
+    X, eps = arrays(name)[0], np.finfo(dtype).eps
+    f = loss(name, dtype)
+    centred = X[:, 0] - (X[:, 0].max() + X[:, 0].min()) / 2
+    far = f._replace(X=jnp.asarray((centred * 700 / centred.max())[:, None] * np.eye(D)[:1], dtype))
+    W = jnp.eye(D, dtype=dtype)[0]
+    for shift in (0, 700):
+        moved = far._replace(X=far.X + dtype(shift))
+        h = np.asarray(moved.X[:, 0], float)
+        value, gradient, hessian = parts(moved, W)
+        np.testing.assert_allclose(value, written_out(name, h), rtol=20 * eps)
+        assert value.dtype == dtype and np.isfinite(gradient).all() and np.isfinite(hessian).all()
+        A, B = jax.jit(lambda f, W: f.least_squares_at(W))(moved, W)
+        assert np.isfinite(A).all() and np.isfinite(B).all()
+        s, change = jax.jit(lambda f, W: f.dual_scaling(W, 0.9))(moved, W)
+        # at s < 1 an event that was as good as impossible must happen with probability 1 - s
+        assert np.isfinite(change) and s == dtype(0.9)
+    far_from_one = moved._replace(X=moved.X[:, :1] * jnp.zeros((1, D), dtype) + dtype(700))
+    np.testing.assert_allclose(parts(far_from_one, W)[0], written_out(name, np.zeros(N)), rtol=20 * eps)
+
+
+def test_weights_leave_rows_out_and_repeat_them(rng):
+    """Weight 0 is a row left out, whatever it holds, 2 a row twice; a common factor adds a constant."""
+    X, time, event, _ = arrays("ties")
+    counts = rng.integers(0, 4, N)
+    index = np.repeat(np.arange(N), counts)
+    repeated = sj.losses.CoxLoss(X[index], time[index], event[index], scale=1 / N)
+    weighted = sj.losses.CoxLoss(np.where(counts[:, None] > 0, X, 1e6), time, event, weights=counts)
+    tripled = weighted.reweighted(3.0 * counts)
+    for W in rng.standard_normal((3, D)):
+        value, gradient, hessian = parts(repeated, W)
+        again = parts(weighted, W)
+        np.testing.assert_allclose(again[0], value, rtol=1e-13)
+        np.testing.assert_allclose(again[1], gradient, atol=1e-13)
+        np.testing.assert_allclose(again[2], hessian, atol=1e-12)
+        constant = 3 * np.log(3) * counts[event].sum() / N
+        np.testing.assert_allclose(parts(tripled, W)[0], 3 * value + constant, rtol=1e-13)
+
+
+def test_derivative_in_the_weights():
+    """Also where the weight is 0."""
+    f, W = loss("ties and weights"), np.linspace(-0.5, 0.5, D)
+    _, _, event, weights = arrays("ties and weights")
+    slope = jax.jit(jax.grad(lambda w, f: f.reweighted(w)(W)))(weights, f)
+    value = lambda w: float(parts(f.reweighted(w), W)[0])
+    for i in (2, 7, 11):
+        # where an event of weight 0 has no other row in its risk set the derivative is infinite
+        assert not event[i] or weights[i] > 0 or (arrays("ties and weights")[1] >= f.X[i, 0]).any()
+        step = 1e-6 * (np.arange(N) == i)
+        np.testing.assert_allclose(slope[i], (value(weights + step) - value(weights)) / 1e-6, rtol=1e-4)
+
+
+def test_times_are_compared_as_given():
+    """Integers that float32 could not tell apart, and times that are known only under jit or vmap."""
+    X, time, event, _ = arrays("ties")
+    ranks, W = np.unique(time, return_inverse=True)[1], np.linspace(-0.5, 0.5, D)
+    large = sj.losses.CoxLoss(X.astype(np.float32), 2**40 + ranks, event)
+    np.testing.assert_array_equal(large.ends, loss("ties").ends)
+    np.testing.assert_array_equal(large.order, loss("ties").order)
+    at = lambda t: sj.losses.CoxLoss(X, t, event)(W)
+    value = parts(loss("ties"), W)[0]
+    np.testing.assert_allclose(jax.vmap(at)(np.stack([time, 3 * time])), [value, value], rtol=1e-14)
+
+
+# ------------------------------------------------------------------ curvature and conjugate
+
+
+@every
+def test_least_squares_and_majorizer(name, rng):
+    """A'A is the Hessian, B makes the gradient right; the majorizer is above the Hessian everywhere."""
+    f = loss(name)
+    both = jax.jit(lambda f, W: (f.least_squares_at(W), f.majorizer()))
+    for size in (0.0, 0.3, 1.0, 30.0):
+        W = size * rng.standard_normal(D)
+        _, gradient, hessian = parts(f, W)
+        (A, B), M = both(f, W)
+        np.testing.assert_allclose(A.T @ (A @ W - B[:, 0]), gradient, atol=1e-12 * (1 + size))
+        if size <= 0.3:  # beyond, what is flat has a least curvature
+            np.testing.assert_allclose(A.T @ A, hessian, atol=1e-13)
+        assert np.linalg.eigvalsh(A.T @ A - hessian).min() >= -1e-12
+        assert np.linalg.eigvalsh(M.T @ M - hessian).min() >= 0
+        assert np.trace(M.T @ M) <= 20 * np.trace(parts(f, 0 * W)[2])
+
+
+def test_majorizer_with_many_rows():
+    """By leverages, so that it does not grow with the number of rows."""
+    X, time, event, _ = arrays("plain", 4000)
+    f = sj.losses.CoxLoss(X, time, event)
+    M, hessian = jax.jit(lambda f: f.majorizer())(f), parts(f, jnp.zeros(D))[2]
+    excess = np.linalg.eigvals(np.linalg.solve(hessian, M.T @ M)).real
+    assert excess.min() >= 1 and excess.max() <= 10 * D
+
+
+@jax.jit
+def slopes(f, W):
+    """The gradient in h, from that in X: its outer product with W."""
+    return jax.grad(lambda X: f._replace(X=X)(W))(f.X) @ W / (W @ W)
+
+
+def conjugate(name, U):
+    """sup_h <U, h> - l(h)."""
+    h = cp.Variable(N)
+    counted = np.ones(N) if OPTIONS[name][1] is False else (arrays(name)[3] > 0)
+    return conic.solve(
+        cp.Maximize(U @ h - conic_loss(name, h)), [cp.multiply(1 - counted, h) == 0, h[0] == 0]
+    )
+
+
+@every
+def test_dual_scaling(name, rng):
+    """The change of the conjugate is that of the supremum."""
+    f, X = loss(name), arrays(name)[0]
+    scaled = jax.jit(lambda f, W, limit: f.dual_scaling(W, limit))
+    for size in (0.1, 1.0):
+        W = size * rng.standard_normal(D)
+        U = slopes(f, W)
+        np.testing.assert_allclose(X.T @ U, parts(f, W)[1], atol=1e-12)
+        at_one = U @ (X @ W) - written_out(name, X @ W)
+        for limit in (0.3, 0.9, 1.0, np.inf):
+            s, change = map(float, scaled(f, W, limit))
+            assert s == min(limit, 1)
+            np.testing.assert_allclose(change, conjugate(name, s * U) - at_one, atol=2e-7)
+
+
+FREE = [2, 4]
+
+
+@every
+def test_dual_projection(name, rng):
+    """Orthogonal to the free features; the divergence is that of the supremum, infinite outside."""
+    f, X = loss(name), arrays(name)[0]
+    basis = f.unpenalised_basis(jnp.array(FREE))
+    project = jax.jit(lambda f, W: f.dual_projection(W, basis))
+    W = 0.1 * rng.standard_normal(D)
+    for _ in range(4):  # Newton on the free features, so that little is left to project
+        _, gradient, hessian = (np.asarray(x) for x in parts(f, W))
+        W[FREE] -= np.linalg.solve(hessian[np.ix_(FREE, FREE)], gradient[FREE])
+    W[FREE] += 1e-3
+    dG, divergence = project(f, W)
+    G, H = parts(f, W)[1] + dG, X @ W
+    np.testing.assert_allclose(G[np.array(FREE)], 0, atol=1e-13)
+    U = slopes(f, W)
+    U = U - basis @ (basis.T @ U)
+    expected = written_out(name, H) + conjugate(name, U) - U @ H
+    np.testing.assert_allclose(divergence, expected, atol=1e-8)
+    assert divergence > 0 and project(f, 100 * rng.standard_normal(D))[1] == np.inf
+
+
+# ------------------------------------------------------------------ solutions
+
+STRENGTHS = np.linspace(0.03, 0.15, D)  # by row
+PENALTIES = {
+    "L1": lambda: penalties.L1(STRENGTHS),
+    "ExclusiveL21": lambda: penalties.ExclusiveL21(STRENGTHS / 2, STRENGTHS / 2),
+    "ExclusiveGroupL21": lambda: penalties.ExclusiveGroupL21(
+        0.05, sj.groups.from_lists([[0, 1], [1, 3], [4, 5]], D)
+    ),  # the third feature is free
+}
+TIED = "ties and weights"
+
+
+@functools.cache
+def optimum(name, penalty):
+    """Of the conic solver: an upper bound of the minimum."""
+    W, g = cp.Variable((D, 1)), PENALTIES[penalty]()
+    cost, constraints = conic.penalty_conic(g, W)
+    conic.solve(cp.Minimize(conic_loss(name, arrays(name)[0] @ W[:, 0]) + cost), constraints)
+    return objective(name, g, W.value[:, 0])
+
+
+def objective(name, g, W):
+    return written_out(name, arrays(name)[0] @ np.asarray(W, float)) + conic.penalty_value(g, W)
+
+
+@pytest.mark.optimised
+@pytest.mark.parametrize(
+    ("name", "penalty"), [(TIED, p) for p in PENALTIES] + [("ties", "L1"), ("weights", "L1")]
+)
+def test_against_conic_solver(name, penalty):
+    """Objectives by every solver that takes the problem; gaps are never below what they bound."""
+    g = PENALTIES[penalty]()
+    p, best = sj.Problem(loss(name), g), optimum(name, penalty)
+    solvers = ("solve", "fista") if (name, penalty) == (TIED, "L1") else ("solve",)  # admm, but for L1
+    answers = {s: getattr(sj, s)(p, tol=1e-10) for s in solvers}
+    for s in answers.values():
+        assert s.converged and s.gap <= 1e-10
+        np.testing.assert_allclose(s.objective, objective(name, g, s.params), rtol=1e-13)
+        assert abs(float(s.objective) / best - 1) <= ACCURACY
+    floor = sj.solve(p, tol=0.0)
+    best = min(best, *(float(s.objective) for s in (floor, *answers.values())))
+    rng = np.random.default_rng(0)
+    gap, known = jax.jit(sj.duality_gap), 0
+    for k in range(60):
+        W = 10.0 ** rng.uniform(-8, 2) * rng.standard_normal(D) * (rng.random(D) < 0.8)
+        near = k % 2 == 0
+        W = W + np.asarray(floor.params) if near else W
+        value = objective(name, g, W)
+        bound = float(gap(p, W))
+        assert bound >= (value - best) / max(abs(value), objective(name, g, np.zeros(D))) - 1e-13
+        known += np.isfinite(bound)
+    assert known == 60 or (penalty == "ExclusiveGroupL21" and known >= 15)
+    if penalty == "L1":
+        assert 0 < np.count_nonzero(floor.params) < D
+
+
+def test_the_gap_falls_as_fast_as_the_distance():
+    """However many rows there are: the conjugate is exact."""
+    X, time, event, _ = arrays("plain", 4000)
+    p = sj.Problem(sj.losses.CoxLoss(X, time, event), penalties.L1(0.02))
+    s = sj.solve(p, tol=1e-9)
+    assert s.converged and s.num_iters <= 6
+    near = np.asarray(s.params) * (1 + 1e-6)
+    assert sj.duality_gap(p, near) <= 1e-5
+
+
+def test_float32():
+    for name in ("ties", TIED):
+        g = penalties.L1(STRENGTHS.astype(np.float32))
+        s = sj.solve(sj.Problem(loss(name, np.float32), g))
+        assert s.converged and s.params.dtype == s.gap.dtype == np.float32
+        best, value = optimum(name, "L1"), objective(name, g, s.params)
+        assert (value - best) / value <= float(s.gap) + 1e-6
+
+
+def test_zero_at_lambda_max():
+    p = sj.Problem(loss(TIED), penalties.L1(STRENGTHS))
+    top = sj.lambda_max(p) * np.ones(D)
+    at, below = (sj.solve(p.replace(penalty=penalties.L1(c * top)), tol=1e-8) for c in (1, 0.99))
+    assert at.converged and at.num_iters == 0 and not np.any(at.params) and np.any(below.params)
+
+
+def test_columns_that_do_not_vary_and_units():
+    """A constant column cancels; X and the scale in other units have the same answer."""
+    f = loss(TIED)
+    f = f._replace(X=f.X.at[:, 2].set(5.0))
+    base = sj.solve(sj.Problem(f, penalties.L1(STRENGTHS)), tol=1e-10)
+    assert base.converged and base.params[2] == 0
+    c = 1e-12
+    small = sj.Problem(f._replace(scale=f.scale * c, X=f.X * 2.0**20), penalties.L1(STRENGTHS * c * 2.0**20))
+    again = sj.solve(small, tol=1e-10)
+    assert again.converged
+    np.testing.assert_allclose(again.params * 2.0**20, base.params, atol=1e-6)
+
+
+# ------------------------------------------------------------------ transformations
+
+
+def test_vmap_over_strengths_and_weights_is_a_loop():
+    """Masks of rows as weights; a lane in which no event is left has W = 0, certified."""
+    f, event = loss("ties"), arrays("ties")[2]
+    masks = np.stack([np.arange(N) % 3 != 0, np.arange(N) % 3 != 1, ~event]).astype(float)
+    strengths = STRENGTHS * np.array([[0.5], [1.5], [1.0]])
+    one = lambda s, w: sj.solve(sj.Problem(f.reweighted(w), penalties.L1(s)), tol=1e-9)
+    together = jax.jit(jax.vmap(one))(strengths, masks)
+    assert together.converged.all() and not np.any(together.params[2]) and together.gap[2] == 0
+    for i in range(2):
+        alone = one(strengths[i], masks[i])
+        np.testing.assert_allclose(together.objective[i], alone.objective, rtol=1e-8)
+        np.testing.assert_allclose(together.params[i], alone.params, atol=1e-5)
+
+
+def test_cross_validation_by_hand():
+    X, time, event, weights = arrays(TIED)
+    p = sj.Problem(loss(TIED), penalties.L1(STRENGTHS))
+    candidates = jax.vmap(penalties.L1)(STRENGTHS * np.array([[3.0], [1.0], [0.1]]))
+    result = sj.cross_validate(p, candidates, folds=3, tol=1e-9)
+    assert result.converged.all()
+    for fold in range(3):
+        out = np.arange(N) % 3 == fold
+        kept, held = (weights * mask for mask in (~out, out))
+        kept, held = (w * weights.sum() / w.sum() for w in (kept, held))
+        train = sj.losses.CoxLoss(X, time, event, weights=kept)
+        W = sj.solve(sj.Problem(train, penalties.L1(STRENGTHS)), tol=1e-9).params
+        judged = sj.losses.CoxLoss(X[out], time[out], event[out], weights=held[out], scale=1 / N)
+        np.testing.assert_allclose(result.fold_loss[fold, 1], parts(judged, W)[0], rtol=1e-5)
+    assert p.smooth.intercept(jnp.zeros(D)) == 0
+
+
+def test_derivative_of_the_solution():
+    """In the strength and in X, and forward over reverse in both."""
+    f = loss(TIED)
+
+    def value(s, t):
+        q = sj.Problem(f._replace(X=f.X * (1 + t * jnp.cos(f.X))), penalties.L1(STRENGTHS * (1 + s)))
+        return jnp.sum(jnp.sin(sj.solve(q, tol=1e-13).params))
+
+    both = jax.jit(lambda s, t: jax.jvp(jax.value_and_grad(value, (0, 1)), (s, t), (1.0, 1.0)))
+    (_, gradient), (slope, second) = both(0.0, 0.0)
+    h = 1e-5
+    (ahead, _), (back, _) = (both(c, 0.0)[0] for c in (h, -h))
+    np.testing.assert_allclose(gradient[0], (ahead - back) / (2 * h), rtol=1e-6)
+    (ahead, _), (back, _) = (both(0.0, c)[0] for c in (h, -h))
+    np.testing.assert_allclose(gradient[1], (ahead - back) / (2 * h), rtol=1e-6)
+    np.testing.assert_allclose(slope, sum(gradient), rtol=1e-9)
+    ahead, back = (np.array(both(c, c)[0][1]) for c in (h, -h))
+    np.testing.assert_allclose(second, (ahead - back) / (2 * h), rtol=1e-5)
+
+
+# ------------------------------------------------------------------ bad input
+
+X, TIME, EVENT, _ = arrays("plain")
+BAD = {
+    "time NaN": (dict(time=np.where(TIME[3] == TIME, np.nan, TIME)), "time has 1 .*NaN"),
+    "time inf": (dict(time=np.where(TIME[3] == TIME, np.inf, TIME)), "time has 1 .*infinite"),
+    "time of rank 2": (dict(time=TIME[:, None]), "time has shape .*must be 1-d"),
+    "event of rank 2": (dict(event=EVENT[:, None]), "event has shape .*must be 1-d"),
+    "short time": (dict(time=TIME[1:]), "X has 26 rows and time has 25"),
+    "short event": (dict(event=EVENT[1:]), "X has 26 rows and event has 25"),
+    "short weights": (dict(weights=np.ones(25)), "X has 26 rows and weights has 25"),
+    "weights by entry": (dict(weights=np.ones((N, 1))), "weights has shape .*must be 1-d"),
+    "negative weight": (dict(weights=-np.ones(N)), "weights must be >= 0, got -1"),
+    "event 2": (dict(event=EVENT + 1), "event must hold 0 and 1 only for CoxLoss; it has 2"),
+    "signs": (dict(event=2 * EVENT - 1.0), "event must hold 0 and 1 only"),
+    "censored": (dict(event=0 * EVENT), "every row is censored"),
+    "events of weight 0": (dict(weights=1.0 - EVENT), "every row is censored or has weight 0"),
+    "alone": (dict(event=np.max(TIME) == TIME), "the only row in its risk set"),
+    "alone by weights": (dict(weights=1.0 * (TIME[EVENT][0] == TIME)), "the only row in its risk set"),
+    "intercept": (dict(intercept=True), "no intercept: .*cancel"),
+    "X": (dict(X=X[:, :0]), "X is empty"),
+    "scale": (dict(scale=0.0), "scale must be > 0"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input(case):
+    changed, message = BAD[case]
+    arguments = dict(X=X, time=TIME, event=EVENT) | changed
+    with pytest.raises(ValueError, match=message):
+        sj.losses.CoxLoss(**arguments)
+
+
+def test_other_errors():
+    f = loss("plain")
+    with pytest.raises(ValueError, match=r"W has shape \(6, 1\); one W has shape \(6,\)"):
+        f(jnp.zeros((D, 1)))
+    with pytest.raises(TypeError, match="intercept must be True or False"):
+        sj.losses.CoxLoss(X, TIME, EVENT, intercept=1)
+    with pytest.raises(ValueError, match="Y has no columns"):
+        f + sj.losses.GraphLaplacian(np.ones((2, 2)), 1.0)
+    negative = jax.jit(
+        lambda w: sj.duality_gap(sj.Problem(f.reweighted(w), penalties.L1(STRENGTHS)), jnp.zeros(D))
+    )
+    assert np.isnan(negative(jnp.ones(N).at[3].set(-1.0)))
