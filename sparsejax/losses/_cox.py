@@ -248,8 +248,8 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         # Room for a root where columns depend on each other.
         room = 8 * d * eps_of(X) * jnp.trace(G)
         L = jnp.linalg.cholesky(G + jnp.where(room > 0, room, 1) * jnp.eye(d, dtype=X.dtype))
-        half = solve_triangular(L, X.T, lower=True)
-        return jnp.minimum(jnp.max(jnp.sum(half * half, axis=0)), 1)
+        half = X @ solve_triangular(L, jnp.eye(d, dtype=X.dtype), lower=True).T
+        return jnp.minimum(jnp.max(jnp.sum(half * half, axis=1)), 1)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
