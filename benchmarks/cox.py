@@ -309,10 +309,10 @@ def main() -> None:
 
 
 INTRODUCTION = """Written by the script: l1 and Breslow's partial likelihood on the survival data of
-scikit-survival, beside skglm's `ProxNewton` with its `Cox` datafit; two shared cores, busy with other work, so that
-times can be compared within a line and hardly between lines; float64. Seconds of skglm over ours are the
-ratios: above 1 ours is faster. `excess` is the objective, by sums written out, over the least known, less 1; `gap`
-is what ours certifies. Cold is the first fit in a process of its own, compilation included.
+scikit-survival, beside skglm's `ProxNewton` with its `Cox` datafit; two shared cores, busy with other work,
+so that times can be compared within a line and hardly between lines; float64. Seconds of skglm over ours are
+the ratios: above 1 ours is faster. `excess` is the objective, by sums written out, over the least known,
+less 1; `gap` is what ours certifies. Cold is the first fit in a process of its own, compilation included.
 """
 
 if __name__ == "__main__":
