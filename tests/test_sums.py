@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import D, K, data
+from cases import LOSSES, D, K, data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,6 +132,19 @@ def test_solution_is_the_minimum(name):
         W = problem.penalty.feasible(solution.params + size * rng.standard_normal((D, K)))
         gap, excess = float(sj.duality_gap(problem, W)), float(problem(W)) - minimum
         assert gap >= excess / max(top, abs(float(problem(W)))) - 1e-8
+
+
+@pytest.mark.parametrize("name", ["sparse group", "l21 in a box"])
+@pytest.mark.parametrize("loss", [loss for loss in LOSSES if loss != "SquaredLoss"])
+def test_every_loss(loss, name):
+    """A joint term, and two of them."""
+    smooth = LOSSES[loss](*data())
+    top = float(jnp.max(jnp.abs(jax.grad(smooth)(jnp.zeros((D, K))))))
+    problem = sj.Problem(smooth, penalty_of(name, top / 1.5))
+    solution = sj.solve(problem, tol=1e-9)
+    minimum = conic.minimise(problem).objective
+    assert solution.converged, solution.message
+    assert abs(float(solution.objective) - minimum) <= 1e-8 * abs(minimum)
 
 
 def test_a_constraint_alone_is_judged_by_its_residual():
