@@ -28,6 +28,7 @@ from sparsejax.solvers import (
     working_set,
 )
 from sparsejax.solving import solve
+from sparsejax.stability import StabilitySelection, stability_selection
 from sparsejax.tuning import Tuning, tune
 
 __version__ = "0.1.0"
@@ -41,6 +42,7 @@ __all__ = [
     "Penalty",
     "Problem",
     "Solution",
+    "StabilitySelection",
     "Tuning",
     "admm",
     "alm",
@@ -64,6 +66,7 @@ __all__ = [
     "smoothed_apg",
     "solve",
     "solvers",
+    "stability_selection",
     "tune",
     "variational_newton",
     "working_set",

@@ -1,5 +1,6 @@
 """Choosing strengths on a grid, by cross-validation."""
 
+import warnings
 from typing import Any
 
 import jax
@@ -8,38 +9,58 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int, is_traced
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.checks import as_int, check_bool, is_traced
 from sparsejax._core.pytree import Pytree
 from sparsejax.compiling import Compiled
-from sparsejax.paths import PathArguments, batched_path, floating_leaves, prepare_path
+from sparsejax.paths import (
+    PathArguments,
+    batched_path,
+    floating_leaves,
+    full_penalties,
+    prepare_path,
+    with_axes,
+)
 from sparsejax.problem import Problem
-from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.resampling import kept, masked, num_rows, weights_of
+from sparsejax.scoring import Scoring, check_scoring, score_of
+from sparsejax.solution import Solution, users_level, warn_unconverged
+from sparsejax.solving import solve
 
 
 class CrossValidation(
     Pytree,
-    leaves=("penalties", "fold_loss", "num_nonzero", "gap", "converged", "index", "index_1se"),
-):
+    leaves=(
+        "penalties", "score", "fold_loss", "num_nonzero", "gap", "converged", "index", "index_1se",
+        "solution", "intercept",
+    ),
+):  # fmt: skip
     """What was tried, m candidates on K folds, and the choices.
 
+    Where the strengths have several leading axes, these stand in the place of m, and an index is a tuple: in
+    either case ``result.loss[result.index]`` is the loss of the candidate.
+
     Attributes:
-      penalties: the candidates, every strength with a leading axis of length m.
+      penalties: the candidates, every strength with the leading axis of length m.
+      score: (K, m), of the rows left out, greater is better; minus ``fold_loss`` unless asked for otherwise.
       fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
       num_nonzero: (K, m), nonzero weights of each solution.
       gap, converged: (K, m), the certificates.
-      index: the candidate of least mean loss.
+      index: the candidate of the greatest mean score.
       index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
-        loss is within one standard error of the least; of equally sparse ones the better.
+        score is within one standard error of the greatest; of equally sparse ones the better.
+      solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
     """
 
     penalties: Any
+    score: jax.Array
     fold_loss: jax.Array
     num_nonzero: jax.Array
     gap: jax.Array
     converged: jax.Array
-    index: jax.Array
-    index_1se: jax.Array
+    index: Any
+    index_1se: Any
+    solution: Solution | None
+    intercept: jax.Array | None
 
     def __init__(
         self,
@@ -48,19 +69,26 @@ class CrossValidation(
         num_nonzero: jax.Array,
         gap: jax.Array,
         converged: jax.Array,
+        score: jax.Array | None = None,
     ):
-        mean = jnp.mean(fold_loss, axis=0)
-        # A candidate without a finite loss is never chosen.
-        mean = jnp.where(jnp.isfinite(mean), mean, jnp.inf)
-        index = jnp.argmin(mean)
+        score = -fold_loss if score is None else score
         self._set(
-            penalties=penalties, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap, converged=converged,
-            index=index,
+            penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
+            converged=converged, solution=None, intercept=None,
         )  # fmt: skip
-        near = mean <= mean[index] + self.standard_error[index]
-        size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
+        mean = jnp.mean(score, axis=0).ravel()
+        # A candidate without a finite score is never chosen.
+        mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)
+        index = jnp.argmax(mean)
+        near = mean >= mean[index] - self.standard_error.ravel()[index]
+        size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0).ravel()
         least = jnp.min(jnp.where(near, size, jnp.inf))
-        self._set(index_1se=jnp.argmin(jnp.where(near & (size == least), mean, jnp.inf)))
+        index_1se = jnp.argmax(jnp.where(near & (size == least), mean, -jnp.inf))
+        self._set(index=self._in_axes(index), index_1se=self._in_axes(index_1se))
+
+    def _in_axes(self, index: jax.Array) -> Any:
+        shape = self.score.shape[1:]
+        return index if len(shape) == 1 else jnp.unravel_index(index, shape)
 
     @property
     def loss(self) -> jax.Array:
@@ -69,14 +97,14 @@ class CrossValidation(
 
     @property
     def standard_error(self) -> jax.Array:
-        """(m,), of that mean."""
-        folds = self.fold_loss.shape[0]
-        error: jax.Array = jnp.std(self.fold_loss, axis=0, ddof=1) / folds**0.5
+        """(m,), of the mean score, which is by default that of the mean loss."""
+        folds = self.score.shape[0]
+        error: jax.Array = jnp.std(self.score, axis=0, ddof=1) / folds**0.5
         return error
 
     @property
     def best(self) -> Any:
-        """The penalty of least mean loss."""
+        """The penalty of the greatest mean score, by default the least mean loss."""
         return self._candidate(self.index)
 
     @property
@@ -84,7 +112,7 @@ class CrossValidation(
         """The sparsest penalty within one standard error of it."""
         return self._candidate(self.index_1se)
 
-    def _candidate(self, index: jax.Array) -> Any:
+    def _candidate(self, index: Any) -> Any:
         strengths, rebuild = floating_leaves(self.penalties)
         return rebuild([leaf[index] for leaf in strengths])
 
@@ -95,6 +123,8 @@ def cross_validate(
     init: Any = None,
     *,
     folds: int | ArrayLike = 5,
+    scoring: Scoring | None = None,
+    refit: bool = False,
     mode: str = "auto",
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
@@ -109,21 +139,37 @@ def cross_validate(
 
     Args:
       problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
-      penalties: the candidates, as for `sparsejax.path`.
+      penalties: the candidates, as for `sparsejax.path`; with several leading axes for a grid of strengths.
       init: the first start of each fold, as `sparsejax.solve`; needed where the loss does not know the shape
         of W.
       folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
         0..K-1, shape (n,), the fold of each row.
+      scoring: what is greatest for the candidate chosen: None for minus the held-out loss; a name, of what
+        `sparsejax.metrics` has, with the weights of the loss:
+
+        * "accuracy", "f1" (the mean over columns), "f1_micro": Y holds 0 and 1, or -1 and 1. A row is given
+          the label of its largest prediction if every row of Y has one of several, else every label that is
+          nearer to its prediction than its absence is (for `LogisticLoss`: of probability above 1/2);
+        * "roc_auc": the mean over columns, of XW + b;
+        * "r2": the mean over columns, of what is expected of Y;
+
+        or a function ``(Y, predictions, weights) -> ()`` by JAX, of what is expected of Y: XW + b, for
+        `LogisticLoss` the probabilities. It is given all rows, and weights (n,), or (n, k) where those of the
+        loss are by entry, that are 0 for the rows that are not held out. Define it once: another function
+        object is compiled anew.
+      refit: solve with the candidate of the greatest mean score on all rows, too.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.
 
     Returns:
       `CrossValidation`.
 
     Raises:
-      TypeError, ValueError: a loss without weights, folds that are not as above, and as `sparsejax.path`.
+      TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds or scoring
+        that are not as above, and as `sparsejax.path`.
 
     Warns:
       ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+      UserWarning: outside jit, no candidate has a finite score, as where no fold has both labels.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -131,62 +177,69 @@ def cross_validate(
     >>> result = sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.05])))
     >>> int(result.index)
     1
+    >>> grid = jax.vmap(jax.vmap(sj.penalties.L1))(jnp.array([[0.5, 0.05], [0.2, 0.1]]))
+    >>> result = sj.cross_validate(problem, grid, scoring="r2", refit=True)
+    >>> result.score.shape, [int(i) for i in result.index], result.solution.params.shape
+    ((5, 2, 2), [0, 1], (5,))
     """
+    check_bool("cross_validate: refit", refit)
     arguments = prepare_path("cross_validate", problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
-    if "data" not in smooth.provides:
-        raise TypeError(
-            "cross_validate needs a loss with weights, as those of sparsejax.losses have, got "
-            f"{type(problem.smooth).__name__}."
-        )
-    rows = smooth.num_rows
-    if rows is None:
-        raise TypeError(
-            f"cross_validate: {type(smooth).__name__} has weights None and no num_rows: give one of them."
-        )
+    rows = num_rows("cross_validate", smooth, problem.smooth)
+    if scoring is not None:
+        check_scoring("cross_validate", scoring, smooth, arguments.init, problem.smooth)
     fold_of, count = _folds(folds, rows)
-    static = {"axes": arguments.axes, "mode": arguments.mode, "count": count}
-    loss, nonzero, solution = _cross_validate(arguments[:5], fold_of, **static)
-    warn_unconverged(arguments.problem, solution, arguments.tol)
-    length = loss.shape[1]
-    leaves, rebuild = floating_leaves(arguments.penalties)
-    full = [
-        jnp.broadcast_to(leaf, (length, *leaf.shape)) if axis is None else jnp.asarray(leaf)
-        for leaf, axis in zip(leaves, arguments.axes, strict=True)
-    ]
-    return CrossValidation(rebuild(full), loss, nonzero, solution.gap, solution.converged)
+    static = {"axes": arguments.axes, "mode": arguments.mode, "count": count, "scoring": scoring}
+    found = _cross_validate(arguments[:5], fold_of, **static)
+    warn_unconverged(arguments.problem, found[2], arguments.tol)
+    loss, nonzero, solution, score = with_axes(found, arguments.shape, 1)
+    result = CrossValidation(
+        full_penalties(arguments), loss, nonzero, solution.gap, solution.converged, score
+    )  # fmt: skip
+    if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
+        text = "no candidate has a finite score: in some fold it is not defined, as where all have one label."
+        warnings.warn(text, UserWarning, stacklevel=users_level())
+    if not refit:
+        return result
+    solution = solve(problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
+    return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
 
 
 def _all_folds(
-    arguments: tuple[Any, ...], fold_of: jax.Array, *, count: int, axes: tuple[int | None, ...], mode: str
-) -> tuple[jax.Array, jax.Array, Solution]:
+    arguments: tuple[Any, ...],
+    fold_of: jax.Array,
+    *,
+    count: int,
+    axes: tuple[int | None, ...],
+    mode: str,
+    scoring: Scoring | None,
+) -> tuple[jax.Array, jax.Array, Solution, jax.Array | None]:
     problem, penalties, init, tol, maxiter = arguments
     smooth = problem.smooth
-    total = jnp.ones(smooth.num_rows, smooth.dtype) if smooth.weights is None else smooth.weights
 
-    def keep(mask: jax.Array) -> Any:
-        mask = mask.reshape(mask.shape + (1,) * (total.ndim - 1))
-        weights = total * mask
-        kept = jnp.sum(weights)
-        return smooth.reweighted(weights * safe_divide(jnp.sum(total), kept, jnp.sum(total)))
-
-    def one(fold: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
-        out = (fold_of == fold).astype(total.dtype)
-        train, test = keep(1 - out), keep(out)
+    def one(fold: jax.Array) -> tuple[jax.Array, jax.Array, Solution, jax.Array | None]:
+        out = fold_of == fold
+        train, test = kept(smooth, ~out), kept(smooth, out)
+        weights = masked(weights_of(smooth), out)
         changed = problem._replace(smooth=train)
-        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode))
-        loss = jax.vmap(lambda W: test.evaluate(W, train.intercept(W)))(solution.params)
+        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+
+        def judge(W: jax.Array) -> tuple[jax.Array, jax.Array | None]:
+            b = train.intercept(W)
+            score = None if scoring is None else score_of(scoring, test, W, b, weights)
+            return test.evaluate(W, b), score
+
+        loss, score = jax.vmap(judge)(solution.params)
         nonzero = jax.vmap(jnp.count_nonzero)(solution.params)
-        return loss, nonzero, solution
+        # The weights themselves are not asked for.
+        return loss, nonzero, solution._replace(params=solution.num_iters), score
 
     numbers = jnp.arange(count)
     # one after the other on a CPU, where a batch would take every branch for each of its problems
-    loss, nonzero, solution = lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
-    # The weights themselves are not asked for.
-    return loss, nonzero, solution._replace(params=solution.num_iters)
+    return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
 
 
-_cross_validate = Compiled(_all_folds, ("count", "axes", "mode"))
+_cross_validate = Compiled(_all_folds, ("count", "axes", "mode", "scoring"))
 
 
 def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:

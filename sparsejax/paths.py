@@ -1,6 +1,7 @@
 """Regularisation paths: one problem, many strengths."""
 
 import functools
+import math
 import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,17 +37,18 @@ def path(
 
     Args:
       problem: its penalty gives the structure; its strengths are not used.
-      penalties: one penalty of the same type in which every leaf that is varied has one more, leading,
-        axis than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it. The leading
-        axes agree; leaves without one are shared.
+      penalties: one penalty of the same type in which every leaf that is varied has one or more leading axes
+        more than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it, or a `jax.vmap`
+        within another for a grid of two strengths. The leading axes agree; leaves without are shared.
       init: the first start, as `sparsejax.solve`; needed where the loss is a plain function.
       mode: "warm" solves one after the other (`lax.scan`), each from the last answer (order strengths from
-        large to small); "batch" solves all at once (`jax.vmap`); "auto" is warm on a CPU, where the
-        arithmetic is the limit, and batch on an accelerator, where it is not.
+        large to small; of several leading axes the last one runs fastest); "batch" solves all at once
+        (`jax.vmap`); "auto" is warm on a CPU, where the arithmetic is the limit, and batch on an
+        accelerator, where it is not.
       tol, maxiter: as `sparsejax.solve`, for each.
 
     Returns:
-      `Solution` in which every field has the leading axis.
+      `Solution` in which every field has the leading axes; ``solutions[i]`` is one of them.
 
     Raises:
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode.
@@ -63,7 +65,8 @@ def path(
     arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
     solution = batched_path(arguments)
     warn_unconverged(arguments.problem, solution, arguments.tol)
-    return solution
+    shaped: Solution = with_axes(solution, arguments.shape)
+    return shaped
 
 
 class PathArguments(NamedTuple):
@@ -76,6 +79,7 @@ class PathArguments(NamedTuple):
     maxiter: jax.Array
     axes: tuple[int | None, ...]  # of every floating leaf of the penalties: 0 if it varies
     mode: str
+    shape: tuple[int, ...]  # the leading axes that were given; those of ``penalties`` are made one
 
 
 def prepare_path(
@@ -87,8 +91,8 @@ def prepare_path(
     penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
-    axes = _varied_axes(name, problem.penalty, penalties)
-    penalties = cast_strengths(penalties, jax.tree.leaves(init)[0].dtype)
+    axes, shape = _varied_axes(name, problem.penalty, penalties)
+    penalties = _in_one_axis(cast_strengths(penalties, jax.tree.leaves(init)[0].dtype), axes, shape)
     problem = hoisted(problem, init)
     if not _same_structure(problem.penalty, penalties):
         raise TypeError(
@@ -97,11 +101,29 @@ def prepare_path(
         )
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode)
+    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape)
+
+
+def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
+    """The tree with its axis ``at``, of a path, as the leading axes that were given."""
+    if len(shape) == 1:
+        return tree
+    return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:at], *shape, *leaf.shape[at + 1 :]), tree)
+
+
+def full_penalties(arguments: PathArguments) -> Any:
+    """The candidates of a path as they were given, every strength with all leading axes."""
+    leaves, rebuild = floating_leaves(arguments.penalties)
+    shape = arguments.shape
+    full = [
+        jnp.broadcast_to(leaf, (*shape, *leaf.shape)) if axis is None else with_axes(jnp.asarray(leaf), shape)
+        for leaf, axis in zip(leaves, arguments.axes, strict=True)
+    ]
+    return rebuild(full)
 
 
 def batched_path(arguments: PathArguments) -> Solution:
-    """`path` without checks."""
+    """`path` without checks, on one leading axis."""
     p = arguments
     options = {"axes": p.axes, "mode": p.mode}
     solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, **options)
@@ -215,20 +237,23 @@ def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
         )
 
     def shared(new: Any, old: Any) -> Any:
-        if jnp.issubdtype(jnp.result_type(new), jnp.floating) or jnp.shape(new) == jnp.shape(old):
+        shape = jnp.shape(old)
+        if jnp.issubdtype(jnp.result_type(new), jnp.floating) or jnp.shape(new) == shape:
             return new
-        same = is_traced(new) or (np.asarray(new) == np.asarray(new)[:1]).all()
-        if jnp.shape(new)[1:] != jnp.shape(old) or not same:
+        extra = jnp.ndim(new) - len(shape)
+        fits = extra > 0 and jnp.shape(new)[extra:] == shape
+        first = new[(0,) * extra] if fits else new
+        if not fits or not (is_traced(new) or (np.asarray(new) == np.asarray(first)).all()):
             raise ValueError(f"{caller}: the groups must be the same in all penalties.")
-        return new[0]
+        return first
 
     return jax.tree.map(shared, penalties, penalty)
 
 
-def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[int | None, ...]:
-    """For each floating leaf 0 if it has one more axis than in ``penalty``, else None."""
+def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
+    """For each floating leaf 0 if it has more axes than in ``penalty``, else None; and those axes."""
     axes: list[int | None] = []
-    lengths = set()
+    shapes = set()
     paths, _ = jax.tree_util.tree_flatten_with_path(penalties)
     for (key, new), old in zip(paths, jax.tree.leaves(penalty), strict=True):
         if not jnp.issubdtype(jnp.result_type(new), jnp.floating):
@@ -237,18 +262,27 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[int | None,
         name = jax.tree_util.keystr(key).lstrip(".")
         if not is_traced(new) and not np.isfinite(np.asarray(new)).all():
             raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(new)}.")
-        if extra == 1:
-            lengths.add(new.shape[0])
-        if extra not in (0, 1) or jnp.shape(new)[extra:] != jnp.shape(old):
+        if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
                 f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
-                f"{jnp.shape(old)}, or have one more leading axis."
+                f"{jnp.shape(old)}, or have further leading axes."
             )
-        axes.append(0 if extra == 1 else None)
-    if not lengths:
+        if extra:
+            shapes.add(tuple(new.shape[:extra]))
+        axes.append(0 if extra else None)
+    if not shapes:
         raise ValueError(f"{caller}: nothing varies: give at least one strength a leading axis.")
-    if len(lengths) > 1 or 0 in lengths:
-        raise ValueError(
-            f"{caller}: leading axes must agree and not be empty, got lengths {sorted(lengths)}."
-        )
-    return tuple(axes)
+    if len(shapes) > 1 or any(0 in shape for shape in shapes):
+        raise ValueError(f"{caller}: leading axes must agree and not be empty, got {sorted(shapes)}.")
+    return tuple(axes), shapes.pop()
+
+
+def _in_one_axis(penalties: Any, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Any:
+    if len(shape) == 1:
+        return penalties
+    leaves, rebuild = floating_leaves(penalties)
+    size = math.prod(shape)
+    return rebuild([
+        leaf if axis is None else leaf.reshape(size, *leaf.shape[len(shape) :])
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ])  # fmt: skip

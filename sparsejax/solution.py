@@ -1,6 +1,7 @@
 """What comes back from a solver: how it ended, in codes and in words."""
 
 import inspect
+import math
 import warnings
 from typing import Any, NamedTuple
 
@@ -69,6 +70,26 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
     status: jax.Array
     history: History
 
+    def __getitem__(self, index: Any) -> "Solution":
+        """One solution of a batch, or some: the index is of the leading axes, and every field is indexed.
+
+        As of an array with the shape of ``status``: integers, slices, tuples, masks. One problem alone has
+        nothing to index, a TypeError.
+        """
+        shape = self.status.shape
+        if not shape:
+            raise TypeError(
+                "this Solution is of one problem; only a batch, as of sparsejax.path, has an index."
+            )
+        size = math.prod(shape)
+        traced = any(map(is_traced, jax.tree.leaves(index)))
+        # by numpy where it can be: it refuses what is out of range
+        numbers = (jnp if traced else np).arange(size).reshape(shape)[index]
+        part: Solution = jax.tree.map(
+            lambda leaf: leaf.reshape(size, *leaf.shape[len(shape) :])[numbers], self
+        )
+        return part
+
     @property
     def converged(self) -> jax.Array:
         """True where the certificate met tol, shape of ``status``."""
@@ -119,10 +140,10 @@ def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
     message = f"{which} not converge ({name} {worst:.1e}): {text}."
     if any(map(is_traced, jax.tree.leaves(problem))):
         message = f"the derivative of a solution that did not converge is not reliable: {message}"
-    warnings.warn(message, ConvergenceWarning, stacklevel=_users_level())
+    warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
 
 
-def _users_level() -> int:
+def users_level() -> int:
     """The stacklevel, for the caller of this function, of the first frame outside this package."""
     frame: Any = inspect.currentframe()
     package, level = __name__.split(".")[0], 0

@@ -212,7 +212,10 @@ def solution(loss: str, penalty: str) -> sj.Solution:
 # ------------------------------------------------------------------ solvers
 
 APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_views.py
-NOT_SOLVERS = {"cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "tune"}
+NOT_SOLVERS = {
+    "cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "stability_selection",
+    "tune",
+}  # fmt: skip
 SINGLE = {"prox_newton"}  # of one column, where every instance has several: test_prox_newton.py
 ENGINES = ("admm", "fista")  # the others are calls of these, or for one penalty
 

@@ -291,7 +291,7 @@ TABLE = {
     "path: axes disagree": (
         lambda: sj.path(problem(ExclusiveL21(0.1, 0.1)), ExclusiveL21(np.ones(3), np.ones(2))),
         ValueError,
-        r"path: leading axes must agree.*\[2, 3\]",
+        r"path: leading axes must agree.*\[\(2,\), \(3,\)\]",
     ),
     "path: no strengths": (
         lambda: sj.path(problem(), STACKED(np.ones(0))),
@@ -309,10 +309,13 @@ TABLE = {
         TypeError,
         "path: penalties must be .*L21",
     ),
-    "path: two axes": (
-        lambda: sj.path(problem(), jax.vmap(STACKED)(np.ones((2, 3)))),
+    "path: two axes and one": (
+        lambda: sj.path(
+            problem(ExclusiveL21(0.1, 0.1)),
+            ExclusiveL21(0.1, 0.1)._replace(alpha=np.ones((2, 3)), beta=np.ones(2)),
+        ),
         ValueError,
-        r"path: alpha has shape \(2, 3\)",
+        r"path: leading axes must agree.*\[\(2,\), \(2, 3\)\]",
     ),
     "path: rows of the wrong length": (
         lambda: sj.path(problem(L21(np.ones(4))), STACKED(np.ones((2, 3)))),

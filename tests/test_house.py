@@ -14,10 +14,10 @@ FLOORS = [
     ("solution", "problem"),
     ("certificate", "factor", "hoisting"),
     ("implicit",),
-    ("compiling",),
+    ("resampling", "scoring", "compiling"),
     ("solvers",),
     ("solving",),
-    ("paths", "cross_validation", "tuning"),
+    ("paths", "cross_validation", "stability", "tuning"),
     ("models",),
     ("interop",),
 ]

@@ -20,6 +20,14 @@ class Facts(NamedTuple):
     predictions: jax.Array | None = None  # of a linear model, (n, k), so that they are found once
 
 
+class Predictions(NamedTuple):
+    """What a loss says of the rows of its data, by `Loss.predictions`."""
+
+    targets: jax.Array  # Y, (n, k) or (n,)
+    linear: jax.Array  # H = XW + b, of the same shape
+    mean: jax.Array  # what is expected of Y there: H itself, or probabilities, or rates
+
+
 class Loss(Protocol):
     r"""Base of every smooth convex loss f(W).
 
@@ -37,6 +45,7 @@ class Loss(Protocol):
     * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss
       with other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held
       out. Where ``weights`` is None, ``num_rows`` too;
+    * *predictions*, for ``scoring`` in cross-validation: ``predictions(W, intercept)`` -> `Predictions`;
     * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W of these features, an index
       of d being none;
     * *least squares*, for `sparsejax.prox_newton`: ``least_squares_at(W)``: A, (m, d), and B, (m, 1), such
@@ -74,6 +83,7 @@ class Loss(Protocol):
         "dual": ("dual_scaling",),
         "free features": ("unpenalised_basis", "dual_projection"),
         "data": ("weights", "reweighted", "evaluate", "intercept"),
+        "predictions": ("predictions",),
         "columns": ("columns_at",),
         "least squares": ("least_squares_at",),
         "units": ("in_units",),
@@ -186,4 +196,8 @@ class Loss(Protocol):
 
     def intercept(self, W: jax.Array) -> jax.Array:
         """The best intercept at W."""
+        raise NotImplementedError
+
+    def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
+        """Targets and predictions of all rows, with this intercept."""
         raise NotImplementedError

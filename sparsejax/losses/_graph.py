@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
 from sparsejax._core.linalg import eps_of
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._squared import half_quadratic
 from sparsejax.losses._units import Units
 
@@ -104,7 +104,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     @property
     def provides(self) -> frozenset[str]:
         """What the loss has, but no treatment of free features."""
-        return self.loss.provides & {"shape", "curvature", "dual", "data"}  # type: ignore[no-any-return]
+        return self.loss.provides & {"shape", "curvature", "dual", "data", "predictions"}  # type: ignore[no-any-return]
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.loss(W) + self._graph_value(W)  # type: ignore[no-any-return]
@@ -153,6 +153,10 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """That of the loss, without the graphs."""
         return self.loss.evaluate(W, intercept)  # type: ignore[no-any-return]
+
+    def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
+        """Those of the loss."""
+        return self.loss.predictions(W, intercept)  # type: ignore[no-any-return]
 
     def majorizer(self) -> jax.Array:
         """That of the loss: the Hessian is at most ``I_k (x) A'A + laplacian() (x) I_d``."""

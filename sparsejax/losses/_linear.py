@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
 from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._units import Units, power_of_two, row_units
 
@@ -19,7 +19,7 @@ BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
-HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units")
+HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
 
 
 class Sizes(NamedTuple):
@@ -41,7 +41,8 @@ class LinearModelLoss(Loss):
     * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``,
       inf where u is outside the domain of the conjugate; without it there is no gap with norms;
     * ``reach``: a best intercept lies within ``max|h| + reach``; without it there is no ``intercept=True``;
-    * ``check_targets()``: raise for a Y that does not suit.
+    * ``check_targets()``: raise for a Y that does not suit;
+    * ``mean(H)``: what is expected of Y at H, if that is not H itself, as a probability or a rate.
 
     Everything else is inherited. ``class C(LinearModelLoss, leaves=("delta",))`` has the leaves X, Y, scale,
     weights and its own. With ``intercept=True`` the loss is
@@ -133,6 +134,10 @@ class LinearModelLoss(Loss):
     def check_targets(self) -> None:
         """Raise for a Y that does not suit."""
 
+    def mean(self, H: jax.Array) -> jax.Array:
+        """What is expected of Y: H."""
+        return H
+
     def entries(self, H: jax.Array) -> jax.Array:
         """The loss of each entry, without scale and weights."""
         raise NotImplementedError
@@ -152,7 +157,7 @@ class LinearModelLoss(Loss):
         """Everything, as far as the hooks are given."""
         own = ("divergence", "dual_scaling")
         stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
-        groups = {"shape", "data", "columns", "least squares", "units", "rows"}
+        groups = {"shape", "data", "predictions", "columns", "least squares", "units", "rows"}
         if self.curvature is not None:
             groups.add("curvature")
         if stated["divergence"] or stated["dual_scaling"]:
@@ -197,10 +202,13 @@ class LinearModelLoss(Loss):
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """The loss of W with this intercept, (k,) or (), in place of the best: for rows held out of a fit."""
+        return self._value(self.predictions(W, intercept).linear)
+
+    def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
+        """Y, XW + b and what is expected of Y there."""
         self._check_params(W)
-        H = self.X @ W
-        b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), H.shape[1:])
-        return self._value(H + b[None])
+        H = self.X @ W + jnp.broadcast_to(jnp.asarray(intercept, self.dtype), self.Y.shape[1:])[None]
+        return Predictions(self.Y, H, self.mean(H))
 
     def majorizer(self) -> jax.Array:
         """A (n, d), ``sqrt(scale * curvature * weights)`` times X, centred if an intercept is fitted."""

@@ -44,6 +44,10 @@ class LogisticLoss(LinearModelLoss):
                     "minimiser: drop it, or use intercept=False."
                 )
 
+    def mean(self, H: jax.Array) -> jax.Array:
+        """The probability of 1."""
+        return jax.nn.sigmoid(H)
+
     def entries(self, H: jax.Array) -> jax.Array:
         """log(1 + e^h) - y h."""
         entropy: jax.Array = optax.losses.sigmoid_binary_cross_entropy(H, self.Y)

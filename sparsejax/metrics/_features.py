@@ -1,0 +1,157 @@
+"""Measures of selected features."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, check_bool, is_traced
+from sparsejax._core.linalg import eps_of
+
+
+def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
+    r"""How much of Y the first features of a ranking leave unexplained, for every number of them.
+
+    .. math:: J_r = \min_W \|Y - X_r W\|_F^2 \,/\, \|Y\|_F^2, \qquad r = 1, \dots, \text{len(order)},
+
+    X_r the first r columns in ``order``. There is no intercept: centre X and Y to have one. A column is taken
+    for a combination of those before it, and changes nothing, if what they leave of it is at most
+    10 eps sqrt(n) of its norm, eps that of the dtype. One pass, O(n r min(n, r) + n r k).
+
+    Args:
+      X: (n, d).
+      Y: (n, k) or (n,), not all zero.
+      order: distinct columns of X, best first, integers, shape (r,).
+
+    Returns:
+      (r,), of X's dtype, in [0, 1] and never increasing. In a trace, where values raise nothing: NaN if Y is
+      zero, NaN from an index out of range on, and a repeated index changes nothing.
+
+    Raises:
+      TypeError: X or Y is not real, or ``order`` not integer.
+      ValueError: shapes do not fit, an array is empty or not finite, Y is zero, or ``order`` has an index
+        that is out of range or repeated.
+    Source: Kong et al., AAAI 2016, Eq. (9). It lacks the factor :math:`1/\|Y\|_F^2`, but the values printed
+      there have it.
+    """
+    X = as_float("X", X, (2,))
+    A = _listed(X, "order", order, least=1)
+    Y = as_float("Y", Y, (1, 2), X.dtype)
+    if Y.shape[0] != X.shape[0]:
+        raise ValueError(f"X has {X.shape[0]} rows and Y has {Y.shape[0]}; they must agree.")
+    if Y.ndim == 2 and Y.shape[1] == 0:
+        raise ValueError("Y has no columns.")
+    if not is_traced(Y) and not np.asarray(Y).any():
+        raise ValueError("Y is zero: the error relative to ||Y||_F^2 is undefined.")
+    errors: jax.Array = _selection_error(A, Y[:, None] if Y.ndim == 1 else Y)
+    return errors
+
+
+@jax.jit
+def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
+    """Gram-Schmidt, each column twice against those before it; then R, what is left of Y, loses it too."""
+    n, r = A.shape
+    tolerance = 10 * eps_of(A) * n**0.5
+    Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
+    R = Y / jnp.max(jnp.abs(Y))
+    R = R / jnp.sqrt(jnp.sum(R * R))
+
+    def step(carry: Carry, v: jax.Array) -> tuple[Carry, jax.Array]:
+        Q, rank, R, J = carry  # Q has `rank` orthonormal rows, then zeros
+        size = jnp.sqrt(jnp.sum(v * v))
+        for _ in range(2):
+            v = v - _dot(_dot(Q, v), Q)
+        left = jnp.sqrt(jnp.sum(v * v))
+        dependent = left <= tolerance * size  # False for NaN, which is to be seen
+        q = jnp.where(dependent, 0, v / jnp.where(dependent, 1, left))
+        R = R - q[:, None] * _dot(q, R)[None]
+        J = jnp.where(dependent, J, jnp.minimum(J, jnp.sum(R * R)))
+        return (Q.at[rank].set(q, mode="drop"), rank + jnp.where(dependent, 0, 1), R, J), J
+
+    start = (jnp.zeros((min(n, r), n), A.dtype), jnp.int32(0), R, jnp.ones((), A.dtype))
+    return lax.scan(step, start, _scaled(A).T)[1]
+
+
+def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = True) -> jax.Array:
+    r"""Mean absolute correlation of the pairs of selected features.
+
+    .. math:: \frac{1}{|P|} \sum_{(s,t) \in P} \frac{|\langle x_s, x_t\rangle|}{\|x_s\|_2\,\|x_t\|_2},
+
+    x_s the columns of X, less their means if ``centered``, and P the pairs s < t of selected columns. A
+    column that is constant (not centred: zero) has no correlation; its pairs are left out of P.
+
+    Args:
+      X: (n, d).
+      selected: at least two distinct columns of X, integers, shape (r,).
+      centered: True for Pearson's correlation, False for cosines.
+
+    Returns:
+      (), of X's dtype, in [0, 1]; NaN if P is empty or, in a trace, an index is out of range.
+
+    Raises:
+      TypeError: X is not real, ``selected`` not integer, ``centered`` not a bool.
+      ValueError: X is empty or not finite, or ``selected`` is not 1-d, has fewer than two entries, or one
+        that is out of range or repeated.
+    Source: Kong et al., AAAI 2016, Eq. (4), stated for centred columns; the values printed there are cosines.
+    """
+    A = _listed(as_float("X", X, (2,)), "selected", selected, least=2)
+    check_bool("centered", centered)
+    mean: jax.Array = _mean_abs_correlation(A, centered)
+    return mean
+
+
+@partial(jax.jit, static_argnames="centered")
+def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
+    U = _scaled(A)
+    if centered:
+        # A constant column less its rounded mean would be noise, not zero.
+        U = jnp.where((jnp.max(A, axis=0) == jnp.min(A, axis=0))[None], 0, U - jnp.mean(U, axis=0)[None])
+        U = U - jnp.mean(U, axis=0)[None]  # the rounding error of the first mean
+    norm = jnp.sqrt(jnp.sum(U * U, axis=0))
+    none = norm == 0
+    U = U / jnp.where(none, 1, norm)[None]
+    C = jnp.minimum(jnp.abs(_dot(U.T, U)), 1)
+    pairs = jnp.triu(~(none[:, None] | none[None]), 1)
+    return jnp.sum(jnp.where(pairs, C, 0)) / jnp.sum(pairs).astype(A.dtype)
+
+
+def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
+    """The listed columns of X; NaN for an index out of range, which only a traced one can be."""
+    n, d = X.shape
+    if n == 0 or d == 0:
+        raise ValueError(f"X is empty: its shape is {X.shape}.")
+    if not isinstance(index, jax.Array):
+        try:
+            index = np.asarray(index)
+        except ValueError as error:  # ragged lists
+            raise ValueError(f"{name} is not a list of columns: {error}") from None
+    if index.ndim != 1:
+        raise ValueError(f"{name} has shape {tuple(index.shape)}; it must be 1-d, a list of columns of X.")
+    if index.size < least:
+        raise ValueError(f"{name} lists {index.size} columns; at least {least} needed.")
+    if not jnp.issubdtype(index.dtype, jnp.integer):
+        raise TypeError(f"{name} has dtype {index.dtype}; integers are needed, the columns' numbers.")
+    if not is_traced(index):
+        values = np.asarray(index)
+        wrong = values[(values < 0) | (values >= d)]
+        if wrong.size:
+            raise ValueError(f"{name} has the index {wrong[0]}; X has columns 0 to {d - 1}.")
+        distinct, counts = np.unique(values, return_counts=True)
+        if (counts > 1).any():
+            raise ValueError(f"{name} lists column {distinct[counts > 1][0]} more than once.")
+    index = jnp.asarray(index).astype(jnp.int32)
+    return jnp.take(X, jnp.where(index < 0, d, index), axis=1, mode="fill", fill_value=jnp.nan)
+
+
+def _scaled(A: jax.Array) -> jax.Array:
+    """Columns divided by their largest entry, so that squares neither overflow nor vanish."""
+    largest = jnp.max(jnp.abs(A), axis=0)
+    return A / jnp.where(largest == 0, 1, largest)[None]
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """In the full precision of the dtype, also where the default is less, as on GPUs."""
+    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

@@ -1,0 +1,274 @@
+"""Measures of predictions, with weights of rows or entries."""
+
+from functools import partial
+from typing import Literal, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, check_labels, is_traced
+from sparsejax._core.linalg import safe_divide
+
+
+class PrecisionRecallF1(NamedTuple):
+    """Averages over labels, from `precision_recall_f1`."""
+
+    precision: jax.Array  # () right positives over predicted positives
+    recall: jax.Array  # () right positives over true positives
+    f1: jax.Array  # () their harmonic mean
+
+
+def precision_recall_f1(
+    Y_true: ArrayLike,
+    Y_pred: ArrayLike,
+    average: Literal["macro", "micro"] = "macro",
+    weights: ArrayLike | None = None,
+) -> PrecisionRecallF1:
+    r"""Precision, recall and F1 of multi-label predictions.
+
+    With :math:`a_j` the samples that have label j and are given it, :math:`p_j` those that are given it
+    and :math:`t_j` those that have it:
+
+    * macro: the means over j of :math:`a_j/p_j`, :math:`a_j/t_j` and :math:`2a_j/(p_j+t_j)`;
+    * micro: the same three ratios of :math:`\sum_j a_j`, :math:`\sum_j p_j`, :math:`\sum_j t_j`.
+
+    0/0 counts as 0: a label that nobody is given has precision 0, one that nobody has has recall 0. The
+    macro F1 is the mean of the labels' F1, not the F1 of the mean precision and recall.
+
+    Args:
+      Y_true, Y_pred: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
+      average: "macro" or "micro".
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: a sample counts as often; 0 leaves it
+        out.
+
+    Returns:
+      `PrecisionRecallF1`, each (), of Y_true's dtype, or of the default float if that is not floating. NaN
+      if a traced value is neither 0 nor 1.
+
+    Raises:
+      TypeError: an array is not real.
+      ValueError: a value is not 0 or 1, an array is empty or of the wrong rank, shapes differ, a weight is
+        negative, or ``average`` is something else.
+    Source: Yang, Information Retrieval 1, 1999; the metrics of Kong et al., AAAI 2016.
+    """
+    Y_true, Y_pred = _zeros_and_ones(Y_true, Y_pred)
+    if not isinstance(average, str) or average not in ("macro", "micro"):
+        raise ValueError(f"average must be 'macro' or 'micro', got {average!r}.")
+    w = _counts(weights, Y_true)
+    scores: PrecisionRecallF1 = _precision_recall_f1(Y_true, Y_pred, w, average)
+    return scores
+
+
+def _zeros_and_ones(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    Y_true, Y_pred = _pair(Y_true, Y_pred)
+    for name, Y in (("Y_true", Y_true), ("Y_pred", Y_pred)):
+        check_labels(Y, (0, 1), name=name)
+    return Y_true, Y_pred
+
+
+def _pair(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, jax.Array]:
+    Y_true = as_float("Y_true", Y_true, (1, 2))
+    Y_pred = as_float("Y_pred", Y_pred, (1, 2), Y_true.dtype)
+    if Y_true.shape != Y_pred.shape:
+        raise ValueError(f"Y_true has shape {Y_true.shape} and Y_pred {Y_pred.shape}; they must agree.")
+    if Y_true.size == 0:
+        raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
+    return Y_true, Y_pred
+
+
+def _counts(weights: ArrayLike | None, Y: jax.Array) -> jax.Array:
+    """The weights with as many axes as Y; without any whole numbers, whose sums are exact."""
+    if weights is None:
+        return jnp.ones((1,) * Y.ndim, jnp.int32)
+    w = as_float("weights", weights, (1, 2), Y.dtype)
+    if w.shape not in (Y.shape[:1], Y.shape):
+        raise ValueError(f"weights has shape {w.shape}; it must be one a row, {Y.shape[:1]}, or {Y.shape}.")
+    if not is_traced(w) and (np.asarray(w) < 0).any():
+        raise ValueError(f"weights must be >= 0, got {np.asarray(w).min():g}.")
+    return w.reshape(w.shape + (1,) * (Y.ndim - w.ndim))
+
+
+@partial(jax.jit, static_argnames="average")
+def _precision_recall_f1(
+    Y_true: jax.Array, Y_pred: jax.Array, w: jax.Array, average: str
+) -> PrecisionRecallF1:
+    true, given = Y_true == 1, Y_pred == 1
+    axis = 0 if average == "macro" else None
+    right, have, get = (
+        jnp.sum(jnp.where(Y, w, 0), axis=axis).astype(Y_true.dtype) for Y in (true & given, true, given)
+    )
+    valid = jnp.all((true | (Y_true == 0)) & (given | (Y_pred == 0)))
+
+    def mean(above: jax.Array, below: jax.Array) -> jax.Array:
+        return jnp.where(valid, jnp.mean(safe_divide(above, below)), jnp.nan)
+
+    return PrecisionRecallF1(mean(right, get), mean(right, have), mean(2 * right, get + have))
+
+
+class MeanAUC(NamedTuple):
+    """Average over labels, from `mean_auc`."""
+
+    mean: jax.Array  # () mean over the labels whose area is defined; NaN if there is none
+    left_out: jax.Array  # () int32, how many labels are not in the mean
+
+
+def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
+    r"""Area under the ROC curve of each label.
+
+    The share of the pairs of a sample with the label and one without that the scores put in the right order;
+    a tie counts one half:
+
+    .. math:: \frac{1}{|P||N|} \sum_{i \in P} \sum_{j \in N} [s_i > s_j] + \tfrac12 [s_i = s_j].
+
+    One sort a label, O(n log n), a few labels at a time; memory is O(nk), a few copies of the scores.
+
+    Args:
+      Y_true: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
+      scores: the same shape; the larger, the more likely the label.
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: a pair counts as the product of its
+        two weights.
+
+    Returns:
+      (k,), or () for one label, of the scores' dtype, or of the default float if that is not floating; in
+      [0, 1]. NaN for a label that all samples or none have, and for a traced label that is neither 0 nor 1
+      or a traced score that is NaN.
+
+    Raises:
+      TypeError: an array is not real.
+      ValueError: a label is not 0 or 1, a score not finite, a weight negative; an array is empty or of the
+        wrong rank; shapes differ.
+    Source: Hanley & McNeil, Radiology 143, 1982; the metric of Chen et al., MM 2011.
+    """
+    areas: jax.Array = _auc(*_labels_and_scores(Y_true, scores, weights))[0]
+    return areas
+
+
+def mean_auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> MeanAUC:
+    """Mean of `auc` over the labels that some samples have and some lack.
+
+    Args:
+      Y_true, scores, weights: as `auc`.
+
+    Returns:
+      `MeanAUC`: the mean, of the dtype of `auc`, and the number of labels left out of it.
+
+    Raises:
+      TypeError, ValueError: as `auc`.
+    Source: Chen et al., MM 2011, Section 4.2, which does not say what labels without samples count.
+    """
+    areas, defined = _auc(*_labels_and_scores(Y_true, scores, weights))
+    count = jnp.sum(defined, dtype=jnp.int32)
+    total = jnp.sum(jnp.where(defined, areas, 0))
+    return MeanAUC(safe_divide(total, count.astype(total.dtype), jnp.nan), defined.size - count)
+
+
+def _labels_and_scores(
+    labels: ArrayLike, scores: ArrayLike, weights: ArrayLike | None
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    scores = as_float("scores", scores, (1, 2))
+    Y_true = as_float("Y_true", labels, (1, 2), scores.dtype)
+    if Y_true.shape != scores.shape:
+        raise ValueError(f"Y_true has shape {Y_true.shape} and scores {scores.shape}; they must agree.")
+    if Y_true.size == 0:
+        raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
+    check_labels(Y_true, (0, 1), name="Y_true")
+    return Y_true, scores, _counts(weights, Y_true)
+
+
+@jax.jit
+def _auc(Y: jax.Array, S: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The area of each label, and whether it is defined."""
+    w = jnp.broadcast_to(w, Y.shape)
+    if Y.ndim == 1:
+        return _auc_of_label((Y, S, w))
+    areas, defined = lax.map(_auc_of_label, (Y.T, S.T, w.T), batch_size=16)
+    return areas, defined
+
+
+def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    y, s, w = label
+    valid = jnp.all((y == 0) | (y == 1)) & ~jnp.any(jnp.isnan(s))
+    s, y, w = lax.sort((s, y, w), num_keys=1)
+    negative, positive = jnp.where(y == 1, 0, w), jnp.where(y == 1, w, 0)
+    seen = jnp.cumsum(negative)
+    differ, edge = s[1:] != s[:-1], jnp.ones(1, bool)
+    first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
+    # Negatives below, and up to the end of, the samples tied with each one.
+    below = lax.cummax(jnp.where(first, seen - negative, 0))
+    through = lax.cummin(jnp.where(last, seen, len(s)), reverse=True)
+    positives, negatives = jnp.sum(positive), seen[-1]
+    defined = (positives > 0) & (negatives > 0)
+    share = safe_divide((below + through).astype(s.dtype), (2 * negatives).astype(s.dtype))
+    area = safe_divide(jnp.sum(positive.astype(s.dtype) * share), positives.astype(s.dtype))
+    return jnp.where(defined & valid, area, jnp.nan), defined
+
+
+def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
+    """The share of the rows in which every label is right.
+
+    With one column a class, of which every row has one, that is the share of the classes that are right.
+
+    Args:
+      Y_true, Y_pred: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
+      weights: None or (n,), one a row, >= 0.
+
+    Returns:
+      (), of Y_true's dtype, or of the default float if that is not floating; in [0, 1]. NaN if all weights
+      are 0, or a traced value is neither 0 nor 1.
+
+    Raises:
+      TypeError: an array is not real.
+      ValueError: a value is not 0 or 1, an array is empty or of the wrong rank, shapes differ, a weight is
+        negative.
+    """
+    Y_true, Y_pred = _zeros_and_ones(Y_true, Y_pred)
+    rows = jnp.ones(Y_true.shape[:1], Y_true.dtype) if weights is None else weights
+    rows = as_float("weights", rows, (1,), Y_true.dtype)
+    share: jax.Array = _accuracy(Y_true, Y_pred, _counts(rows, Y_true))
+    return share
+
+
+@jax.jit
+def _accuracy(Y_true: jax.Array, Y_pred: jax.Array, w: jax.Array) -> jax.Array:
+    Y, P, w = (x.reshape(x.shape[0], -1) for x in (Y_true, Y_pred, w))
+    valid = jnp.all(((Y == 0) | (Y == 1)) & ((P == 0) | (P == 1)))
+    right = jnp.all(Y == P, axis=1, keepdims=True)
+    share = safe_divide(jnp.sum(jnp.where(right, w, 0)), jnp.sum(w), jnp.nan)
+    return jnp.where(valid, share, jnp.nan)
+
+
+def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
+    r"""The coefficient of determination, the mean over columns of the share of their variance explained.
+
+    .. math:: R^2 = 1 - \sum_i w_i (y_i - p_i)^2 \big/ \sum_i w_i (y_i - \bar y)^2, \qquad
+              \bar y = \sum_i w_i y_i \big/ \sum_i w_i .
+
+    At most 1; 0 is what the mean of the column would have, and worse predictions are below it.
+
+    Args:
+      Y_true, Y_pred: (n, k) or (n,).
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0.
+
+    Returns:
+      (), of Y_true's dtype, or of the default float if that is not floating. A column that does not vary
+      counts 1 if it is predicted exactly, else 0, and fewer than two rows give NaN, as in scikit-learn.
+
+    Raises:
+      TypeError: an array is not real.
+      ValueError: an array is empty, not finite or of the wrong rank, shapes differ, a weight is negative.
+    """
+    Y_true, Y_pred = _pair(Y_true, Y_pred)
+    mean: jax.Array = _r2(Y_true, Y_pred, _counts(weights, Y_true).astype(Y_true.dtype))
+    return mean
+
+
+@jax.jit
+def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
+    w = jnp.broadcast_to(w, Y.shape)
+    C = Y - safe_divide(jnp.sum(w * Y, axis=0), jnp.sum(w, axis=0))[None]
+    left, whole = jnp.sum(w * (Y - P) ** 2, axis=0), jnp.sum(w * C * C, axis=0)
+    shares = 1 - safe_divide(left, whole, jnp.where(left == 0, 0, 1))
+    return jnp.mean(jnp.where(jnp.sum(w > 0, axis=0) > 1, shares, jnp.nan))

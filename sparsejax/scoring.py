@@ -1,0 +1,121 @@
+"""Scores of held-out predictions, greater is better: by name, or by a function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax import metrics
+from sparsejax._core.checks import check_choice, is_traced
+from sparsejax.losses import Loss
+from sparsejax.resampling import weights_of
+
+Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
+
+
+def accuracy(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """`metrics.accuracy` of the labels predicted."""
+    return metrics.accuracy(positive(Y), predicted(Y, mean), weights)
+
+
+def f1(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """The mean over columns of F1."""
+    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "macro", weights).f1
+
+
+def f1_micro(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """F1 of all entries together."""
+    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "micro", weights).f1
+
+
+def roc_auc(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """`metrics.mean_auc` of XW + b: of probabilities many would be 1 after rounding."""
+    return metrics.mean_auc(positive(Y), linear, weights).mean
+
+
+def r2(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """`metrics.r2`."""
+    return metrics.r2(Y, mean, weights)
+
+
+SCORES = {"accuracy": accuracy, "f1": f1, "f1_micro": f1_micro, "roc_auc": roc_auc, "r2": r2}
+
+
+def positive(Y: jax.Array) -> jax.Array:
+    """Labels 0 and 1, or -1 and 1, as 0 and 1."""
+    return (Y > 0).astype(Y.dtype)
+
+
+def predicted(Y: jax.Array, mean: jax.Array) -> jax.Array:
+    """The labels, 0 and 1, that are predicted: where what is expected is nearer to the positive label.
+
+    Where every row of Y has exactly one of several labels, that of the largest prediction.
+    """
+    threshold = jnp.where(jnp.any(Y < 0), 0, 0.5).astype(mean.dtype)
+    nearer = (mean > threshold).astype(Y.dtype)
+    if Y.ndim == 1 or Y.shape[1] == 1:
+        return nearer
+    one_each = jnp.all(jnp.sum(Y > 0, axis=1) == 1)
+    largest = jax.nn.one_hot(jnp.argmax(mean, axis=1), Y.shape[1], dtype=Y.dtype)
+    return jnp.where(one_each, largest, nearer)
+
+
+def score_of(
+    scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """The score of a fit on the rows that have weights."""
+    Y, linear, mean = smooth.predictions(W, intercept)
+    if isinstance(scoring, str):
+        return SCORES[scoring](Y, linear, mean, weights)
+    return jnp.asarray(scoring(Y, mean, weights))
+
+
+@jax.jit
+def _targets(smooth: Loss, W: jax.Array) -> jax.Array:
+    return smooth.predictions(W).targets
+
+
+def check_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, given: Any) -> None:
+    """Raise unless scoring is a name or a function, and suits the loss and its targets."""
+    if not callable(scoring):
+        check_choice(f"{caller}: scoring (unless it is a function)", scoring, tuple(SCORES))
+    if "predictions" not in smooth.provides:
+        raise TypeError(
+            f"{caller}: scoring needs a loss with predictions(), as those of sparsejax.losses have, got "
+            f"{type(given).__name__}."
+        )
+    weights = weights_of(smooth)
+    if callable(scoring):
+        _check_function(caller, scoring, smooth, init, weights)
+        return
+    if scoring == "accuracy" and weights.ndim > 1:
+        raise ValueError(
+            f"{caller}: accuracy is of whole rows, and the loss has weights by entry: use f1, f1_micro or "
+            "roc_auc."
+        )
+    Y = _targets(smooth, init)
+    if scoring == "r2" or is_traced(Y):
+        return
+    values = np.unique(np.asarray(Y))
+    if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
+        raise ValueError(
+            f"{caller}: scoring={scoring!r} needs a Y of labels, 0 and 1 or -1 and 1 (centred targets: leave "
+            f"them as they are and use intercept=True); it has {values[~np.isin(values, (-1, 0, 1))][:1]}."
+        )
+
+
+def _check_function(caller: str, scoring: Any, smooth: Loss, init: Any, weights: jax.Array) -> None:
+    def at(smooth: Loss, W: Any, weights: jax.Array) -> jax.Array:
+        return score_of(scoring, smooth, W, smooth.intercept(W), weights)
+
+    try:
+        found = jax.eval_shape(at, smooth, init, weights)
+        if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(f"it returns {found}, not one real number")
+    except Exception as error:
+        raise TypeError(
+            f"{caller}: scoring must be a function (Y, predictions, weights) -> (), of all rows, where those "
+            f"that are not held out have weight 0: {error}"
+        ) from error

@@ -1,0 +1,228 @@
+"""Which features are selected on most subsamples of the rows."""
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_int, is_traced
+from sparsejax._core.layout import columns
+from sparsejax._core.pytree import Pytree
+from sparsejax.compiling import Compiled
+from sparsejax.paths import PathArguments, batched_path, prepare_path, with_axes
+from sparsejax.problem import Problem
+from sparsejax.resampling import kept, num_rows
+from sparsejax.solution import Solution, warn_unconverged
+
+CHUNK = 2**30  # bytes, about, that subsamples solved at once may take
+
+
+class StabilitySelection(
+    Pytree, leaves=("frequencies", "selected", "bound", "num_selected", "gap", "converged")
+):
+    """How often each feature was selected, m strengths on N subsamples.
+
+    Where the strengths have several leading axes, these stand in the place of m.
+
+    Attributes:
+      frequencies: (m, d), the share of the subsamples on which the row of W is not 0.
+      selected: (d,) boolean, the largest of a feature's frequencies is at least the threshold.
+      bound: (), a bound of the expected number of false selections, see `stability_selection`; NaN where
+        none is known.
+      num_selected: (N,) int32, features selected at any strength; the q of the bound is their mean.
+      gap, converged: (N, m), the certificates.
+    """
+
+    frequencies: jax.Array
+    selected: jax.Array
+    bound: jax.Array
+    num_selected: jax.Array
+    gap: jax.Array
+    converged: jax.Array
+
+
+def stability_selection(
+    problem: Problem,
+    penalties: Any,
+    init: Any = None,
+    *,
+    num_subsamples: int = 100,
+    fraction: float = 0.5,
+    threshold: float = 0.6,
+    seed: int = 0,
+    mode: str = "auto",
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+) -> StabilitySelection:
+    r"""The features that a path of penalties selects on most subsamples of the rows, in one compiled call.
+
+    A subsample is a mask in the weights of the loss, which are scaled up to their old sum, as the folds of
+    `sparsejax.cross_validate`. A feature is selected where its row of W is not 0.
+
+    With q the number of features selected on a subsample at any of the strengths, on average, ``bound`` is
+
+    .. math:: q^2 \,/\, ((2\,\text{threshold} - 1)\, d) .
+
+    What it bounds depends on ``fraction``, at which each subsample has ``floor(fraction * n)`` rows:
+
+    * 1/2: subsamples 2j and 2j + 1 are disjoint (complementary pairs). It is the expected number of selected
+      features whose probability to be selected on a subsample is at most q/d, that of a feature
+      drawn at random; whatever the problem, the penalty and num_subsamples (Shah & Samworth, Theorem 1 (a)
+      with theta = q/d). Their sharper bounds for unimodal frequencies are not used.
+    * less: subsamples are drawn independently. It is the expected number of selected noise features if these
+      are exchangeable and the selection is no worse than guessing (Meinshausen & Buehlmann, Theorem 1, whose
+      proof needs of a half only that another one is disjoint from it), in the limit of many subsamples.
+    * more: drawn independently; two of them overlap, and ``bound`` is NaN.
+
+    The rows are taken for independent draws, and q, an expectation, for its average over the subsamples.
+
+    Args:
+      problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
+      penalties: the strengths, as for `sparsejax.path`. The fewer features the weakest of them selects, the
+        smaller the bound.
+      init: the first start of each path, as `sparsejax.path`.
+      num_subsamples: N >= 1; at fraction 1/2 even, since it counts both of a pair.
+      fraction: of the rows, in (0, 1). Rows are drawn whatever their weights in the loss.
+      threshold: in (1/2, 1].
+      seed: a nonnegative integer. The same one gives the same subsamples, whatever the dtype.
+      mode: "warm" goes through the paths one after the other, as `sparsejax.path`; "batch" solves as many
+        subsamples at once as fit in about a gigabyte; "auto" is warm on a CPU, batch on an accelerator.
+      tol, maxiter: as `sparsejax.path`, for each subsample.
+
+    Returns:
+      `StabilitySelection`.
+
+    Raises:
+      TypeError: a loss without weights, a W that has no rows, and as `sparsejax.path`.
+      ValueError: num_subsamples odd at fraction 1/2, fraction or threshold out of range, no row in a
+        subsample, and as `sparsejax.path`.
+
+    Warns:
+      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+    Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, J. R. Statist. Soc. B 75,
+      2013.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((60, 8))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0] - X[:, 1]), sj.penalties.L1(0.0))
+    >>> penalties = jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.3]))
+    >>> stable = sj.stability_selection(problem, penalties, num_subsamples=20)
+    >>> stable.frequencies.shape, [int(i) for i in jnp.flatnonzero(stable.selected)]
+    ((2, 8), [0, 1])
+    """
+    name = "stability_selection"
+    arguments = prepare_path(name, problem, penalties, init, mode, tol, maxiter)
+    smooth = arguments.problem.smooth
+    rows = num_rows(name, smooth, problem.smooth)
+    if not jax.tree_util.all_leaves([arguments.init]) or arguments.init.ndim == 0:
+        raise TypeError(f"{name}: W must be one array with a row for each feature.")
+    fraction, threshold = _number(f"{name}: fraction", fraction), _number(f"{name}: threshold", threshold)
+    if not 0 < fraction < 1:
+        raise ValueError(f"{name}: fraction must be above 0 and below 1, got {fraction:g}.")
+    if not 0.5 < threshold <= 1:
+        raise ValueError(f"{name}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
+    masks = subsamples(num_subsamples, fraction, seed, rows)
+    count = masks.shape[0]
+    chunk = 1 if arguments.mode == "warm" else _chunk(arguments, rows, count)
+    size = math.prod(arguments.shape)
+    static = {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
+    counts, num_selected, solution = _all_subsamples(arguments[:5], masks, **static)
+    warn_unconverged(arguments.problem, solution, arguments.tol)
+    # of counts, which are exact: a feature of 60 in 100 reaches 0.6
+    least = math.ceil(threshold * count - 1e-9)
+    dtype, d = arguments.init.dtype, arguments.init.shape[0]
+    q = jnp.mean(num_selected.astype(dtype))
+    factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
+    return StabilitySelection(
+        frequencies=with_axes(counts.astype(dtype) / count, arguments.shape),
+        selected=jnp.max(counts, axis=0) >= least,
+        bound=q * q * factor,
+        num_selected=num_selected,
+        gap=with_axes(solution.gap, arguments.shape, 1),
+        converged=with_axes(solution.converged, arguments.shape, 1),
+    )
+
+
+def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
+    """The masks, (num_subsamples, rows) of booleans: data, so that no other program is needed for others."""
+    name = "stability_selection"
+    count = as_int(f"{name}: num_subsamples", num_subsamples, 1)
+    size = math.floor(fraction * rows + 1e-9)  # 0.29 of 100 are 29
+    if size < 1:
+        raise ValueError(f"{name}: fraction {fraction:g} of {rows} rows is less than one row.")
+    pairs = fraction == 0.5
+    if pairs and count % 2:
+        raise ValueError(
+            f"{name}: num_subsamples must be even at fraction 0.5, where they are pairs, got {count}."
+        )
+    rng = np.random.default_rng(as_int(f"{name}: seed", seed, 0))
+    masks = np.zeros((count, rows), bool)
+    for i in range(0, count, 2 if pairs else 1):
+        order = rng.permutation(rows)
+        masks[i, order[:size]] = True
+        if pairs:
+            masks[i + 1, order[size : 2 * size]] = True
+    return masks
+
+
+def _number(name: str, x: Any) -> float:
+    """A real number that is known now."""
+    if is_traced(x):
+        raise TypeError(f"{name} must be known outside jit.")
+    value = np.asarray(x)
+    if value.ndim or value.dtype.kind not in "iuf":
+        raise ValueError(f"{name} must be a number, got {x!r}.")
+    return float(value)
+
+
+def _chunk(arguments: PathArguments, rows: int, count: int) -> int:
+    """How many subsamples are solved at once, so that the last chunk is about as full as the others."""
+    d, *rest = arguments.init.shape
+    k, m = math.prod(rest), math.prod(arguments.shape)
+    # a factor and a copy of the data for each subsample; for each strength a few iterates and predictions
+    numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
+    most = max(CHUNK // (numbers * arguments.init.dtype.itemsize), 1)
+    return -(-count // -(-count // most))
+
+
+def _by_subsample(
+    arguments: tuple[Any, ...],
+    masks: jax.Array,
+    *,
+    axes: tuple[int | None, ...],
+    mode: str,
+    size: int,
+    chunk: int,
+) -> tuple[jax.Array, jax.Array, Solution]:
+    """How often each feature is selected at each of ``size`` strengths, at how many in all, certificates."""
+    problem, penalties, init, tol, maxiter = arguments
+    count = masks.shape[0]
+
+    def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
+        changed = problem._replace(smooth=kept(problem.smooth, mask))
+        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+        found = jax.vmap(lambda W: jnp.any(columns(W) != 0, axis=0))(solution.params)  # (size, d)
+        union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
+        return found, union, solution._replace(params=solution.num_iters)
+
+    def step(counts: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Any]:
+        masks, counted = part
+        if chunk > 1:
+            found, *rest = jax.vmap(one)(masks)
+        else:
+            found, *rest = jax.tree.map(lambda leaf: leaf[None], one(masks[0]))
+        return counts + jnp.sum(found & counted[:, None, None], axis=0, dtype=jnp.int32), rest
+
+    # The last chunk is filled up with masks that are there already, and not counted.
+    numbers = np.arange(-(-count // chunk) * chunk)
+    parts = masks[numbers % count].reshape(-1, chunk, masks.shape[1]), (numbers < count).reshape(-1, chunk)
+    counts, rest = lax.scan(step, jnp.zeros((size, init.shape[0]), jnp.int32), parts)
+    union, solution = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], rest)
+    return counts, union, solution
+
+
+_all_subsamples = Compiled(_by_subsample, ("axes", "mode", "size", "chunk"))
