@@ -103,8 +103,8 @@ def stability_selection(
 
     Warns:
       ConvergenceWarning: outside jit, solutions that did not converge, once a call.
-    Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, J. R. Statist. Soc. B 75,
-      2013.
+    Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, J. R. Statist. Soc. B
+      75, 2013.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((60, 8))
@@ -185,7 +185,7 @@ def _chunk(arguments: PathArguments, rows: int, count: int) -> int:
     k, m = math.prod(rest), math.prod(arguments.shape)
     # a factor and a copy of the data for each subsample; for each strength a few iterates and predictions
     numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
-    most = max(CHUNK // (numbers * arguments.init.dtype.itemsize), 1)
+    most: int = max(CHUNK // (numbers * int(arguments.init.dtype.itemsize)), 1)
     return -(-count // -(-count // most))
 
 
@@ -219,9 +219,10 @@ def _by_subsample(
 
     # The last chunk is filled up with masks that are there already, and not counted.
     numbers = np.arange(-(-count // chunk) * chunk)
-    parts = masks[numbers % count].reshape(-1, chunk, masks.shape[1]), (numbers < count).reshape(-1, chunk)
+    counted = jnp.asarray((numbers < count).reshape(-1, chunk))
+    parts = masks[numbers % count].reshape(-1, chunk, masks.shape[1]), counted
     counts, rest = lax.scan(step, jnp.zeros((size, init.shape[0]), jnp.int32), parts)
-    union, solution = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], rest)
+    union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(numbers), *leaf.shape[2:])[:count], rest)
     return counts, union, solution
 
 
