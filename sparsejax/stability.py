@@ -1,6 +1,7 @@
 """Which features are selected on most subsamples of the rows."""
 
 import math
+import os
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int, is_traced
+from sparsejax._core.checks import as_int, is_eager, is_traced
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax.compiling import Compiled
@@ -58,7 +59,7 @@ def stability_selection(
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
 ) -> StabilitySelection:
-    r"""The features that a path of penalties selects on most subsamples of the rows, in one compiled call.
+    r"""The features that a path of penalties selects on most subsamples of the rows, by one compiled program.
 
     A subsample is a mask in the weights of the loss, which are scaled up to their old sum, as the folds of
     `sparsejax.cross_validate`. A feature is selected where its row of W is not 0.
@@ -89,8 +90,9 @@ def stability_selection(
       fraction: of the rows, in (0, 1). Rows are drawn whatever their weights in the loss.
       threshold: in (1/2, 1].
       seed: a nonnegative integer. The same one gives the same subsamples, whatever the dtype.
-      mode: "warm" goes through the paths one after the other, as `sparsejax.path`; "batch" solves as many
-        subsamples at once as fit in about a gigabyte; "auto" is warm on a CPU, batch on an accelerator.
+      mode: "warm" goes through each path from its first strength on, as `sparsejax.path`: on a CPU outside
+        jit one subsample a core at a time, else one at a time. "batch" solves as many subsamples at once as
+        fit in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
       tol, maxiter: as `sparsejax.path`, for each subsample.
 
     Returns:
@@ -126,19 +128,15 @@ def stability_selection(
     if not 0.5 < threshold <= 1:
         raise ValueError(f"{name}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
-    count = masks.shape[0]
-    chunk = 1 if arguments.mode == "warm" else _chunk(arguments, rows, count)
-    size = math.prod(arguments.shape)
-    static = {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
-    counts, num_selected, solution = _all_subsamples(arguments[:5], masks, **static)
+    counts, num_selected, solution = _on_all(arguments, masks)
     warn_unconverged(arguments.problem, solution, arguments.tol)
     # of counts, which are exact: a feature of 60 in 100 reaches 0.6
-    least = math.ceil(threshold * count - 1e-9)
+    least = math.ceil(threshold * masks.shape[0] - 1e-9)
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     q = jnp.mean(num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
     return StabilitySelection(
-        frequencies=with_axes(counts.astype(dtype) / count, arguments.shape),
+        frequencies=with_axes(counts.astype(dtype) / masks.shape[0], arguments.shape),
         selected=jnp.max(counts, axis=0) >= least,
         bound=q * q * factor,
         num_selected=num_selected,
@@ -179,19 +177,47 @@ def _number(name: str, x: Any) -> float:
     return float(value)
 
 
-def _chunk(arguments: PathArguments, rows: int, count: int) -> int:
-    """How many subsamples are solved at once, so that the last chunk is about as full as the others."""
+def _on_all(arguments: PathArguments, masks: np.ndarray) -> tuple[jax.Array, jax.Array, Solution]:
+    """`_by_subsample` of all masks: in one call, or in one a core, of the same program at the same time."""
+    count, most = masks.shape[0], _fitting(arguments, masks.shape[1])
+    calls, chunk = 1, 1
+    if arguments.mode == "batch":
+        chunk = -(-count // -(-count // most))  # the last chunk about as full as the others
+    elif is_eager(arguments) and jax.default_backend() == "cpu":
+        # There JAX starts them all before the first has ended; a path keeps less than a core busy.
+        calls = -(-count // -(-count // min(count, most, os.cpu_count() or 1)))
+    length = -(-count // (calls * chunk)) * chunk
+    # Places that are left hold masks that are there already, and are not counted.
+    numbers = np.arange(calls * length)
+    filled, counted = masks[numbers % count], numbers < count
+    static = {"axes": arguments.axes, "mode": arguments.mode, "chunk": chunk}
+    found = [
+        _all_subsamples(arguments[:5], filled[part], counted[part], size=math.prod(arguments.shape), **static)
+        for part in (slice(i, i + length) for i in range(0, len(numbers), length))
+    ]
+    if calls == 1:
+        counts, *rest = found[0]
+        union, solution = jax.tree.map(lambda leaf: leaf[:count], rest) if length > count else rest
+        return counts, union, solution
+    total, union, solution = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    joined = jax.tree.map(lambda leaf: leaf.reshape(len(numbers), *leaf.shape[2:])[:count], (union, solution))
+    return jax.device_put((total.sum(axis=0, dtype=np.int32), *joined))  # type: ignore[no-any-return]
+
+
+def _fitting(arguments: PathArguments, rows: int) -> int:
+    """How many subsamples may be solved at once."""
     d, *rest = arguments.init.shape
     k, m = math.prod(rest), math.prod(arguments.shape)
     # a factor and a copy of the data for each subsample; for each strength a few iterates and predictions
     numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
     most: int = max(CHUNK // (numbers * int(arguments.init.dtype.itemsize)), 1)
-    return -(-count // -(-count // most))
+    return most
 
 
 def _by_subsample(
     arguments: tuple[Any, ...],
     masks: jax.Array,
+    counted: jax.Array,
     *,
     axes: tuple[int | None, ...],
     mode: str,
@@ -200,7 +226,6 @@ def _by_subsample(
 ) -> tuple[jax.Array, jax.Array, Solution]:
     """How often each feature is selected at each of ``size`` strengths, at how many in all, certificates."""
     problem, penalties, init, tol, maxiter = arguments
-    count = masks.shape[0]
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
         changed = problem._replace(smooth=kept(problem.smooth, mask))
@@ -217,12 +242,10 @@ def _by_subsample(
             found, *rest = jax.tree.map(lambda leaf: leaf[None], one(masks[0]))
         return counts + jnp.sum(found & counted[:, None, None], axis=0, dtype=jnp.int32), rest
 
-    # The last chunk is filled up with masks that are there already, and not counted.
-    numbers = np.arange(-(-count // chunk) * chunk)
-    counted = jnp.asarray((numbers < count).reshape(-1, chunk))
-    parts = masks[numbers % count].reshape(-1, chunk, masks.shape[1]), counted
-    counts, rest = lax.scan(step, jnp.zeros((size, init.shape[0]), jnp.int32), parts)
-    union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(numbers), *leaf.shape[2:])[:count], rest)
+    start = jnp.zeros((size, init.shape[0]), jnp.int32)
+    parts = masks.reshape(-1, chunk, masks.shape[1]), counted.reshape(-1, chunk)
+    counts, rest = lax.scan(step, start, parts)
+    union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(masks), *leaf.shape[2:]), rest)
     return counts, union, solution
 
 
