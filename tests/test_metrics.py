@@ -7,9 +7,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from sklearn.metrics import precision_recall_fscore_support, roc_auc_score
+from sklearn.metrics import accuracy_score, precision_recall_fscore_support, r2_score, roc_auc_score
 
-from sparsejax.metrics import auc, mean_abs_correlation, mean_auc, precision_recall_f1, selection_error
+from sparsejax.metrics import (
+    accuracy,
+    auc,
+    mean_abs_correlation,
+    mean_auc,
+    precision_recall_f1,
+    r2,
+    selection_error,
+)
 
 AVERAGES = ("macro", "micro")
 
@@ -162,6 +170,67 @@ def test_auc_keeps_the_dtype():
         areas = auc(true.astype(bool), scores.astype(kind))
         assert areas.dtype == mean_auc(true.astype(bool), scores.astype(kind)).mean.dtype == dtype
     np.testing.assert_allclose(np.asarray(auc(true, scores.astype(np.float32)))[2:], expected, rtol=1e-6)
+
+
+# ------------------------------------------------------------------ weights, accuracy, R^2
+
+
+def row_weights(n):
+    """Half of them 0, as of rows that are not held out."""
+    rng = np.random.default_rng(5)
+    return rng.uniform(0.1, 3, n) * (rng.random(n) < 0.5)
+
+
+def test_weights_agree_with_scikit_learn():
+    """By row; a weight of 0 is a row less; by entry, columns on their own."""
+    true, pred = labels(3)
+    w = row_weights(len(true))
+    for average in AVERAGES:
+        expected = precision_recall_fscore_support(
+            true, pred, average=average, zero_division=0, sample_weight=w
+        )[:3]
+        np.testing.assert_allclose(precision_recall_f1(true, pred, average, w), expected, rtol=1e-13)
+    by_entry = w[:, None] * np.linspace(1, 2, true.shape[1])[None]
+    np.testing.assert_allclose(  # a factor of a column changes no ratio of the column
+        precision_recall_f1(true, pred, "macro", by_entry), precision_recall_f1(true, pred, "macro", w)
+    )
+    np.testing.assert_allclose(accuracy(true, pred, w), accuracy_score(true, pred, sample_weight=w))
+    np.testing.assert_allclose(accuracy(true, true), 1)
+    np.testing.assert_allclose(accuracy(true[:, 4], pred[:, 4]), accuracy_score(true[:, 4], pred[:, 4]))
+    true, scores = ranked(0, "some")
+    w = row_weights(len(true))
+    expected = [roc_auc_score(t, s, sample_weight=w) for t, s in zip(true.T[2:], scores.T[2:], strict=True)]
+    np.testing.assert_allclose(np.asarray(auc(true, scores, w))[2:], expected, rtol=1e-12)
+    np.testing.assert_allclose(auc(true, scores, w > 0), auc(true[w > 0], scores[w > 0]), rtol=1e-13)
+    assert mean_auc(true, scores, w).left_out == 2
+    assert mean_auc(true, scores, 0 * w).left_out == 20
+
+
+def test_r2_agrees_with_scikit_learn():
+    rng = np.random.default_rng(0)
+    Y = rng.standard_normal((15, 3)) + 4
+    P, w = Y + 0.5 * rng.standard_normal(Y.shape), row_weights(15)
+    np.testing.assert_allclose(r2(Y, P), r2_score(Y, P))
+    np.testing.assert_allclose(r2(Y, P, w), r2_score(Y, P, sample_weight=w))
+    np.testing.assert_allclose(r2(Y[:, 0], P[:, 0], w), r2_score(Y[:, 0], P[:, 0], sample_weight=w))
+    flat = np.ones((4, 2))
+    assert r2(flat, flat) == r2_score(flat, flat) == 1
+    assert r2(flat, flat + 1) == r2_score(flat, flat + 1) == 0
+    assert np.isnan(r2(Y, P, np.eye(15)[0]))  # of one row
+    np.testing.assert_allclose(jax.jit(jax.vmap(r2))(Y[None], P[None])[0], r2(Y, P))
+
+
+def test_bad_weights():
+    true, pred = labels(0)
+    for weights, match in ((-np.ones(20), "weights must be >= 0"), (np.ones(19), "weights has shape")):
+        for call in (precision_recall_f1, auc, accuracy, r2):
+            with pytest.raises(ValueError, match=match):
+                call(true, pred, weights=weights)
+    with pytest.raises(ValueError, match="weights has shape"):
+        accuracy(true, pred, np.ones(true.shape))
+    with pytest.raises(ValueError, match="Y_pred must hold 0 and 1"):
+        accuracy(true, pred + 0.5)
+    assert np.isnan(jax.jit(accuracy)(true, pred + 0.5)) and np.isnan(accuracy(true, pred, np.zeros(20)))
 
 
 # ------------------------------------------------------------------ selection error

@@ -109,3 +109,15 @@ def test_one_compilation_for_fifty_strengths():
             assert bool(sj.path(plain, strengths, init, mode=mode).converged.all())
             count = len(traces) if i == 0 else count
         assert len(traces) == count
+
+
+def test_several_axes():
+    """A vmap in a vmap: the answers of the list, with the axes of the grid; groups stay one copy."""
+    p, case = problem("SquaredLoss", "ExclusiveGroupL21"), PENALTIES["ExclusiveGroupL21"]
+    (s,) = case.spread()
+    strengths = np.geomspace(4, 0.5, 6)[:, None] * s[None]
+    listed = sj.path(p, jax.vmap(case.make)(strengths), tol=TOL)
+    square = sj.path(p, jax.vmap(jax.vmap(case.make))(strengths.reshape(2, 3, -1)), tol=TOL)
+    assert square.params.shape == (2, 3, D, K) and square.history.gap.shape == (2, 3, 0)
+    for one, other in zip(jax.tree.leaves(square), jax.tree.leaves(listed), strict=True):
+        np.testing.assert_array_equal(one.reshape(other.shape), other)

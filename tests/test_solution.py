@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import EVERYTHING, LOSSES, PENALTIES, SOLVERS, D, K, data, problem, solution
@@ -66,6 +67,40 @@ def test_pytrees_round_trip():
     s = sj.solve(p)
     assert "status=0" in repr(jax.jit(lambda s: s)(s))
     assert s.message.startswith("converged")
+
+
+def batch(*shape):
+    """A solution of which every field says where it is from."""
+    size = int(np.prod(shape))
+    fields = [
+        np.arange(size * np.prod(inner, dtype=int)).reshape(*shape, *inner) for inner in [(2, 3), *[()] * 5]
+    ]
+    history = sj.solution.History(*(np.zeros((*shape, 0)) for _ in range(2)))
+    return jax.tree.map(jnp.asarray, sj.Solution(*fields, history))
+
+
+@pytest.mark.parametrize(
+    "index", [0, -1, slice(1), (1, 2), (slice(None), 0), np.array([1, 0, 1]), np.eye(2, 3, dtype=bool), ...]
+)
+def test_an_index_is_one_of_every_field(index):
+    whole = batch(2, 3)
+    part = whole[index]
+    assert part.status.shape == np.zeros((2, 3))[index].shape
+    for name in ("params", "gap", "status", "num_iters"):
+        np.testing.assert_array_equal(getattr(part, name), np.asarray(getattr(whole, name))[index])
+    assert part.history.gap.shape == (*part.status.shape, 0)
+
+
+def test_an_index_out_of_range_or_of_one_problem():
+    whole = batch(3)
+    assert [int(one.status) for one in whole] == [0, 1, 2]
+    for index in (3, -4, (0, 0)):  # not into the rows of params
+        with pytest.raises(IndexError):
+            whole[index]
+    np.testing.assert_array_equal(jax.jit(lambda s, i: s[i].params)(whole, 1), whole.params[1])
+    np.testing.assert_array_equal(whole[jnp.int32(2)].params, whole.params[2])
+    with pytest.raises(TypeError, match="of one problem"):
+        whole[0][0]
 
 
 # ------------------------------------------------------------------ NaN, and lanes of a batch

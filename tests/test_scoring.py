@@ -1,0 +1,206 @@
+"""Scores of held-out rows against scikit-learn, refits, and the choice they make."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import LOSSES, D, K, data, problem
+from sklearn.metrics import accuracy_score, f1_score, r2_score, roc_auc_score
+
+import sparsejax as sj
+from sparsejax import losses, penalties
+from sparsejax.scoring import SCORES, score_of
+
+ROWS = 40
+W0 = np.random.default_rng(5).standard_normal((D, K))
+HELD_OUT = np.arange(ROWS) % 3 == 0
+
+
+def smooth_of(loss, Y, **options):
+    X, _ = data(n=ROWS)
+    return losses.SquaredLoss(X, Y, **options) if loss is None else loss(X, Y, **options)
+
+
+def scored(scoring, smooth, W=W0):
+    """On the rows held out, with weights that differ."""
+    w = np.linspace(1, 2, ROWS) * HELD_OUT
+    found = score_of(scoring, smooth, jnp.asarray(W), smooth.intercept(jnp.asarray(W)), jnp.asarray(w))
+    H = np.asarray(smooth.X) @ W + np.asarray(smooth.intercept(jnp.asarray(W)))
+    return float(found), H[HELD_OUT], w[HELD_OUT]
+
+
+@pytest.mark.parametrize("name", ["LogisticLoss", "SquaredHingeLoss", "SquaredLoss"])
+def test_scores_of_labels(name):
+    """Several labels a row: of each on its own, at probability 1/2, or 0 between -1 and 1."""
+    case = LOSSES["LogisticLoss" if name == "SquaredLoss" else name]
+    Y = case.targets(data(n=ROWS)[1])
+    smooth = smooth_of(getattr(losses, name), Y, intercept=True)
+    true = (Y > 0)[HELD_OUT]
+    assert (true.sum(1) > 1).any()
+    for scoring, expected in {
+        "accuracy": accuracy_score,
+        "f1": lambda t, p, sample_weight: f1_score(t, p, average="macro", sample_weight=sample_weight),
+        "f1_micro": lambda t, p, sample_weight: f1_score(t, p, average="micro", sample_weight=sample_weight),
+    }.items():
+        found, H, w = scored(scoring, smooth)
+        predicted = (0.5 if name == "SquaredLoss" else 0) < H
+        np.testing.assert_allclose(found, expected(true, predicted, sample_weight=w), rtol=1e-12)
+    found, H, w = scored("roc_auc", smooth)
+    np.testing.assert_allclose(found, roc_auc_score(true, H, sample_weight=w), rtol=1e-12)
+
+
+def test_scores_of_classes():
+    """One label a row: the largest prediction."""
+    y = np.arange(ROWS) % K
+    smooth = smooth_of(None, np.eye(K)[y], intercept=True)
+    found, H, w = scored("accuracy", smooth)
+    np.testing.assert_allclose(found, accuracy_score(y[HELD_OUT], H.argmax(1), sample_weight=w), rtol=1e-12)
+    found, H, w = scored("f1", smooth)
+    expected = f1_score(y[HELD_OUT], H.argmax(1), average="macro", sample_weight=w)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_scores_of_numbers():
+    Y = data(n=ROWS)[1]
+    found, H, w = scored("r2", smooth_of(None, Y, intercept=True))
+    np.testing.assert_allclose(found, r2_score(Y[HELD_OUT], H, sample_weight=w), rtol=1e-12)
+    found, _, w = scored(lambda Y, P, w: -jnp.sum(w[:, None] * jnp.abs(Y - P)), smooth_of(None, Y))
+    np.testing.assert_allclose(
+        found, -np.sum(w[:, None] * abs(Y - np.asarray(data(n=ROWS)[0]) @ W0)[HELD_OUT])
+    )
+    # a function sees what is expected of Y: probabilities
+    zero_one = LOSSES["LogisticLoss"].targets(Y)
+    brier = lambda Y, P, w: -jnp.sum(w[:, None] * (Y - P) ** 2)
+    found, H, w = scored(brier, smooth_of(losses.LogisticLoss, zero_one))
+    np.testing.assert_allclose(found, -np.sum(w[:, None] * (zero_one[HELD_OUT] - 1 / (1 + np.exp(-H))) ** 2))
+
+
+def small_problem():
+    X, H = data(n=30, k=None)
+    return sj.Problem(losses.LogisticLoss(X, (np.median(H) < H) * 1.0, intercept=True), penalties.L1(0.1))
+
+
+@pytest.mark.parametrize("mode", ["warm", "batch"])
+def test_cross_validation_by_auc(mode):
+    """Greater is better; the folds' scores are those of a loop; the refit is of all rows at the best."""
+    p = small_problem()
+    alphas = np.array([0.3, 0.1, 0.03, 0.001])
+    cv = sj.cross_validate(
+        p, jax.vmap(penalties.L1)(alphas), folds=3, scoring="roc_auc", refit=True, mode=mode, tol=1e-10
+    )
+    X, Y = np.asarray(p.smooth.X), np.asarray(p.smooth.Y)
+    expected = np.empty((3, 4))
+    for fold in range(3):
+        out = np.arange(30) % 3 == fold
+        train = losses.LogisticLoss(X[~out], Y[~out], intercept=True)
+        for i, alpha in enumerate(alphas):
+            W = sj.solve(sj.Problem(train, penalties.L1(alpha)), tol=1e-10).params
+            expected[fold, i] = roc_auc_score(Y[out], X[out] @ W)
+    np.testing.assert_allclose(cv.score, expected, rtol=1e-12)
+    assert int(cv.index) == expected.mean(0).argmax()
+    assert float(cv.best.strength) == alphas[int(cv.index)]
+    np.testing.assert_allclose(cv.standard_error, expected.std(0, ddof=1) / 3**0.5, rtol=1e-10)
+    whole = sj.solve(p.replace(penalty=cv.best), tol=1e-10)
+    np.testing.assert_allclose(cv.solution.params, whole.params, atol=1e-7)
+    np.testing.assert_allclose(cv.intercept, p.smooth.intercept(whole.params), atol=1e-7)
+    plain = sj.cross_validate(p, jax.vmap(penalties.L1)(alphas), folds=3, mode=mode, tol=1e-10)
+    np.testing.assert_allclose(plain.fold_loss, cv.fold_loss, rtol=1e-8)
+    np.testing.assert_array_equal(plain.score, -plain.fold_loss)
+    assert plain.solution is None and plain.intercept is None
+
+
+def negative_error(Y, P, weights):
+    return -jnp.sum(weights[:, None] * jnp.abs(Y - P)) / jnp.sum(weights)
+
+
+def test_two_axes_of_strengths():
+    """A grid of two strengths is the same as its list; indices are tuples; under jit too."""
+    p = problem("SquaredLoss", "ExclusiveL21")
+    make = lambda a, b: penalties.ExclusiveL21(jnp.full(D, a), jnp.full(D, b))
+    alphas, betas = np.array([0.5, 0.1, 0.02]), np.array([0.1, 0.01])
+    grid = jax.vmap(lambda a: jax.vmap(lambda b: make(a, b))(betas))(alphas)
+    flat = jax.tree.map(lambda leaf: leaf.reshape(6, *leaf.shape[2:]), grid)
+    options = {"folds": 3, "scoring": negative_error, "refit": True, "tol": 1e-9}
+    cv, listed = (sj.cross_validate(p, strengths, **options) for strengths in (grid, flat))
+    for name in ("fold_loss", "score", "num_nonzero", "gap", "converged"):
+        assert getattr(cv, name).shape == (3, 3, 2)
+        np.testing.assert_array_equal(getattr(cv, name).reshape(3, 6), getattr(listed, name))
+    assert cv.loss.shape == cv.standard_error.shape == (3, 2)
+    for index, one in ((cv.index, listed.index), (cv.index_1se, listed.index_1se)):
+        assert np.ravel_multi_index([int(i) for i in index], (3, 2)) == int(one)
+    for name in ("best", "best_1se"):
+        two, one = getattr(cv, name), getattr(listed, name)
+        np.testing.assert_array_equal(two.alpha, one.alpha)
+        np.testing.assert_array_equal(two.beta, one.beta)
+    assert float(cv.loss[cv.index]) == float(listed.loss[listed.index])
+    np.testing.assert_array_equal(cv.solution.params, listed.solution.params)
+    jitted = jax.jit(lambda p, grid: sj.cross_validate(p, grid, **options))(p, grid)
+    np.testing.assert_allclose(jitted.score, cv.score, rtol=1e-6)
+    np.testing.assert_allclose(jitted.solution.params, cv.solution.params, atol=1e-5)
+
+
+def test_no_finite_score_is_said():
+    """One class in every fold."""
+    X, _ = data(n=30)
+    y = np.repeat([0.0, 1.0], 15)
+    p = sj.Problem(losses.LogisticLoss(X, y), penalties.L1(0.1))
+    with pytest.warns(UserWarning, match="no candidate has a finite score"):
+        cv = sj.cross_validate(
+            p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), folds=(y > 0) * 1, scoring="roc_auc"
+        )
+    assert np.isnan(cv.score).all()
+
+
+@pytest.mark.parametrize(
+    "change, error, match",
+    [
+        (
+            {"scoring": "auc"},
+            ValueError,
+            "scoring .* must be one of 'accuracy', 'f1', 'f1_micro', 'roc_auc', 'r2'",
+        ),
+        ({"scoring": 3}, ValueError, "scoring .* must be one of"),
+        ({"scoring": lambda Y, P: 0.0}, TypeError, r"function \(Y, predictions, weights\) -> \(\)"),
+        ({"scoring": lambda Y, P, w: Y - P}, TypeError, "it returns .*not one real number"),
+        ({"refit": 1}, TypeError, "refit must be True or False"),
+    ],
+)
+def test_bad_scoring(change, error, match):
+    with pytest.raises(error, match=match):
+        sj.cross_validate(small_problem(), jax.vmap(penalties.L1)(np.array([0.3, 0.1])), **change)
+
+
+def test_scoring_that_does_not_suit_the_targets():
+    X, Y = data(n=ROWS)
+    candidates = jax.vmap(penalties.L1)(np.array([0.3, 0.1]))
+    numbers = sj.Problem(losses.SquaredLoss(X, Y), penalties.L1(0.1))
+    for scoring in set(SCORES) - {"r2"}:
+        with pytest.raises(ValueError, match=f"scoring='{scoring}' needs a Y of labels"):
+            sj.cross_validate(numbers, candidates, scoring=scoring)
+    by_entry = losses.LogisticLoss(X, LOSSES["LogisticLoss"].targets(Y), weights=np.ones((ROWS, K)))
+    with pytest.raises(ValueError, match="accuracy is of whole rows"):
+        sj.cross_validate(numbers.replace(smooth=by_entry), candidates, scoring="accuracy")
+
+
+def test_a_loss_without_predictions():
+    class Known(sj.Loss, leaves=("inner",)):
+        def __call__(self, W):
+            return self.inner(W)
+
+        params_shape = property(lambda self: self.inner.params_shape)
+        dtype = property(lambda self: self.inner.dtype)
+        weights = property(lambda self: self.inner.weights)
+        num_rows = property(lambda self: self.inner.num_rows)
+
+        def reweighted(self, weights):
+            return self._replace(inner=self.inner.reweighted(weights))
+
+        def evaluate(self, W, intercept=0.0):
+            return self.inner.evaluate(W, intercept)
+
+        def intercept(self, W):
+            return self.inner.intercept(W)
+
+    p = sj.Problem(Known(losses.SquaredLoss(*data(n=ROWS))), penalties.L1(0.1))
+    with pytest.raises(TypeError, match=r"scoring needs a loss with predictions\(\).*got Known"):
+        sj.cross_validate(p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), scoring="r2")
