@@ -38,8 +38,9 @@ def path(
     Args:
       problem: its penalty gives the structure; its strengths are not used.
       penalties: one penalty of the same type in which every leaf that is varied has one or more leading axes
-        more than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it, or a `jax.vmap`
-        within another for a grid of two strengths. The leading axes agree; leaves without are shared.
+        more than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it, or a
+        `jax.vmap` within another for a grid of two strengths. The leading axes agree; leaves
+        without are shared.
       init: the first start, as `sparsejax.solve`; needed where the loss is a plain function.
       mode: "warm" solves one after the other (`lax.scan`), each from the last answer (order strengths from
         large to small; of several leading axes the last one runs fastest); "batch" solves all at once

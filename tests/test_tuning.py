@@ -39,6 +39,8 @@ def test_cross_validation_is_a_loop_of_fits(loss, mode):
     np.testing.assert_allclose(cv.loss, expected.mean(0), rtol=1e-6)
     np.testing.assert_allclose(cv.standard_error, expected.std(0, ddof=1) / np.sqrt(3), rtol=1e-5)
     assert bool(cv.converged.all()) and cv.gap.shape == (3, 4)
+    np.testing.assert_array_equal(cv.score, -cv.fold_loss)
+    assert cv.solution is None and cv.intercept is None
     assert int(cv.index) == expected.mean(0).argmin()
     assert float(cv.best.alpha) == alphas[int(cv.index)] and cv.best.beta == 0.01
 
