@@ -184,24 +184,23 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> tuple[jax.Array, jax
     if arguments.mode == "batch":
         chunk = -(-count // -(-count // most))  # the last chunk about as full as the others
     elif is_eager(arguments) and jax.default_backend() == "cpu":
-        # There JAX starts them all before the first has ended; a path keeps less than a core busy.
+        # a path by itself keeps one core busy, hardly more
         calls = -(-count // -(-count // min(count, most, os.cpu_count() or 1)))
     length = -(-count // (calls * chunk)) * chunk
     # Places that are left hold masks that are there already, and are not counted.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
-    static = {"axes": arguments.axes, "mode": arguments.mode, "chunk": chunk}
-    found = [
-        _all_subsamples(arguments[:5], filled[part], counted[part], size=math.prod(arguments.shape), **static)
-        for part in (slice(i, i + length) for i in range(0, len(numbers), length))
-    ]
+    size = math.prod(arguments.shape)
+    static = {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
     if calls == 1:
-        counts, *rest = found[0]
+        counts, *rest = _all_subsamples(arguments[:5], filled, counted, **static)
         union, solution = jax.tree.map(lambda leaf: leaf[:count], rest) if length > count else rest
         return counts, union, solution
-    total, union, solution = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
+    parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
+    found = _all_subsamples.together((arguments[:5],), parts, **static)
+    counts, union, solution = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
     joined = jax.tree.map(lambda leaf: leaf.reshape(len(numbers), *leaf.shape[2:])[:count], (union, solution))
-    return jax.device_put((total.sum(axis=0, dtype=np.int32), *joined))  # type: ignore[no-any-return]
+    return jax.device_put((counts.sum(axis=0, dtype=np.int32), *joined))  # type: ignore[no-any-return]
 
 
 def _fitting(arguments: PathArguments, rows: int) -> int:
