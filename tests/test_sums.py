@@ -147,6 +147,25 @@ def test_every_loss(loss, name):
     assert abs(float(solution.objective) - minimum) <= 1e-8 * abs(minimum)
 
 
+@pytest.mark.parametrize("loss", ["SquaredLoss", "LogisticLoss", "SoftmaxLoss", "HuberLoss"])
+def test_gap_with_features_in_no_group(loss):
+    """Known at any point, or infinite; never below the distance to the minimum."""
+    smooth = LOSSES[loss](*data(n=30), intercept=True)
+    problem = sj.Problem(smooth, GroupLasso(0.1, PARTIAL))
+    solution = sj.solve(problem, tol=1e-9)
+    assert solution.converged and solution.gap <= 1e-9
+    rng, at_zero, gap_of = (
+        np.random.default_rng(0),
+        float(problem(jnp.zeros((D, K)))),
+        jax.jit(sj.duality_gap),
+    )
+    for _ in range(20):
+        W = solution.params + 10 ** rng.uniform(-4, 0) * rng.standard_normal((D, K))
+        value = float(problem(W))
+        excess = (value - float(solution.objective)) / max(abs(value), at_zero)
+        assert float(gap_of(problem, W)) >= excess - 1e-8
+
+
 def test_a_constraint_alone_is_judged_by_its_residual():
     problem = sj.Problem(sj.losses.SquaredLoss(*data()), NonNegative())
     solution = sj.solve(problem, tol=1e-9)

@@ -270,10 +270,8 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         r = self._risks(self._predict(W) if H is None else H)
         s, mass = jnp.minimum(limit, 1), r.mass()
         U = self.scale * (r.stop * mass - r.events)
-        # Events on their way to their own rows, within the rows of one time.
-        passing = one_later(running_sum(r.events - jnp.zeros_like(r.events).at[r.ends].add(r.events)))
         stopping = s * r.stop * mass + (1 - s) * r.events
-        passing = s * r.onward * mass + (1 - s) * jnp.maximum(passing, 0)
+        passing = s * r.onward * mass + (1 - s) * self._waiting(r)
         return s, (s - 1) * jnp.sum(U * r.h) + self.scale * r.divergence(stopping, passing)
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
@@ -289,8 +287,14 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         events = jnp.zeros_like(w).at[self.ends].add(w * self._sorted(self.event))
         return ((w > 0) & (running_max(events[::-1])[::-1] > 0)).astype(self.dtype)
 
+    def _waiting(self, r: Risks) -> jax.Array:
+        """The weights of events on their way to their own rows, within the rows of one time."""
+        return jnp.maximum(
+            one_later(running_sum(r.events - jnp.zeros_like(r.events).at[r.ends].add(r.events))), 0
+        )
+
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """``X' dU`` and the divergence, as of `LinearModelLoss`; infinite where weights cannot stop so."""
         r = self._risks(self._predict(W) if H is None else H)
@@ -302,9 +306,12 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         stopping = r.stop * mass + change
         passing = jnp.where(r.first, 0, r.onward * mass + one_later(running_sum(change)))
         possible = jnp.all(jnp.where(counted, (stopping >= 0) & (passing >= 0), True))
+        stopping = s * stopping + (1 - s) * r.events
+        passing = s * passing + (1 - s) * self._waiting(r)
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
         divergence = self.scale * r.divergence(stopping, passing)
-        return self.X.T @ dU, jnp.where(possible, divergence, jnp.inf)
+        U = self._as_rows(self.scale * (r.stop * mass - r.events))
+        return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
     def least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         r"""A (n, d) with A'A the Hessian, and B.

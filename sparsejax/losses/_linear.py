@@ -212,9 +212,8 @@ class LinearModelLoss(Loss):
 
     def majorizer(self) -> jax.Array:
         """A (n, d), ``sqrt(scale * curvature * weights)`` times X, centred if an intercept is fitted."""
-        w = self._weights()
-        w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (self.X.shape[0],))
-        X = self.X
+        w, X = self._weights(), self.X
+        w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
         if self.has_intercept:
             X = X - safe_divide(w @ X, jnp.sum(w))[None]
         # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.

@@ -64,6 +64,10 @@ class PoissonLoss(LinearModelLoss):
         """e^h - y h."""
         return jnp.exp(H) - self.Y * H
 
+    def mean(self, H: jax.Array) -> jax.Array:
+        """e^h."""
+        return jnp.exp(H)
+
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """e^h - y and e^h."""
         mean = jnp.exp(H)

@@ -98,6 +98,10 @@ class SoftmaxLoss(LinearModelLoss):
         rest = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + rest * top
 
+    def mean(self, H: jax.Array) -> jax.Array:
+        """The probabilities."""
+        return jax.nn.softmax(H, axis=1)
+
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """p - y, with p = softmax(h), and the diagonal p (1 - p) of the second derivative."""
         p = jnp.exp(jax.nn.log_softmax(H, axis=1))  # to the last digit the p of `divergence`
