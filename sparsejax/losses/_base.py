@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.protocol import Protocol
+from sparsejax.losses._curvature import by_products
 from sparsejax.losses._units import Units
 
 
@@ -56,9 +57,10 @@ class Loss(Protocol):
       each row of W multiplies, (d,); ``rescaled(units)``: :math:`V \mapsto f(V / \text{units})`, row by row.
 
     Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
-    ``rounding(W, sizes)``, ``valid()``. Where ``facts`` finds predictions H, `dual_scaling`
-    and `dual_projection` are called with them as a third argument, the latter with s, the scale of the dual
-    point, as a fourth where the penalty is a norm.
+    ``rounding(W, sizes)``, ``valid()``, and together ``separable`` (False; True: the columns of W do not
+    meet) and ``hessian(W)``, for `sparsejax.newton_admm`. Where ``facts`` finds predictions H, `dual_scaling`,
+    `dual_projection` and ``hessian`` are called with them as a last argument; `dual_projection` with s, the
+    scale of the dual point, besides where the penalty is a norm.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 
@@ -93,6 +95,7 @@ class Loss(Protocol):
     _page: ClassVar[str] = "docs/adding-a-loss.md"
 
     quadratic: Any = False
+    separable: Any = False
     params_shape: Any = None
     dtype: Any = None
     weights: Any = None
@@ -121,6 +124,13 @@ class Loss(Protocol):
     def laplacian(self) -> jax.Array | None:
         """(k, k): what the Hessian has in each row of W beside A'A; None if nothing."""
         return None
+
+    def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
+        """Of all columns of W one after the other, (1, kd, kd); of each where ``separable``, (k, d, d).
+
+        H: the predictions where ``facts`` has them. Instead of blocks A'A the A (k, n, d) if n < d.
+        """
+        return by_products(self, W)
 
     def facts(self, W: jax.Array, sizes: Any) -> Facts:
         """What a certificate wants to know at W; ``sizes`` are those of `sizes`."""

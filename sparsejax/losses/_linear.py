@@ -12,6 +12,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
 from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss, Predictions
+from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._units import Units, power_of_two, row_units
 
@@ -62,6 +63,7 @@ class LinearModelLoss(Loss):
     """
 
     _adapter: ClassVar[bool] = True
+    separable = True
     curvature: Any = None
     reach: Any = None
 
@@ -321,6 +323,12 @@ class LinearModelLoss(Loss):
         root = jnp.sqrt(curved)
         A = root * X
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
+
+    def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
+        """A block a column, (k, d, d), or for n < d its root, (k, n, d); b eliminated."""
+        second = self.derivatives(self._predict(W) if H is None else H)[1]
+        curved = self.scale * self._weights() * second
+        return of_columns(self.X, curved.reshape(self.X.shape[0], -1), self.has_intercept)
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""

@@ -16,6 +16,7 @@ from sparsejax.solvers import (
     _davis_yin,
     _fista,
     _irls,
+    _newton_admm,
     _prox_newton,
     _smoothed_apg,
     _variational,
@@ -27,6 +28,7 @@ from sparsejax.solvers._arguments import prepare
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
+from sparsejax.solvers._newton_admm import newton_admm
 from sparsejax.solvers._prox_newton import prox_newton
 from sparsejax.solvers._smoothed_apg import smoothed_apg
 from sparsejax.solvers._variational import variational_newton
@@ -81,6 +83,12 @@ SOLVERS: dict[str, Solver] = {
         "the engine on the features that matter, for sparse rows on many features",
         _working_set.suits,
     ),
+    "newton_admm": Solver(
+        newton_admm,
+        _newton_admm.unfit,
+        "Newton for losses that are not quadratic, any columns and penalty of one term: `admm` within",
+        _newton_admm.suits,
+    ),
     "admm": Solver(
         admm,
         _admm.unfit,
@@ -124,6 +132,7 @@ __all__ = [
     "davis_yin",
     "fista",
     "irls",
+    "newton_admm",
     "pick",
     "prepare",
     "prox_newton",

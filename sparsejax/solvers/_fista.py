@@ -90,7 +90,7 @@ def _fista(
     if stepsize is not None:
         step = stepsize
     else:
-        step = _first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
+        step = first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
     algorithm = _loop.Algorithm(
         state=State(init, init, jnp.ones((), init.dtype), step),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s, backtrack), s),
@@ -139,7 +139,7 @@ def _forward(
     return W, step
 
 
-def _first_step(smooth: Any, init: jax.Array) -> jax.Array:
+def first_step(smooth: Any, init: jax.Array) -> jax.Array:
     """1/L from the change of the gradient over a short step along it; backtracking mends it."""
     G = jax.grad(smooth)(init)
     length = jnp.maximum(1, norm(init)) * eps_of(init) ** 0.25

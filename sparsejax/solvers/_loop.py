@@ -37,6 +37,10 @@ class Algorithm:
     check_every: int  # iterations between two certificates
     # (state, gradient of the loss at its candidate) -> the first state, where it begins with a gradient.
     begin: Callable[[Any, jax.Array], Any] | None = None
+    patience: int = PATIENCE
+    # (state, facts of the loss at its candidate, objective there) -> state, before each block. Then
+    # candidates are trials, of which all but the first may be infinite.
+    learn: Callable[[Any, Facts, jax.Array], Any] | None = None
     # Subgradients of the penalty's terms for the certificate, where there are several.
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
     # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is
@@ -70,7 +74,7 @@ class _Look(NamedTuple):
     W: jax.Array
     parts: tuple[jax.Array, ...] | None
     certificate: Certificate
-    gradient: jax.Array
+    facts: Facts
     lowest: jax.Array
     finish: jax.Array  # it belongs to the finish
     again: jax.Array  # it was quick and met tol: not used, the next pass is the exact one of the same point
@@ -165,7 +169,7 @@ class Loop:
             again = jnp.zeros((), bool)
         else:
             again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
-        return _Look(W, parts, c, facts.gradient, lowest, finish, again)
+        return _Look(W, parts, c, facts, lowest, finish, again)
 
     def facts(self, W: jax.Array, exact: jax.Array) -> Facts:
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
@@ -200,12 +204,15 @@ class Loop:
         used = ~(look.finish | look.again)
         halved = used & (measure <= carry.mark / 2)
         marked = jnp.where(halved, k, carry.marked)
-        stuck = (k - marked >= PATIENCE) & (measure <= 1000 * self.eps)
-        stuck |= (k - marked >= 10 * PATIENCE) & (measure <= self.eps**0.5)
+        patience = self.algorithm.patience
+        stuck = (k - marked >= patience) & (measure <= 1000 * self.eps)
+        stuck |= (k - marked >= 10 * patience) & (measure <= self.eps**0.5)
         stalled = ((measure <= self.floor) & (k > 0)) | stuck
         if self.algorithm.ended is not None:
             stalled |= self.algorithm.ended(carry.state)
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
+        if self.algorithm.learn is not None:
+            finite |= k > 0
         status = jnp.where(k < self.maxiter, RUNNING, MAX_ITER)
         status = jnp.where(stalled, STALLED, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
@@ -225,7 +232,11 @@ class Loop:
         begin, state = self.algorithm.begin, carry.state
         if begin is not None:
             first = running & (k == 0)
-            state = jax.tree.map(lambda a, b: jnp.where(first, a, b), begin(state, look.gradient), state)
+            state = jax.tree.map(
+                lambda a, b: jnp.where(first, a, b), begin(state, look.facts.gradient), state
+            )
+        if self.algorithm.learn is not None:
+            state = self.algorithm.learn(state, look.facts, look.certificate.objective)
         state = lax.cond(running, lambda s: block(s, n), lambda s: s, state)
         carry = carry._replace(state=state, num_iters=k + n)
         if self.algorithm.ended is not None:

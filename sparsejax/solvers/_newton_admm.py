@@ -1,0 +1,166 @@
+r"""Newton's method on smooth losses of several columns, by quadratic problems with the same penalty."""
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.linalg import eps_of, norm, safe_divide
+from sparsejax.compiling import differentiable
+from sparsejax.factor import cautious_step
+from sparsejax.losses import Facts
+from sparsejax.problem import Problem, flattened
+from sparsejax.solution import Solution
+from sparsejax.solvers import _fista, _loop
+from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._quadratic_admm import Answer, Quadratic
+
+LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
+SUFFICIENT = 1e-3  # decrease, of what the quadratic promises
+# Levenberg's term, as a share of the largest eigenvalue: where a step fails FIRST, or MORE times as much as
+# there is; where it does not LESS of it, and below LEAST none.
+FIRST, MORE, LESS, LEAST = 1e-2, 10.0, 0.1, 1e-6
+PATIENCE = 20  # steps without progress, at the precision of the dtype
+LARGEST = 2048  # unknowns that a block of the Hessian couples, at most
+# Features up to which, and rows for each of them from which, `sparsejax.solve` takes this solver.
+SMALL, ROWS = 64, 4
+
+
+def newton_admm(
+    problem: Problem,
+    init: Any = None,
+    *,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    history: int = 0,
+) -> Solution:
+    r"""Minimise by Newton steps, each the answer of a quadratic problem with the same penalty.
+
+    .. math:: \min_V \langle\nabla f(W), V - W\rangle
+              + \tfrac12\langle V - W, (\nabla^2 f(W) + \mu I)(V - W)\rangle + g(V)
+
+    is solved by the iteration of `admm` in the eigenvectors of the Hessian, to a tenth of the residual at W.
+    A step that the objective does not bear out is not taken, and :math:`\mu`, else 0, grows until one is: in
+    the end it is a short proximal gradient step. A dozen steps where first-order ones are thousands: small
+    strengths, labels that are nearly separated, features that are not penalised or nearly copies.
+
+    The Hessian is formed: a block for each column of W where the columns do not meet in the loss, as in
+    `LogisticLoss`, d x d or for n < d its root; else one of all columns, kd x kd.
+
+    Args:
+      problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
+        quadratic; a penalty of one term; blocks of at most 2048 unknowns.
+      init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not.
+
+    Returns:
+      `Solution`; ``params`` is a prox point, with exact zeros.
+
+    Raises:
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+    Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014; Levenberg's term in place of their
+      line search.
+    """
+    problem, init, tol, maxiter, history = prepare("newton_admm", problem, init, tol, maxiter, history, unfit)
+    return _newton_admm(problem, init, tol, maxiter, history)
+
+
+def unfit(problem: Problem) -> str | None:
+    """Why the solver does not take the problem, in words; None if it does."""
+    smooth = problem.smooth
+    if len(problem.penalty.terms) > 1:
+        return f"needs a penalty of one term, got {kinds(problem)}."
+    if "curvature" in smooth.provides and smooth.quadratic:
+        return f"needs a loss that is not quadratic, got {kinds(problem)}."
+    if "shape" in smooth.provides and _block(problem) > LARGEST:
+        return (
+            f"forms the Hessian, in blocks of at most {LARGEST} unknowns; here they have {_block(problem)}: "
+            "use admm, fista or working_set."
+        )
+    return None
+
+
+def suits(problem: Problem) -> bool:
+    """Whether `sparsejax.solve` takes it: where the Hessian costs no more than some steps of `admm`."""
+    smooth = problem.smooth
+    if not {"shape", "columns"} <= smooth.provides or smooth.num_rows is None:
+        return False
+    size = _block(problem)
+    return size <= SMALL and smooth.num_rows >= ROWS * size
+
+
+def _block(problem: Problem) -> int:
+    """The size of what is decomposed."""
+    smooth = problem.smooth
+    shape: tuple[int, ...] = smooth.params_shape
+    if not smooth.separable:
+        return math.prod(shape)
+    return shape[0] if smooth.num_rows is None else min(shape[0], smooth.num_rows)
+
+
+class Point(NamedTuple):
+    """A point, and what is known of it."""
+
+    W: jax.Array
+    objective: jax.Array
+    facts: Facts
+    subgradient: jax.Array  # of the penalty
+
+
+class State(NamedTuple):
+    """What is iterated."""
+
+    at: Point  # the last that was taken
+    trial: Answer  # of the quadratic problem there
+    promised: jax.Array  # change of the objective, by the quadratic
+    damping: jax.Array  # Levenberg's term, as a share of the largest eigenvalue
+    step: jax.Array  # 1/L
+
+
+@differentiable("history", rows=True)
+def _newton_admm(problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+    problem, init, restore = flattened(problem, init)
+    smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
+    if "curvature" in smooth.provides:
+        step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
+    else:
+        step = _fista.first_step(smooth, init)
+    none = jnp.zeros_like(init)
+    form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
+    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
+    start = Point(init, jnp.full((), jnp.inf, init.dtype), facts, none)
+    algorithm = _loop.Algorithm(
+        state=State(start, Answer(init, none, zero), zero, zero, step),
+        block=lambda s, n: lax.fori_loop(0, n, lambda _, s: stepped(problem, s), s),
+        candidate=lambda s: s.trial.W,
+        step=lambda s: s.step,
+        check_every=1,
+        learn=learnt,
+        patience=PATIENCE,
+    )
+    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history, finish=False).run()
+    return solution._replace(params=restore(solution.params))
+
+
+def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
+    """The state with the trial taken, or more damping."""
+    rounding = 10 * eps_of(objective) * jnp.abs(objective)
+    falls = objective - s.at.objective <= SUFFICIENT * jnp.minimum(s.promised, 0) + rounding
+    trial = Point(s.trial.W, objective, facts, s.trial.subgradient)
+    at = jax.tree.map(lambda a, b: jnp.where(falls, a, b), trial, s.at)
+    less = jnp.where(s.damping > LEAST, LESS * s.damping, 0)
+    return s._replace(at=at, damping=jnp.where(falls, less, jnp.maximum(MORE * s.damping, FIRST)))
+
+
+def stepped(problem: Problem, s: State) -> State:
+    """The next trial."""
+    penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
+    quadratic = Quadratic(problem.smooth.hessian(W, facts.predictions), facts.gradient, W, s.damping)
+    wanted = LOOSE * norm(facts.gradient + subgradient)
+    trial = quadratic.solve(penalty, Answer(W, subgradient, s.trial.rho), wanted)
+    before = objective - facts.value
+    promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
+    step = safe_divide(1.0, quadratic.largest, s.step)
+    return s._replace(trial=trial, promised=promised, step=step)
