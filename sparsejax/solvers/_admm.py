@@ -9,16 +9,19 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
-from sparsejax.compiling import Finish, differentiable, in_users_units
+from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import Factor, factorise
 from sparsejax.penalties import joined
-from sparsejax.problem import Problem, in_units, units_of
-from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution
-from sparsejax.solvers import _loop
+from sparsejax.problem import Problem
+from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, Solution
+from sparsejax.solvers import _loop, _newton_admm
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._rest import continued
 from sparsejax.solvers._terms import minus
 
 RELAX = 1.6
+# Of an eager solve with a loss that is not quadratic: iterations at most, and work worth a compilation.
+MOST, WORK = 15_000, 10**10
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 CHECK = 10  # iterations between two certificates; rho is balanced then
 # From iteration EARLY on rho changes at every second look: with one term, changes every ten iterations can
@@ -59,6 +62,9 @@ def admm(
     and the dual residual every ten iterations (twenty from the 50th on, for one term), the last time at half
     of ``maxiter``. The duality gap of Z, looked at just as often, ends the loop.
 
+    Called eagerly with a loss that is not quadratic, `newton_admm` goes on after some thousand iterations,
+    where it takes the problem: small strengths and labels that are nearly separated.
+
     A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
     K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a
     whole group, and the multipliers split its gradient for the gap.
@@ -97,12 +103,31 @@ def unfit(problem: Problem) -> str | None:
 def _finish(
     problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
+    if _newton_admm.unfit(problem) is None:
+        return _newton_admm.take_over(problem, solution, tol, maxiter)
     assert factor is not None
     return _loop.finish(problem, solution, _step(factor), tol)
 
 
 def _can_wait(problem: Problem) -> bool:
-    return "support" in problem.penalty.provides and len(problem.penalty.terms) == 1
+    one = "support" in problem.penalty.provides and len(problem.penalty.terms) == 1
+    return one or _newton_admm.unfit(problem) is None
+
+
+def _enough(problem: Problem) -> int:
+    """Iterations after which an eager solve goes on by Newton steps.
+
+    As many as take about as long as compiling these or, where a step is dear, as making them.
+    """
+    if _newton_admm.unfit(problem) is not None or problem.smooth.num_rows is None:
+        return MOST
+    shape: tuple[int, ...] = (*problem.smooth.params_shape, 1)
+    n, d, k = int(problem.smooth.num_rows), shape[0], shape[1]
+    return min(MOST, max(WORK // (n * k * (4 * d + 1000)), 1000 + 8 * d))
+
+
+def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    return _at_the_floor(solution, tol, maxiter) | unfinished(solution, tol, maxiter)
 
 
 def _at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
@@ -110,12 +135,13 @@ def _at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax
     return (status == STALLED) | ((status == CONVERGED) & below)
 
 
-@differentiable("history", rows=True, finish=Finish(_finish, _at_the_floor, _can_wait))
+@differentiable("history", rows=True, finish=Finish(_finish, _due, _can_wait))
 def _admm(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
 ) -> tuple[Solution, Factor]:
     factor = factorise(problem.smooth)
-    return resume(problem, factor, init, None, tol, maxiter, history, finish)[0], factor
+    limit = maxiter if finish or problem.smooth.quadratic else jnp.minimum(maxiter, _enough(problem))
+    return resume(problem, factor, init, None, tol, limit, history, finish)[0], factor
 
 
 def resume(
@@ -146,17 +172,14 @@ def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Ar
 def take_over(
     problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
-    """What becomes of the solution of another solver, in units of each column of X."""
-    before, history = solution.num_iters, solution.history
-    known, length = units_of(problem, rows=True), history.gap.shape[0]
-    problem = in_units(problem, known)
-    start = solution.params if known is None else known.units.start(solution.params)
-    factor = factorise(problem.smooth)
-    rest, _ = resume(problem, factor, start, None, tol, maxiter - before, length)
-    rest = in_users_units(rest, known)
-    first = jnp.arange(length, dtype=jnp.int32) < before
-    joined = [jnp.where(first, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)]
-    return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
+    """What becomes of the solution of another solver: Newton's where the loss is not quadratic."""
+    if _newton_admm.unfit(problem) is None:
+        return _newton_admm.take_over(problem, solution, tol, maxiter)
+
+    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
+        return resume(problem, factorise(problem.smooth), start, None, tol, left, length)[0]
+
+    return continued(run, problem, solution, maxiter)
 
 
 def completed(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:

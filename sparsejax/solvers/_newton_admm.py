@@ -14,9 +14,11 @@ from sparsejax.factor import cautious_step
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
-from sparsejax.solvers import _fista, _loop
+from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._fista import first_step
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
+from sparsejax.solvers._rest import continued
 
 LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
 SUFFICIENT = 1e-3  # decrease, of what the quadratic promises
@@ -122,11 +124,25 @@ class State(NamedTuple):
 @differentiable("history", rows=True)
 def _newton_admm(problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     problem, init, restore = flattened(problem, init)
+    solution = _steps(problem, init, tol, maxiter, history)
+    return solution._replace(params=restore(solution.params))
+
+
+def take_over(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
+    """What becomes of the solution of another solver."""
+
+    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
+        return _steps(problem, start, tol, left, length)
+
+    return continued(run, problem, solution, maxiter)
+
+
+def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
     if "curvature" in smooth.provides:
         step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
     else:
-        step = _fista.first_step(smooth, init)
+        step = first_step(smooth, init)
     none = jnp.zeros_like(init)
     form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
@@ -140,8 +156,7 @@ def _newton_admm(problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array
         learn=learnt,
         patience=PATIENCE,
     )
-    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history, finish=False).run()
-    return solution._replace(params=restore(solution.params))
+    return _loop.Loop(problem, init, algorithm, tol, maxiter, history, finish=False).run()[0]
 
 
 def learnt(s: State, facts: Facts, objective: jax.Array) -> State:

@@ -41,7 +41,7 @@ def prox_newton(
     until the objective falls by a share of what the model promises. A handful of steps where first-order
     ones are thousands: small strengths, labels that are nearly separated.
 
-    What this does not solve `admm`, which the loss must suit, takes over from where it stands.
+    What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
 
     Args:
       problem: a loss of one column with ``least_squares_at``, such as `LogisticLoss`, and `L1` or `L21`.

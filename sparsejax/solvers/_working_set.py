@@ -13,7 +13,7 @@ from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import cautious_step, factorise
 from sparsejax.problem import Problem
-from sparsejax.solution import History, Solution
+from sparsejax.solution import MAX_ITER, History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
 
@@ -39,8 +39,8 @@ def working_set(
     the problem of these features to a few hundredths of the gap of the whole, from where the last round
     ended, and looks at the gradient of the whole once.
 
-    What this does not solve `admm` takes over from where it stands: more active rows than the working set
-    holds, or rounds without progress.
+    What this does not solve `admm` takes over from where it stands, or `newton_admm` where the loss is not
+    quadratic: more active rows than the working set holds, or rounds without progress.
 
     Args:
       problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
@@ -120,7 +120,12 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
             part, factorise(part.smooth), take(s.W, ix, 0), s.rho, wanted, jnp.int32(INNER), complete=False
         )
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
-        return look(s._replace(W=W, rho=rho, k=s.k + 1))
+        after = look(s._replace(W=W, rho=rho, k=s.k + 1))
+        if smooth.quadratic:
+            return after
+        # What takes the majorised engine so long Newton's method does at once.
+        crawls = (solution.status == MAX_ITER) & (after.certificate.measure > s.certificate.measure / 10)
+        return after._replace(over=after.over | crawls)
 
     # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
     rho = jnp.where(squares > 0, squares / d, 1)
