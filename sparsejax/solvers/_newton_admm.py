@@ -20,6 +20,7 @@ from sparsejax.solvers._fista import first_step
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
 from sparsejax.solvers._rest import continued
 
+STEPS = 300  # at most
 LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
 SUFFICIENT = 1e-3  # decrease, of what the quadratic promises
 # Levenberg's term, as a share of the largest eigenvalue: where a step fails FIRST, or MORE times as much as
@@ -55,7 +56,8 @@ def newton_admm(
     Args:
       problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
         quadratic; a penalty of one term; blocks of at most 2048 unknowns.
-      init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not.
+      init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not, here at
+        most 300.
 
     Returns:
       `Solution`; ``params`` is a prox point, with exact zeros.
@@ -156,13 +158,15 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         learn=learnt,
         patience=PATIENCE,
     )
-    return _loop.Loop(problem, init, algorithm, tol, maxiter, history, finish=False).run()[0]
+    limit = jnp.minimum(maxiter, STEPS)
+    return _loop.Loop(problem, init, algorithm, tol, limit, history, finish=False).run()[0]
 
 
 def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
     """The state with the trial taken, or more damping."""
     rounding = 10 * eps_of(objective) * jnp.abs(objective)
     falls = objective - s.at.objective <= SUFFICIENT * jnp.minimum(s.promised, 0) + rounding
+    falls &= jnp.isfinite(objective)
     trial = Point(s.trial.W, objective, facts, s.trial.subgradient)
     at = jax.tree.map(lambda a, b: jnp.where(falls, a, b), trial, s.at)
     less = jnp.where(s.damping > LEAST, LESS * s.damping, 0)
