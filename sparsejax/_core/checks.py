@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max
@@ -112,6 +113,18 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     if not is_traced(value) and not np.asarray(value) > 0:
         raise ValueError(f"{name} must be > 0, got {np.asarray(value):g}.")
     return value
+
+
+def as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
+    """Sample weights >= 0, by row or of the shape of Y, in its dtype."""
+    weights = as_float("weights", weights, (1, 2), Y.dtype)
+    if weights.shape not in (Y.shape[:1], Y.shape):
+        raise ValueError(
+            f"weights has shape {weights.shape}; it must be one a row, {Y.shape[:1]}, or Y's {Y.shape}."
+        )
+    if not is_traced(weights) and (np.asarray(weights) < 0).any():
+        raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
+    return weights
 
 
 def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool = False) -> int:

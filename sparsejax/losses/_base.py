@@ -58,9 +58,9 @@ class Loss(Protocol):
 
     Further methods have defaults that are always right: ``condensed()``, ``target()``, ``laplacian()``,
     ``rounding(W, sizes)``, ``valid()``, and together ``separable`` (False; True: the columns of W do not
-    meet) and ``hessian(W)``, for `sparsejax.newton_admm`. Where ``facts`` finds predictions H, `dual_scaling`,
-    `dual_projection` and ``hessian`` are called with them as a last argument; `dual_projection` with s, the
-    scale of the dual point, besides where the penalty is a norm.
+    meet) and ``hessian(W)``, for `sparsejax.newton_admm`. Where ``facts`` finds predictions H,
+    `dual_scaling`, `dual_projection` and ``hessian`` are called with them as a last argument;
+    `dual_projection` with s, the scale of the dual point, besides where the penalty is a norm.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 

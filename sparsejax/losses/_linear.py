@@ -5,11 +5,10 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_positive, as_weights, check_bool
 from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
@@ -121,7 +120,7 @@ class LinearModelLoss(Loss):
             raise ValueError("Y has no columns.")
         scale = as_positive("scale", self._default_scale(n) if scale is None else scale, X.dtype)
         if weights is not None:
-            weights = _as_weights(weights, Y)
+            weights = as_weights(weights, Y)
         check_bool("intercept", intercept)
         self._set(X=X, Y=Y, scale=scale, weights=weights, has_intercept=bool(intercept))
         if intercept and self.reach is None:
@@ -388,17 +387,6 @@ class LinearModelLoss(Loss):
         first, second = self.derivatives(H + b[None])
         w = self._weights()
         return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)
-
-
-def _as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
-    weights = as_float("weights", weights, (1, 2), Y.dtype)
-    if weights.shape not in (Y.shape[:1], Y.shape):
-        raise ValueError(
-            f"weights has shape {weights.shape}; it must be one a row, {Y.shape[:1]}, or Y's {Y.shape}."
-        )
-    if not is_traced(weights) and (np.asarray(weights) < 0).any():
-        raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
-    return weights
 
 
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:

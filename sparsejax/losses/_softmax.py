@@ -9,6 +9,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax.losses._curvature import by_products
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear import LinearModelLoss, Sizes
@@ -45,6 +46,7 @@ class SoftmaxLoss(LinearModelLoss):
     [0.5, 0.25, 0.25]
     """
 
+    separable = False
     curvature = 0.5
     reach = math.inf  # the intercepts are not looked for in an interval
 
@@ -97,6 +99,10 @@ class SoftmaxLoss(LinearModelLoss):
         total = jnp.log(jnp.sum(jnp.exp(H), axis=1, keepdims=True))
         rest = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + rest * top
+
+    def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
+        """Of all classes together, (1, kd, kd)."""
+        return by_products(self, W)
 
     def mean(self, H: jax.Array) -> jax.Array:
         """The probabilities."""
