@@ -230,3 +230,17 @@ def test_what_needs_no_intercept_may_have_one_class():
 def test_newton_for_one_column_does_not_take_it():
     with pytest.raises(TypeError, match="prox_newton needs"):
         sj.prox_newton(problem("SoftmaxLoss", "L21"))
+
+
+@pytest.mark.parametrize("options", [{}, {"intercept": True}, {"intercept": True, "weights": True}])
+def test_hessian(options):
+    """All classes in one block, the best intercepts eliminated: by finite products, and symmetric."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((20, 3)), np.eye(4)[rng.integers(0, 4, 20)]
+    given = options | ({"weights": rng.uniform(0.5, 2, 20)} if "weights" in options else {})
+    loss, W = sj.losses.SoftmaxLoss(X, Y, **given), jnp.asarray(rng.standard_normal((3, 4)))
+    H = np.asarray(loss.hessian(W)[0])
+    product = jax.linearize(jax.grad(loss), W)[1]
+    for _ in range(3):
+        V = rng.standard_normal((3, 4))
+        np.testing.assert_allclose((H @ V.T.ravel()).reshape(4, 3).T, product(jnp.asarray(V)), atol=1e-13)

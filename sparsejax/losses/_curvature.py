@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide
 
 
 def by_products(loss: Any, W: jax.Array) -> jax.Array:
@@ -33,3 +33,28 @@ def of_columns(X: jax.Array, curved: jax.Array, centred: bool) -> jax.Array:
     # One after the other: products of matrices, and no memory for more than one.
     blocks: jax.Array = lax.map(block, curved.T)
     return blocks
+
+
+def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax.Array:
+    r"""The Hessian of the multinomial loss at probabilities p (n, k) and weights w (n,), (kd, kd).
+
+    Its blocks are :math:`X^\top \operatorname{diag}(w(p_a[a = b] - p_a p_b))X`. With ``intercept`` the best
+    intercepts are eliminated: a column of ones, whose own block is singular along equal intercepts.
+    """
+    (n, d), k = X.shape, p.shape[1]
+    if intercept:
+        X = jnp.concatenate([X, jnp.ones((n, 1), X.dtype)], axis=1)
+    e = X.shape[1]
+    M = (jnp.sqrt(w)[:, None] * p)[:, :, None] * X[:, None]  # (n, k, e)
+    H: jax.Array = -(M.reshape(n, k * e).T @ M.reshape(n, k * e)).reshape(k, e, k, e)
+    own = lax.map(lambda c: (X * c[:, None]).T @ X, (w[:, None] * p).T)
+    H = H + own[:, :, None] * jnp.eye(k, dtype=X.dtype)[:, None, :, None]
+    if not intercept:
+        return H.reshape(k * e, k * e)
+    rest, C, B = H[:, :d, :, :d].reshape(k * d, k * d), H[:, d, :, :d].reshape(k, k * d), H[:, d, :, d]
+    size = jnp.trace(B) / k
+    # classes of no row have an intercept that does nothing
+    one = jnp.eye(k, dtype=B.dtype)
+    B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
+    reduced: jax.Array = rest - C.T @ jnp.linalg.solve(B, C)
+    return reduced

@@ -9,7 +9,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.losses._curvature import by_products
+from sparsejax.losses._curvature import of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear import LinearModelLoss, Sizes
@@ -102,7 +102,9 @@ class SoftmaxLoss(LinearModelLoss):
 
     def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
         """Of all classes together, (1, kd, kd)."""
-        return by_products(self, W)
+        p = jax.nn.softmax(self._predict(W) if H is None else H, axis=1)
+        w = jnp.broadcast_to(self.scale * self._weights()[:, 0], p.shape[:1])
+        return of_classes(self.X, p, w, self.has_intercept)[None]
 
     def mean(self, H: jax.Array) -> jax.Array:
         """The probabilities."""
