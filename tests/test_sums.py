@@ -1,5 +1,7 @@
 """Sums of penalties, and what is mostly part of one, against the conic solver."""
 
+import dataclasses
+
 import conic
 import jax
 import jax.numpy as jnp
@@ -292,6 +294,32 @@ def test_multiples_scale_what_is_a_strength():
         np.testing.assert_allclose((2 * penalty).value(W), 2 * penalty.value(W), rtol=1e-14)
     assert (3 * NonNegative()).value(-W) == np.inf
     np.testing.assert_array_equal((2 * Box(-1.0, 1.0)).high, 1.0)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Mine:
+    """A lasso that is known by value and prox alone."""
+
+    strength: float
+
+    def value(self, W):
+        return self.strength * jnp.sum(jnp.abs(W))
+
+    def prox(self, V, scaling=1.0):
+        return jnp.sign(V) * jnp.maximum(jnp.abs(V) - scaling * self.strength, 0)
+
+
+def test_your_own_in_a_sum():
+    """From either side; no gap is made up, and the minimum is right."""
+    smooth = sj.losses.SquaredLoss(*data())
+    for penalty in (Mine(0.05) + L21(0.2), L21(0.2) + Mine(0.05), Mine(0.05) + SquaredL2(0.1)):
+        solution = sj.solve(sj.Problem(smooth, penalty), tol=1e-8)
+        assert solution.converged and np.isnan(solution.gap)
+        known = L1(0.05) + (L21(0.2) if len(penalty.terms) > 1 else SquaredL2(0.1))
+        np.testing.assert_allclose(
+            solution.objective, sj.solve(sj.Problem(smooth, known), tol=1e-10).objective, rtol=1e-8
+        )
 
 
 X8 = np.eye(D)

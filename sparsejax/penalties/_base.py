@@ -113,6 +113,11 @@ class Penalty(Protocol):
 
         return added(self, other)
 
+    def __radd__(self, other: Any) -> Any:
+        from sparsejax.penalties._sum import added  # noqa: PLC0415
+
+        return added(other, self)
+
     def __mul__(self, factor: Any) -> Any:
         """The penalty ``factor`` times: its strengths are."""
         if isinstance(factor, Penalty):

@@ -42,8 +42,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
     def provides(self) -> frozenset[str]:
         """What follows from the parts."""
         cores, found = self.cores, set()
-        alone = self.positive and not cores
-        if self.square is not None or (not alone and all("dual" in core.provides for core in cores)):
+        # A square would give any exact prox a conjugate; that of a class that states none is not relied on.
+        alone = self.positive and not cores and self.square is None
+        if not alone and all("dual" in core.provides for core in cores):
             found |= {"dual"}
         if self.box is None and all("support" in core.provides for core in cores):
             found |= {"support"}

@@ -72,6 +72,8 @@ class SeveralTerms(Penalty):
             parts.append(jnp.where(smooth, slope, part))
             open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
         exact = self._shared(tuple(parts), Z, tuple(open_))
+        if "dual" not in self.provides:
+            return exact
         near = self.shared(guess, Z)
         # At a W that is only near a zero of its group the gradient there is far from any subgradient.
         better = self.dual_scale(Z, exact) >= self.dual_scale(Z, near)
