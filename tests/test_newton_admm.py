@@ -225,6 +225,16 @@ def test_starts_history_floor_and_maxiter():
     assert short.num_iters == 2 and int(short.status) == MAX_ITER
 
 
+@pytest.mark.parametrize("make", [sj.losses.HuberHingeLoss, sj.losses.SquaredHingeLoss])
+def test_to_the_floor_of_a_loss_with_kinks(make):
+    """Steps go on after the last digit: what they bring must not count, NaN least of all."""
+    X, Y = made()
+    problem = sj.Problem(make(X, 2 * Y - 1), sj.penalties.L21(0.1))
+    solution = jax.jit(lambda p: sj.newton_admm(p, tol=0.0))(problem)
+    assert solution.gap < 1e-13 and solution.residual < 1e-12 and solution.num_iters < 200
+    assert sj.duality_gap(problem, solution.params) < 1e-13
+
+
 def test_strength_zero_has_no_certificate_that_lies():
     """Labels that are separated, and nothing that holds W back: there is no minimiser."""
     loss = logistic(noise=0.0, intercept=False)

@@ -13,10 +13,10 @@ from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import Factor, factorise
 from sparsejax.penalties import joined
 from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, Solution
+from sparsejax.solution import MAX_ITER, Solution
 from sparsejax.solvers import _loop, _newton_admm
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._rest import continued
+from sparsejax.solvers._rest import at_the_floor, continued
 from sparsejax.solvers._terms import minus
 
 RELAX = 1.6
@@ -127,12 +127,7 @@ def _enough(problem: Problem) -> int:
 
 
 def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
-    return _at_the_floor(solution, tol, maxiter) | unfinished(solution, tol, maxiter)
-
-
-def _at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
-    status, below = solution.status, tol < 2 * eps_of(solution.objective)
-    return (status == STALLED) | ((status == CONVERGED) & below)
+    return at_the_floor(solution, tol, maxiter) | unfinished(solution, tol, maxiter)
 
 
 @differentiable("history", rows=True, finish=Finish(_finish, _due, _can_wait))

@@ -9,8 +9,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of, norm, safe_divide
-from sparsejax.compiling import differentiable
-from sparsejax.factor import cautious_step
+from sparsejax.compiling import Finish, differentiable
+from sparsejax.factor import Factor, cautious_step
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
@@ -18,7 +18,7 @@ from sparsejax.solvers import _loop
 from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._fista import first_step
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
-from sparsejax.solvers._rest import continued
+from sparsejax.solvers._rest import at_the_floor, continued
 
 STEPS = 300  # at most
 LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
@@ -123,10 +123,25 @@ class State(NamedTuple):
     step: jax.Array  # 1/L
 
 
-@differentiable("history", rows=True)
-def _newton_admm(problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+def _finish(
+    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
+    problem, W, restore = flattened(problem, solution.params)
+    step = _first_step(problem.smooth, W)
+    finished = _loop.finish(problem, solution._replace(params=W), step, tol)
+    return finished._replace(params=restore(finished.params))
+
+
+def _can_wait(problem: Problem) -> bool:
+    return "support" in problem.penalty.provides
+
+
+@differentiable("history", rows=True, finish=Finish(_finish, at_the_floor, _can_wait))
+def _newton_admm(
+    problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+) -> Solution:
     problem, init, restore = flattened(problem, init)
-    solution = _steps(problem, init, tol, maxiter, history)
+    solution = _steps(problem, init, tol, maxiter, history, finish)
     return solution._replace(params=restore(solution.params))
 
 
@@ -134,23 +149,27 @@ def take_over(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax
     """What becomes of the solution of another solver."""
 
     def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
-        return _steps(problem, start, tol, left, length)
+        return _steps(problem, start, tol, left, length, finish=True)
 
     return continued(run, problem, solution, maxiter)
 
 
-def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
-    smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
+def _first_step(smooth: Any, W: jax.Array) -> jax.Array:
     if "curvature" in smooth.provides:
-        step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
-    else:
-        step = first_step(smooth, init)
+        return cautious_step(jnp.sum(smooth.majorizer() ** 2))
+    return first_step(smooth, W)
+
+
+def _steps(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+) -> Solution:
+    smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
     none = jnp.zeros_like(init)
     form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     start = Point(init, jnp.full((), jnp.inf, init.dtype), facts, none)
     algorithm = _loop.Algorithm(
-        state=State(start, Answer(init, none, zero), zero, zero, step),
+        state=State(start, Answer(init, none, zero), zero, zero, _first_step(smooth, init)),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: stepped(problem, s), s),
         candidate=lambda s: s.trial.W,
         step=lambda s: s.step,
@@ -159,7 +178,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         patience=PATIENCE,
     )
     limit = jnp.minimum(maxiter, STEPS)
-    return _loop.Loop(problem, init, algorithm, tol, limit, history, finish=False).run()[0]
+    return _loop.Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
 
 
 def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
@@ -178,8 +197,12 @@ def stepped(problem: Problem, s: State) -> State:
     penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
     quadratic = Quadratic(problem.smooth.hessian(W, facts.predictions), facts.gradient, W, s.damping)
     wanted = LOOSE * norm(facts.gradient + subgradient)
-    trial = quadratic.solve(penalty, Answer(W, subgradient, s.trial.rho), wanted)
+    start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))
+    trial = quadratic.solve(penalty, start._replace(rho=s.trial.rho), wanted)
+    finite = jnp.all(jnp.isfinite(trial.W)) & jnp.isfinite(trial.rho)
+    trial = jax.tree.map(lambda a, b: jnp.where(finite, a, b), trial, start)
     before = objective - facts.value
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
+    promised = jnp.where(finite, promised, -jnp.inf)  # which no objective bears out
     step = safe_divide(1.0, quadratic.largest, s.step)
     return s._replace(trial=trial, promised=promised, step=step)

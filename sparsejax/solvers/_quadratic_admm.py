@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import norm, tiny_of
+from sparsejax._core.linalg import eps_of, norm, tiny_of
 from sparsejax.penalties import Penalty
 
 RELAX, BALANCE = 1.6, 0.3  # as of `admm`
@@ -52,6 +52,7 @@ class Quadratic:
         self.basis = jnp.einsum("bij,bik->bjk", vectors, hessian) if self.root else vectors.swapaxes(1, 2)
         self.values = jnp.maximum(values, 0)
         self.largest = jnp.max(self.values)
+        self.unit = jnp.where(self.largest > 0, self.largest, 1)
         self.mu = damping * self.largest
 
     def rotated(self, Vt: jax.Array) -> jax.Array:
@@ -101,5 +102,8 @@ class Quadratic:
         parts = jnp.stack([Z + (s.V - V) / RELAX - s.Z, s.Z, s.Z - Z, U])
         primal, at, dual, dual_at = jnp.maximum(jnp.sqrt(jnp.sum(parts * parts, axis=(1, 2))), tiny_of(V))
         by = jnp.clip(jnp.sqrt(BALANCE * (primal / at) * (dual_at / dual)), 0.1, 10.0)
+        # Where both residuals are rounding errors rho would run away.
+        least, most = eps_of(V) * self.unit, self.unit / eps_of(V)
+        by = jnp.clip(s.rho * by, jnp.minimum(s.rho, least), jnp.maximum(s.rho, most)) / s.rho
         residual = norm(self.slope(s.Z) + s.rho * U)
         return s._replace(V=s.Z + U / by, rho=s.rho * by, residual=residual, looks=s.looks + 1)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
+from sparsejax._core.linalg import eps_of
 from sparsejax.compiling import in_users_units
 from sparsejax.problem import Problem, in_units, units_of
-from sparsejax.solution import History, Solution
+from sparsejax.solution import CONVERGED, STALLED, History, Solution
 
 
 def continued(
@@ -25,3 +26,9 @@ def continued(
     first = jnp.arange(length, dtype=jnp.int32) < before
     joined = [jnp.where(first, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)]
     return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
+
+
+def at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    """Whether there may be digits left for the finish of a `Loop`."""
+    status, below = solution.status, tol < 2 * eps_of(solution.objective)
+    return (status == STALLED) | ((status == CONVERGED) & below)
