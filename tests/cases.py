@@ -82,7 +82,7 @@ PENALTIES = {
         functools.partial(penalties.ExclusiveGroupL21, groups=GROUPS), (0.1,), (2,), GROUPS.num_groups
     ),
     "GroupLasso": PenaltyCase(
-        functools.partial(penalties.GroupLasso, groups=PARTITION), (0.3,), (1,), PARTITION.num_groups
+        functools.partial(penalties.GroupLasso, groups=PARTITION), (0.9,), (1,), PARTITION.num_groups
     ),
     "ExclusiveGroupLasso": PenaltyCase(
         functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.3,), (2,)

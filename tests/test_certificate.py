@@ -13,6 +13,7 @@ from cases import (
     LOSSES,
     MAIN_LOSSES,
     PAIRS,
+    PARTITION,
     PENALTIES,
     SOLVERS,
     D,
@@ -275,6 +276,8 @@ def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
     slope = conic.ENTRIES[loss].slope(b, Y, f)
     G = float(f.scale) * np.asarray(f.X).T @ (w * slope)
     order = {"L1": np.inf, "L1Inf": 1}.get(penalty, 2)
+    if penalty == "GroupLasso":
+        G = G.reshape(PARTITION.num_groups, -1)  # its groups are pairs of neighbours
     by_hand = np.linalg.norm(G, order, axis=1).max()
     np.testing.assert_allclose(top, by_hand, rtol=1e-13)
     # it scales with the loss
