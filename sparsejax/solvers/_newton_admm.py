@@ -26,6 +26,7 @@ SUFFICIENT = 1e-3  # decrease, of what the quadratic promises
 # Levenberg's term, as a share of the largest eigenvalue: where a step fails FIRST, or MORE times as much as
 # there is; where it does not LESS of it, and below LEAST none.
 FIRST, MORE, LESS, LEAST = 1e-2, 10.0, 0.1, 1e-6
+FLATTEST = 1e-3  # of the curvature: what a Hessian is taken for that all but vanishes, as of hinges far away
 PATIENCE = 20  # steps without progress, at the precision of the dtype
 LARGEST = 2048  # unknowns that a block of the Hessian couples, at most
 # Features up to which, and rows for each of them from which, `sparsejax.solve` takes this solver.
@@ -120,7 +121,7 @@ class State(NamedTuple):
     trial: Answer  # of the quadratic problem there
     promised: jax.Array  # change of the objective, by the quadratic
     damping: jax.Array  # Levenberg's term, as a share of the largest eigenvalue
-    step: jax.Array  # 1/L
+    step: jax.Array  # 1 / the largest curvature known
 
 
 def _finish(
@@ -189,13 +190,17 @@ def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
     trial = Point(s.trial.W, objective, facts, s.trial.subgradient)
     at = jax.tree.map(lambda a, b: jnp.where(falls, a, b), trial, s.at)
     less = jnp.where(s.damping > LEAST, LESS * s.damping, 0)
-    return s._replace(at=at, damping=jnp.where(falls, less, jnp.maximum(MORE * s.damping, FIRST)))
+    # Where the trial was too far rho may have followed it.
+    answer = s.trial._replace(rho=jnp.where(falls, s.trial.rho, 0))
+    damping = jnp.where(falls, less, jnp.maximum(MORE * s.damping, FIRST))
+    return s._replace(at=at, trial=answer, damping=damping)
 
 
 def stepped(problem: Problem, s: State) -> State:
     """The next trial."""
     penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
-    quadratic = Quadratic(problem.smooth.hessian(W, facts.predictions), facts.gradient, W, s.damping)
+    H = problem.smooth.hessian(W, facts.predictions)
+    quadratic = Quadratic(H, facts.gradient, W, s.damping, FLATTEST / s.step)
     wanted = LOOSE * norm(facts.gradient + subgradient)
     start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))
     trial = quadratic.solve(penalty, start._replace(rho=s.trial.rho), wanted)
@@ -204,5 +209,5 @@ def stepped(problem: Problem, s: State) -> State:
     before = objective - facts.value
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
     promised = jnp.where(finite, promised, -jnp.inf)  # which no objective bears out
-    step = safe_divide(1.0, quadratic.largest, s.step)
+    step = jnp.minimum(s.step, safe_divide(1.0, quadratic.largest, jnp.inf))
     return s._replace(trial=trial, promised=promised, step=step)

@@ -39,10 +39,12 @@ class Quadratic:
     r""":math:`\langle G, V - W\rangle + \tfrac12\langle V - W, (H + \mu I)(V - W)\rangle` of V.
 
     ``hessian`` is that of `sparsejax.Loss.hessian`: H in blocks, or the roots A of blocks A'A where these
-    have fewer rows than columns. The share ``damping`` of its largest eigenvalue is mu.
+    have fewer rows than columns. Its largest eigenvalue, at least ``least``, times ``damping`` is mu.
     """
 
-    def __init__(self, hessian: jax.Array, gradient: jax.Array, W: jax.Array, damping: jax.Array):
+    def __init__(
+        self, hessian: jax.Array, gradient: jax.Array, W: jax.Array, damping: jax.Array, least: jax.Array
+    ):
         self.W, self.at, self.gradient = W, columns(W), columns(gradient)
         self.shape = hessian.shape[0], hessian.shape[2]
         self.root = hessian.shape[1] < hessian.shape[2]
@@ -52,8 +54,8 @@ class Quadratic:
         self.basis = jnp.einsum("bij,bik->bjk", vectors, hessian) if self.root else vectors.swapaxes(1, 2)
         self.values = jnp.maximum(values, 0)
         self.largest = jnp.max(self.values)
-        self.unit = jnp.where(self.largest > 0, self.largest, 1)
-        self.mu = damping * self.largest
+        self.unit = jnp.maximum(self.largest, least)
+        self.mu = damping * self.unit
 
     def rotated(self, Vt: jax.Array) -> jax.Array:
         return jnp.einsum("bij,bj->bi", self.basis, Vt.reshape(self.shape))
@@ -75,8 +77,8 @@ class Quadratic:
 
     def solve(self, penalty: Penalty, start: Answer, wanted: jax.Array) -> Answer:
         """The minimiser with the penalty, until the norm of a subgradient of it all is ``wanted``."""
-        mean = jnp.sum(self.values) / self.W.size
-        rho = jnp.where(start.rho > 0, start.rho, jnp.where(mean > 0, mean, 1))
+        mean = jnp.sum(self.values) / self.W.size + self.mu
+        rho = jnp.where(start.rho > 0, start.rho, jnp.where(mean > 0, mean, self.unit))
         Z = columns(start.W)
         V = Z + columns(start.subgradient) / rho
 
