@@ -111,7 +111,8 @@ def sparse_group() -> Pair:
         datafit = QuadraticGroup(pointers, indices)
         l2, l1 = np.full(d // size, 0.7 * size**0.5), np.full(d, 0.3)
         known = WeightedL1GroupL2(a, l2, l1, pointers, indices)
-        return GroupBCD(tol=tol, max_iter=1000, fit_intercept=False).solve(Xf, y, datafit, known)[0]
+        solver = GroupBCD(tol=tol, max_iter=1000, fit_intercept=False, ws_strategy="fixpoint")
+        return solver.solve(Xf, y, datafit, known)[0]
 
     return Pair(sj.Problem(loss, penalty(a)), "skglm", fit)
 
