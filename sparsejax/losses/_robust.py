@@ -25,6 +25,11 @@ class BoundedSlopeLoss(LinearModelLoss):
     _adapter: ClassVar[bool] = True
 
     @property
+    def provides(self) -> frozenset[str]:
+        """Not *least squares*: to second order the loss is flat beyond the bends, where Newton crawls."""
+        return super().provides - {"least squares"}
+
+    @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
         """Width, low < 0 and high > 0."""
         raise NotImplementedError
