@@ -32,7 +32,7 @@ import sparsejax as sj
 from sparsejax import groups, losses, penalties
 from sparsejax.solution import MAX_ITER, NON_FINITE
 
-pytestmark = pytest.mark.optimised
+optimised = pytest.mark.optimised  # run as users compile, too
 everything = pytest.mark.parametrize("loss, penalty", EVERYTHING)
 
 # ------------------------------------------------------------------ the gap
@@ -43,6 +43,7 @@ def objective_at_zero(loss, penalty):
     return conic.objective(problem(loss, penalty), np.zeros((D, K)))
 
 
+@optimised
 @everything
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**16), size=st.floats(-9, 3), zeros=st.floats(0, 1), near=st.booleans())
@@ -61,6 +62,7 @@ def test_gap_bounds_the_suboptimality(loss, penalty, seed, size, zeros, near):
         assert gap <= 1e3 * 10**size
 
 
+@optimised
 @everything
 def test_gap_at_the_solution(loss, penalty):
     p, s = problem(loss, penalty), solution(loss, penalty)
@@ -144,6 +146,7 @@ def test_gap_where_some_rows_are_not_squared(loss):
 FREE = groups.from_lists([[0, 1], [1, 4]], D)
 
 
+@optimised
 @pytest.mark.parametrize("loss", MAIN_LOSSES)
 def test_gap_with_unpenalised_features(loss):
     """Features in no group: a gap that bounds at points far from the minimum too."""

@@ -278,8 +278,8 @@ def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> S
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.SparseGroupLasso(1.0, 0.5, sj.groups.from_labels([0, 0]))
-    >>> print(penalty.prox(jnp.array([3.0, 0.25])).round(3))
-    [1.793 0.   ]
+    >>> print(penalty.prox(jnp.array([3.0, 0.25])).round(2))
+    [1.79 0.  ]
     """
     alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
     if not isinstance(groups, Groups):
