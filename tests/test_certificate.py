@@ -43,7 +43,6 @@ def objective_at_zero(loss, penalty):
     return conic.objective(problem(loss, penalty), np.zeros((D, K)))
 
 
-@optimised
 @everything
 @settings(max_examples=40, deadline=None, derandomize=True, database=None)
 @given(seed=st.integers(0, 2**16), size=st.floats(-9, 3), zeros=st.floats(0, 1), near=st.booleans())
