@@ -108,8 +108,7 @@ def relative_gap(
         return jnp.full((), jnp.nan, G.dtype)
     change = jnp.zeros((), G.dtype)
     if scale.basis is not None:
-        G, change, parts, known = _projected(problem, W, facts, scale.basis, parts, finite)
-        limit = known if not finite else penalty.dual_scale(-G, *_several(parts))
+        G, change, parts, limit = _projected(problem, W, facts, scale.basis, parts, finite)
     else:
         limit = penalty.dual_scale(-G, *_several(parts))
     s = jnp.ones((), G.dtype)
@@ -152,20 +151,21 @@ def _projected(
     """The gradient of a dual point that is orthogonal to the unpenalised features, and its price.
 
     The projection of the residual's, at the price of the divergence of the conjugate; for a norm scaled into
-    its dual ball. Then the parts of minus it, and 1, or 0 where no scale would do.
+    its dual ball. Then the parts of minus it, and the largest scale left for it, for a norm 1, or 0 where
+    none would do.
     """
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
     dG, change = smooth.dual_projection(W, basis, *H)
     G = (facts.gradient + dG).at[penalty.free].set(0)
     parts = (-G,) if len(parts) == 1 else penalty.shared(parts, -G)
-    known = jnp.ones((), G.dtype)
+    limit = penalty.dual_scale(-G, *_several(parts))
     if not finite:
-        limit = penalty.dual_scale(-G, *_several(parts))
-        known, s = jnp.where(limit > 0, known, 0), jnp.minimum(limit, 1)
+        s = jnp.minimum(limit, 1)
+        limit = jnp.where(limit > 0, jnp.ones_like(s), 0)
         _, change = smooth.dual_projection(W, basis, facts.predictions, s)
         G, parts = s * G, tuple(s * part for part in parts)
-    return G, change, parts, known
+    return G, change, parts, limit
 
 
 def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:

@@ -98,6 +98,16 @@ class Groups(
             s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
         )
 
+    def check(self, owner: str, strength: jax.Array, params_shape: tuple[int, ...]) -> None:
+        """Raise if they are of another number of features, or the strength ``alpha`` of other groups."""
+        if params_shape[0] != self.num_features:
+            raise ValueError(f"{owner}: groups has {self.num_features} features; X has {params_shape[0]}.")
+        if strength.shape not in ((), (self.num_groups,)):
+            raise ValueError(
+                f"{owner}: alpha has shape {strength.shape}; it must be a scalar or one value a "
+                f"group, ({self.num_groups},)."
+            )
+
     def at(self, ix: jax.Array) -> "Groups":
         """What the features of these numbers have of disjoint groups that hold all; d is in none."""
         m = ix.shape[0]
@@ -116,6 +126,14 @@ class Groups(
         ids = np.asarray(self.group_ids)
         ends = np.cumsum(np.bincount(ids, minlength=self.num_groups))
         return [part.tolist() for part in np.split(np.asarray(self.members), ends)[: self.num_groups]]
+
+
+def check_groups(groups: object) -> None:
+    """Raise unless they are `Groups`."""
+    if not isinstance(groups, Groups):
+        raise TypeError(
+            f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
+        )
 
 
 def _families(

@@ -10,7 +10,7 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, is_traced
-from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
+from sparsejax._core.linalg import column_sums, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._linear import FLATTEST, Sizes
 from sparsejax.losses._risks import (
@@ -232,11 +232,8 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         # A row is in the risk sets of the events at its end and after it.
         at_ends = jnp.zeros_like(w).at[self.ends].add(jnp.where(small, events, 0))
         bound = running_sum(at_ends[::-1])[::-1] / 2 + kappa * jnp.sum(jnp.where(small, 0, events))
-        # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.
-        A: jax.Array = lax.optimization_barrier(  # type: ignore[no-untyped-call]
-            jnp.sqrt(self.scale * bound)[:, None] * X
-        )
-        return A
+        # Where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        return opaque(jnp.sqrt(self.scale * bound)[:, None] * X)
 
     @staticmethod
     def _leverage(X: jax.Array) -> jax.Array:

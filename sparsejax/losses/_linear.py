@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, as_weights, check_bool
-from sparsejax._core.linalg import column_sums, eps_of, safe_divide, safe_sqrt
+from sparsejax._core.linalg import column_sums, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance
@@ -217,11 +217,8 @@ class LinearModelLoss(Loss):
         w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
         if self.has_intercept:
             X = X - safe_divide(w @ X, jnp.sum(w))[None]
-        # The barrier: where a user's jit has made X a constant, XLA would fold products of A for minutes.
-        A: jax.Array = lax.optimization_barrier(  # type: ignore[no-untyped-call]
-            jnp.sqrt(self.curvature * self.scale * w)[:, None] * X
-        )
-        return A
+        # Where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        return opaque(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None

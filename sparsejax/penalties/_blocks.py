@@ -17,6 +17,7 @@ class Rows:
 
     def __init__(self, alpha: Any, Zt: jax.Array):
         self.bound = jnp.broadcast_to(cast(alpha, Zt), Zt.shape[1:])  # of the norm of each block
+        self.held = jnp.ones(Zt.shape[1:], bool)  # rows in a block
 
     def total(self, x: jax.Array) -> jax.Array:
         """The sum over each block of x (k, d)."""
@@ -30,10 +31,6 @@ class Rows:
         """From blocks to rows, (d,)."""
         return s
 
-    def outside(self, x: jax.Array) -> jax.Array:
-        """inf for rows in a block; x (d,) for rows in none."""
-        return jnp.full_like(x, jnp.inf)
-
 
 class Members:
     """Every group of a `GroupLasso` of disjoint groups a block."""
@@ -41,6 +38,7 @@ class Members:
     def __init__(self, core: Any, Zt: jax.Array):
         self.groups, self.members = core.groups, core.members()
         self.bound = jnp.where(self.members, cast(core.alpha, Zt), 0)
+        self.held = self.groups.spread(self.members.astype(Zt.dtype)) > 0
 
     def total(self, x: jax.Array) -> jax.Array:
         """As of `Rows`."""
@@ -54,11 +52,6 @@ class Members:
         """As of `Rows`; 0 for rows in none."""
         spread: jax.Array = self.groups.spread(jnp.where(self.members, s, 0))
         return spread
-
-    def outside(self, x: jax.Array) -> jax.Array:
-        """As of `Rows`."""
-        held = self.groups.spread(self.members.astype(x.dtype)) > 0
-        return jnp.where(held, jnp.inf, x)
 
 
 def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Array:
@@ -91,4 +84,4 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
     s = blocks.spread(s * back * (1 - 4 * eps_of(Zt)))
     free = blocks.spread((need <= 0).astype(Zt.dtype)) > 0
     alone = jnp.min(safe_divide(strength, sizes, jnp.inf), axis=0)
-    return jnp.where(free, jnp.inf, jnp.where(jnp.isinf(blocks.outside(alone)), s, alone))
+    return jnp.where(free, jnp.inf, jnp.where(blocks.held, s, alone))

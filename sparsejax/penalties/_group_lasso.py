@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
-from sparsejax.groups import FAMILIES, Groups
+from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._rows import cast, least_ratio
 from sparsejax.penalties._terms import SeveralTerms
@@ -47,10 +47,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     family: int | None  # the term of one family of disjoint groups; None: all of them
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
-        if not isinstance(groups, Groups):
-            raise TypeError(
-                f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
-            )
+        check_groups(groups)
         if groups.num_families > FAMILIES:
             raise ValueError(
                 f"groups overlap so much that more than {FAMILIES} terms of disjoint groups are needed."
@@ -59,8 +56,8 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Of disjoint groups all that a norm has; a row of overlapping ones has no units of its own."""
-        known = self._given - {"row norm", "warm", "rows"}
+        """Of disjoint groups all that a norm has."""
+        known = self._given
         if not self.groups.disjoint:
             return known - {"dual norm", "sparse rows"} if self.family is None else known - {"terms"}
         hidden = {"terms"} | ({"sparse rows"} if self.groups.free.shape[-1] else set())
@@ -80,16 +77,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the groups are of another number of features, or alpha of another number of groups."""
-        groups = self.groups
-        if params_shape[0] != groups.num_features:
-            raise ValueError(
-                f"GroupLasso: groups has {groups.num_features} features; X has {params_shape[0]}."
-            )
-        if self.alpha.shape not in ((), (groups.num_groups,)):
-            raise ValueError(
-                f"GroupLasso: alpha has shape {self.alpha.shape}; it must be a scalar or one value a "
-                f"group, ({groups.num_groups},)."
-            )
+        self.groups.check("GroupLasso", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows of which no group is 0, boolean, shape of W."""
@@ -99,7 +87,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
         """Without the coupling of the rows of a group."""
-        half = 1 / jnp.sqrt(1 + scaling * self._curvature(columns(W))[0])
+        half = 1 / jnp.sqrt(1 + scaling * self._curvature(columns(W)))
         return lambda V: like(half[None] * columns(V), V)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
@@ -157,7 +145,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         slopes = safe_divide(self._norms(Zt), cast(self.alpha, Zt), jnp.inf)
         return jnp.maximum(self.groups.largest(slopes), 0)
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _curvature(self, Wt: jax.Array) -> jax.Array:
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
-        q = self.groups.spread(safe_divide(inside, self._norms(Wt)))
-        return q, jnp.zeros_like(q)
+        return self.groups.spread(safe_divide(inside, self._norms(Wt)))

@@ -11,7 +11,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, tiny_of
-from sparsejax.groups import Groups
+from sparsejax.groups import Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rows import SmoothRowPenalty, cast
 
@@ -42,10 +42,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     groups: Groups
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
-        if not isinstance(groups, Groups):
-            raise TypeError(
-                f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
-            )
+        check_groups(groups)
         self._set(alpha=as_strength("alpha", alpha), groups=groups)
 
     @property
@@ -55,15 +52,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the groups are of another number of features, or alpha of another number of groups."""
-        if params_shape[0] != self.groups.num_features:
-            raise ValueError(
-                f"ExclusiveGroupL21: groups has {self.groups.num_features} features; X has {params_shape[0]}."
-            )
-        if self.alpha.shape not in ((), (self.groups.num_groups,)):
-            raise ValueError(
-                f"ExclusiveGroupL21: alpha has shape {self.alpha.shape}; it must be a scalar or one value a "
-                f"group, ({self.groups.num_groups},)."
-            )
+        self.groups.check("ExclusiveGroupL21", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0 and the unpenalised ones, boolean, shape of W."""

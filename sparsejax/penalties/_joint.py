@@ -160,7 +160,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             shrink = 1 / (1 + scaling * cast(self.square.strength, Vt))
             Vt = Vt * (shrink if shrink.ndim == 0 else shrink[None])
             if shrink.ndim:  # by row: strengths that are scaled so
-                cores = tuple(scale_strengths(c, [scaling * shrink] * len(c.strengths)) for c in cores)
+                cores = self._by_row(scaling * shrink)
                 scaling = jnp.ones((), Vt.dtype)
             else:
                 scaling = scaling * shrink
@@ -174,6 +174,10 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             Vt = jnp.clip(Vt, low, high)
         return Vt, warm
 
+    def _by_row(self, factor: jax.Array) -> tuple[Any, ...]:
+        """The cores, sums over rows, times a factor for each row."""
+        return tuple(scale_strengths(core, [factor] * len(core.strengths)) for core in self.cores)
+
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         if self.square is None:
             return self._flat_conjugate(Zt)
@@ -184,9 +188,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         if jnp.ndim(self.square.strength) == 0:
             P = flat._prox(step[0] * Zt, step[0])
         else:
-            scaled = flat._replace(
-                cores=tuple(scale_strengths(c, [step] * len(c.strengths)) for c in flat.cores)
-            )
+            scaled = flat._replace(cores=flat._by_row(step))
             P = scaled._prox(step[None] * Zt, jnp.ones((), Zt.dtype))
         P = jnp.where(m[None] > 0, P, 0)
         squares = jnp.sum(m * jnp.sum(P * P, axis=0)) / 2
@@ -201,7 +203,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         Zt = self._side(Zt)
         if self.box is not None:
             low, high = self.box.bounds(Zt)
-            strength = sum((_entrywise(core, Zt) for core in self.cores), start=jnp.zeros((1, 1), Zt.dtype))
+            strength = self._entrywise(Zt)
             ends = [
                 jnp.where(jnp.isinf(end), -jnp.inf, Zt * end - strength * jnp.abs(end))
                 for end in (jnp.where(jnp.isinf(low), 0, low), jnp.where(jnp.isinf(high), 0, high))
@@ -226,19 +228,18 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return scale
         return jnp.min(self._scales(Zt))
 
+    def _entrywise(self, Zt: jax.Array) -> jax.Array:
+        """The strength of l1, (1, 1) or (1, d)."""
+        entries = [cast(core.strength, Zt).reshape(1, -1) for core in self.cores if isinstance(core, L1)]
+        return sum(entries, start=jnp.zeros((1, 1), Zt.dtype))
+
     def _scales(self, Zt: jax.Array) -> jax.Array:
         """By row, the largest s with sZ in the sum of the dual balls."""
-        entries = [core for core in self.cores if isinstance(core, L1)]
-        strength = sum((_entrywise(core, Zt) for core in entries), start=jnp.zeros((1, 1), Zt.dtype))
-        last = self.cores[-1] if len(entries) < len(self.cores) else None
+        strength = self._entrywise(Zt)
+        last = next((core for core in self.cores if not isinstance(core, L1)), None)
         if isinstance(last, GroupLasso):
             return scales(Members(last, Zt), strength, Zt)
         return scales(Rows(0.0 if last is None else last.alpha, Zt), strength, Zt)
-
-
-def _entrywise(core: Any, Zt: jax.Array) -> jax.Array:
-    strength = cast(core.strength, Zt)
-    return jnp.reshape(strength, (1, -1))
 
 
 def is_ridge(term: Joint, square: SquaredL2) -> bool:

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced
 from sparsejax._core.layout import columns
-from sparsejax.groups import Groups
+from sparsejax.groups import Groups, check_groups
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._group_lasso import GroupLasso
@@ -76,8 +76,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len({id(part) for part in flat}) < len(flat):
             raise ValueError("a sum of a penalty with itself: write 2 * penalty.")
         self._set(parts=tuple(flat))
-        low, high = _bounds([part for part in flat if isinstance(part, Box)])
-        if not (is_traced(low) or is_traced(high)) and (np.asarray(low) > np.asarray(high)).any():
+        boxes = [part for part in flat if isinstance(part, Box)]
+        low, high = _bounds(boxes)
+        if len(boxes) > 1 and not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
             raise ValueError("the boxes of the sum have no point in common.")
 
     # ------------------------------------------------------------------ its terms
@@ -91,9 +92,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         constraints = (SquaredL2, Box, NonNegative)
         cores = [part for part in self.parts if not isinstance(part, constraints)]
         groups = _chains([term for core in cores for term in core.terms])
-        square = None
-        if squares:
-            square = SquaredL2._replace(squares[0], strength=sum(jnp.asarray(s.strength) for s in squares))
+        square: Any = squares[0] if squares else None
+        if len(squares) > 1:
+            square = square._replace(strength=sum(jnp.asarray(s.strength) for s in squares))
         box = None
         if boxes or (positive and not _absolute(groups[-1] if groups else [])):
             low, high = _bounds(boxes)
@@ -233,9 +234,8 @@ def _absolute(chain: list[Any]) -> bool:
 def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
     """What all boxes allow."""
     if not boxes:
-        return jnp.asarray(-np.inf), jnp.asarray(np.inf)
-    low = reduce(jnp.maximum, [jnp.asarray(box.low) for box in boxes])
-    return low, reduce(jnp.minimum, [jnp.asarray(box.high) for box in boxes])
+        return -np.inf, np.inf
+    return reduce(jnp.maximum, [box.low for box in boxes]), reduce(jnp.minimum, [box.high for box in boxes])
 
 
 def added(penalty: Any, other: Any) -> Any:
@@ -282,8 +282,7 @@ def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> S
     [1.79 0.  ]
     """
     alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
-    if not isinstance(groups, Groups):
-        raise TypeError(f"groups must be built by sparsejax.groups, got {type(groups).__name__}.")
+    check_groups(groups)
     if alpha.ndim:
         raise ValueError(f"alpha must be a scalar, got shape {alpha.shape}.")
     share = share.astype(alpha.dtype)

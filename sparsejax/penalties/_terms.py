@@ -14,7 +14,6 @@ from sparsejax._core.linalg import eps_of, safe_divide, tiny_of
 from sparsejax.penalties._base import Penalty
 
 CYCLES = 1000  # of Dykstra's algorithm at most
-HALVINGS = 60  # of the factor in `dual_norm`
 
 Parts = tuple[jax.Array, ...]
 
