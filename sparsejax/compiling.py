@@ -17,9 +17,10 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
+from sparsejax._core.pytree import movable, moving
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
-from sparsejax.implicit import attach, movable, moving
+from sparsejax.implicit import attach
 from sparsejax.losses import Units
 from sparsejax.problem import Problem, Scaled, in_units, units_of
 from sparsejax.solution import History, Solution, warn_unconverged

@@ -35,12 +35,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.custom_derivatives import SymbolicZero
 from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import MANY, take, working_set_size
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide
+from sparsejax._core.pytree import movable, moving
 from sparsejax.factor import Factor, factorise
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
@@ -91,29 +91,6 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     dW = restore(_solve(flat_problem, W, mask, rhs, measure, factor))
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return (params, objective), (dW, dF)
-
-
-def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
-    """Of the tangent of a tree, by a rule with symbolic zeros: which leaves it moves, and by what."""
-    changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
-    moves = tuple(
-        jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
-        for change in changes
-    )
-    return moves, [change for change, move in zip(changes, moves, strict=True) if move]
-
-
-def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callable[[Any], Any]]:
-    """The leaves of a tree that move, and the function that puts others in their places."""
-    leaves, treedef = jax.tree.flatten(tree)
-
-    def moved(values: Any) -> Any:
-        values = iter(values)
-        return jax.tree.unflatten(
-            treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
-        )
-
-    return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved
 
 
 def _solve(

@@ -187,7 +187,8 @@ def test_other_solvers(solver):
 
 
 @pytest.mark.parametrize(
-    "name", ["l1 + l21", "sparse group", "elastic net", "nonnegative l21", "overlapping"]
+    "name",
+    ["l1 + l21", "sparse group", "nonnegative l21", "overlapping", "l21 in a box", "l1inf + l1"],
 )
 def test_lanes_and_derivatives(name):
     """vmap over strengths, jit, and both modes of differentiation against differences."""
@@ -225,7 +226,16 @@ def test_float32(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["elastic net", "l1 + l21", "sparse group", "nonnegative l21", "lasso in a box"]
+    "name",
+    [
+        "elastic net",
+        "l1 + l21",
+        "nonnegative l21",
+        "lasso in a box",
+        "sparse, overlapping",
+        "l21 in a box",
+        "l1inf + l1",
+    ],
 )
 def test_lambda_max_is_the_least_factor_with_no_features(name):
     problem = problem_of(name)

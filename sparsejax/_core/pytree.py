@@ -1,11 +1,12 @@
-"""Frozen pytree classes."""
+"""Frozen pytree classes, and the leaves of a tree that a derivative moves."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from sparsejax._core.checks import is_traced
 
@@ -93,3 +94,26 @@ def _show(value: Any) -> str:
             return f"{value.item():.6g}" if jnp.issubdtype(value.dtype, jnp.floating) else str(value.item())
         return f"{value.dtype.name}{list(value.shape)}"
     return repr(value)
+
+
+def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
+    """Of the tangent of a tree, by a rule with symbolic zeros: which leaves it moves, and by what."""
+    changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
+    moves = tuple(
+        jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
+        for change in changes
+    )
+    return moves, [change for change, move in zip(changes, moves, strict=True) if move]
+
+
+def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callable[[Any], Any]]:
+    """The leaves of a tree that move, and the function that puts others in their places."""
+    leaves, treedef = jax.tree.flatten(tree)
+
+    def moved(values: Any) -> Any:
+        values = iter(values)
+        return jax.tree.unflatten(
+            treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
+        )
+
+    return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved

@@ -11,6 +11,7 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._rows import cast, least_ratio
 from sparsejax.penalties._terms import SeveralTerms
 
@@ -59,7 +60,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         """Of disjoint groups all that a norm has."""
         known = self._given
         if not self.groups.disjoint:
-            return known - {"dual norm", "sparse rows"} if self.family is None else known - {"terms"}
+            return known - {"sparse rows"} if self.family is None else known - {"dual norm", "terms"}
         hidden = {"terms"} | ({"sparse rows"} if self.groups.free.shape[-1] else set())
         return known - hidden
 
@@ -91,7 +92,9 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return lambda V: like(half[None] * columns(V), V)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest ||Z_g||_F."""
+        """The largest ||Z_g||_F; of overlapping groups the smallest alpha at which 0 is the prox of Z."""
+        if len(self.terms) > 1:
+            return gauge(self._replace(alpha=jnp.ones((), Z.dtype)), Z)
         return jnp.max(self._norms(columns(Z)))
 
     def row_slopes(self, Z: jax.Array) -> jax.Array:

@@ -50,8 +50,6 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             found |= {"support"}
         if self.box is None and cores and all("sparse rows" in core.provides for core in cores):
             found |= {"sparse rows"}
-        if cores and all("dual norm" in core.provides for core in cores):
-            found |= {"dual norm"}
         return frozenset(found)
 
     @property
@@ -120,18 +118,6 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         """Of a W of these rows; it has no box where it has sparse rows."""
         square = None if self.square is None else self.square.rows_at(ix)
         return self._replace(cores=tuple(core.rows_at(ix) for core in self.cores), square=square)
-
-    def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The smallest factor of the strengths at which 0 is the prox of Z; inf if none is."""
-        Zt = self._side(columns(Z))
-        if self.box is not None:
-            low, high = self.box.bounds(Zt)
-            Zt = jnp.where(((Zt > 0) & (high <= 0)) | ((Zt < 0) & (low >= 0)), 0, Zt)
-            unfit = jnp.any((low > 0) | (high < 0))
-        else:
-            unfit = jnp.zeros((), bool)
-        top = jnp.max(self.row_slopes(like(Zt, Z)))
-        return jnp.where(unfit, jnp.inf, top)
 
     # ------------------------------------------------------------------ on columns
 

@@ -11,9 +11,12 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced
 from sparsejax._core.layout import columns
+from sparsejax._core.linalg import safe_divide
 from sparsejax.groups import Groups, check_groups
+from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
+from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._joint import Joint, is_ridge
@@ -120,16 +123,18 @@ class Sum(SeveralTerms, leaves=("parts",)):
     @property
     def provides(self) -> frozenset[str]:
         """What follows from the parts."""
-        terms, known = self.terms, {"dual", "support", "sparse rows", "dual norm"}
+        terms, known = self.terms, {"dual", "support", "sparse rows"}
         found = {name for name in known if all(name in term.provides for term in terms)}
         if len(terms) > 1:
-            found -= {"sparse rows", "dual norm"}
+            found -= {"sparse rows"}
             found |= {"terms"}
         plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in self.parts)
         if plain and not any(isinstance(part, ExclusiveGroupL21) for part in self.parts):
             found |= {"rows"}
         if all("units" in part.provides for part in self.parts):
             found |= {"units"}
+            if "dual" in found and any(1 in part.degrees for part in self.parts):
+                found |= {"dual norm"}
         return frozenset(found)
 
     @property
@@ -179,11 +184,17 @@ class Sum(SeveralTerms, leaves=("parts",)):
         """Every part."""
         return self._replace(parts=tuple(part.times(factor) for part in self.parts))
 
-    # ------------------------------------------------------------------ by its only term
-
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The smallest factor of all strengths at which 0 is the prox of Z; inf if there is none."""
-        return self.terms[0].dual_norm(Z)  # type: ignore[no-any-return]
+        near = self._replace(
+            parts=tuple(at_zero(part) for part in self.parts if not part.degrees or 1 in part.degrees)
+        )
+        top = gauge(near, Z) if len(near.terms) > 1 else safe_divide(1.0, near.dual_scale(Z), jnp.inf)
+        boxes = [part.bounds(columns(Z)) for part in self.parts if isinstance(part, Box)]
+        unfit = [jnp.any((low > 0) | (high < 0)) for low, high in boxes]
+        return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
+
+    # ------------------------------------------------------------------ by its only term
 
     def row_slopes(self, Z: jax.Array) -> jax.Array:
         """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
@@ -214,6 +225,14 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return self.terms[0].dual_scale(Zt.T)  # type: ignore[no-any-return]
+
+
+def at_zero(part: Any) -> Any:
+    """The directional derivative of a part at 0, of the same class: squares have none, bounds are cones."""
+    if isinstance(part, Box):
+        low, high = jnp.asarray(part.low), jnp.asarray(part.high)
+        return part._replace(low=jnp.where(low < 0, -jnp.inf, 0), high=jnp.where(high > 0, jnp.inf, 0))
+    return scale_strengths(part, [jnp.asarray(float(degree == 1)) for degree in part.degrees])
 
 
 def _chains(cores: list[Any]) -> list[list[Any]]:

@@ -1,5 +1,6 @@
 """Penalties of several terms, each with an exact prox: what follows from the terms alone."""
 
+import functools
 from collections.abc import Callable
 from functools import reduce
 from typing import Any, ClassVar, NamedTuple
@@ -10,10 +11,12 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, safe_divide, tiny_of
+from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide, tiny_of
+from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
 
 CYCLES = 1000  # of Dykstra's algorithm at most
+SOLVES = 2000  # conjugate gradient steps for its derivative at most
 
 Parts = tuple[jax.Array, ...]
 
@@ -161,8 +164,11 @@ class _Cycle(NamedTuple):
     n: jax.Array
 
 
+@jax.custom_jvp
 def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
     """The prox of the sum of the terms at V: a point of each term, and the parts of V minus the last one.
+
+    Differentiated at the fixed point, forward and in reverse; see `_dykstra_jvp`.
 
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
@@ -183,6 +189,45 @@ def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) 
     start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), jnp.ones((), bool), jnp.int32(0))
     end = lax.while_loop(lambda c: c.moving & (c.n < cycles), cycle, start)
     return end.points, end.parts
+
+
+@functools.partial(dykstra.defjvp, symbolic_zeros=True)
+def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
+    r"""From :math:`W = \operatorname{prox}_k(W + P_k)` for each of K terms and :math:`V = W + \sum_k P_k`.
+
+    With :math:`U_k = dW + dP_k`, :math:`J_k` the derivative of the prox of a term (symmetric) and c_k what
+    it changes by at a fixed argument, :math:`J_k U_k + c_k = dW = (\sum_j U_j - dV)/(K - 1)`: a symmetric
+    system, indefinite and singular where the parts are not unique, so that its square is solved.
+    """
+    points, parts = dykstra(*primals)
+    moves, tangent = moving(tangents)
+    if not tangent:
+        return (points, parts), jax.tree.map(jnp.zeros_like, (points, parts))
+    primal, moved = movable(primals, moves)
+    others = len(parts) - 1
+
+    def proxes(values: Any, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        penalty, Vt, scaling, _ = moved(values)
+        found = [columns(term.prox(Y.T, scaling)) for term, Y in zip(penalty.terms, at, strict=True)]
+        return jnp.stack(found), Vt
+
+    at = jnp.stack([points[-1] + part for part in parts])
+    c, dV = jax.jvp(lambda values: proxes(values, at), (primal,), (tangent,))[1]
+    _, derivatives = jax.linearize(lambda at: proxes(primal, at)[0], at)
+
+    def system(U: jax.Array) -> jax.Array:
+        product: jax.Array = derivatives(U) - jnp.sum(U, axis=0)[None] / others
+        return product
+
+    def solve(square: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
+        x, rest = conjugate_gradients(square, b, lambda r: r, 8 * eps_of(b), SOLVES, confirmed=True)
+        return jnp.where(norm(rest) <= eps_of(b) ** 0.5 * norm(b), x, jnp.nan)
+
+    U = lax.custom_linear_solve(
+        lambda U: system(system(U)), -system(c + dV[None] / others), solve, symmetric=True
+    )
+    dW = (jnp.sum(U, axis=0) - dV) / others
+    return (points, parts), ((dW,) * len(points), tuple(u - dW for u in U))
 
 
 def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
