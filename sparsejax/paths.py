@@ -261,8 +261,8 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new) and not np.isfinite(np.asarray(new)).all():
-            raise ValueError(f"{caller}: {name} must be finite, got {np.asarray(new)}.")
+        if not is_traced(new) and np.isnan(np.asarray(new)).any():  # bounds may be infinite
+            raise ValueError(f"{caller}: {name} must not be NaN, got {np.asarray(new)}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
                 f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "

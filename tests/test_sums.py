@@ -288,6 +288,15 @@ def test_path_folds_and_tuning():
     )
 
 
+def test_path_with_infinite_bounds():
+    bounded = lambda a, high=np.inf: L1(a) + Box(-0.2, high)
+    problem = problem_of("lasso in a box").replace(penalty=bounded(0.1))
+    solutions = sj.path(problem, jax.vmap(bounded)(jnp.array([0.2, 0.1])))
+    assert solutions.converged.all() and (np.asarray(solutions.params) >= -0.2).all()
+    with pytest.raises(ValueError, match="must not be NaN"):
+        sj.path(problem, jax.vmap(bounded)(jnp.array([0.2, 0.1]), jnp.full(2, np.nan)))
+
+
 def test_groups_built_outside_serve_inside_jit():
     @jax.jit
     def solve(groups, alpha):
