@@ -10,9 +10,10 @@ from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, is_traced
-from sparsejax._core.linalg import column_sums, eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.sparse import Sparse, as_matrix, column_sums, columns_at, divided, row_sums
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._linear import FLATTEST, Sizes
+from sparsejax.losses._linear import FLATTEST, NEED_DENSE, Sizes
 from sparsejax.losses._risks import (
     Risks,
     by_falling_time,
@@ -64,7 +65,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     quadratic = False
 
-    X: jax.Array
+    X: Any  # an array, or `Sparse`
     event: jax.Array
     scale: jax.Array
     weights: jax.Array | None
@@ -73,7 +74,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def __init__(
         self,
-        X: ArrayLike,
+        X: Any,
         time: ArrayLike,
         event: ArrayLike,
         *,
@@ -81,7 +82,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         weights: ArrayLike | None = None,
         intercept: bool = False,
     ):
-        X = as_float("X", X, (2,))
+        X = as_matrix("X", X)
         n, d = X.shape
         if n == 0 or d == 0:
             raise ValueError(f"X is empty: its shape is {X.shape}.")
@@ -149,7 +150,8 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
                 f"W has shape {jnp.shape(W)}; one W has shape {self.params_shape}: for a batch of them use "
                 "jax.vmap."
             )
-        return self.X @ W
+        H: jax.Array = self.X @ W
+        return H
 
     def _sorted(self, rows: jax.Array) -> jax.Array:
         """In the order of falling time."""
@@ -174,6 +176,11 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     # ------------------------------------------------------------------ the protocol
 
+    @property
+    def provides(self) -> frozenset[str]:
+        """All that a sparse X allows."""
+        return self._given - NEED_DENSE if isinstance(self.X, Sparse) else self._given
+
     def facts(self, W: jax.Array, sizes: Sizes) -> Facts:
         """With the predictions."""
         H = self._predict(W)
@@ -185,8 +192,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
     def sizes(self) -> Sizes:
         """As of `LinearModelLoss`."""
         squares = column_sums(jnp.square, self.X)
-        rows = jnp.sum(self.X * self.X * safe_divide(1.0, squares)[None], axis=1)
-        return Sizes(safe_sqrt(rows), squares)
+        return Sizes(safe_sqrt(row_sums(jnp.square, self.X, safe_divide(1.0, squares))), squares)
 
     def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
         """From the rounding of h = Xw, to second order, and of the sums over risk sets."""
@@ -354,7 +360,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""
-        return self._replace(X=jnp.take(self.X, ix, axis=1, mode="fill", fill_value=0))
+        return self._replace(X=columns_at(self.X, ix))
 
     def in_units(self) -> tuple[Loss, Units]:
         """Scale times the weights of the events near 1, where it is not of that order already."""
@@ -368,4 +374,4 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def rescaled(self, units: jax.Array) -> Self:
         """Columns of X divided by the units."""
-        return self._replace(X=self.X * (1 / units)[None])
+        return self._replace(X=divided(self.X, units))

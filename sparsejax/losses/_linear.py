@@ -9,7 +9,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, as_weights, check_bool
-from sparsejax._core.linalg import column_sums, eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.sparse import Sparse, as_matrix, column_sums, columns_at, divided, row_sums
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance
@@ -18,6 +19,8 @@ from sparsejax.losses._units import Units, power_of_two, row_units
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
+# What forms matrices of the size of X, or products with itself: not where X is sparse.
+NEED_DENSE = frozenset({"curvature", "least squares", "free features"})
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
 
@@ -50,7 +53,8 @@ class LinearModelLoss(Loss):
 
     Args:
       X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
-        dtype is the dtype of the whole solve. Constant columns are allowed.
+        dtype is the dtype of the whole solve. Constant columns are allowed. A matrix of scipy.sparse, BCOO or
+        BCSR stays sparse: `working_set` and `fista` take it.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/n``, n the number of rows of X whatever the weights.
       weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
@@ -66,7 +70,7 @@ class LinearModelLoss(Loss):
     curvature: Any = None
     reach: Any = None
 
-    X: jax.Array
+    X: Any  # an array, or `Sparse`
     Y: jax.Array
     scale: jax.Array
     weights: jax.Array | None
@@ -102,14 +106,14 @@ class LinearModelLoss(Loss):
 
     def __init__(
         self,
-        X: ArrayLike,
+        X: Any,
         Y: ArrayLike,
         *,
         scale: ArrayLike | None = None,
         weights: ArrayLike | None = None,
         intercept: bool = False,
     ):
-        X = as_float("X", X, (2,))
+        X = as_matrix("X", X)
         Y = as_float("Y", Y, (1, 2), X.dtype)
         n, d = X.shape
         if n == 0 or d == 0:
@@ -165,7 +169,7 @@ class LinearModelLoss(Loss):
             groups.add("dual")
         if stated["divergence"]:
             groups.add("free features")
-        return frozenset(groups)
+        return frozenset(groups - NEED_DENSE if isinstance(self.X, Sparse) else groups)
 
     @property
     def params_shape(self) -> tuple[int, ...]:
@@ -280,8 +284,7 @@ class LinearModelLoss(Loss):
     def sizes(self) -> Sizes:
         """For `rounding`: once, since they depend on X only."""
         squares = column_sums(jnp.square, self.X)
-        rows = jnp.sum(self.X * self.X * safe_divide(1.0, squares)[None], axis=1)
-        return Sizes(safe_sqrt(rows), squares)
+        return Sizes(safe_sqrt(row_sums(jnp.square, self.X, safe_divide(1.0, squares))), squares)
 
     def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
         """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
@@ -322,13 +325,15 @@ class LinearModelLoss(Loss):
 
     def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
         """A block a column, (k, d, d), or for n < d its root, (k, n, d); b eliminated."""
+        if isinstance(self.X, Sparse):
+            return super().hessian(W)
         second = self.derivatives(self._predict(W) if H is None else H)[1]
         curved = self.scale * self._weights() * second
         return of_columns(self.X, curved.reshape(self.X.shape[0], -1), self.has_intercept)
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""
-        return self._replace(X=jnp.take(self.X, ix, axis=1, mode="fill", fill_value=0))
+        return self._replace(X=columns_at(self.X, ix))
 
     def row_units(self) -> jax.Array:
         """By the deviations of each column of X from its mean, or without an intercept from 0."""
@@ -336,7 +341,7 @@ class LinearModelLoss(Loss):
 
     def rescaled(self, units: jax.Array) -> Self:
         """Columns of X divided by the units."""
-        return self._replace(X=self.X * (1 / units)[None])
+        return self._replace(X=divided(self.X, units))
 
     # ------------------------------------------------------------------ within
 
@@ -364,7 +369,7 @@ class LinearModelLoss(Loss):
 
     def _predict(self, W: jax.Array) -> jax.Array:
         self._check_params(W)
-        H = self.X @ W
+        H: jax.Array = self.X @ W
         return H + self._best_intercept(H) if self.has_intercept else H
 
     def _value(self, H: jax.Array) -> jax.Array:

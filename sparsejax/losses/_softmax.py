@@ -9,7 +9,8 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.losses._curvature import of_classes
+from sparsejax._core.sparse import Sparse
+from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear import LinearModelLoss, Sizes
@@ -102,6 +103,8 @@ class SoftmaxLoss(LinearModelLoss):
 
     def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
         """Of all classes together, (1, kd, kd)."""
+        if isinstance(self.X, Sparse):
+            return by_products(self, W)
         p = jax.nn.softmax(self._predict(W) if H is None else H, axis=1)
         w = jnp.broadcast_to(self.scale * self._weights()[:, 0], p.shape[:1])
         return of_classes(self.X, p, w, self.has_intercept)[None]

@@ -8,6 +8,8 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import column_maxima, column_sums, eps_of, opaque, safe_sqrt
+from sparsejax._core.sparse import Sparse
+from sparsejax._core.sparse import column_sums as sparse_column_sums
 
 # Data of this size are left in their own units.
 SMALL, LARGE = 1e-8, 1e8
@@ -74,6 +76,10 @@ def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
     The geometric mean of its largest and its mean entry, which is near the root mean square for dense and for
     sparse columns and squares nothing.
     """
+    if isinstance(X, Sparse):
+        n, centred = X.shape[0], False  # a mean would have to be taken off what is not stored
+        top = jnp.zeros(X.shape[1], X.dtype).at[X.cols].max(jnp.abs(X.data))
+        return row_unit(safe_sqrt(sparse_column_sums(jnp.abs, X) / n) * safe_sqrt(top))
     X = opaque(X)
     n, d = X.shape
     middle = column_sums(lambda x: x, X) / n if centred else jnp.zeros(d, X.dtype)

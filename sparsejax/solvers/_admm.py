@@ -16,6 +16,7 @@ from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
 from sparsejax.solvers import _loop, _newton_admm
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._fista import iterated
 from sparsejax.solvers._rest import at_the_floor, continued
 from sparsejax.solvers._terms import minus
 
@@ -172,6 +173,8 @@ def take_over(
         return _newton_admm.take_over(problem, solution, tol, maxiter)
 
     def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
+        if "curvature" not in problem.smooth.provides:  # of a sparse X
+            return iterated(problem, start, tol, left, length)
         return resume(problem, factorise(problem.smooth), start, None, tol, left, length)[0]
 
     return continued(run, problem, solution, maxiter)

@@ -85,6 +85,18 @@ def _fista(
     history: int,
     stepsize: jax.Array | None,
 ) -> Solution:
+    return iterated(problem, init, tol, maxiter, history, stepsize)
+
+
+def iterated(
+    problem: Problem,
+    init: Any,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    stepsize: jax.Array | None = None,
+) -> Solution:
+    """`fista` within a program."""
     problem, init, restore = flattened(problem, init)
     backtrack = stepsize is None and "curvature" not in problem.smooth.provides
     if stepsize is not None:

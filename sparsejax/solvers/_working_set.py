@@ -1,6 +1,6 @@
 r"""Sparse rows on many features: the engine on the few that matter."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,7 @@ from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._fista import first_step
 
 ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
@@ -64,9 +65,16 @@ def unfit(problem: Problem) -> str | None:
     smooth, penalty = problem.smooth, problem.penalty
     if "sparse rows" not in penalty.provides:
         return f"needs a penalty that is a sum over rows and zero in some, got {kinds(problem)}."
-    if not {"shape", "curvature", "columns"} <= smooth.provides:
+    if not {"shape", "columns"} <= smooth.provides or "curvature" not in _part(smooth).provides:
         return f"needs a loss with columns_at() and majorizer(), got {kinds(problem)}."
     return None
+
+
+def _part(smooth: Any) -> Any:
+    """The loss of some features, in shapes: of a sparse X it is dense."""
+    if "curvature" in smooth.provides:
+        return smooth
+    return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(1, jnp.int32)), smooth)
 
 
 def suits(problem: Problem) -> bool:
@@ -99,8 +107,14 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
     smooth, penalty = problem.smooth, problem.penalty
     d, m = init.shape[0], working_set_size(smooth.num_rows, init.shape)
     scale = scale_of(problem, init)
-    squares = jnp.sum(smooth.majorizer() ** 2)
-    step = cautious_step(squares)
+    if "curvature" in smooth.provides:
+        squares = jnp.sum(smooth.majorizer() ** 2)
+        step = cautious_step(squares)
+        # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
+        rho = jnp.where(squares > 0, squares / d, 1)
+    else:
+        step = first_step(smooth, init)
+        rho = 0.1 / step
 
     def look(s: State) -> State:
         facts = smooth.facts(s.W, scale.sizes)
@@ -127,8 +141,6 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         crawls = (solution.status == MAX_ITER) & (after.certificate.measure > s.certificate.measure / 10)
         return after._replace(over=after.over | crawls)
 
-    # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
-    rho = jnp.where(squares > 0, squares / d, 1)
     unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
     first = State(init, init, unknown, rho, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))
