@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import scipy.sparse
 from cases import LOSSES, PENALTIES, SOLVERS
-from jax.experimental import sparse
 
 import sparsejax as sj
 from sparsejax import prox
@@ -53,17 +52,11 @@ DATA = {
     "float16": (lambda make, Y: make(X.astype(np.float16), Y), TypeError, "X has dtype float16; float32 or"),
     "bfloat16": (lambda make, Y: make(jnp.asarray(X, jnp.bfloat16), Y), TypeError, "X has dtype bfloat16"),
     "long double": (lambda make, Y: make(X.astype(np.longdouble), Y), TypeError, "X has dtype .*float64 is"),
-    "scipy sparse X": (
-        lambda make, Y: make(scipy.sparse.csr_matrix(X), Y),
-        TypeError,
-        r"X is a sparse csr_matrix.*X\.toarray",
-    ),
     "scipy sparse Y": (
         lambda make, Y: make(X, scipy.sparse.csr_array(Y)),
         TypeError,
         r"Y is a sparse csr_array.*Y\.toarray",
     ),
-    "jax sparse X": (lambda make, Y: make(sparse.BCOO.fromdense(jnp.asarray(X)), Y), TypeError, "X "),
     "ragged X": (lambda make, Y: make([[1, 2], [3]], Y), ValueError, "X is not a rectangular array"),
     "ragged Y": (lambda make, Y: make(X, [[1], [2, 3]]), ValueError, "Y is not a rectangular array"),
     "strings": (lambda make, Y: make([["a"]] * 8, Y), TypeError, "X has dtype <U1; real numbers"),

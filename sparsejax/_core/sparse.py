@@ -35,11 +35,11 @@ class Sparse(Pytree, leaves=("data", "rows", "cols"), static=("shape",)):
 
     def __matmul__(self, W: jax.Array) -> jax.Array:
         """XW, (n, k) or (n,)."""
-        return _product(self.data, self.rows, self.cols, self.shape[0], W, sorted_=True)
+        return _product(self.data, self.rows, self.cols, self.shape[0], jnp.asarray(W), sorted_=True)
 
     def __rmatmul__(self, U: jax.Array) -> jax.Array:
         """UX, (k, d) or (d,)."""
-        return (self.T @ U.T).T
+        return (self.T @ jnp.asarray(U).T).T
 
     @property
     def T(self) -> "Transposed":
