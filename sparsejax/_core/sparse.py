@@ -140,29 +140,26 @@ def as_matrix(name: str, X: Any) -> Any:
 
 def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Values, rows and columns, unsorted and with duplicates."""
+    import scipy.sparse  # type: ignore[import-untyped]  # noqa: PLC0415  (slow to import, and seldom needed)
+    from jax.experimental.sparse import BCOO, BCSR  # noqa: PLC0415
+
     if any(map(is_traced, jax.tree.leaves(X))):
         raise TypeError(f"{name} is sparse and traced: build the loss outside jit, and hand it in.")
-    if hasattr(X, "tocoo"):
-        _checked_pointers(name, X)
+    if scipy.sparse.issparse(X):
+        if X.format in ("csr", "csc", "bsr"):
+            try:  # scipy follows indices without looking at them
+                X.check_format(full_check=True)
+            except ValueError as error:
+                raise ValueError(f"{name} is no valid {type(X).__name__}: {error}.") from None
         coo = X.tocoo()
         return coo.data, np.asarray(coo.row), np.asarray(coo.col)
-    if hasattr(X, "to_bcoo"):
+    if isinstance(X, BCSR) and X.n_batch == 0 and X.n_dense == 0:
         X = X.to_bcoo()
-    if not hasattr(X, "indices") or X.indices.ndim != 2 or X.data.ndim != 1:
+    if not isinstance(X, BCOO) or X.n_batch or X.n_dense:
         raise TypeError(f"{name} is a {type(X).__name__}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
     indices = np.asarray(X.indices)
     there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(axis=1)  # the rest is padding
     return np.asarray(X.data)[there], indices[there, 0], indices[there, 1]
-
-
-def _checked_pointers(name: str, X: Any) -> None:
-    """Indices that scipy has not looked at, before it follows them."""
-    check = getattr(X, "check_format", None)
-    if check is not None:
-        try:
-            check(full_check=True)
-        except ValueError as error:
-            raise ValueError(f"{name} is no valid {type(X).__name__}: {error}.") from None
 
 
 def _in_order(
