@@ -1,0 +1,13 @@
+"""Estimators for scikit-learn, of the extra ``sklearn``: thin, over the rest of the library."""
+
+try:
+    import sklearn  # noqa: F401
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        'sparsejax.sklearn needs scikit-learn: pip install "sparsejax[sklearn]"'
+    ) from error
+
+from sparsejax.sklearn._classification import SparseClassifier
+from sparsejax.sklearn._regression import SparseRegressor
+
+__all__ = ["SparseClassifier", "SparseRegressor"]

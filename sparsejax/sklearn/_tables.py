@@ -1,0 +1,91 @@
+"""What estimators hand to the core: data in their own precision, each row once, in tables of few sizes."""
+
+import contextlib
+from typing import Any, NamedTuple
+
+import numpy as np
+
+try:
+    from jax import enable_x64
+except ImportError:  # until JAX 0.8 it was experimental
+    from jax.experimental import enable_x64
+
+FLOATS = [np.float64, np.float32]  # what validate_data leaves as it is; all else becomes the first
+FEW_ROWS, FEW_COLUMNS = 512, 32  # up to which a table larger than the data costs no time worth naming
+LEAST_ROWS = 128
+
+
+def precision(X: np.ndarray) -> contextlib.AbstractContextManager[Any]:
+    """64-bit numbers within, for float64 data, whether or not the user has switched them on; of this thread."""
+    switched: contextlib.AbstractContextManager[Any] = (
+        enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
+    )
+    return switched
+
+
+def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
+    """Finite weights >= 0, one a row and not all zero; ones where none are given."""
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=float)
+    if weights.shape != (n,):
+        raise ValueError(f"sample_weight must have shape ({n},), one for each row; got {weights.shape}.")
+    if not np.isfinite(weights).all():
+        raise ValueError("sample_weight has a value that is NaN or infinite; all must be finite.")
+    if (weights < 0).any():
+        raise ValueError(f"sample_weight must be >= 0, got {weights.min():g}.")
+    if not weights.any():
+        raise ValueError("sample_weight holds zeros only: at least one weight must be above zero.")
+    return weights
+
+
+class Table(NamedTuple):
+    """Rows that differ, with their weights, and rows and columns that only fill it up."""
+
+    X: np.ndarray  # (n', d'), columns beyond the given ones are 0
+    Y: np.ndarray  # (n', k)
+    weights: np.ndarray  # (n',), mean 1, so that a loss of default scale is a mean over the rows given
+    folds: np.ndarray  # (n',) integers
+
+
+def gathered(
+    X: np.ndarray,
+    Y: np.ndarray,
+    weights: np.ndarray,
+    *,
+    folds: np.ndarray | None = None,
+    widen: bool = True,
+) -> Table:
+    """The table of these rows.
+
+    Rows of weight 0 are left out and equal ones are made one, in an order of their own: a row of weight k is
+    to the last digit what k copies of it are, and nothing depends on the order of the rows. The table is
+    filled up to one of few sizes by rows of weight 0 and, with ``widen``, by columns of zeros, whose weights
+    are 0: folds and subsets of nearly one size share what JAX compiles.
+    """
+    there = weights > 0
+    fold = np.zeros(len(X), int) if folds is None else folds
+    X, Y, fold, weights = X[there], Y[there].astype(X.dtype), fold[there], weights[there]
+    columns = np.ascontiguousarray(np.column_stack([X, Y, fold]).astype(X.dtype) + 0)  # + 0: -0 is 0
+    keys = columns.view(np.dtype((np.void, columns.itemsize * columns.shape[1]))).ravel()
+    _, first, number = np.unique(keys, return_index=True, return_inverse=True)
+    n, d = len(first), X.shape[1]
+    rows, width = _room(n, d)
+    ix = np.append(first, np.full(rows - n, first[0]))  # copies, that leave the size of a column as it is
+    mass = np.append(np.bincount(number.ravel(), weights), np.zeros(rows - n))
+    padding = ((0, 0), (0, width - d if widen else 0))
+    mean_one = (mass * (rows / mass.sum())).astype(X.dtype)
+    return Table(np.pad(X[ix], padding), Y[ix], mean_one, fold[ix])
+
+
+def _room(n: int, d: int) -> tuple[int, int]:
+    """The rows and columns of a table for n rows of d features: of few data one of three sizes."""
+    if n <= FEW_ROWS and d <= FEW_COLUMNS:
+        return max(1 << (n - 1).bit_length(), LEAST_ROWS), FEW_COLUMNS
+    return _rounded(n), _rounded(d)
+
+
+def _rounded(size: int) -> int:
+    """The next number of four binary digits and zeros: at most an eighth more."""
+    step = 1 << max(size.bit_length() - 4, 0)
+    return -(-size // step) * step
