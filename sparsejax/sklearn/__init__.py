@@ -8,6 +8,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from sparsejax.sklearn._classification import SparseClassifier
+from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
 from sparsejax.sklearn._regression import SparseRegressor
 
-__all__ = ["SparseClassifier", "SparseRegressor"]
+__all__ = ["SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV"]

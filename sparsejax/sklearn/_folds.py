@@ -1,0 +1,258 @@
+"""Strengths chosen by cross-validation: all folds and strengths in one compiled call."""
+
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.model_selection import check_cv
+
+from sparsejax.certificate import lambda_max
+from sparsejax.cross_validation import CrossValidation, cross_validate
+from sparsejax.penalties import as_penalty, is_penalty
+from sparsejax.problem import Problem
+from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
+from sparsejax.sklearn._problems import CLASSIFICATION, PENALTIES, Fitted, choose, fitted, loss_of
+from sparsejax.sklearn._regression import LinearRegressor
+from sparsejax.sklearn._tables import as_sample_weight, gathered, precision
+
+SPAN = 1e-3  # of the strengths tried by default: from the least that leaves no feature down to this part
+
+
+class Choice(NamedTuple):
+    """What the folds said."""
+
+    found: Fitted
+    result: CrossValidation  # with the axes (betas, alphas)
+    alphas: np.ndarray
+    betas: np.ndarray
+    loss: Any
+
+
+def fold_of_rows(cv: Any, X: np.ndarray, y: np.ndarray, classifier: bool) -> np.ndarray:
+    """The fold that leaves each row out, (n,), from anything that scikit-learn takes as cv."""
+    folds = np.full(len(X), -1)
+    times = np.zeros(len(X), int)
+    for number, (train, test) in enumerate(check_cv(cv, y, classifier=classifier).split(X, y)):
+        folds[test] = number
+        times[test] += 1
+        if (np.bincount(np.concatenate([train, test]), minlength=len(X)) != 1).any():
+            raise ValueError(f"cv: split {number} must have each row once, in its first or its second part.")
+    if (times != 1).any():
+        row = int(np.argmax(times != 1))
+        raise ValueError(
+            f"cv holds row {row} out {times[row]} times: each row must be held out once, as by KFold, "
+            "StratifiedKFold or GroupKFold; for other splits use GridSearchCV."
+        )
+    return folds
+
+
+def choose_strengths(
+    estimator: Any,
+    data: tuple[np.ndarray, np.ndarray, np.ndarray],
+    make: Any,
+    labels: np.ndarray,
+    classifier: bool,
+) -> Choice:
+    """Cross-validate the estimator's grid and fit its best point to all rows."""
+    X, Y, weights = data
+    folds = fold_of_rows(estimator.cv, X, labels, classifier)
+    used = np.unique(folds[weights > 0])
+    if len(used) <= folds.max():
+        raise ValueError("every fold needs a row whose sample_weight is not zero.")
+    table = gathered(X, Y, weights, folds=folds, widen=isinstance(estimator.penalty, str))
+    with precision(X):
+        loss = loss_of(table, make, estimator.fit_intercept)
+        penalty_of, has = _family(estimator.penalty)
+        start = Problem(loss, penalty_of(jnp.zeros((), X.dtype), jnp.zeros((), X.dtype)))
+        alphas = _strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype)
+        betas = _strengths("betas", estimator.betas, None, "beta" in has, X.dtype)
+        alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
+        result = cross_validate(
+            start,
+            jax.vmap(jax.vmap(penalty_of))(alpha, beta),
+            folds=table.folds,
+            scoring=estimator.scoring,
+            tol=estimator.tol,
+            maxiter=estimator.max_iter,
+        )
+        problem = start.replace(penalty=result.best)
+        found = fitted(problem, X.shape[1], estimator.tol, estimator.max_iter)
+        return Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss)
+
+
+def _family(penalty: Any) -> tuple[Any, str]:
+    """The penalty of two strengths, and which of them it has."""
+    if is_penalty(penalty):
+        known = as_penalty(penalty)
+        return (lambda alpha, beta: known.times(alpha)), "alpha"
+    found: tuple[Any, str] = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
+    return found
+
+
+def _strengths(name: str, given: Any, problem: Problem | None, used: bool, dtype: Any) -> np.ndarray:
+    """The strengths to try, from large to small; one, 0, where the penalty has no such strength."""
+    if not used:
+        return np.zeros(1, dtype)
+    values = np.asarray(given)
+    if problem is not None and values.ndim == 0 and values.dtype.kind in "iu":
+        if values < 2:
+            raise ValueError(f"{name} must be a number of strengths >= 2, or the strengths; got {given!r}.")
+        top = max(float(lambda_max(problem)), float(np.finfo(dtype).tiny) / SPAN)
+        return np.geomspace(top, SPAN * top, int(values)).astype(dtype)
+    values = np.atleast_1d(values)
+    fine = values.ndim == 1 and values.size and values.dtype.kind in "iuf"
+    if not fine or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError(f"{name} must be one or several finite numbers >= 0, got {given!r}.")
+    return np.sort(values.astype(dtype))[::-1]
+
+
+class ByFolds:
+    """What those that choose their strengths keep of the choice."""
+
+    def _chosen(self, choice: Choice) -> None:
+        beta, alpha = (int(i) for i in choice.result.index)
+        self.alphas_, self.betas_ = choice.alphas, choice.betas
+        self.alpha_, self.beta_ = float(choice.alphas[alpha]), float(choice.betas[beta])
+        self.scores_ = np.moveaxis(np.asarray(choice.result.score), 1, 2)
+        self.cross_validation_ = choice.result
+
+
+class SparseRegressorCV(ByFolds, LinearRegressor):
+    r"""`SparseRegressor` with the strengths that do best on rows held out.
+
+    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its path,
+    and the best point is fitted to all rows. It is what GridSearchCV does with `SparseRegressor` over the
+    same folds, scoring and strengths, in less time.
+
+    Args:
+      penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
+      loss, fit_intercept, tol, max_iter: as `SparseRegressor`.
+      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
+        (`sparsejax.lambda_max`) down to a thousandth of it.
+      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
+      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits; it
+        must hold every row out once.
+      scoring: None for the least loss held out, "r2", or a function as for `sparsejax.cross_validate`.
+
+    Attributes:
+      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
+      alphas_, betas_: those tried, from large to small.
+      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
+      coef_, intercept_, gap_, n_iter_, n_features_in_, feature_names_in_: as `SparseRegressor`, of the
+        fit to all rows.
+
+    Raises:
+      TypeError, ValueError: as `SparseRegressor`; a cv that does not hold each row out once; alphas=20 or the
+        like for a penalty that no finite strength makes 0.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import SparseRegressorCV
+    >>> X = np.random.default_rng(0).standard_normal((50, 6))
+    >>> model = SparseRegressorCV("l1").fit(X, 2 * X[:, 0] - X[:, 3])
+    >>> model.scores_.shape, round(model.score(X, 2 * X[:, 0] - X[:, 3]), 3)
+    ((5, 20, 1), 1.0)
+    """
+
+    def __init__(
+        self,
+        penalty: Any = "l21",
+        *,
+        loss: Any = "squared",
+        alphas: Any = 20,
+        betas: Any = 0.01,
+        cv: Any = None,
+        scoring: Any = None,
+        fit_intercept: bool = True,
+        tol: float | None = None,
+        max_iter: int = 20_000,
+    ):
+        self.penalty = penalty
+        self.loss = loss
+        self.alphas = alphas
+        self.betas = betas
+        self.cv = cv
+        self.scoring = scoring
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit."""
+        X, y = self._read(X, y)
+        data = X, y.reshape(len(X), -1), as_sample_weight(sample_weight, len(X))
+        choice = choose_strengths(self, data, self._make(), y, classifier=False)
+        self._chosen(choice)
+        with precision(X):
+            return self._keep(choice.found, choice.loss, y)
+
+
+class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
+    r"""`SparseClassifier` with the strengths that do best on rows held out.
+
+    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its path,
+    and the best point is fitted to all rows. It is what GridSearchCV does with `SparseClassifier` over
+    the same folds, scoring and strengths, in less time.
+
+    Args:
+      penalty: as `SparseClassifier`; the strengths of a penalty object are multiplied by alphas.
+      loss, fit_intercept, tol, max_iter: as `SparseClassifier`.
+      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
+        (`sparsejax.lambda_max`) down to a thousandth of it.
+      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
+      cv: as everywhere in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable
+        of splits; it must hold every row out once.
+      scoring: None for the least loss held out; "accuracy", "f1", "f1_micro", "roc_auc" or a function as for
+        `sparsejax.cross_validate`.
+
+    Attributes:
+      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
+      alphas_, betas_: those tried, from large to small.
+      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
+      classes_, coef_, intercept_, gap_, n_iter_, n_features_in_, feature_names_in_: as `SparseClassifier`, of
+        the fit to all rows.
+
+    Raises:
+      TypeError, ValueError: as `SparseClassifier`; a cv that does not hold each row out once; alphas=20 or
+        the like for a penalty that no finite strength makes 0.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import SparseClassifierCV
+    >>> X = np.random.default_rng(0).standard_normal((60, 6))
+    >>> model = SparseClassifierCV("l21", alphas=[0.2, 0.02], scoring="accuracy").fit(X, X[:, 1] > 0)
+    >>> model.alpha_, model.scores_.shape
+    (0.02, (5, 2, 1))
+    """
+
+    def __init__(
+        self,
+        penalty: Any = "exclusive_l21",
+        *,
+        loss: str = "softmax",
+        alphas: Any = 20,
+        betas: Any = 0.01,
+        cv: Any = None,
+        scoring: Any = None,
+        fit_intercept: bool = True,
+        tol: float | None = None,
+        max_iter: int = 20_000,
+    ):
+        self.penalty = penalty
+        self.loss = loss
+        self.alphas = alphas
+        self.betas = betas
+        self.cv = cv
+        self.scoring = scoring
+        self.fit_intercept = fit_intercept
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose strengths on X (n, d) and labels y (n,), and fit."""
+        X, codes, weights = self._read(X, y, sample_weight)
+        data = X, targets(self.loss, codes, len(self.classes_)), weights
+        choice = choose_strengths(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
+        self._chosen(choice)
+        return self._keep(choice.found)
