@@ -203,7 +203,9 @@ def from_labels(labels: ArrayLike) -> Groups:
     return Groups(order, ids[order], len(labels), len(names))
 
 
-def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -> Groups:
+def from_correlation(
+    X: ArrayLike, threshold: float, *, centered: bool = True, weights: ArrayLike | None = None
+) -> Groups:
     r"""A group for every pair of features whose absolute correlation exceeds ``threshold``.
 
     .. math:: R_{st} = |x_s^\top x_t| / (\|x_s\|\,\|x_t\|) > \text{threshold},
@@ -217,13 +219,15 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
       threshold: in (0, 1).
       centered: the paper says centred; the numbers it prints (its example and Boston housing) are of
         columns that are not.
+      weights: None, or (n,), >= 0 and not all 0, of the rows; a row of weight 0 counts for nothing.
 
     Returns:
       `Groups` of two features each, sorted; none at all if no pair exceeds the threshold.
 
     Raises:
       TypeError: ``centered`` is not a bool; called in a transformation; as for data elsewhere.
-      ValueError: a threshold outside (0, 1); fewer than two rows; as for data elsewhere.
+      ValueError: a threshold outside (0, 1); fewer than two rows; weights of another length, negative, or
+        all 0; as for data elsewhere.
 
     Warns:
       UserWarning: constant columns (all-zero ones if not centred): they have no correlation with
@@ -240,9 +244,11 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
     n, d = columns.shape
     if n < 2 or d == 0:
         raise ValueError(f"X has shape {columns.shape}; at least two rows and one column are needed.")
-    size = np.linalg.norm(columns, axis=0)
+    root = _root_weights(weights, X)
+    size = np.linalg.norm(root * columns, axis=0)
     if centered:
-        columns = columns - columns.mean(axis=0)
+        columns = columns - np.average(columns, axis=0, weights=root[:, 0] ** 2)
+    columns = root * columns
     norm = np.linalg.norm(columns, axis=0)
     # A constant column is centred to rounding errors, not to zeros.
     undefined = norm <= 4 * np.sqrt(n) * np.finfo(columns.dtype).eps * size
@@ -263,6 +269,17 @@ def from_correlation(X: ArrayLike, threshold: float, *, centered: bool = True) -
     pairs = np.concatenate(found)
     pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     return Groups(pairs.ravel(), np.repeat(np.arange(len(pairs)), 2), d, len(pairs))
+
+
+def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
+    """The roots of weights of rows, (n, 1); ones where there are none."""
+    n = X.shape[0]
+    if weights is None:
+        return np.ones((n, 1), X.dtype)
+    w = np.asarray(as_float("weights", weights, (1,), X.dtype))
+    if w.shape != (n,) or (w < 0).any() or not w.any():
+        raise ValueError(f"weights must be >= 0, one for each of X's {n} rows and not all 0; got {w!r}.")
+    return np.sqrt(w)[:, None]
 
 
 def label_views(*sizes: int) -> tuple[Groups, ...]:

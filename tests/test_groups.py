@@ -94,6 +94,18 @@ def test_correlation_in_tiles(monkeypatch, rng):
         assert groups.from_correlation(X, 0.4).tolist() == expected
 
 
+def test_correlation_of_weighted_rows(rng):
+    """A row of weight k is k rows."""
+    X, w = rng.standard_normal((12, 8)) + 3, rng.integers(0, 4, 12)
+    for centered, threshold in ((True, 0.3), (False, 0.9)):
+        expected = groups.from_correlation(X.repeat(w, axis=0), threshold, centered=centered)
+        found = groups.from_correlation(X, threshold, centered=centered, weights=w)
+        assert found.tolist() == expected.tolist() != groups.from_correlation(X, threshold).tolist()
+    for bad in (np.ones(11), -w, 0 * w):
+        with pytest.raises(ValueError, match="weights must be >= 0, one for each of X's 12 rows"):
+            groups.from_correlation(X, 0.3, weights=bad)
+
+
 def test_constant_columns_are_left_out(rng):
     X = rng.standard_normal((20, 4)) + rng.standard_normal((20, 1)) * 3
     X[:, 1] = 0.1  # not a binary fraction: centring leaves rounding errors
