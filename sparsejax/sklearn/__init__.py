@@ -10,5 +10,6 @@ except ModuleNotFoundError as error:
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
 from sparsejax.sklearn._regression import SparseRegressor
+from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 
-__all__ = ["SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV"]
+__all__ = ["SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]

@@ -1,0 +1,179 @@
+"""Classes and labels from few features that are not correlated."""
+
+from typing import Any, Self
+
+import numpy as np
+from scipy import sparse  # type: ignore[import-untyped]
+from scipy.special import expit  # type: ignore[import-untyped]
+from sklearn.utils import Tags
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets, type_of_target
+from sklearn.utils.validation import column_or_1d, validate_data
+
+from sparsejax.groups import Groups, from_correlation, from_lists
+from sparsejax.penalties import ExclusiveGroupL21
+from sparsejax.problem import Problem
+from sparsejax.sklearn._classification import LinearClassifier, ProbabilisticClassifier, encoded, targets
+from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, loss_of
+from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
+
+LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
+CERTAIN = 40.0  # the intercept of a label that all rows have: its probability rounds to 1
+
+
+def _is_logistic(estimator: Any) -> bool:
+    return bool(estimator.loss == "logistic")
+
+
+def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
+    """The pairs of features whose correlation exceeds the threshold, (pairs, 2)."""
+    X = table.X[:, :d]
+    there = X[table.weights > 0]
+    varying = np.flatnonzero(there.max(axis=0) > there.min(axis=0))  # constants are correlated with nothing
+    if not len(varying):
+        return np.zeros((0, 2), int)
+    found = from_correlation(X[:, varying], threshold, weights=table.weights)
+    pairs: np.ndarray = varying[np.asarray(found.members).reshape(-1, 2)]
+    return pairs
+
+
+def competing(pairs: np.ndarray, d: int) -> Groups:
+    """The pairs as groups, and one for each feature that is in none, so that all are penalised."""
+    alone = np.setdiff1d(np.arange(d), pairs)
+    ids = np.append(np.arange(len(pairs)).repeat(2), len(pairs) + np.arange(len(alone)))
+    return Groups(np.append(pairs.ravel(), alone), ids, d, len(pairs) + len(alone))
+
+
+def indicators(y: Any) -> np.ndarray:
+    """Labels 0 and 1, or -1 and 1, by row and column, as booleans."""
+    Y = y.toarray() if sparse.issparse(y) else np.asarray(y)
+    values = np.unique(Y)
+    if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
+        raise ValueError(f"y with columns must hold 0 and 1, or -1 and 1; it has {values[:3].tolist()}.")
+    return np.asarray(Y > 0)
+
+
+class UncorrelatedGroupClassifier(ProbabilisticClassifier):
+    r"""Linear classification of one or several labels by few features that are not correlated.
+
+    .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i)
+              + \alpha \sum_g \Big( \sum_{j \in g} \|w_j\|_2 \Big)^2 ,
+
+    where the features of a group compete: of those that say the same, few stay. s are the sample weights, a
+    weight of k as good as k copies of the row. Labels: y (n,) of classes, one a row; or y (n, labels) of
+    0 and 1, any number of labels a row. Columns of X should be on comparable scales: put a
+    StandardScaler before.
+
+    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
+    float32 data in float32.
+
+    Args:
+      groups: None for a group for every pair of features whose absolute correlation exceeds ``threshold``, and
+        one for each other feature by itself, so that all are penalised; or `sparsejax.groups.Groups`, or lists of
+        the numbers of their members: then features in no group are not penalised.
+      threshold: in (0, 1), of the correlation, where groups is None.
+      loss: phi of each column: "logistic", "squared", "squared_hinge", "huber_hinge". Only the first has
+        probabilities.
+      alpha: >= 0, (), or one a group where groups are given.
+      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: at most so many iterations.
+
+    Attributes:
+      classes_: (k,), the classes; for a y with columns 0, 1, ..., labels - 1.
+      groups_: the `sparsejax.groups.Groups`.
+      coef_: (k, d), or (1, d) for two classes; exact zeros. A label that all rows have or none has is given
+        zeros, and with the logistic loss an intercept of 40 or -40.
+      intercept_: (k,) or (1,).
+      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
+        NaN where none is known, as for hinge losses with features in no group.
+      n_iter_, n_features_in_, feature_names_in_: as everywhere.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; one class only.
+
+    Warns:
+      sparsejax.ConvergenceWarning: the gap did not reach tol.
+    Source: Kong et al., AAAI 2016, Eq. (2), with an unpenalised intercept.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import UncorrelatedGroupClassifier
+    >>> X = np.random.default_rng(0).standard_normal((60, 4))
+    >>> X[:, 3] = X[:, 0] + 0.1 * X[:, 3]
+    >>> model = UncorrelatedGroupClassifier(alpha=0.1).fit(X, X[:, :2] > 0)
+    >>> (model.coef_ != 0).any(axis=0).tolist(), model.predict(X[:2]).tolist()
+    ([True, True, True, False], [[1, 0], [0, 1]])
+    """
+
+    def __init__(
+        self,
+        groups: Any = None,
+        *,
+        threshold: float = 0.5,
+        loss: str = "logistic",
+        alpha: Any = 0.01,
+        tol: float | None = None,
+        max_iter: int = 20_000,
+    ):
+        self.groups = groups
+        self.threshold = threshold
+        self.loss = loss
+        self.alpha = alpha
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit to X (n, d) and classes y (n,), or labels y (n, labels) of 0 and 1."""
+        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True)
+        weights = as_sample_weight(sample_weight, len(X))
+        make = choose("loss", self.loss, LOSSES)
+        self.multilabel_ = type_of_target(y, input_name="y") == "multilabel-indicator"
+        if not self.multilabel_:
+            self.classes_, codes = encoded(column_or_1d(y), weights)
+            return self._keep(self._fit(X, targets(self.loss, codes, len(self.classes_)), weights, make))
+        check_classification_targets(y)
+        labels = indicators(y)
+        self.classes_ = np.arange(labels.shape[1])
+        there = labels[weights > 0]
+        kept = (there != there[:1]).any(axis=0) if self.loss == "logistic" else np.ones(labels.shape[1], bool)
+        coef = np.zeros((labels.shape[1], X.shape[1]), X.dtype)
+        intercept = np.where(there[0], CERTAIN, -CERTAIN).astype(X.dtype)
+        self.gap_, self.n_iter_ = 0.0, 0
+        if kept.any():
+            Y = labels[:, kept].astype(X.dtype)
+            found = self._fit(X, 2 * Y - 1 if self.loss.endswith("hinge") else Y, weights, make)
+            coef[kept], intercept[kept] = found.coef, found.intercept
+            self.gap_, self.n_iter_ = found.gap, found.num_iters
+        # as for classes, a score is positive where the label is predicted
+        self.coef_, self.intercept_ = coef, intercept - (0.5 if self.loss == "squared" else 0)
+        return self
+
+    def _fit(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, make: Any) -> Fitted:
+        d = X.shape[1]
+        table = gathered(X, Y, weights, widen=self.groups is None)
+        with precision(X):
+            if self.groups is None:
+                pairs = correlated(table, d, self.threshold)
+                groups, self.groups_ = competing(pairs, table.X.shape[1]), competing(pairs, d)
+            else:
+                given = isinstance(self.groups, Groups)
+                groups = self.groups_ = self.groups if given else from_lists(self.groups, d)
+            loss = loss_of(table, make, True)
+            problem = Problem(loss, ExclusiveGroupL21(self.alpha, groups))
+            return fitted(problem, d, self.tol, self.max_iter)
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The class of each row, (n,); or 0 or 1 for each label, (n, labels)."""
+        scores = self.decision_function(X)
+        return (scores > 0).astype(int) if self.multilabel_ else LinearClassifier.predict(self, X)
+
+    @available_if(_is_logistic)
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities, (n, classes); of labels each by itself, (n, labels)."""
+        scores = self.decision_function(X)
+        return np.asarray(expit(scores)) if self.multilabel_ else super().predict_proba(X)
