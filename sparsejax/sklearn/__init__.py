@@ -9,8 +9,9 @@ except ModuleNotFoundError as error:
 
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
+from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 from sparsejax.sklearn._views import LabelViewsClassifier
 
-__all__ = ["LabelViewsClassifier", "SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]
+__all__ = ["LabelViewsClassifier", "OFALassoRegressor", "SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]

@@ -89,3 +89,9 @@ def _rounded(size: int) -> int:
     """The next number of four binary digits and zeros: at most an eighth more."""
     step = 1 << max(size.bit_length() - 4, 0)
     return -(-size // step) * step
+
+
+def filled(X: np.ndarray) -> np.ndarray:
+    """X with copies of its first row at its end, to one of few numbers of rows."""
+    rows = _room(len(X), 1)[0]
+    return X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]

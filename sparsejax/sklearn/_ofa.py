@@ -1,0 +1,160 @@
+"""Several outputs that are features of one another."""
+
+from typing import Any, Self
+
+import jax
+import numpy as np
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sparsejax import kernels, penalties
+from sparsejax._core.checks import as_positive, check_choice, default_tol
+from sparsejax.losses import SquaredLoss
+from sparsejax.models import ofa_lasso
+from sparsejax.problem import Problem
+from sparsejax.sklearn._problems import fitted, loss_of
+from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision
+from sparsejax.solution import warn_unconverged
+
+
+class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    r"""Regression of several outputs on kernels of the inputs and of the other outputs.
+
+    .. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j ,
+              \qquad
+              \min_{u,v,b} \frac{1}{2n} \|y^j - f^j\|^2 + \alpha \|u^j\|_1 + \beta \|v^j\|_1 ,
+
+    where :math:`y^{-j}` are the outputs but j; a prediction is a y that agrees with all :math:`f^j`, which a
+    search finds from the prediction without the outputs' part. Of one output there is that part alone, a
+    lasso in kernels. Columns of X, and of y, should be on comparable scales: a StandardScaler before, and a
+    TransformedTargetRegressor around it.
+
+    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
+    float32 data in float32. There are no sample weights.
+
+    Args:
+      alpha: > 0, () or (outputs,); `models.ofa_lasso.fit` has ``lam = 2 n alpha``.
+      beta: > 0, likewise.
+      kernel: "gaussian", "polynomial" or "linear", of the inputs and of the outputs.
+      input: "kernel"; "linear" for ``x'u`` in place of the kernels of the inputs: a feature each.
+      bandwidth, output_bandwidth: of the Gaussian kernels, > 0; None for the median distance.
+      degree: of the polynomial kernel.
+      tol: on the relative duality gap of each output; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: None for those of the solvers.
+
+    Attributes:
+      dual_coef_: u, (outputs, n), or (n,) for a 1-d y, of ``input="kernel"``; exact zeros.
+      coef_: u, (outputs, d) or (d,), of ``input="linear"``; exact zeros.
+      output_coef_: v, (outputs, n), of several outputs; exact zeros.
+      intercept_: (outputs,) or ().
+      gap_: the largest of the outputs' certificates: none has an objective that can be lower by more than
+        this share of it.
+      n_iter_: the most rounds of an output.
+      n_features_in_, feature_names_in_: of X.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; a median distance of 0 where a
+        bandwidth is not given.
+
+    Warns:
+      sparsejax.ConvergenceWarning: a gap did not reach tol.
+    Source: Zhang et al., ICDM 2014, Eq. (10), at scale 1/(2n).
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import OFALassoRegressor
+    >>> X = np.random.default_rng(0).standard_normal((40, 3))
+    >>> Y = np.stack([np.sin(X[:, 0]), np.sin(X[:, 0]) + 0.1 * X[:, 1]], axis=1)
+    >>> model = OFALassoRegressor(alpha=0.001, beta=0.01).fit(X, Y)
+    >>> model.predict(X).shape, model.score(X, Y) > 0.9
+    ((40, 2), True)
+    """
+
+    def __init__(
+        self,
+        *,
+        alpha: Any = 0.01,
+        beta: Any = 0.01,
+        kernel: str = "gaussian",
+        input: str = "kernel",
+        bandwidth: float | None = None,
+        output_bandwidth: Any = None,
+        degree: int = 3,
+        tol: float | None = None,
+        max_iter: int | None = None,
+    ):
+        self.alpha = alpha
+        self.beta = beta
+        self.kernel = kernel
+        self.input = input
+        self.bandwidth = bandwidth
+        self.output_bandwidth = output_bandwidth
+        self.degree = degree
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (n, d) and y (n, outputs), or (n,) of one output."""
+        X, y = validate_data(
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
+        self._flat = y.ndim == 1
+        Y = y.reshape(len(X), -1).astype(X.dtype)
+        with precision(X):
+            u = self._fit_one(X, Y) if Y.shape[1] == 1 else self._fit_several(X, Y)
+        name = "coef_" if self.input == "linear" else "dual_coef_"
+        setattr(self, name, u[0] if self._flat else u)
+        self.intercept_ = self._intercepts[0] if self._flat else self._intercepts
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The outputs, (n, outputs), or (n,) where y was 1-d."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        with precision(self._X):
+            if self._model is None:
+                u = self.coef_ if self.input == "linear" else self.dual_coef_
+                Y = self._columns(X) @ np.atleast_2d(u).T + self._intercepts
+            else:
+                Y = np.asarray(self._model.predict(filled(X)))[: len(X)]
+        return Y[:, 0] if self._flat else Y
+
+    def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        model = ofa_lasso.fit(
+            X, Y, 2 * len(X) * np.asarray(self.alpha), 2 * len(X) * np.asarray(self.beta),
+            kernel=self.kernel, input=self.input, bandwidth=self.bandwidth,  # type: ignore[arg-type]
+            output_bandwidth=self.output_bandwidth, degree=self.degree, tol=self.tol, maxiter=self.max_iter,
+        )  # fmt: skip
+        solution = model.solution
+        warn_unconverged(None, solution, default_tol(Y.dtype) if self.tol is None else self.tol)
+        self._X, self._model = X, jax.tree.map(np.asarray, model)
+        self._intercepts, self.output_coef_ = self._model.intercept, self._model.v
+        self.gap_, self.n_iter_ = float(solution.gap.max()), int(solution.num_iters.max())
+        return np.asarray(self._model.u)
+
+    def _fit_one(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        check_choice("input", self.input, ("kernel", "linear"))
+        check_choice("kernel", self.kernel, ("gaussian", "polynomial", "linear"))
+        as_positive("alpha", self.alpha, X.dtype)
+        self._X, self._model = X, None
+        if self.input == "kernel" and self.kernel == "gaussian":
+            given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
+            self._bandwidth = np.asarray(as_positive("bandwidth", given, X.dtype))
+        F = self._columns(X)
+        table = gathered(F, Y, np.ones(len(X)))
+        problem = Problem(loss_of(table, SquaredLoss, True), penalties.L1(self.alpha))
+        found = fitted(problem, F.shape[1], self.tol, 20_000 if self.max_iter is None else self.max_iter)
+        self._intercepts, self.gap_, self.n_iter_ = found.intercept, found.gap, found.num_iters
+        return found.coef
+
+    def _columns(self, X: np.ndarray) -> np.ndarray:
+        """What a single output is a lasso of, (n, n) or (n, d)."""
+        if self.input == "linear":
+            return X
+        A, Z = filled(X), filled(self._X)
+        if self.kernel == "gaussian":
+            K = kernels.gaussian(A, Z, bandwidth=self._bandwidth)
+        elif self.kernel == "polynomial":
+            K = kernels.polynomial(A, Z, degree=self.degree)
+        else:
+            K = kernels.linear(A, Z)
+        return np.asarray(K)[: len(X), : len(self._X)]
