@@ -9,9 +9,10 @@ except ModuleNotFoundError as error:
 
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
+from sparsejax.sklearn._measures import MILESClassifier, MultivariateClassifier
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 from sparsejax.sklearn._views import LabelViewsClassifier
 
-__all__ = ["LabelViewsClassifier", "OFALassoRegressor", "SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]
+__all__ = ["LabelViewsClassifier", "MILESClassifier", "MultivariateClassifier", "OFALassoRegressor", "SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]

@@ -1,9 +1,9 @@
 """Linear classification with any loss and penalty."""
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import expit, softmax  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -44,10 +44,12 @@ def _has_probabilities(estimator: Any) -> bool:
 class LinearClassifier(ClassifierMixin, BaseEstimator):
     """What classifiers of one label a row share once they have coefficients."""
 
+    _accept_sparse: ClassVar[Any] = False
+
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores ``X coef' + intercept``, (n, classes); of two classes (n,), positive for the second."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse=self._accept_sparse)
         scores: np.ndarray = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.coef_) == 1 else scores
 

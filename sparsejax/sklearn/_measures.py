@@ -1,0 +1,287 @@
+"""Classification for a measure of the whole labelling, of rows and of bags of rows."""
+
+import warnings
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from scipy import sparse  # type: ignore[import-untyped]
+from sklearn.metrics import accuracy_score
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from sparsejax.models import mil, multivariate
+from sparsejax.sklearn._classification import LinearClassifier, encoded
+from sparsejax.sklearn._problems import choose
+from sparsejax.sklearn._tables import FLOATS, filled, precision
+from sparsejax.solution import ConvergenceWarning, users_level
+
+MEASURES = {
+    "f1": multivariate.f_beta,
+    "prbep": multivariate.prbep,
+    "roc_area": multivariate.roc_area,
+    "hamming": multivariate.hamming,
+}
+
+
+class Selected(NamedTuple):
+    """Models of one class against the others each, or of the second of two."""
+
+    coef: np.ndarray  # (k, d) or (1, d)
+    intercept: np.ndarray
+    gap: float
+    num_iters: int
+
+
+def select(
+    X: Any, codes: np.ndarray, num_classes: int, measure: Any, budget: Any, **options: Any
+) -> Selected:
+    """Fit with a column of ones, whose weight is the intercept, and thresholds tuned on the same rows."""
+    n, d = X.shape
+    made = choose("measure", measure, MEASURES)() if isinstance(measure, str) else measure
+    budget = max(1, round(d**0.5)) if budget is None else budget
+    ones = np.ones((n, 1))
+    X = sparse.hstack([X, ones], "csc") if sparse.issparse(X) else np.append(np.asarray(X, float), ones, 1)
+    options |= {"measure": made, "budget": _and_one(budget)}
+    if num_classes == 2:
+        classes, models = [1], [multivariate.fit(X, 2 * codes - 1, **options)]
+    else:
+        classes = list(range(num_classes))
+        models = list(multivariate.fit_one_vs_rest(X, codes, **options).models)
+    thresholds = [
+        threshold(made, model.decision_function(X), np.where(codes == c, 1, -1))
+        for c, model in zip(classes, models, strict=True)
+    ]
+    missed = [float(model.gap) for model in models if not model.converged]
+    if missed:
+        message = next(model.message for model in models if not model.converged)
+        text = f"{len(missed)} of {len(models)} fits did not converge (gap {max(missed):.1e}): {message}."
+        warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
+    return Selected(
+        np.stack([model.w[:d] for model in models]),
+        np.array([model.w[d] for model in models]) - thresholds,
+        max(float(model.gap) for model in models),
+        max(int(model.num_iters) for model in models),
+    )
+
+
+def _and_one(budget: Any) -> Any:
+    """With room for the column of ones; what is no budget is left to be refused by name."""
+    number = np.ndim(budget) == 0 and np.asarray(budget).dtype.kind in "iuf"
+    return budget + 1 if number and budget > 0 else budget
+
+
+def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
+    """The threshold that loses least; of a measure of the order alone, or of ties, that of fewest errors."""
+    try:
+        best = multivariate.tune_threshold(measure, scores, y)
+    except ValueError:
+        best = multivariate.tune_threshold(multivariate.hamming(), scores, y)
+    return float(np.clip(best, scores.min() - 1, scores.max() + 1))
+
+
+class MultivariateClassifier(LinearClassifier):
+    r"""Linear classification by few features, for F1, precision at k and the like.
+
+    .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B}\sum_j\frac{w_j^2}{d_j}
+              + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) ,
+
+    with Delta 100 times one minus the measure of the whole labelling. An intercept is the weight of a column
+    of ones, less the threshold that does best on the rows fitted to. Of more than two classes each is
+    fitted against the others. Columns of X should be on comparable scales: put a StandardScaler before.
+    X may be a matrix or array of scipy.sparse, which is never made dense. The work is done by numpy in
+    float64; there are no sample weights.
+
+    Args:
+      measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of
+        errors), or one that `models.multivariate` makes, such as ``multivariate.precision_at(50)``.
+      budget: B > 0; None for the root of the number of features. Usually more than B features have a
+        weight, in proportion to B.
+      C: > 0, as in `models.multivariate.fit`; larger fits closer.
+      tol: on the relative gap of each fit.
+      max_iter: master problems at most.
+
+    Attributes:
+      classes_: (k,), the labels.
+      coef_: (k, d), or (1, d) for two classes, of the second; exact zeros.
+      intercept_: (k,) or (1,).
+      gap_: the largest of the fits' certificates: no w, with the column of ones, has an objective that is
+        lower by more than this share of it.
+      n_iter_: the most master problems of a fit.
+      n_features_in_, feature_names_in_: of X.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; one class only.
+
+    Warns:
+      sparsejax.ConvergenceWarning: a gap did not reach tol.
+    Source: Mao & Tsang, IEEE TNNLS 24 (2013).
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import MultivariateClassifier
+    >>> X = np.random.default_rng(0).standard_normal((80, 20))
+    >>> model = MultivariateClassifier(budget=1).fit(X, X[:, 3] > 1)
+    >>> np.abs(model.coef_).argmax(), model.score(X, X[:, 3] > 1) > 0.9
+    (3, True)
+    """
+
+    def __init__(
+        self,
+        measure: Any = "f1",
+        *,
+        budget: float | None = None,
+        C: float = 10.0,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+    ):
+        self.measure = measure
+        self.budget = budget
+        self.C = C
+        self.tol = tol
+        self.max_iter = max_iter
+
+    _accept_sparse = "csr"
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
+        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse="csr")
+        self.classes_, codes = encoded(y, np.ones(X.shape[0]))
+        options = {"C": self.C, "tol": self.tol, "maxiter": self.max_iter}
+        found = select(X, codes, len(self.classes_), self.measure, self.budget, **options)
+        self.coef_, self.intercept_, self.gap_, self.n_iter_ = found
+        return self
+
+
+class MILESClassifier(LinearClassifier):
+    r"""Classification of bags of rows by their similarity to few of the rows that were fitted to.
+
+    A row is an instance, and a bag the rows of one id. Bag i becomes the vector of similarities
+    :math:`\max_{x \in \text{bag } i} \exp(-\|x - p_k\|^2 / (2\sigma^2))` to all rows :math:`p_k`, of which
+    a measure of the labelling of the bags selects some as `MultivariateClassifier` selects features.
+
+    ``bag_ids`` is a parameter of fit, predict, decision_function and score, by metadata routing:
+    ``MILESClassifier().set_fit_request(bag_ids=True)`` and so on in a Pipeline or a GridSearchCV, whose folds
+    should keep bags together (GroupKFold). Without it every row is its own bag. Results are by row, each
+    that of its bag. Columns of X should be on comparable scales: put a StandardScaler before. There are no sample
+    weights.
+
+    Args:
+      measure, C, tol, max_iter: as `MultivariateClassifier`, of bags.
+      budget: B > 0, of prototypes; None for the root of the number of rows.
+      bandwidth: sigma > 0; None for `models.mil.median_bandwidth`.
+
+    Attributes:
+      classes_: (k,), the labels.
+      prototypes_: (s, d), the rows that have a weight.
+      prototype_indices_: (s,), which of the rows fitted to they are.
+      prototype_weights_: (k, s), or (1, s) for two classes, of the second.
+      intercept_: (k,) or (1,).
+      bandwidth_: sigma.
+      gap_, n_iter_: as `MultivariateClassifier`.
+      n_features_in_, feature_names_in_: of X.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; rows of one bag with different labels;
+        one class only; a median distance of 0 where bandwidth is not given.
+
+    Warns:
+      sparsejax.ConvergenceWarning: a gap did not reach tol.
+    Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 3; the embedding: Chen, Bi & Wang, IEEE TPAMI 28
+      (2006).
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import MILESClassifier
+    >>> rng = np.random.default_rng(0)
+    >>> X, bags = rng.standard_normal((60, 2)), np.arange(60) // 3
+    >>> X[:30:3] += 4  # one row of each of the first ten bags
+    >>> model = MILESClassifier().fit(X, bags < 10, bag_ids=bags)
+    >>> model.score(X, bags < 10, bag_ids=bags)
+    1.0
+    """
+
+    def __init__(
+        self,
+        measure: Any = "f1",
+        *,
+        budget: float | None = None,
+        C: float = 10.0,
+        bandwidth: float | None = None,
+        tol: float = 1e-3,
+        max_iter: int = 1000,
+    ):
+        self.measure = measure
+        self.budget = budget
+        self.C = C
+        self.bandwidth = bandwidth
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
+        """Fit to X (n, d), labels y (n,), those of the rows' bags, and bag ids (n,) of any kind."""
+        X, y = validate_data(self, X, y, dtype=FLOATS)
+        self.classes_, codes = encoded(y, np.ones(len(X)))
+        bags, first = numbered(bag_ids, len(X))
+        differs = codes != codes[first][bags]
+        if differs.any():
+            raise ValueError(f"row {int(np.argmax(differs))} has another label than others of its bag.")
+        with precision(X):
+            bandwidth = mil.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
+            S = _embedded(X, bags, X, bandwidth)
+        options = {"C": self.C, "tol": self.tol, "maxiter": self.max_iter}
+        found = select(S, codes[first], len(self.classes_), self.measure, self.budget, **options)
+        self.prototype_indices_ = np.flatnonzero(found.coef.any(axis=0))
+        self.prototypes_ = X[self.prototype_indices_]
+        self.prototype_weights_ = found.coef[:, self.prototype_indices_]
+        self.intercept_, self.gap_, self.n_iter_ = found[1:]
+        self.bandwidth_ = float(bandwidth)
+        return self
+
+    def decision_function(self, X: Any, bag_ids: Any = None) -> np.ndarray:
+        """Scores of the bag of each row, (n, classes); of two classes (n,), positive for the second."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        bags, first = numbered(bag_ids, len(X))
+        scores = np.tile(self.intercept_, (len(first), 1))
+        if len(self.prototypes_):
+            with precision(X):
+                S = _embedded(X, bags, self.prototypes_, self.bandwidth_)
+            scores += S @ self.prototype_weights_.T
+        return scores[bags, 0] if len(self.intercept_) == 1 else scores[bags]
+
+    def predict(self, X: Any, bag_ids: Any = None) -> np.ndarray:
+        """The label of the bag of each row, (n,)."""
+        scores = self.decision_function(X, bag_ids)
+        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: np.ndarray = self.classes_[best]
+        return labels
+
+    def score(self, X: Any, y: Any, bag_ids: Any = None) -> float:
+        """The share of bags whose label is right."""
+        first = numbered(bag_ids, len(y))[1]
+        return float(accuracy_score(np.asarray(y)[first], self.predict(X, bag_ids)[first]))
+
+
+def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Bags 0, 1, ... of the rows, and the first row of each."""
+    if bag_ids is None:
+        return np.arange(n), np.arange(n)
+    ids = np.asarray(bag_ids)
+    if ids.shape != (n,):
+        raise ValueError(f"bag_ids must have shape ({n},), one for each row; got {ids.shape}.")
+    _, first, bags = np.unique(ids, return_index=True, return_inverse=True)
+    return bags, first
+
+
+def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth: Any) -> np.ndarray:
+    """Similarities of the bags to prototypes; what fills up are copies of the first row."""
+    rows, Z = filled(X), filled(prototypes)
+    count = int(bags.max()) + 1
+    room = len(filled(np.zeros((count, 1)))) - count
+    extra = np.arange(len(rows) - len(X))
+    ids = np.append(bags, count + np.minimum(extra, room - 1) if room else np.full(len(extra), bags[0]))
+    S = mil.embed(rows, ids, Z, bandwidth)
+    return np.asarray(S, dtype=float)[:count, : len(prototypes)]
