@@ -1,18 +1,32 @@
-"""Estimators for scikit-learn, of the extra ``sklearn``: thin, over the rest of the library."""
+"""Estimators for scikit-learn, of the extra ``sklearn``: thin, over the rest of the library.
+
+Nothing else in the library imports this. docs/scikit-learn.md shows them at work.
+"""
 
 try:
     import sklearn  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'sparsejax.sklearn needs scikit-learn: pip install "sparsejax[sklearn]"'
-    ) from error
+    text = 'sparsejax.sklearn needs scikit-learn: python -m pip install "sparsejax[sklearn]"'
+    raise ModuleNotFoundError(text) from error
 
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
 from sparsejax.sklearn._measures import MILESClassifier, MultivariateClassifier
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
+from sparsejax.sklearn._stability import StabilitySelector
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 from sparsejax.sklearn._views import LabelViewsClassifier
 
-__all__ = ["LabelViewsClassifier", "MILESClassifier", "MultivariateClassifier", "OFALassoRegressor", "SparseClassifier", "SparseClassifierCV", "SparseRegressor", "SparseRegressorCV", "UncorrelatedGroupClassifier"]
+__all__ = [
+    "LabelViewsClassifier",
+    "MILESClassifier",
+    "MultivariateClassifier",
+    "OFALassoRegressor",
+    "SparseClassifier",
+    "SparseClassifierCV",
+    "SparseRegressor",
+    "SparseRegressorCV",
+    "StabilitySelector",
+    "UncorrelatedGroupClassifier",
+]

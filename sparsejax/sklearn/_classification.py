@@ -28,7 +28,8 @@ def targets(loss: str, codes: np.ndarray, num_classes: int) -> np.ndarray:
     Y = np.eye(num_classes)[codes]
     if num_classes == 2 and loss not in ("softmax", "squared"):
         Y = Y[:, 1:]
-    return 2 * Y - 1 if loss.endswith("hinge") else Y
+    coded: np.ndarray = 2 * Y - 1 if loss.endswith("hinge") else Y
+    return coded
 
 
 def of_classes(found: Fitted) -> tuple[np.ndarray, np.ndarray]:
@@ -75,7 +76,8 @@ class ProbabilisticClassifier(LinearClassifier):
             return np.asarray(softmax(scores, axis=1))
         each = expit(scores)
         total = each.sum(axis=1, keepdims=True)
-        return np.divide(each, total, out=np.full_like(each, 1 / each.shape[1]), where=total > 0)
+        same = np.full_like(each, 1 / each.shape[1])
+        return np.asarray(np.divide(each, total, out=same, where=total > 0))
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """X, the number of each row's class, and weights, with ``classes_`` set."""
@@ -107,9 +109,9 @@ class SparseClassifier(ProbabilisticClassifier):
     Args:
       penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso"; or a penalty of
         `sparsejax.penalties`, which has its own strengths: alpha and beta then have no part.
-      loss: "softmax" (multinomial logistic regression); "logistic", "squared_hinge", "huber_hinge" (each class
-        against the others), "squared" (least squares on 0 and 1, as in the paper of exclusive l2,1). Only the
-        first two have probabilities.
+      loss: "softmax" (multinomial logistic regression); "logistic", "squared_hinge", "huber_hinge" (each
+        class against the others), "squared" (least squares on 0 and 1, as in the paper of exclusive l2,1).
+        Only the first two have probabilities.
       alpha: >= 0, () or (d,), the strength of the row norms (of "l1": of the absolute values).
       beta: >= 0, () or (d,), the strength of the exclusive part, where there is one.
       fit_intercept: fit b, which is not penalised.

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.model_selection import check_cv
 
-from sparsejax.certificate import lambda_max
 from sparsejax.cross_validation import CrossValidation, cross_validate
-from sparsejax.penalties import as_penalty, is_penalty
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
-from sparsejax.sklearn._problems import CLASSIFICATION, PENALTIES, Fitted, choose, fitted, loss_of
+from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, family, fitted, loss_of, strengths
 from sparsejax.sklearn._regression import LinearRegressor
 from sparsejax.sklearn._tables import as_sample_weight, gathered, precision
 
@@ -47,7 +45,7 @@ def fold_of_rows(cv: Any, X: np.ndarray, y: np.ndarray, classifier: bool) -> np.
     return folds
 
 
-def choose_strengths(
+def choosestrengths(
     estimator: Any,
     data: tuple[np.ndarray, np.ndarray, np.ndarray],
     make: Any,
@@ -63,10 +61,10 @@ def choose_strengths(
     table = gathered(X, Y, weights, folds=folds, widen=isinstance(estimator.penalty, str))
     with precision(X):
         loss = loss_of(table, make, estimator.fit_intercept)
-        penalty_of, has = _family(estimator.penalty)
+        penalty_of, has = family(estimator.penalty)
         start = Problem(loss, penalty_of(jnp.zeros((), X.dtype), jnp.zeros((), X.dtype)))
-        alphas = _strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype)
-        betas = _strengths("betas", estimator.betas, None, "beta" in has, X.dtype)
+        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, SPAN)
+        betas = strengths("betas", estimator.betas, None, "beta" in has, X.dtype, SPAN)
         alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
         result = cross_validate(
             start,
@@ -79,32 +77,6 @@ def choose_strengths(
         problem = start.replace(penalty=result.best)
         found = fitted(problem, X.shape[1], estimator.tol, estimator.max_iter)
         return Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss)
-
-
-def _family(penalty: Any) -> tuple[Any, str]:
-    """The penalty of two strengths, and which of them it has."""
-    if is_penalty(penalty):
-        known = as_penalty(penalty)
-        return (lambda alpha, beta: known.times(alpha)), "alpha"
-    found: tuple[Any, str] = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
-    return found
-
-
-def _strengths(name: str, given: Any, problem: Problem | None, used: bool, dtype: Any) -> np.ndarray:
-    """The strengths to try, from large to small; one, 0, where the penalty has no such strength."""
-    if not used:
-        return np.zeros(1, dtype)
-    values = np.asarray(given)
-    if problem is not None and values.ndim == 0 and values.dtype.kind in "iu":
-        if values < 2:
-            raise ValueError(f"{name} must be a number of strengths >= 2, or the strengths; got {given!r}.")
-        top = max(float(lambda_max(problem)), float(np.finfo(dtype).tiny) / SPAN)
-        return np.geomspace(top, SPAN * top, int(values)).astype(dtype)
-    values = np.atleast_1d(values)
-    fine = values.ndim == 1 and values.size and values.dtype.kind in "iuf"
-    if not fine or not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError(f"{name} must be one or several finite numbers >= 0, got {given!r}.")
-    return np.sort(values.astype(dtype))[::-1]
 
 
 class ByFolds:
@@ -121,9 +93,9 @@ class ByFolds:
 class SparseRegressorCV(ByFolds, LinearRegressor):
     r"""`SparseRegressor` with the strengths that do best on rows held out.
 
-    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its path,
-    and the best point is fitted to all rows. It is what GridSearchCV does with `SparseRegressor` over the
-    same folds, scoring and strengths, in less time.
+    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
+    path, and the best point is fitted to all rows. It is what GridSearchCV does with `SparseRegressor` over
+    the same folds, scoring and strengths, in less time.
 
     Args:
       penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
@@ -131,8 +103,8 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
       alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
         (`sparsejax.lambda_max`) down to a thousandth of it.
       betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
-      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits; it
-        must hold every row out once.
+      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits;
+        it must hold every row out once.
       scoring: None for the least loss held out, "r2", or a function as for `sparsejax.cross_validate`.
 
     Attributes:
@@ -182,7 +154,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit."""
         X, y = self._read(X, y)
         data = X, y.reshape(len(X), -1), as_sample_weight(sample_weight, len(X))
-        choice = choose_strengths(self, data, self._make(), y, classifier=False)
+        choice = choosestrengths(self, data, self._make(), y, classifier=False)
         self._chosen(choice)
         with precision(X):
             return self._keep(choice.found, choice.loss, y)
@@ -191,8 +163,8 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
 class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
     r"""`SparseClassifier` with the strengths that do best on rows held out.
 
-    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its path,
-    and the best point is fitted to all rows. It is what GridSearchCV does with `SparseClassifier` over
+    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
+    path, and the best point is fitted to all rows. It is what GridSearchCV does with `SparseClassifier` over
     the same folds, scoring and strengths, in less time.
 
     Args:
@@ -221,7 +193,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseClassifierCV
     >>> X = np.random.default_rng(0).standard_normal((60, 6))
-    >>> model = SparseClassifierCV("l21", alphas=[0.2, 0.02], scoring="accuracy").fit(X, X[:, 1] > 0)
+    >>> model = SparseClassifierCV("l21", loss="squared", alphas=[0.2, 0.02]).fit(X, X[:, 1] > 0)
     >>> model.alpha_, model.scores_.shape
     (0.02, (5, 2, 1))
     """
@@ -253,6 +225,6 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         """Choose strengths on X (n, d) and labels y (n,), and fit."""
         X, codes, weights = self._read(X, y, sample_weight)
         data = X, targets(self.loss, codes, len(self.classes_)), weights
-        choice = choose_strengths(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
+        choice = choosestrengths(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
         self._chosen(choice)
         return self._keep(choice.found)

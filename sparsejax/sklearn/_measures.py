@@ -120,7 +120,7 @@ class MultivariateClassifier(LinearClassifier):
     >>> from sparsejax.sklearn import MultivariateClassifier
     >>> X = np.random.default_rng(0).standard_normal((80, 20))
     >>> model = MultivariateClassifier(budget=1).fit(X, X[:, 3] > 1)
-    >>> np.abs(model.coef_).argmax(), model.score(X, X[:, 3] > 1) > 0.9
+    >>> int(np.abs(model.coef_).argmax()), model.score(X, X[:, 3] > 1) > 0.9
     (3, True)
     """
 
@@ -166,8 +166,8 @@ class MILESClassifier(LinearClassifier):
     ``bag_ids`` is a parameter of fit, predict, decision_function and score, by metadata routing:
     ``MILESClassifier().set_fit_request(bag_ids=True)`` and so on in a Pipeline or a GridSearchCV, whose folds
     should keep bags together (GroupKFold). Without it every row is its own bag. Results are by row, each
-    that of its bag. Columns of X should be on comparable scales: put a StandardScaler before. There are no sample
-    weights.
+    that of its bag. Columns of X should be on comparable scales: put a StandardScaler before. There are no
+    sample weights.
 
     Args:
       measure, C, tol, max_iter: as `MultivariateClassifier`, of bags.
@@ -250,7 +250,8 @@ class MILESClassifier(LinearClassifier):
             with precision(X):
                 S = _embedded(X, bags, self.prototypes_, self.bandwidth_)
             scores += S @ self.prototype_weights_.T
-        return scores[bags, 0] if len(self.intercept_) == 1 else scores[bags]
+        by_row: np.ndarray = scores[bags, 0] if len(self.intercept_) == 1 else scores[bags]
+        return by_row
 
     def predict(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """The label of the bag of each row, (n,)."""
@@ -284,4 +285,5 @@ def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth
     extra = np.arange(len(rows) - len(X))
     ids = np.append(bags, count + np.minimum(extra, room - 1) if room else np.full(len(extra), bags[0]))
     S = mil.embed(rows, ids, Z, bandwidth)
-    return np.asarray(S, dtype=float)[:count, : len(prototypes)]
+    embedded: np.ndarray = np.asarray(S, dtype=float)[:count, : len(prototypes)]
+    return embedded

@@ -65,8 +65,8 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     >>> X = np.random.default_rng(0).standard_normal((40, 3))
     >>> Y = np.stack([np.sin(X[:, 0]), np.sin(X[:, 0]) + 0.1 * X[:, 1]], axis=1)
     >>> model = OFALassoRegressor(alpha=0.001, beta=0.01).fit(X, Y)
-    >>> model.predict(X).shape, model.score(X, Y) > 0.9
-    ((40, 2), True)
+    >>> model.dual_coef_.shape, model.output_coef_.shape, model.gap_ < 1e-6
+    ((2, 40), (2, 40), True)
     """
 
     def __init__(
@@ -116,7 +116,8 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 Y = self._columns(X) @ np.atleast_2d(u).T + self._intercepts
             else:
                 Y = np.asarray(self._model.predict(filled(X)))[: len(X)]
-        return Y[:, 0] if self._flat else Y
+        outputs: np.ndarray = Y[:, 0] if self._flat else Y
+        return outputs
 
     def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         model = ofa_lasso.fit(

@@ -8,8 +8,9 @@ import numpy as np
 
 from sparsejax import losses, penalties
 from sparsejax._core.checks import as_strength
+from sparsejax.certificate import lambda_max
 from sparsejax.compiling import Compiled
-from sparsejax.losses import Loss, LinearModelLoss
+from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import is_penalty
 from sparsejax.problem import Problem
 from sparsejax.sklearn._tables import Table
@@ -104,3 +105,34 @@ def mean_of(loss: Any) -> Any:
     if type(loss).mean is LinearModelLoss.mean:
         return None
     return jax.tree.map(np.asarray, loss._replace(X=loss.X[:1], Y=loss.Y[:1], weights=None))
+
+
+def family(penalty: Any) -> tuple[Any, str]:
+    """The penalty of two strengths, and which of them it has."""
+    if is_penalty(penalty):
+        known = penalties.as_penalty(penalty)
+        return (lambda alpha, beta: known.times(alpha)), "alpha"
+    found: tuple[Any, str] = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
+    return found
+
+
+def strengths(
+    name: str, given: Any, problem: Problem | None, used: bool, dtype: Any, span: float
+) -> np.ndarray:
+    """The strengths to try, from large to small; one, 0, where the penalty has no such strength.
+
+    With a problem a number is how many, from the least that leaves no feature down to ``span`` times it.
+    """
+    if not used:
+        return np.zeros(1, dtype)
+    values = np.asarray(given)
+    if problem is not None and values.ndim == 0 and values.dtype.kind in "iu":
+        if values < 2:
+            raise ValueError(f"{name} must be a number of strengths >= 2, or the strengths; got {given!r}.")
+        top = max(float(lambda_max(problem)), float(np.finfo(dtype).tiny) / span)
+        return np.geomspace(top, span * top, int(values)).astype(dtype)
+    values = np.atleast_1d(values)
+    fine = values.ndim == 1 and values.size and values.dtype.kind in "iuf"
+    if not fine or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError(f"{name} must be one or several finite numbers >= 0, got {given!r}.")
+    return np.sort(values.astype(dtype))[::-1]

@@ -23,7 +23,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """What regressors share once they have coefficients."""
 
     def predict(self, X: Any) -> np.ndarray:
-        """What is expected of y: ``X coef' + intercept``, for Poisson its exponential; (n,) or (n, outputs)."""
+        """What is expected of y, (n,) or (n, outputs): ``X coef' + intercept``, or its exponential."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
         H: np.ndarray = X @ self.coef_.T + self.intercept_

@@ -8,7 +8,7 @@ import numpy as np
 try:
     from jax import enable_x64
 except ImportError:  # until JAX 0.8 it was experimental
-    from jax.experimental import enable_x64
+    from jax.experimental import enable_x64  # type: ignore[attr-defined,no-redef]
 
 FLOATS = [np.float64, np.float32]  # what validate_data leaves as it is; all else becomes the first
 FEW_ROWS, FEW_COLUMNS = 512, 32  # up to which a table larger than the data costs no time worth naming
@@ -16,7 +16,7 @@ LEAST_ROWS = 128
 
 
 def precision(X: np.ndarray) -> contextlib.AbstractContextManager[Any]:
-    """64-bit numbers within, for float64 data, whether or not the user has switched them on; of this thread."""
+    """64-bit numbers within, in this thread, for float64 data, whether or not they are switched on."""
     switched: contextlib.AbstractContextManager[Any] = (
         enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
     )
@@ -94,4 +94,5 @@ def _rounded(size: int) -> int:
 def filled(X: np.ndarray) -> np.ndarray:
     """X with copies of its first row at its end, to one of few numbers of rows."""
     rows = _room(len(X), 1)[0]
-    return X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]
+    more: np.ndarray = X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]
+    return more

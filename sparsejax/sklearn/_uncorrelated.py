@@ -68,9 +68,9 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     float32 data in float32.
 
     Args:
-      groups: None for a group for every pair of features whose absolute correlation exceeds ``threshold``, and
-        one for each other feature by itself, so that all are penalised; or `sparsejax.groups.Groups`, or lists of
-        the numbers of their members: then features in no group are not penalised.
+      groups: None for a group for every pair of features whose absolute correlation exceeds ``threshold``,
+        and one for each other feature by itself, so that all are penalised; or `sparsejax.groups.Groups`, or
+        lists of the numbers of their members: then features in no group are not penalised.
       threshold: in (0, 1), of the correlation, where groups is None.
       loss: phi of each column: "logistic", "squared", "squared_hinge", "huber_hinge". Only the first has
         probabilities.
@@ -101,7 +101,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     >>> X[:, 3] = X[:, 0] + 0.1 * X[:, 3]
     >>> model = UncorrelatedGroupClassifier(alpha=0.1).fit(X, X[:, :2] > 0)
     >>> (model.coef_ != 0).any(axis=0).tolist(), model.predict(X[:2]).tolist()
-    ([True, True, True, False], [[1, 0], [0, 1]])
+    ([True, True, True, False], [[0, 0], [0, 1]])
     """
 
     def __init__(

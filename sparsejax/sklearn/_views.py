@@ -29,10 +29,10 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
               + \frac\beta2 \operatorname{tr}(W L W^\top) ,
 
     where :math:`w_{j,(l)}` are the weights of feature j for the combinations with label l: the labels of a
-    view compete for features. L is the Laplacian of the graph that joins combinations which differ in one view
-    only (`sparsejax.graphs.from_views`), so that combinations with few rows or none borrow from others. s
-    are the sample weights, a weight of k as good as k copies of the row. Columns of X should be on comparable
-    scales: put a StandardScaler before.
+    view compete for features. L is the Laplacian of the graph that joins combinations which differ in one
+    view only (`sparsejax.graphs.from_views`), so that combinations with few rows or none borrow from others.
+    s are the sample weights, a weight of k as good as k copies of the row. Columns of X should be on
+    comparable scales: put a StandardScaler before.
 
     float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
     float32 data in float32.
@@ -64,7 +64,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     >>> y = np.stack([np.where(X[:, 0] > 0, "dog", "cat"), np.where(X[:, 1] > 0, "happy", "sad")], axis=1)
     >>> model = LabelViewsClassifier().fit(X, y)
     >>> model.predict(X[:2]).tolist(), model.scores(X).shape
-    ([['dog', 'sad'], ['cat', 'happy']], (80, 2, 2))
+    ([['dog', 'sad'], ['dog', 'happy']], (80, 2, 2))
     """
 
     def __init__(
@@ -132,5 +132,4 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         return float(accuracy_score(np.ones(len(right), bool), right, sample_weight=sample_weight))
 
     def _views(self) -> list[np.ndarray]:
-        views: list[np.ndarray] = [self.classes_] if self._flat else self.classes_
-        return views
+        return [np.asarray(self.classes_)] if self._flat else list(self.classes_)

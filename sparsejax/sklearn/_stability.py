@@ -1,0 +1,136 @@
+"""Features that most subsamples of the rows select."""
+
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from sparsejax.problem import Problem
+from sparsejax.sklearn._classification import encoded, targets
+from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
+from sparsejax.sklearn._tables import FLOATS, precision
+from sparsejax.stability import stability_selection
+
+SPAN = 0.1  # of the strengths by default: the weakest should select few of the features that are noise
+LOSSES = CLASSIFICATION | REGRESSION  # "squared" of numbers
+OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSION)
+
+
+class StabilitySelector(SelectorMixin, BaseEstimator):
+    r"""Select the features that a penalty selects on most subsamples of the rows.
+
+    For every strength each feature has a frequency: the share of the subsamples on which its coefficients are
+    not all 0. Those whose largest frequency is at least the threshold are selected, and ``bound_`` bounds the
+    expected number of false ones among them (`sparsejax.stability_selection`). Columns of X should be on
+    comparable scales: put a StandardScaler before.
+
+    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
+    float32 data in float32. Rows are drawn alike: there are no sample weights.
+
+    Args:
+      penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
+        strengths are multiplied by alphas.
+      loss: of numbers y (n,) or (n, outputs): "squared", "huber", "quantile", "poisson"; of labels y (n,):
+        "softmax", "logistic", "squared_hinge", "huber_hinge".
+      alphas: the strengths, > 0; or how many, >= 2, from the least that leaves no feature
+        (`sparsejax.lambda_max`) down to a tenth of it.
+      beta: >= 0, the strength of the exclusive part, where there is one.
+      num_subsamples, fraction, threshold: as `sparsejax.stability_selection`; at the fraction of a half
+        num_subsamples is even.
+      random_state: of the draw.
+      tol: on the relative duality gaps; None is 1e-6 for float64 and 1e-4 for float32.
+
+    Attributes:
+      support_: (d,) booleans, what `get_support` returns.
+      frequencies_: (strengths, d).
+      alphas_: (strengths,), from large to small.
+      bound_: of the expected number of false selections; NaN for a fraction above a half.
+      gap_: the largest certificate of all fits.
+      n_features_in_, feature_names_in_: of X.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; one class only.
+
+    Warns:
+      sparsejax.ConvergenceWarning: gaps that did not reach tol.
+    Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, ibid. 75, 2013.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import StabilitySelector
+    >>> X = np.random.default_rng(0).standard_normal((60, 8))
+    >>> selector = StabilitySelector(threshold=0.9, alphas=[0.5, 0.3]).fit(X, X[:, 0] - X[:, 1])
+    >>> selector.get_support(indices=True).tolist(), selector.transform(X).shape
+    ([0, 1], (60, 2))
+    """
+
+    def __init__(
+        self,
+        penalty: Any = "l21",
+        *,
+        loss: str = "squared",
+        alphas: Any = 10,
+        beta: Any = 0.01,
+        num_subsamples: int = 100,
+        fraction: float = 0.5,
+        threshold: float = 0.6,
+        random_state: Any = 0,
+        tol: float | None = None,
+    ):
+        self.penalty = penalty
+        self.loss = loss
+        self.alphas = alphas
+        self.beta = beta
+        self.num_subsamples = num_subsamples
+        self.fraction = fraction
+        self.threshold = threshold
+        self.random_state = random_state
+        self.tol = tol
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
+        choose("loss", self.loss, LOSSES)
+        of_labels = self.loss in OF_LABELS
+        X, y = validate_data(
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2
+        )
+        if of_labels:
+            classes, codes = encoded(column_or_1d(y), np.ones(len(X)))
+            Y = targets(self.loss, codes, len(classes))
+        else:
+            Y = y.reshape(len(X), -1)
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        with precision(X):
+            penalty_of, has = family(self.penalty)
+            beta = jnp.asarray(self.beta if "beta" in has else 0, X.dtype)
+            loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
+            problem = Problem(loss, penalty_of(jnp.zeros((), X.dtype), beta))
+            alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, SPAN)
+            stable = stability_selection(
+                problem,
+                jax.vmap(lambda alpha: penalty_of(alpha, beta))(jnp.asarray(alphas)),
+                num_subsamples=self.num_subsamples,
+                fraction=self.fraction,
+                threshold=self.threshold,
+                seed=seed,
+                tol=self.tol,
+            )
+            self.support_, self.frequencies_ = np.asarray(stable.selected), np.asarray(stable.frequencies)
+            self.bound_, self.gap_ = float(stable.bound), float(stable.gap.max())
+        self.alphas_ = alphas
+        return self
+
+    def _get_support_mask(self) -> np.ndarray:
+        check_is_fitted(self)
+        mask: np.ndarray = self.support_
+        return mask
