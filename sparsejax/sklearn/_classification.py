@@ -169,6 +169,6 @@ class SparseClassifier(ProbabilisticClassifier):
         Y = targets(self.loss, codes, len(self.classes_))
         table = gathered(X, Y, weights, widen=isinstance(self.penalty, str))
         with precision(X):
-            penalty = as_penalty(self.penalty, self.alpha, self.beta, table.X.shape[1])
+            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
             return self._keep(fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter))

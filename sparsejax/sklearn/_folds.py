@@ -122,9 +122,10 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseRegressorCV
     >>> X = np.random.default_rng(0).standard_normal((50, 6))
-    >>> model = SparseRegressorCV("l1").fit(X, 2 * X[:, 0] - X[:, 3])
-    >>> model.scores_.shape, round(model.score(X, 2 * X[:, 0] - X[:, 3]), 3)
-    ((5, 20, 1), 1.0)
+    >>> Y = np.stack([X[:, 0], X[:, 0] - X[:, 3]], axis=1)
+    >>> model = SparseRegressorCV(alphas=[0.5, 0.05]).fit(X, Y)
+    >>> model.alpha_, model.scores_.shape, np.flatnonzero(model.coef_.any(axis=0)).tolist()
+    (0.05, (5, 2, 1), [0, 3])
     """
 
     def __init__(

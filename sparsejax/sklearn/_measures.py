@@ -260,10 +260,12 @@ class MILESClassifier(LinearClassifier):
         labels: np.ndarray = self.classes_[best]
         return labels
 
-    def score(self, X: Any, y: Any, bag_ids: Any = None) -> float:
-        """The share of bags whose label is right."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
+        """The share of bags whose label is right; the weight of a bag is that of its first row."""
         first = numbered(bag_ids, len(y))[1]
-        return float(accuracy_score(np.asarray(y)[first], self.predict(X, bag_ids)[first]))
+        weights = None if sample_weight is None else np.asarray(sample_weight)[first]
+        predicted = self.predict(X, bag_ids)[first]
+        return float(accuracy_score(np.asarray(y)[first], predicted, sample_weight=weights))
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

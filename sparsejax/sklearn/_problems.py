@@ -47,10 +47,10 @@ def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
     raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}{other}, got {x!r}.")
 
 
-def as_penalty(penalty: Any, alpha: Any, beta: Any, width: int | None = None) -> Any:
+def as_penalty(penalty: Any, alpha: Any, beta: Any, num_features: int, width: int) -> Any:
     """The penalty by its name, or the object itself, whose strengths are its own.
 
-    Strengths by feature are repeated at their end for columns that only fill up a table of this width.
+    Strengths by feature, (d,), are repeated at their end for columns that only fill up a table of this width.
     """
     if is_penalty(penalty):
         return penalty
@@ -58,8 +58,13 @@ def as_penalty(penalty: Any, alpha: Any, beta: Any, width: int | None = None) ->
 
     def wide(name: str, strength: Any) -> Any:
         values = np.asarray(as_strength(name, strength))
-        missing = 0 if width is None or values.ndim == 0 else width - len(values)
-        return np.pad(values, (0, missing), mode="edge") if missing else values
+        if values.ndim == 0:
+            return values
+        if len(values) != num_features:
+            raise ValueError(
+                f"{name} has shape {values.shape}; it must be a number or one a feature, ({num_features},)."
+            )
+        return np.pad(values, (0, width - num_features), mode="edge")
 
     return make(wide("alpha", alpha), wide("beta", beta))
 

@@ -121,7 +121,7 @@ class SparseRegressor(LinearRegressor):
         widen = isinstance(self.penalty, str)
         table = gathered(X, y.reshape(len(X), -1), weights, widen=widen)
         with precision(X):
-            penalty = as_penalty(self.penalty, self.alpha, self.beta, table.X.shape[1])
+            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
             loss = loss_of(table, self._make(), self.fit_intercept)
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
             return self._keep(found, loss, y)

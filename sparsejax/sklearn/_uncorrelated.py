@@ -99,7 +99,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     >>> from sparsejax.sklearn import UncorrelatedGroupClassifier
     >>> X = np.random.default_rng(0).standard_normal((60, 4))
     >>> X[:, 3] = X[:, 0] + 0.1 * X[:, 3]
-    >>> model = UncorrelatedGroupClassifier(alpha=0.1).fit(X, X[:, :2] > 0)
+    >>> model = UncorrelatedGroupClassifier(alpha=0.1, loss="squared").fit(X, X[:, :2] > 0)
     >>> (model.coef_ != 0).any(axis=0).tolist(), model.predict(X[:2]).tolist()
     ([True, True, True, False], [[0, 0], [0, 1]])
     """

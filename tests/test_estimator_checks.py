@@ -1,0 +1,29 @@
+"""scikit-learn's own checks of every estimator: `check_estimator` reports no failure.
+
+Those that cost much compiling are marked ``estimator_checks`` and left out by default:
+``python -m pytest -m estimator_checks``.
+"""
+
+import pytest
+from sklearn.utils.estimator_checks import check_estimator
+
+import sparsejax.sklearn
+
+CHEAP = ("MILESClassifier", "MultivariateClassifier", "SparseRegressor")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in CHEAP else pytest.mark.estimator_checks)
+        for name in sparsejax.sklearn.__all__
+    ],
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+def test_check_estimator(name):
+    results = check_estimator(getattr(sparsejax.sklearn, name)(), on_fail=None)
+    assert len(results) > 40
+    failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
+    assert not failed
+    # the array API, which only SCIPY_ARRAY_API=1 switches on
+    assert {r["check_name"] for r in results if r["status"] != "passed"} <= {"check_array_api_input"}
