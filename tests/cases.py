@@ -146,7 +146,7 @@ ALIKE = ("QuantileLoss",)  # with the code of another, HuberLoss: for tests of v
 MAIN_LOSSES = ("SquaredLoss", "LogisticLoss")  # for all of them, where what is tested lies outside the loss
 SUMS = {"GraphLaplacian": LossCase(with_graph)}  # what is added to a loss
 LOSS_TOOLS = {"observed"}  # functions beside the losses
-INTERNAL_LOSSES = {"GramLoss", "SumLoss"}  # built by SquaredLoss.gram and by + only
+INTERNAL_LOSSES = {"BatchedSquaredLoss", "GramLoss", "SumLoss"}  # built by methods of SquaredLoss and by +
 LOSS_BASES = {"Loss", "LinearModelLoss"}
 ONE_COLUMN = {"CoxLoss"}  # W is a vector, where every instance here is a matrix: test_cox.py
 

@@ -14,6 +14,7 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 
 from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import Loss
+from sparsejax.losses._batches import BatchedSquaredLoss
 from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
@@ -31,6 +32,7 @@ from sparsejax.losses._squared import GramLoss, SquaredLoss
 from sparsejax.losses._units import Units as Units
 
 __all__ = [
+    "BatchedSquaredLoss",
     "CoxLoss",
     "GramLoss",
     "GraphLaplacian",

@@ -1,10 +1,12 @@
 """Least squares, by its data or by its Gram matrix."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax._core.sparse import Sparse
@@ -81,6 +83,44 @@ class SquaredLoss(LinearModelLoss):
             raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
         A, B = self.majorizer(), self.target()
         return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
+
+    @staticmethod
+    def from_batches(
+        batches: Iterable[tuple[Any, Any]],
+        *,
+        folds: int = 1,
+        scale: ArrayLike | None = None,
+        intercept: bool = False,
+    ) -> Loss:
+        """The loss of rows that come in batches and need not be in memory together, in one pass.
+
+        The products X'X and X'Y are summed in float64 with compensation, whatever the dtype of X; memory is
+        that of one batch and of (d, d + k) numbers a fold. Near the optimum such a loss has fewer digits than
+        `SquaredLoss` itself, since squares of the data are what is left of them.
+
+        Args:
+          batches: an iterable of pairs (X, Y), as `SquaredLoss` takes them but dense, of any number of rows:
+            slices of a `numpy.memmap`, row groups of a Parquet file, a generator.
+          folds: F >= 1: row i, counted over all batches, goes to fold ``i % F``. `cross_validate` with
+            ``folds=F`` then leaves one of them out at a time and reads no data again.
+          scale, intercept: as `SquaredLoss`; there are no weights by row.
+
+        Returns:
+          A loss of the same function of W, with a duality gap; float64 where JAX has 64-bit numbers.
+
+        Raises:
+          TypeError, ValueError: no batch; one that is not like those before, or not finite, by its number.
+
+        >>> import numpy as np, sparsejax as sj
+        >>> X = np.random.default_rng(0).standard_normal((100, 4))
+        >>> batches = ((X[i : i + 30], X[i : i + 30, 0]) for i in range(0, 100, 30))
+        >>> loss = sj.losses.SquaredLoss.from_batches(batches)
+        >>> print(sj.solve(sj.Problem(loss, sj.penalties.L1(0.1))).params.round(1))
+        [0.9 0.  0.  0. ]
+        """
+        from sparsejax.losses._batches import from_batches  # noqa: PLC0415  (it is built on this file)
+
+        return from_batches(batches, folds=folds, scale=scale, intercept=intercept)
 
     def condensed(self) -> Loss:
         """`gram` where there are more rows than columns and one X'X."""

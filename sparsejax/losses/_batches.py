@@ -1,0 +1,248 @@
+"""Least squares on rows that come in batches and need not be in memory together."""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_int, as_positive, check_bool, is_sparse
+from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._squared import GramLoss
+
+ROWS = 65536  # whose products are formed at once
+
+
+class BatchedSquaredLoss(
+    Loss, leaves=("G", "B", "c", "x", "y", "origin", "weights", "scale"), static=("has_intercept",)
+):
+    r"""`SquaredLoss` by the mean products of the rows of each of F blocks, which are its rows for masks.
+
+    What `SquaredLoss.from_batches` returns. With weights :math:`n_f`, the numbers of rows,
+    ``scale * sum_f n_f mean_f ||x W + b - y||^2``; a fold leaves blocks out, so that cross-validation reads
+    no data. Every evaluation costs d x d x k whatever n.
+
+    Args:
+      G: (F, d, d), means of x'x, about the origin. B: (F, d, k) or (F, d), of x'y. c: (F,), of ||y||^2.
+      x, y: (F, d) and (F, k) or (F,), means.
+      origin: what has been taken off x and y, (d,) and (k,) or (), 0 without an intercept.
+      weights: (F,), numbers of rows; 0 leaves a block out.
+      scale: ().
+    """
+
+    quadratic = True
+    G: jax.Array
+    B: jax.Array
+    c: jax.Array
+    x: jax.Array
+    y: jax.Array
+    origin: tuple[jax.Array, jax.Array]
+    weights: jax.Array
+    scale: jax.Array
+    has_intercept: bool
+
+    @property
+    def params_shape(self) -> tuple[int, ...]:
+        """(d, k) or (d,)."""
+        return tuple(self.B.shape[1:])
+
+    @property
+    def dtype(self) -> Any:
+        """That of the products."""
+        return self.G.dtype
+
+    def gram(self) -> GramLoss:
+        """The same function of W from X'X and X'Y of all blocks; with an intercept about their means."""
+        w = self.weights
+        G, B, c = (jnp.tensordot(w, a, 1) for a in (self.G, self.B, self.c))
+        if self.has_intercept:
+            x, y = self._means()
+            total = jnp.sum(w)
+            G = G - total * x[:, None] * x[None]
+            B = B - total * (x.reshape((-1,) + (1,) * y.ndim) * y[None] if y.ndim else x * y)
+            c = c - total * jnp.sum(y * y)
+        return GramLoss(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
+
+    def condensed(self) -> GramLoss:
+        """`gram`."""
+        return self.gram()
+
+    def __call__(self, W: jax.Array) -> jax.Array:
+        return self.gram()(W)
+
+    def majorizer(self) -> jax.Array:
+        """The root of the sum, (d, d)."""
+        return self.gram().majorizer()
+
+    def dual_scaling(
+        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+    ) -> tuple[jax.Array, jax.Array]:
+        """As of `GramLoss`."""
+        return self.gram().dual_scaling(W, limit)
+
+    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+        """As of `GramLoss`."""
+        return self.gram().facts(W, sizes)
+
+    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
+        """As of `GramLoss`."""
+        return self.gram().rounding(W, sizes)
+
+    def valid(self) -> jax.Array:
+        """No negative weight."""
+        return jnp.all(self.weights >= 0) & (self.scale > 0)
+
+    def reweighted(self, weights: jax.Array) -> Self:
+        """The same loss with other numbers of rows, not checked."""
+        return self._replace(weights=weights)
+
+    def intercept(self, W: jax.Array) -> jax.Array:
+        """The best intercept at W, (k,) or (); 0 if none is fitted."""
+        x0, y0 = self.origin
+        if not self.has_intercept:
+            return jnp.zeros_like(y0)
+        x, y = self._means()
+        return y + y0 - (x + x0) @ W
+
+    def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
+        """The loss of W with this intercept, (k,) or ()."""
+        x0, y0 = self.origin
+        shift = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape) + x0 @ W - y0
+        fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
+        crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))
+        rest = (self.x @ W - self.y).reshape(len(self.c), -1) @ shift.reshape(-1)
+        each = fitted - 2 * crossed + self.c + 2 * rest + jnp.sum(shift * shift)
+        return self.scale * jnp.sum(self.weights * jnp.maximum(each, 0))
+
+    def _means(self) -> tuple[jax.Array, jax.Array]:
+        total = jnp.sum(self.weights)
+        return safe_divide(self.weights @ self.x, total), safe_divide(self.weights @ self.y, total)
+
+
+class _Sums(NamedTuple):
+    """Of the rows of a block, (d + 1, d + k): products of (1, x) with (x, y), and of y with itself."""
+
+    products: "_Sum"
+    targets: "_Sum"  # (1 + k,): sum of ||y||^2, sums of y
+
+
+class _Sum:
+    """A sum that keeps what rounding takes from it (Neumaier 1974)."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.total, self.rest = np.zeros(shape), np.zeros(shape)
+
+    def add(self, a: np.ndarray) -> None:
+        new = self.total + a
+        larger = np.abs(self.total) >= np.abs(a)
+        self.rest += np.where(larger, (self.total - new) + a, (a - new) + self.total)
+        self.total = new
+
+    @property
+    def value(self) -> np.ndarray:
+        found: np.ndarray = self.total + self.rest
+        return found
+
+
+def from_batches(
+    batches: Iterable[tuple[Any, Any]],
+    *,
+    folds: int = 1,
+    scale: ArrayLike | None = None,
+    intercept: bool = False,
+) -> BatchedSquaredLoss:
+    """See `SquaredLoss.from_batches`."""
+    folds = as_int("folds", folds, 1)
+    check_bool("intercept", intercept)
+    sums: list[_Sums] = []
+    counts = np.zeros(folds)
+    seen, width, origin = 0, None, None
+    for number, batch in enumerate(_iterated(batches)):
+        X, Y = _checked(number, batch, width)
+        if origin is None:
+            width, k = (X.shape[1], Y.shape[1:]), int(np.prod(Y.shape[1:]))
+            d = X.shape[1]
+            origin = (X.mean(0), Y.mean(0)) if intercept else (np.zeros(d), np.zeros(Y.shape[1:]))
+            sums = [_Sums(_Sum((d + 1, d + k)), _Sum((1 + k,))) for _ in range(folds)]
+        for start in range(0, len(X), ROWS):
+            x, y = X[start : start + ROWS] - origin[0], Y[start : start + ROWS] - origin[1]
+            both = np.concatenate([x, y.reshape(len(y), -1)], axis=1)
+            fold_of = (seen + start + np.arange(len(x))) % folds
+            for fold in range(folds):
+                rows = both if folds == 1 else both[fold_of == fold]
+                ones = np.ones((1, len(rows)))
+                sums[fold].products.add(np.concatenate([ones, rows[:, :d].T]) @ rows)
+                sums[fold].targets.add(np.append(np.sum(rows[:, d:] ** 2), rows[:, d:].sum(0)))
+                counts[fold] += len(rows)
+        seen += len(X)
+    if origin is None:
+        raise ValueError(
+            "batches is empty; at least one (X, Y) is needed. An iterator can be read once only."
+        )
+    if seen < folds:
+        raise ValueError(f"folds must be at most the number of rows, {seen}, got {folds}.")
+    return _loss_of(sums, counts, origin, scale, intercept)
+
+
+def _loss_of(
+    sums: list[_Sums], counts: np.ndarray, origin: Any, scale: ArrayLike | None, intercept: bool
+) -> BatchedSquaredLoss:
+    d, form = len(origin[0]), np.shape(origin[1])
+    products = np.stack([s.products.value / n for s, n in zip(sums, counts, strict=True)])
+    targets = np.stack([s.targets.value / n for s, n in zip(sums, counts, strict=True)])
+    G = products[:, 1:, :d]
+    leaves = {
+        "G": (G + G.transpose(0, 2, 1)) / 2,
+        "B": products[:, 1:, d:].reshape(len(sums), d, *form),
+        "c": targets[:, 0],
+        "x": products[:, 0, :d],
+        "y": targets[:, 1:].reshape(len(sums), *form),
+        "origin": tuple(np.asarray(part) for part in origin),
+        "weights": counts,
+    }
+    dtype = jax.dtypes.canonicalize_dtype(np.float64)
+    placed = jax.tree.map(lambda a: jax.device_put(np.asarray(a, dtype)), leaves)
+    size = as_positive("scale", 1 / (2 * counts.sum()) if scale is None else scale, dtype)
+    return BatchedSquaredLoss(**placed, scale=size, has_intercept=bool(intercept))
+
+
+def _iterated(batches: Any) -> Any:
+    try:
+        return iter(batches)
+    except TypeError:
+        raise TypeError(f"batches must be an iterable of (X, Y), got {type(batches).__name__}.") from None
+
+
+def _checked(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
+    """X and Y of a batch, in float64, like those before."""
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise TypeError(f"batch {number} must be a pair (X, Y), got {type(batch).__name__}.")
+    X, Y = (_numbers(f"{name} of batch {number}", a) for name, a in zip("XY", batch, strict=True))
+    if X.ndim != 2 or Y.ndim not in (1, 2) or len(X) != len(Y):
+        raise ValueError(
+            f"batch {number}: X has shape {X.shape} and Y {Y.shape}; (n, d), and (n,) or (n, k), are needed."
+        )
+    if not X.size or not Y.size:
+        raise ValueError(f"batch {number} is empty: X has shape {X.shape}, Y {Y.shape}.")
+    if width not in (None, (X.shape[1], Y.shape[1:])):
+        raise ValueError(
+            f"batch {number}: X has {X.shape[1]} columns and Y {Y.shape[1:]}; before they had {width[0]} and "
+            f"{width[1]}."
+        )
+    return X, Y
+
+
+def _numbers(name: str, a: Any) -> np.ndarray:
+    """In float64 on the host, which has it whatever JAX's setting."""
+    if is_sparse(a):
+        raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")
+    a = np.asarray(a)
+    if a.dtype.kind not in "fiub":
+        raise TypeError(f"{name} has dtype {a.dtype}; real numbers are needed.")
+    numbers: np.ndarray = a.astype(np.float64, copy=False)
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} has values that are NaN or infinite; all must be finite.")
+    return numbers

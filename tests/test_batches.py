@@ -1,0 +1,73 @@
+"""Least squares from batches of rows: the same function as from all rows at once."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsejax as sj
+from sparsejax.losses import SquaredLoss
+from sparsejax.penalties import L21
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((50, 6)) + 100  # far from 0: sums about it would lose digits
+Y = X[:, :2] - 3 * X[:, 2:4] + rng.standard_normal((50, 2))
+
+
+def batches(size=17, Y=Y):
+    return ((X[i : i + size], Y[i : i + size]) for i in range(0, len(X), size))
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("columns", [2, None])
+def test_is_the_loss_of_all_rows(intercept, columns):
+    targets = Y if columns else Y[:, 0]
+    loss = SquaredLoss.from_batches(batches(Y=targets), folds=3, intercept=intercept)
+    whole = SquaredLoss(X, targets, intercept=intercept)
+    W = rng.standard_normal(whole.params_shape)
+    for function in (jax.value_and_grad, lambda loss: loss.intercept):
+        ours, theirs = (jax.tree.leaves(function(f)(W)) for f in (loss, whole))
+        for a, b in zip(ours, theirs, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+    b = rng.standard_normal(targets.shape[1:])
+    np.testing.assert_allclose(loss.evaluate(W, b), whole.evaluate(W, b), rtol=1e-10)
+
+
+def test_solution_and_folds():
+    """A certified solution; folds that leave blocks out are folds of the rows."""
+    loss, whole = (
+        SquaredLoss.from_batches(batches(), folds=3, intercept=True),
+        SquaredLoss(X, Y, intercept=True),
+    )
+    ours, theirs = (sj.Problem(f, L21(0.5)) for f in (loss, whole))
+    a, b = (sj.solve(problem, tol=1e-9) for problem in (ours, theirs))
+    assert a.converged and np.isfinite(a.gap)
+    np.testing.assert_allclose(a.params, b.params, atol=1e-7)
+    np.testing.assert_allclose(sj.lambda_max(ours), sj.lambda_max(theirs), rtol=1e-10)
+    grid = jax.vmap(L21)(jnp.array([1.0, 0.1]))
+    a, b = (sj.cross_validate(problem, grid, folds=3, tol=1e-9) for problem in (ours, theirs))
+    np.testing.assert_allclose(a.fold_loss, b.fold_loss, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "batches is empty"),
+        (3, "batches must be an iterable"),
+        ([X], "batch 0 must be a pair"),
+        ([(X, Y), (X[:, :5], Y)], "batch 1: X has 5 columns"),
+        ([(X, Y), (X, Y[:, 0])], r"batch 1: X has 6 columns and Y \(\)"),
+        ([(X, Y[:3])], "batch 0: X has shape"),
+        ([(X[:0], Y[:0])], "batch 0 is empty"),
+        ([(X * np.nan, Y)], "X of batch 0 has values that are NaN"),
+        ([(X, Y.astype(str))], "Y of batch 0 has dtype"),
+    ],
+)
+def test_bad_batches(given, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        SquaredLoss.from_batches(given)
+
+
+def test_more_folds_than_rows():
+    with pytest.raises(ValueError, match="folds must be at most the number of rows, 50"):
+        SquaredLoss.from_batches(batches(), folds=60)
