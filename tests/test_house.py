@@ -19,7 +19,7 @@ FLOORS = [
     ("solving",),
     ("paths", "cross_validation", "stability", "tuning"),
     ("models",),
-    ("interop", "sklearn"),
+    ("interop", "sklearn", "plots"),
 ]
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 # What asks an object of somebody else's: matrices of scipy and JAX, and the wrappers of plain pytrees.

@@ -1,0 +1,160 @@
+"""What the pictures share: axes, styles, names, and the checks of what is to be drawn."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sparsejax._core.checks import is_traced
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Style(NamedTuple):
+    """How one of several lines is drawn."""
+
+    color: str
+    linestyle: str
+    marker: str
+
+
+# Okabe & Ito's colours without yellow, which is faint on white.
+STYLES = (
+    Style("#0072B2", "-", "o"),
+    Style("#E69F00", "--", "s"),
+    Style("#009E73", "-.", "^"),
+    Style("#D55E00", "-", "D"),
+    Style("#CC79A7", "--", "v"),
+    Style("#56B4E9", "-.", "P"),
+    Style("#666666", "-", "X"),
+)
+BLUE, FAINT = STYLES[0].color, "#999999"
+MANY = 200  # faint lines from which on they are fainter, and an image in a picture of vectors
+
+
+def library() -> Any:
+    """Matplotlib, or an error that says how to get it."""
+    try:
+        import matplotlib  # noqa: PLC0415
+        import matplotlib.axes  # noqa: PLC0415
+        import matplotlib.collections  # noqa: PLC0415
+        import matplotlib.colors  # noqa: PLC0415
+        import matplotlib.ticker  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            'sparsejax.plots needs matplotlib: python -m pip install "sparsejax[plots]".'
+        ) from error
+    return matplotlib
+
+
+def axes_of(name: str, ax: Any) -> "Axes":
+    """The axes to draw into: those given, or new ones of pyplot."""
+    matplotlib = library()
+    if ax is None:
+        import matplotlib.pyplot as plt  # noqa: PLC0415
+
+        return plt.subplots(layout="constrained")[1]
+    if not isinstance(ax, matplotlib.axes.Axes):
+        raise TypeError(f"{name}: ax must be matplotlib axes, got {type(ax).__name__}.")
+    given: Axes = ax
+    return given
+
+
+def ink(ax: "Axes") -> Any:
+    """The colour of its text: black on white, white on black."""
+    return ax.xaxis.label.get_color()
+
+
+def check_kind(name: str, x: Any, kind: type, source: str) -> None:
+    """Raise unless x is of this class, which ``source`` returns."""
+    if not isinstance(x, kind):
+        raise TypeError(f"{name} must be the {kind.__name__} of {source}, got {type(x).__name__}.")
+
+
+def known(name: str, x: Any) -> np.ndarray:
+    """Numbers that can be looked at."""
+    if any(map(is_traced, jax.tree.leaves(x))):
+        raise TypeError(f"{name} is traced: draw outside jit and vmap.")
+    try:
+        found = np.asarray(x)
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold real numbers, got {type(x).__name__} of {found.dtype}.")
+    return found
+
+
+def weights_of(name: str, x: Any, ndims: tuple[int, ...]) -> np.ndarray:
+    """The weights of a solution, one array."""
+    W = known(name, x)
+    if W.ndim not in ndims:
+        raise ValueError(f"{name} has shape {W.shape}; it must be {' or '.join(f'{n}-d' for n in ndims)}.")
+    return W
+
+
+def names_of(name: str, names: Any, count: int) -> list[str]:
+    """A name for each, as text; numbers where none are given."""
+    if names is None:
+        return [str(i) for i in range(count)]
+    if isinstance(names, str) or len(found := [str(label) for label in names]) != count:
+        raise ValueError(f"{name} must be {count} names, got {names!r}.")
+    return found
+
+
+def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str, Any]:
+    """What is drawn, by name: a mapping, or one alone under an empty name."""
+    found = dict(x) if isinstance(x, Mapping) else {"": x}
+    if not found:
+        raise ValueError(f"{name} is empty.")
+    for key, value in found.items():
+        if not isinstance(value, kinds):
+            what = f"{name}[{key!r}]" if isinstance(x, Mapping) else name
+            kind = " or ".join(k.__name__ for k in kinds)
+            raise TypeError(
+                f"{what} must be a {kind}, as {source} gives, or a dict of them by name; got "
+                f"{type(value).__name__}."
+            )
+    return {str(key): value for key, value in found.items()}
+
+
+def style(number: int) -> dict[str, Any]:
+    """Of the line with this number, with its markers at a distance from each other and from other lines'."""
+    chosen = STYLES[number % len(STYLES)]
+    return {
+        **chosen._asdict(),
+        "markersize": 4.5,
+        "linewidth": 1.5,
+        "markevery": (0.1 * number / len(STYLES), 0.1),
+    }
+
+
+def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, color: str, label: str) -> None:
+    """All columns of Y (m, count), NaN where a line is interrupted, as one object."""
+    if Y.shape[1] == 0:
+        return
+    many = Y.shape[1] > MANY
+    lines = [np.column_stack([x, column])[np.isfinite(column)] for column in Y.T]
+    collection = library().collections.LineCollection(
+        lines, colors=color, linewidths=0.7, alpha=0.3 if many else 0.6, label=label, rasterized=many
+    )
+    ax.add_collection(collection)
+    ax.autoscale_view()
+
+
+def legend(ax: "Axes", title: str | None = None) -> None:
+    """The legend, if a line has a name: small, where it hides least of the lines that have one."""
+    handles, labels = ax.get_legend_handles_labels()
+    if not handles:
+        return
+    few = 1 if len(labels) <= 4 else 2
+    size: dict[str, Any] = {"fontsize": "small", "title_fontsize": "small", "columnspacing": 1.0}
+    ncols = few if max(map(len, labels)) > 12 else few * (len(labels) > 4) + 1
+    ax.legend(handles, labels, title=title, ncols=ncols, framealpha=0.7, borderpad=0.3, **size)
+
+
+def headroom(ax: "Axes") -> None:
+    """Room for a legend above the lines."""
+    low, high = ax.get_ylim()
+    ax.set_ylim(low, high + 0.35 * (high - low))

@@ -1,0 +1,190 @@
+"""Maps: the weights that are kept, and the correlation of the features they are of."""
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float
+from sparsejax.plots._axes import FAINT, axes_of, known, library, names_of, weights_of
+from sparsejax.solution import Solution
+from sparsejax.stability import StabilitySelection
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+LABELLED = 40  # rows or columns of a map that all have their name
+LINES = 300  # of a map, so that each has a pixel
+
+
+def support(
+    weights: Solution | ArrayLike, *, feature_names: Any = None, task_names: Any = None, ax: Any = None
+) -> "Axes":
+    """A map of the weights, features by tasks, with only the features that have one.
+
+    Weights that are exactly zero are white and hatched, small ones are not, and features without a weight
+    are left out; the label says how many there are. Colours go from dark to light with the square root of
+    the weight, negative to positive, so that the signs of small ones are seen. Of more than 300 features
+    a line of the map stands for several that follow each other, and shows the largest weight
+    of each task.
+
+    Args:
+      weights: a `Solution` of one problem, or W, (d, k) or (d,).
+      feature_names: d of them; by default numbers.
+      task_names: k of them; by default numbers.
+      ax: axes to draw into; None for new ones. They share their place with the bar of colours.
+
+    Returns:
+      The axes.
+
+    Raises:
+      TypeError, ValueError: a batch of solutions, another kind or shape, a NaN, names that are not as
+        many; ModuleNotFoundError without matplotlib.
+
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from sparsejax import plots
+    >>> W = np.zeros((2000, 3))
+    >>> W[[5, 700]] = [[1.0, 0.0, 1e-9], [-1.0, 0.5, 0.0]]
+    >>> ax = plots.support(W, ax=Figure().subplots())
+    >>> ax.get_ylabel(), [text.get_text() for text in ax.get_yticklabels()]
+    ('feature (2 of 2000 are kept)', ['5', '700'])
+    """
+    name = "plots.support"
+    if isinstance(weights, Solution):
+        if weights.status.ndim:
+            raise ValueError(f"{name}: a batch of {weights.status.shape} solutions; draw one, solutions[i].")
+        weights = weights.params
+    W = weights_of(f"{name}: weights", weights, (1, 2))
+    if not np.isfinite(W).all():
+        raise ValueError(f"{name}: weights must be finite.")
+    W = W[:, None] if W.ndim == 1 else W
+    rows = names_of(f"{name}: feature_names", feature_names, W.shape[0])
+    columns = names_of(f"{name}: task_names", task_names, W.shape[1])
+    kept = np.flatnonzero(np.any(W != 0, axis=1))
+    axes = axes_of(name, ax)
+    each = -(-len(kept) // LINES)
+    several = f", {each} to a line" if each > 1 else ""
+    axes.set(xlabel="task", ylabel=f"feature ({len(kept)} of {len(W)} are kept{several})")
+    if not len(kept):
+        axes.set(xticks=[], yticks=[])
+        axes.text(0.5, 0.5, "every weight is zero", transform=axes.transAxes, ha="center", va="center")
+        return axes
+    shown, bound = _largest(W[kept], each), float(np.abs(W).max())
+    low, high = (-bound if shown.min() < 0 else 0.0), (bound if shown.max() > 0 else 0.0)
+    root = lambda x: np.sign(x) * np.sqrt(np.abs(x))
+    norm = library().colors.FuncNorm((root, lambda x: x * np.abs(x)), low, high)
+    _map(axes, np.ma.masked_equal(shown, 0), "weight", cmap="viridis", norm=norm)
+    _label(axes.xaxis, columns)
+    _label(axes.yaxis, [rows[i] for i in kept[::each]])
+    return axes
+
+
+def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: Any = None) -> "Axes":
+    r"""A map of how much the selected features say the same: the sizes of their correlations.
+
+    .. math:: |\langle x_s, x_t\rangle| \,/\, (\|x_s\|_2\|x_t\|_2), \qquad x_s \text{ centred},
+
+    from light (0) to dark (1); the sign is left out, as in `sparsejax.metrics.mean_abs_correlation`. A
+    constant feature has no correlation and is hatched.
+
+    Args:
+      X: (n, d), dense.
+      selected: a `Solution` of one problem or a `StabilitySelection`, whose features these are; or their
+        numbers, (r,) integers, in the order to be drawn.
+      feature_names: d of them; by default numbers.
+      ax: axes to draw into; None for new ones. They share their place with the bar of colours.
+
+    Returns:
+      The axes.
+
+    Raises:
+      TypeError, ValueError: X or the selection of another kind or shape, less than two features, names that
+        are not as many; ModuleNotFoundError without matplotlib.
+    Source: Kong et al., AAAI 2016, Eq. (4).
+
+    >>> import numpy as np
+    >>> from matplotlib.figure import Figure
+    >>> from sparsejax import plots
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> ax = plots.correlation(X, [0, 3], feature_names=list("abcde"), ax=Figure().subplots())
+    >>> [text.get_text() for text in ax.get_xticklabels()]
+    ['a', 'd']
+    """
+    name = "plots.correlation"
+    known(f"{name}: X", X)
+    A = np.asarray(as_float(f"{name}: X", X, (2,)))
+    chosen = _selected(name, selected, A.shape[1])
+    labels = names_of(f"{name}: feature_names", feature_names, A.shape[1])
+    axes = axes_of(name, ax)
+    A = A[:, chosen].astype(float)
+    # A constant column less its rounded mean would be noise, not zero.
+    constant = A.max(axis=0) == A.min(axis=0)
+    A = A / np.maximum(np.abs(A).max(axis=0), np.finfo(float).tiny)
+    A = np.where(constant, 0, A - A.mean(axis=0))
+    A = A / np.where(constant, 1, np.sqrt(np.sum(A * A, axis=0)))
+    sizes = np.ma.masked_array(np.minimum(np.abs(A.T @ A), 1), constant[:, None] | constant)
+    _map(axes, sizes, "|correlation|", cmap="Blues", vmin=0, vmax=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        _label(axis, [labels[i] for i in chosen])
+    axes.set(xlabel="selected feature", ylabel="selected feature")
+    return axes
+
+
+def _selected(name: str, selected: Any, d: int) -> np.ndarray:
+    """The numbers of the features."""
+    if isinstance(selected, Solution):
+        if selected.status.ndim:
+            raise ValueError(f"{name}: a batch of {selected.status.shape} solutions; give one, solutions[i].")
+        W = weights_of(f"{name}: selected.params", selected.params, (1, 2))
+        mask = W != 0 if W.ndim == 1 else np.any(W != 0, axis=1)
+    elif isinstance(selected, StabilitySelection):
+        mask = known(f"{name}: selected", selected.selected)
+    else:
+        numbers = known(f"{name}: selected", selected)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
+            raise TypeError(
+                f"{name}: selected must be a Solution, a StabilitySelection or the features' numbers, (r,) "
+                f"integers; got {numbers.dtype} {numbers.shape}."
+            )
+        wrong = numbers[(numbers < 0) | (numbers >= d)]
+        if wrong.size:
+            raise ValueError(f"{name}: selected has {wrong[0]}; X has columns 0 to {d - 1}.")
+        mask = None
+    if mask is not None:
+        if mask.shape != (d,):
+            raise ValueError(f"{name}: selected is of {len(mask)} features, and X has {d} columns.")
+        numbers = np.flatnonzero(mask)
+    if len(numbers) < 2:
+        raise ValueError(f"{name}: {len(numbers)} features are selected; at least two are needed.")
+    return numbers
+
+
+def _largest(W: np.ndarray, each: int) -> np.ndarray:
+    """The entry of largest size of every so many rows, in each column."""
+    blocks = np.pad(W, ((0, -len(W) % each), (0, 0))).reshape(-1, each, W.shape[1])
+    largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
+    found: np.ndarray = largest[:, 0]
+    return found
+
+
+def _map(ax: "Axes", values: Any, label: str, **scale: Any) -> None:
+    """The image of an array, hatched where it is masked, and its bar."""
+    ax.patch.set(edgecolor=FAINT, hatch="////")
+    image = ax.imshow(values, aspect="auto", interpolation="nearest", **scale)
+    ax.figure.colorbar(image, ax=ax, label=label)
+
+
+def _label(axis: Any, names: list[str]) -> None:
+    """All names if they are few, else those at round positions."""
+    ticker = library().ticker
+    if len(names) > LABELLED:
+        axis.set_major_locator(ticker.MaxNLocator(20, integer=True))
+        named = lambda i, _: names[round(i)] if 0 <= i < len(names) else ""
+        axis.set_major_formatter(ticker.FuncFormatter(named))
+    else:
+        axis.set_ticks(range(len(names)), names)
+    long = max(map(len, names)) > 3 or len(names) > 15
+    axis.set_tick_params(labelsize="small" if len(names) <= 20 else "x-small")
+    if axis.axis_name == "x" and long and len(names) > 1:
+        axis.set_tick_params(rotation=90)

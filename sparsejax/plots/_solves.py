@@ -1,0 +1,164 @@
+"""Solve after solve: the convergence of solvers, and the walk of `sparsejax.tune`."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from sparsejax._core.checks import check_choice
+from sparsejax.plots._axes import axes_of, by_name, ink, known, legend, style
+from sparsejax.solution import History, Solution
+from sparsejax.tuning import Tuning
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def convergence(
+    solutions: Solution | History | Mapping[str, Solution | History],
+    quantity: str = "gap",
+    *,
+    optimum: float | None = None,
+    ax: Any = None,
+) -> "Axes":
+    r"""The relative duality gap, or the excess of the objective, by iteration, a line for each solver.
+
+    The excess is :math:`(F_t - F^\star)/|F^\star|`, with the lowest objective among all that is given for
+    :math:`F^\star`, so that the line of the best solver ends in nothing; give ``optimum``, of a tighter tol,
+    to see its end. Zeros and what is below have no place on the logarithmic axis and are left out. The gap is
+    that of each iterate, an upper bound of its excess in the units of `Solution.gap`.
+
+    Args:
+      solutions: of any solver with ``history=`` the number of iterations to record; several as a dict, by
+        name.
+      quantity: "gap" or "objective".
+      optimum: for "objective", the least objective there is.
+      ax: axes to draw into; None for new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      TypeError, ValueError: another kind, a batch, no history, a gap that is not known, an optimum above what
+        was reached; ModuleNotFoundError without matplotlib.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from matplotlib.figure import Figure
+    >>> from sparsejax import plots
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.1))
+    >>> runs = {"ADMM": sj.admm(problem, history=50), "FISTA": sj.fista(problem, history=50)}
+    >>> ax = plots.convergence(runs, ax=Figure().subplots())
+    >>> ax.get_ylabel(), ax.get_legend_handles_labels()[1]
+    ('relative duality gap', ['ADMM', 'FISTA'])
+    """
+    name = "plots.convergence"
+    check_choice(f"{name}: quantity", quantity, ("gap", "objective"))
+    found = by_name(f"{name}: solutions", solutions, (Solution, History), "a solver with history=100")
+    values = {key: _recorded(f"{name}: {key or 'solutions'}", x, quantity) for key, x in found.items()}
+    label = "relative duality gap"
+    if quantity == "objective":
+        ends = [np.asarray(x.objective) for x in found.values() if isinstance(x, Solution)]
+        seen = min(np.nanmin(np.append(values[key], [*ends, np.nan])) for key in values)
+        lowest = seen if optimum is None else float(optimum)
+        if seen < lowest - 1e-4 * abs(lowest):
+            raise ValueError(f"{name}: optimum is {lowest:g}, and an objective of {seen:g} was reached.")
+        label = "objective over the lowest, relative" if lowest else "objective over the lowest"
+        values = {key: (value - lowest) / (abs(lowest) or 1) for key, value in values.items()}
+    axes = axes_of(name, ax)
+    for number, (key, value) in enumerate(values.items()):
+        above = np.where(value > 0, value, np.nan)  # False for a NaN
+        axes.plot(np.arange(len(value)), above, label=key, **style(number))
+    axes.set(xlabel="iteration", ylabel=label, yscale="log")
+    legend(axes)
+    return axes
+
+
+def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: Any = None) -> "Axes":
+    """The walk of `sparsejax.tune`: every solve, from the start (a hollow square) to the best (a star).
+
+    Of two strengths, the one against the other; of one, the held-out loss against it; of others, as many
+    or by row, the held-out loss by the number of the solve.
+
+    Args:
+      tunings: of `sparsejax.tune`; several, such as from other starts, as a dict, by name.
+      ax: axes to draw into; None for new ones.
+
+    Returns:
+      The axes.
+
+    Raises:
+      TypeError, ValueError: another kind, a batch, several with other strengths than the first;
+        ModuleNotFoundError without matplotlib.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from matplotlib.figure import Figure
+    >>> from sparsejax import plots
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X[:20], X[:20, 0]), sj.penalties.L1(0.1))
+    >>> tuned = sj.tune(problem, sj.losses.SquaredLoss(X[20:], X[20:, 0]))
+    >>> ax = plots.tuning(tuned, ax=Figure().subplots())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('strength', 'held-out loss')
+    """
+    name = "plots.tuning"
+    found = by_name(f"{name}: tunings", tunings, (Tuning,), "sparsejax.tune")
+    walks = {key: _walk(f"{name}: {key or 'tunings'}", tuned) for key, tuned in found.items()}
+    labels, *rest = ((x, y) for x, y, *_ in walks.values())
+    if any(other != labels for other in rest):
+        raise ValueError(f"{name}: the walks are over other strengths, {[labels, *rest]}.")
+    axes = axes_of(name, ax)
+    for number, (key, (_, _, x, y, best)) in enumerate(walks.items()):
+        line = style(number) | {"markevery": 1, "markersize": 3, "linewidth": 1}
+        color, last = line["color"], number == len(walks) - 1
+        axes.plot(x, y, label=key, **line)
+        axes.plot(
+            x[0], y[0], "s", color=color, fillstyle="none", markersize=8, label="start" if last else None
+        )
+        marks = {"color": color, "markersize": 10, "markeredgecolor": ink(axes), "markeredgewidth": 0.6}
+        axes.plot(x[best], y[best], "*", zorder=4, label="best" if last else None, **marks)
+    axes.set(xlabel=labels[0], ylabel=labels[1])
+    if labels[0] != SOLVE:
+        axes.set_xscale("log")
+    if labels[1] != LOSS:
+        axes.set_yscale("log")
+    legend(axes)
+    return axes
+
+
+SOLVE, LOSS = "solve", "held-out loss"
+
+
+def _recorded(name: str, x: Solution | History, quantity: str) -> np.ndarray:
+    """The recorded iterations, at least one of them finite."""
+    history = x.history if isinstance(x, Solution) else x
+    values = known(name, getattr(history, quantity))
+    if values.ndim != 1:
+        raise ValueError(f"{name}: a history of shape {values.shape} is of a batch; draw one, solutions[i].")
+    objective = np.asarray(history.objective)
+    if not len(values) or np.isnan(objective).all():
+        raise ValueError(f"{name} has no history: call the solver with history=100 to record 100 iterations.")
+    if np.isnan(values).all():
+        raise ValueError(f'{name}: no duality gap is known here; draw quantity="objective".')
+    made = np.flatnonzero(~np.isnan(objective))[-1] + 1
+    return np.where(np.isfinite(values), values, np.nan)[:made]
+
+
+def _walk(name: str, tuned: Tuning) -> tuple[str, str, np.ndarray, np.ndarray, int]:
+    """The two axes' names, the coordinates of every solve, and which was the best."""
+    count, loss = known(name, tuned.num_solves), known(name, tuned.tried.loss)
+    if count.ndim:
+        raise ValueError(f"{name}: a batch of {count.shape} searches; draw one.")
+    loss = loss[: int(count)]
+    best = int(np.nanargmin(loss)) if np.isfinite(loss).any() else 0
+    tried, _ = jax.tree_util.tree_flatten_with_path(tuned.tried.penalties)
+    moved = {
+        jax.tree_util.keystr(key).lstrip("."): np.asarray(leaf)[: int(count)]
+        for (key, leaf), last in zip(tried, jax.tree.leaves(tuned.penalty), strict=True)
+        if np.ndim(leaf) > np.ndim(last)
+    }
+    if all(values.ndim == 1 for values in moved.values()) and len(moved) <= 2:
+        (xlabel, x), (ylabel, y) = [*moved.items(), (LOSS, loss)][:2]
+        return xlabel, ylabel, x, y, best
+    return SOLVE, LOSS, np.arange(1, len(loss) + 1), loss, best
