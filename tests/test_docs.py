@@ -18,6 +18,7 @@ PAGES = {
     "adding-a-loss": sj.Loss,
     "adding-a-solver": None,
     "the-first-call": None,
+    "plots": None,
 }
 
 
@@ -59,6 +60,13 @@ def test_the_table_of_a_page_is_the_protocol(page):
     rows = re.findall(r"^\| \*(.+?)\* \| (.+?) \|", text_of(page), re.M)
     shown = {group: set(re.findall(r"`(\w+)", names)) for group, names in rows}
     assert shown == {group: set(names) for group, names in PAGES[page]._groups.items()}
+
+
+def test_the_pictures_of_the_page_are_drawn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    axes = run("plots")["axes"]
+    assert all(ax.has_data() for ax in axes)
+    assert (tmp_path / "plots.png").stat().st_size > 0
 
 
 def test_the_cache_of_the_page_is_kept(cache_settings):

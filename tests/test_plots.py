@@ -167,8 +167,8 @@ def test_axes_of_another_kind(every):
 
 def test_lines_differ_without_colour(every, ax):
     lines = [x for x in every["path"](ax=ax).lines if x.get_label() in set(map(str, range(D)))]
-    assert len(lines) == 7
-    assert len({x.get_marker() for x in lines}) == len({to_rgba(x.get_color()) for x in lines}) == 7
+    assert len(lines) == 6
+    assert len({x.get_marker() for x in lines}) == len({to_rgba(x.get_color()) for x in lines}) == 6
 
 
 # ---------------------------------------------------------------- by strength
@@ -177,9 +177,9 @@ def test_lines_differ_without_colour(every, ax):
 def test_path_of_norms(weights, ax):
     shuffled = np.array([3, 0, 5, 1, 4, 2])
     plots.path(solution(weights[shuffled], [CONVERGED] * M), STRENGTHS[shuffled], chosen=0, ax=ax)
-    # index 0 is the fourth strength, at which eight features are kept: the largest seven have a name
-    order = [100 * j for j in np.argsort(-weights[3, ::100].max(axis=1)[:12], kind="stable")[:7]]
-    assert labels(ax) == ["5 others", *map(str, order), "chosen"]
+    # index 0 is the fourth strength, at which eight features are kept: the largest six have a name
+    order = [100 * j for j in np.argsort(-weights[3, ::100].max(axis=1)[:12], kind="stable")[:6]]
+    assert labels(ax) == ["6 others", *map(str, order), "chosen"]
     assert line(ax, "chosen").get_xdata()[0] == STRENGTHS[3]
     for feature in order:
         x, y = line(ax, str(feature)).get_data()
@@ -203,6 +203,15 @@ def test_path_of_coefficients_with_names_and_the_choices_of_folds(weights, valid
     np.testing.assert_array_equal(line(ax, "gene 0").get_ydata(), -np.arange(1, M + 1))
     assert [line(ax, x).get_xdata()[0] for x in labels(ax)[-2:]] == [STRENGTHS[4], STRENGTHS[2]]
     assert ax.get_ylabel() == "coefficient"
+
+
+def test_no_line_where_a_feature_is_zero(ax):
+    """But for the step to zero; in all lines alike, those that have a name and the others."""
+    W = np.outer([1.0, 0, 0, 0, 1, 0], np.arange(7.0, 0, -1))
+    plots.path(solution(W, [CONVERGED] * M), STRENGTHS, ax=ax)
+    np.testing.assert_array_equal(line(ax, "0").get_ydata(), [7, 0, np.nan, 0, 7, 0])
+    (other,) = ax.collections[0].get_paths()
+    np.testing.assert_array_equal(other.vertices[:, 1], [1, 0, np.nan, 0, 1, 0])
 
 
 def test_what_did_not_converge_is_marked(weights, ax):
@@ -261,8 +270,8 @@ def test_strengths_that_go_their_own_ways_are_asked_for(validated):
 
 def test_stability(stable, ax):
     plots.stability(stable, STRENGTHS, threshold=0.6, ax=ax)
-    assert labels(ax) == ["2 not selected", "2 others selected", *"8765432", "threshold"]
-    assert [len(x.get_segments()) for x in ax.collections] == [2, 2]
+    assert labels(ax) == ["2 not selected", "3 others selected", *"876543", "threshold"]
+    assert [len(x.get_segments()) for x in ax.collections] == [2, 3]
     np.testing.assert_array_equal(line(ax, "8").get_ydata(), [np.nan, 0, 1, 1, 1, 1])
     assert line(ax, "threshold").get_ydata()[0] == 0.6
 

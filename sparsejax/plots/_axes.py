@@ -20,7 +20,7 @@ class Style(NamedTuple):
     marker: str
 
 
-# Okabe & Ito's colours without yellow, which is faint on white.
+# Okabe & Ito's colours without yellow, which is faint on white, and black, which is not seen on black.
 STYLES = (
     Style("#0072B2", "-", "o"),
     Style("#E69F00", "--", "s"),
@@ -28,10 +28,9 @@ STYLES = (
     Style("#D55E00", "-", "D"),
     Style("#CC79A7", "--", "v"),
     Style("#56B4E9", "-.", "P"),
-    Style("#666666", "-", "X"),
 )
 BLUE, FAINT = STYLES[0].color, "#999999"
-MANY = 200  # faint lines from which on they are fainter, and an image in a picture of vectors
+MANY = 200  # lines of one kind from which on they are fainter, and an image in a picture of vectors
 
 
 def library() -> Any:
@@ -41,6 +40,7 @@ def library() -> Any:
         import matplotlib.axes  # noqa: PLC0415
         import matplotlib.collections  # noqa: PLC0415
         import matplotlib.colors  # noqa: PLC0415
+        import matplotlib.patches  # noqa: PLC0415
         import matplotlib.ticker  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
@@ -130,31 +130,41 @@ def style(number: int) -> dict[str, Any]:
     }
 
 
-def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, color: str, label: str) -> None:
+def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, label: str, **options: Any) -> None:
     """All columns of Y (m, count), NaN where a line is interrupted, as one object."""
     if Y.shape[1] == 0:
         return
-    many = Y.shape[1] > MANY
-    lines = [np.column_stack([x, column])[np.isfinite(column)] for column in Y.T]
-    collection = library().collections.LineCollection(
-        lines, colors=color, linewidths=0.7, alpha=0.3 if many else 0.6, label=label, rasterized=many
-    )
-    ax.add_collection(collection)
+    lines = np.stack(np.broadcast_arrays(x[:, None], Y), axis=2).swapaxes(0, 1)
+    options = {"linewidths": 0.7, "rasterized": Y.shape[1] > MANY, "label": label} | options
+    ax.add_collection(library().collections.LineCollection(lines, **options))
     ax.autoscale_view()
 
 
-def legend(ax: "Axes", title: str | None = None) -> None:
-    """The legend, if a line has a name: small, where it hides least of the lines that have one."""
+def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
+    """The legend, if a line has a name: small, where it hides least of the lines that have one.
+
+    ``room`` raises the upper limit so far that it has a place above all lines.
+    """
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    few = 1 if len(labels) <= 4 else 2
+    letter = library().rcParams["font.size"] / 1.2 / 72  # inches that a small one is high
+    width, height = (pixels / ax.figure.dpi / letter for pixels in (ax.bbox.width, ax.bbox.height))
+    ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if _width(labels, n) < width), 1)
+    if room:
+        rows = 1.5 * (1.5 - (-len(labels) // ncols))  # with their distances, the title and the border
+        low, high = ax.get_ylim()
+        ax.set_ylim(low, low + (high - low) / (1 - min(rows / height, 0.6)))
     size: dict[str, Any] = {"fontsize": "small", "title_fontsize": "small", "columnspacing": 1.0}
-    ncols = few if max(map(len, labels)) > 12 else few * (len(labels) > 4) + 1
-    ax.legend(handles, labels, title=title, ncols=ncols, framealpha=0.7, borderpad=0.3, **size)
+    where: Any = "upper center" if room else "best"
+    drawn = ax.legend(handles, labels, loc=where, title=title, ncols=ncols, borderpad=0.3, **size)
+    for handle in drawn.legend_handles:  # many lines are fainter than one may be
+        if handle is not None and not isinstance(handle, library().patches.Patch):
+            handle.set_alpha(1)
 
 
-def headroom(ax: "Axes") -> None:
-    """Room for a legend above the lines."""
-    low, high = ax.get_ylim()
-    ax.set_ylim(low, high + 0.35 * (high - low))
+def _width(labels: list[str], ncols: int) -> float:
+    """About that of a legend, in heights of its letters: half of one a letter, four a line."""
+    rows = -(-len(labels) // ncols)
+    longest = (max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
+    return sum(4 + 0.55 * length for length in longest)

@@ -22,11 +22,11 @@ def support(
 ) -> "Axes":
     """A map of the weights, features by tasks, with only the features that have one.
 
-    Weights that are exactly zero are white and hatched, small ones are not, and features without a weight
-    are left out; the label says how many there are. Colours go from dark to light with the square root of
-    the weight, negative to positive, so that the signs of small ones are seen. Of more than 300 features
-    a line of the map stands for several that follow each other, and shows the largest weight
-    of each task.
+    Weights that are exactly zero are hatched and have no colour, small ones have one; features without a
+    weight are left out, and the label says how many there are. Colours go from dark to light with the square
+    root of the weight, negative to positive, so that the signs of small ones are seen. Of more than 300
+    features a line of the map stands for several that follow each other, and shows the largest weight of each
+    task.
 
     Args:
       weights: a `Solution` of one problem, or W, (d, k) or (d,).
@@ -184,7 +184,8 @@ def _label(axis: Any, names: list[str]) -> None:
         axis.set_major_formatter(ticker.FuncFormatter(named))
     else:
         axis.set_ticks(range(len(names)), names)
-    long = max(map(len, names)) > 3 or len(names) > 15
     axis.set_tick_params(labelsize="small" if len(names) <= 20 else "x-small")
-    if axis.axis_name == "x" and long and len(names) > 1:
+    shown, each = min(len(names), 20), max(map(len, names)) + 1.5
+    inches = axis.axes.bbox.width / axis.axes.figure.dpi
+    if axis.axis_name == "x" and 0.05 * shown * each > 0.85 * inches:  # small letters, and room for the bar
         axis.set_tick_params(rotation=90)

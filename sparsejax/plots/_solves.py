@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import check_choice
-from sparsejax.plots._axes import axes_of, by_name, ink, known, legend, style
+from sparsejax.plots._axes import STYLES, axes_of, by_name, ink, known, legend, style
 from sparsejax.solution import History, Solution
 from sparsejax.tuning import Tuning
 
@@ -69,7 +69,10 @@ def convergence(
     axes = axes_of(name, ax)
     for number, (key, value) in enumerate(values.items()):
         above = np.where(value > 0, value, np.nan)  # False for a NaN
-        axes.plot(np.arange(len(value)), above, label=key, **style(number))
+        # at halves of halves of the iterations, a little before those of the line before: seen on both scales
+        marked = (len(value) - 1) * (1 - 0.05 * (number % len(STYLES))) / 2.0 ** np.arange(7)
+        line = style(number) | {"markevery": np.unique(marked.astype(int)).tolist()}
+        axes.plot(np.arange(len(value)), above, label=key, **line)
     axes.set(xlabel="iteration", ylabel=label, yscale="log")
     legend(axes)
     return axes

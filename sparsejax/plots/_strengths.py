@@ -12,11 +12,11 @@ from sparsejax.cross_validation import CrossValidation
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
+    MANY,
     STYLES,
     axes_of,
     check_kind,
     faint_lines,
-    headroom,
     ink,
     known,
     legend,
@@ -42,7 +42,7 @@ def path(
     r"""The weights along a path of strengths, a line for each feature that is kept at one of them.
 
     Of w (d,) the coefficients :math:`w_i`, of W (d, k) the norms of its rows, :math:`\|w_i\|_2`, from the
-    strongest penalty on the left to the weakest on the right. The seven largest at the chosen strength, else
+    strongest penalty on the left to the weakest on the right. The six largest at the chosen strength, else
     at the weakest, have a style of their own and a name; the others are grey. Where a feature is zero there
     is no line but for the step to it.
 
@@ -86,14 +86,13 @@ def path(
     first = kept[np.argsort(-np.nan_to_num(reference[kept]), kind="stable")][: len(STYLES)]
     others = np.setdiff1d(kept, first)
     shown = _without_zeros(sizes[order])
-    faint_lines(axes, x[order], shown[:, others], FAINT, f"{len(others)} others")
+    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_grey(others))
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
     _mark(axes, x, marks)
     _finish(axes, x, ~np.asarray(solutions.converged), "strength")
     axes.set_ylabel("coefficient" if W.ndim == 2 else "norm of the row")
-    headroom(axes)
-    legend(axes, "feature")
+    legend(axes, "feature", room=True)
     return axes
 
 
@@ -171,7 +170,7 @@ def stability(
 ) -> "Axes":
     r"""Stability paths: on which share of the subsamples each feature is selected, by strength.
 
-    The first seven of those selected (by their largest share, then by the mean of it) have a style of their
+    The first six of those selected (by their largest share, then by the mean of it) have a style of their
     own and a name, the other selected ones are blue, the rest of those ever kept are grey.
 
     Args:
@@ -215,16 +214,15 @@ def stability(
     chosen, rest = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
     first, others = chosen[: len(STYLES)], chosen[len(STYLES) :]
     shown = _without_zeros(share[order])
-    faint_lines(axes, x[order], shown[:, rest], FAINT, f"{len(rest)} not selected")
-    faint_lines(axes, x[order], shown[:, others], BLUE, f"{len(others)} others selected")
+    faint_lines(axes, x[order], shown[:, rest], f"{len(rest)} not selected", **_grey(rest))
+    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", colors=BLUE)
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
     if threshold is not None:
         axes.axhline(threshold, color=ink(axes), linewidth=1, linestyle=":", label="threshold")
     _finish(axes, x, ~np.all(result.converged, axis=0), "strength")
     axes.set(ylabel="share of the subsamples", ylim=(0, 1), yticks=np.linspace(0, 1, 6))
-    headroom(axes)
-    legend(axes, "feature")
+    legend(axes, "feature", room=True)
     return axes
 
 
@@ -260,7 +258,7 @@ def _strengths_in(
     for key, leaf in jax.tree_util.tree_flatten_with_path(penalties)[0]:
         if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             values = np.asarray(leaf)[line].reshape(count, -1)
-            if count == 1 or (values != values[:1]).any():
+            if (values != values[:1]).any():
                 varied[jax.tree_util.keystr(key).lstrip(".")] = values
     if not varied:
         raise ValueError(f"{name}: the strengths are all the same: give strengths, ({count},).")
@@ -297,6 +295,10 @@ def _mark(ax: "Axes", x: np.ndarray, marks: dict[str, int]) -> None:
 def _lines_at(ax: "Axes", positions: dict[str, float]) -> None:
     for (name, position), dash in zip(positions.items(), ("-", "--"), strict=False):
         ax.axvline(position, color=ink(ax), linewidth=1, linestyle=dash, label=name)
+
+
+def _grey(lines: np.ndarray) -> dict[str, Any]:
+    return {"colors": FAINT, "alpha": 0.3 if len(lines) > MANY else 0.6}
 
 
 def _without_zeros(sizes: np.ndarray) -> np.ndarray:
