@@ -28,12 +28,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from harness.data import standardise
-from harness.figures import BLACK, BLUE, GREEN, GREY, ORANGE, RED, panels
+from harness.figures import panels
 from harness.jobs import parser
 from harness.tables import table
 from harness.timing import in_turn, timed
 
 import sparsejax as sj
+from sparsejax import plots
 
 jax.config.update("jax_enable_x64", True)
 warnings.filterwarnings("ignore")
@@ -245,7 +246,7 @@ def validation(args: argparse.Namespace) -> str:
         result, solutions = again.result, sj.path(p, candidates)
         assert bool(result.converged.all()) and bool(solutions.converged.all())
         W = np.asarray(solutions.params)
-        draw(left, right, name, data, strengths / top, result, W)
+        draw(left, right, name, data, strengths / top, result, solutions)
         index = int(result.index)
         chosen = np.argsort(-abs(W[index]))[: np.count_nonzero(W[index])]
         listed = ", ".join(f"{data.names[i]} {W[index, i]:+.3f}" for i in chosen)
@@ -263,24 +264,17 @@ def validation(args: argparse.Namespace) -> str:
     return text + "![Cross-validation and path](../figures/cox.png)\n"
 
 
-def draw(left: Any, right: Any, name: str, data: Survival, x: Any, result: Any, W: np.ndarray) -> None:
+def draw(
+    left: Any, right: Any, name: str, data: Survival, x: Any, result: sj.CrossValidation, path: sj.Solution
+) -> None:
     """Held-out loss with standard errors, and coefficients along the path."""
-    best, sparse = int(result.index), int(result.index_1se)
-    left.errorbar(x, result.loss, result.standard_error, color=BLUE, linewidth=1.3, elinewidth=0.5)
+    plots.cross_validation(result, x, ax=left)
+    plots.path(path, x, chosen=result, feature_names=data.names, ax=right)
     for axis in (left, right):
-        axis.axvline(x[best], color=ORANGE, linewidth=1)
-        axis.axvline(x[sparse], color=GREY, linewidth=1, linestyle="--")
-        axis.set_xscale("log")
-        axis.invert_xaxis()
         axis.set_xlabel("strength / lambda_max")
-    left.set_ylabel("held-out loss, mean of five folds")
-    left.set_title(f"{name}: best (line), sparsest within one error (dashed)", fontsize=9)
-    right.plot(x, W, color=GREY, linewidth=0.6)
-    for i, color in zip(np.argsort(-abs(W[best]))[:5], (BLUE, ORANGE, GREEN, RED, BLACK), strict=True):
-        right.plot(x, W[:, i], color=color, linewidth=1.4, label=data.names[i])
-    right.legend(fontsize=7, frameon=False, loc="upper left")
-    right.set_ylabel("coefficient")
-    right.set_title(f"{np.count_nonzero(W[best])} of {W.shape[1]} columns at the best", fontsize=9)
+    left.set_title(name, fontsize=9)
+    w = np.asarray(path.params[int(result.index)])
+    right.set_title(f"{np.count_nonzero(w)} of {len(w)} columns at the best", fontsize=9)
 
 
 RUN = {"single": single, "path": path, "validation": validation}

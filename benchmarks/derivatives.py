@@ -26,6 +26,7 @@ from harness.timing import in_turn
 from matplotlib.axes import Axes
 
 import sparsejax as sj
+from sparsejax import plots
 
 jax.config.update("jax_enable_x64", True)
 
@@ -143,22 +144,17 @@ def tuning(args: argparse.Namespace) -> None:
         problem = sj.Problem(train, sj.penalties.ExclusiveL21(top, top))
         grid = losses_on_grid(problem, test, top)
         best = grid.min()
-        draw_grid(axis, grid, name)
-        for colour, start in zip(("C0", "C1", "C2", "C3"), STARTS, strict=True):
+        walks = {}
+        for start in STARTS:
             penalty = sj.penalties.ExclusiveL21(start[0] * top, start[1] * top)
             tuned = sj.tune(problem.replace(penalty=penalty), test)
             good = np.flatnonzero(np.asarray(tuned.tried.loss) <= 1.01 * best)
             loss, after = float(tuned.loss), str(good[0] + 1) if good.size else "never"
             printed.row(f"{name} from {start}", best, loss, loss / best, int(tuned.num_solves), after)
-            tried = tuned.tried.penalties
-            alphas, betas = (np.asarray(leaf) / top for leaf in (tried.alpha, tried.beta))
-            axis.plot(alphas, betas, "o-", color=colour, ms=3, lw=1)
-            axis.plot(alphas[0], betas[0], "s", color=colour, ms=7)
-        low = np.unravel_index(grid.argmin(), grid.shape)
-        axis.plot(SIDE[low[1]], SIDE[low[0]], "k*", ms=11)
-    figure.suptitle(
-        "tune: every solve (squares: starts; star: best of the 30 x 30 grid; contours: excess over it)"
-    )
+            walks[f"from {start}"] = tuned
+        plots.tuning(walks, ax=axis)
+        draw_grid(axis, grid, name, top * SIDE)
+    figure.suptitle("tune: every solve; cross: best of the 30 x 30 grid, contours: excess over it")
     figure.savefig(args.out / "tune.png", dpi=130)
 
 
@@ -173,13 +169,14 @@ def losses_on_grid(problem: sj.Problem, test: sj.losses.SquaredLoss, top: float)
     return np.array([row(beta) for beta in SIDE * top])
 
 
-def draw_grid(axis: Axes, grid: np.ndarray, name: str) -> None:
-    """Contours of the excess over the best of the grid."""
+def draw_grid(axis: Axes, grid: np.ndarray, name: str, side: np.ndarray) -> None:
+    """Contours of the excess over the best of the grid, and where that is."""
     levels = grid.min() * np.array([1.001, 1.01, 1.03, 1.06, 1.1, 1.2, 1.4, 1.7])
-    contours = axis.contour(SIDE, SIDE, grid, levels, colors="0.6", linewidths=0.8)
+    contours = axis.contour(side, side, grid, levels, colors="0.6", linewidths=0.8, zorder=0)
     axis.clabel(contours, fmt=lambda level: f"{100 * (level / grid.min() - 1):.3g} %", fontsize=7)
-    axis.set(xscale="log", yscale="log", xlim=(1e-3, 1), ylim=(1e-3, 1), title=name,
-             xlabel="alpha / lambda_max", ylabel="beta / lambda_max")  # fmt: skip
+    low = np.unravel_index(grid.argmin(), grid.shape)
+    axis.plot(side[low[1]], side[low[0]], "kx", ms=11, mew=2)
+    axis.set(xlim=side[[-1, 0]], ylim=side[[-1, 0]], title=name)
 
 
 def main() -> None:

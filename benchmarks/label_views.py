@@ -25,12 +25,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from harness.figures import panels
+from harness.figures import panels, save_with_legend_below
 from harness.jobs import alone, parser
 from harness.tables import Printed
 from harness.timing import Timing, in_turn, peak_mb, per_step, timed
 
 import sparsejax as sj
+from sparsejax import plots
 
 jax.config.update("jax_enable_x64", True)
 
@@ -94,23 +95,21 @@ def convergence(args: argparse.Namespace) -> None:
         "smoothing, mu = 1e-3": partial(sj.smoothed_apg, mu=1e-3, continuation=False),
         "as printed, mu = 1e-3": partial(sj.smoothed_apg, mu=1e-3, faithful=True),
     }
-    figure, axes = panels(2, 2, (5.5, 4.0), layout="tight")
+    figure, axes = panels(2, 2, (5.5, 4.0))
     levels, steps = (1e-2, 1e-4, 1e-6, 1e-8), 2000
     printed = Printed(("strength", "<10g"), ("iterations to", "<36"), *((f"{x:.0e}", ">7") for x in levels))
     for axis, strength in zip(axes, (10.0, 50.0), strict=True):
         problem = make(strength=strength)
         best = float(sj.solve(problem, tol=1e-13).objective)
-        for name, solver in solvers.items():
-            s = solver(problem, tol=1e-13, maxiter=steps, history=steps)
+        runs = {n: f(problem, tol=1e-13, maxiter=steps, history=steps) for n, f in solvers.items()}
+        for name, s in runs.items():
             excess = np.asarray(s.history.objective) / best - 1
-            axis.loglog(np.arange(1, steps + 1), np.maximum(excess, 1e-14), label=name)
             hits = (np.flatnonzero(excess <= level) for level in levels)
             printed.row(strength, name, *(int(hit[0]) if hit.size else None for hit in hits))
-        axis.set(xlabel="iteration", title=f"strength {strength:g}", ylim=(1e-13, 10))
-        axis.grid(alpha=0.3)
-    axes[0].set_ylabel("objective: relative excess over the minimum")
-    axes[1].legend(fontsize=8, loc="lower left")
-    figure.savefig(args.out / "label_views.png", dpi=120)
+        plots.convergence(runs, "objective", optimum=best, ax=axis)
+        axis.get_legend().remove()
+        axis.set(xscale="log", title=f"strength {strength:g}", ylim=(1e-13, 10))
+    save_with_legend_below(figure, 0.1, args.out / "label_views.png")
 
 
 def speed(args: argparse.Namespace) -> None:

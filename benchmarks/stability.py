@@ -28,12 +28,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from harness.data import folder, load_standardised
-from harness.figures import BLUE, GREY, Style, curve, panels
+from harness.figures import panels
 from harness.jobs import alone, chosen, parser
 from harness.tables import table
 from harness.timing import peak_mb, timed
 
 import sparsejax as sj
+from sparsejax import plots
 from sparsejax.stability import subsamples
 
 jax.config.update("jax_enable_x64", True)
@@ -85,8 +86,7 @@ def ours_stability(data: Path, name: str) -> dict[str, Any]:
         "seconds": again.seconds,
         "cpu": again.cpu,
         "mb": (before, peak_mb()),
-        "frequencies": np.asarray(stable.frequencies),
-        "selected": int(stable.selected.sum()),
+        "stable": jax.tree.map(np.asarray, stable),
         "q": float(jnp.mean(stable.num_selected.astype(float))),
         "bound": float(stable.bound),
         "gap": float(stable.gap.max()),
@@ -186,12 +186,13 @@ def stability(args: argparse.Namespace, name: str) -> tuple[list[Any], str]:
     figure_of(args.out, name, ours)
     n, d, k = ours["shape"]
     text = (
-        f"{name}: {ours['selected']} of {d} features reach {THRESHOLD}, bound {ours['bound']:.1f} "
+        f"{name}: {ours['stable'].selected.sum()} of {d} features reach {THRESHOLD}, "
+        f"bound {ours['bound']:.1f} "
         f"(q = {ours['q']:.0f} features on a subsample); the largest gap is {ours['gap']:.1e}, "
         f"{'all' if ours['converged'] else 'not all'} converged."
     )
     if count == COUNT:
-        difference = np.abs(peer["results"] - ours["frequencies"]).max()
+        difference = np.abs(peer["results"] - ours["stable"].frequencies).max()
         text += f" celer's frequencies differ by at most {difference:.3f}."
     else:
         text += f" celer: {count} subsamples, times multiplied by {factor:g}."
@@ -221,20 +222,11 @@ def folds(args: argparse.Namespace, name: str) -> tuple[list[Any], str]:
 
 
 def figure_of(out: Path, name: str, ours: dict[str, Any]) -> None:
-    """The frequency of every feature against the strength, those selected in colour."""
+    """The frequency of every feature that is ever selected, against the strength."""
     figure, (pane,) = panels(1, 1, (6.5, 4.2))
-    top = ours["frequencies"].max(0)
-    shown = np.flatnonzero(top > 0)
-    for j in shown[np.argsort(top[shown])]:
-        style = Style(BLUE if top[j] >= THRESHOLD else GREY)
-        pane.plot(ours["alphas"], ours["frequencies"][:, j], color=style.color, linewidth=0.7, alpha=0.6)
-    curve(pane, [0.1, 1], [THRESHOLD, THRESHOLD], Style("#000000", linestyle="--"), f"threshold {THRESHOLD}")
-    pane.plot([], [], color=BLUE, label=f"{ours['selected']} features that reach it")
-    pane.plot([], [], color=GREY, label=f"{len(shown) - ours['selected']} others ever selected")
-    pane.set(xscale="log", xlabel="strength / alpha_max", ylabel="frequency", ylim=(0, 1.02))
-    pane.invert_xaxis()
+    plots.stability(ours["stable"], ours["alphas"], threshold=THRESHOLD, ax=pane)
+    pane.set_xlabel("strength / alpha_max")
     pane.set_title(f"{name}: {COUNT} subsamples of half the rows", fontsize=10)
-    pane.legend(loc="upper left", fontsize=8)
     figure.tight_layout()
     figure.savefig(out / f"stability_{name}.png", dpi=110)
 

@@ -14,6 +14,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import sparsejax as sj
+from sparsejax import plots
 
 PATIENTS, MEASUREMENTS, STRENGTHS = 400, 60, 25
 TRUTH = {3: 1.0, 12: -0.8, 25: 0.6, 38: -0.5, 51: 0.4}
@@ -67,28 +68,19 @@ def main() -> None:
         score = concordance(X_new @ W[i], time_new, event_new)
         print(ROW.format(name, f"{strengths[i]:.2g}", len(kept), f"{found} of {len(TRUTH)}", f"{score:.3f}"))
     print(f"\nlargest duality gap of the path: {float(path.gap.max()):.0e}")
-    print("wrote", draw(strengths / top, validated, W))
+    print("wrote", draw(strengths / top, validated, path))
 
 
-def draw(x, validated, W) -> str:
+def draw(x: np.ndarray, validated: sj.CrossValidation, path: sj.Solution) -> str:
     """Held-out loss, and coefficients along the path."""
     fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    left.errorbar(x, validated.loss, validated.standard_error, color="#0072B2", elinewidth=0.6)
-    left.set_ylabel("held-out loss")
-    others = [i for i in range(MEASUREMENTS) if i not in TRUTH]
-    right.plot(x, W[:, others], color="0.75", linewidth=0.7)
-    for i, weight in TRUTH.items():
-        (line,) = right.plot(x, W[:, i], label=f"measurement {i}")
-        right.axhline(weight, color=line.get_color(), linewidth=0.6, linestyle=":")
+    plots.cross_validation(validated, x, ax=left)
+    plots.path(path, x, chosen=validated, ax=right)
+    for weight in TRUTH.values():
+        right.axhline(weight, color="0.5", linewidth=0.8, linestyle=":")
     right.set_ylabel("coefficient (dotted: the truth)")
-    right.legend(fontsize=8, frameon=False, loc="upper left")
     for ax in (left, right):
-        ax.axvline(x[int(validated.index)], color="0.3", linewidth=0.8)
-        ax.axvline(x[int(validated.index_1se)], color="0.3", linewidth=0.8, linestyle="--")
-        ax.set_xscale("log")
-        ax.invert_xaxis()
         ax.set_xlabel("strength / lambda_max")
-    fig.suptitle("Line: least held-out loss; dashed: sparsest within one standard error", fontsize=10)
     fig.savefig("survival.png", dpi=130)
     return "survival.png"
 

@@ -7,18 +7,13 @@ from pathlib import Path
 import numpy as np
 from harness import figures
 from harness.data import one_hot, standardise
-from harness.figures import Style
 
 import sparsejax as sj
 from papers.ijcai19.rankings import SEED, load_cut
+from sparsejax import plots
+from sparsejax.solution import History
 
 HISTORY = 300
-STYLE = {
-    "paper's ALM, from 0": Style(figures.BLUE),
-    "paper's ALM, from N(0, 0.01²)": Style(figures.SKY, linestyle="--"),
-    "ADMM": Style(figures.RED),
-    "FISTA": Style(figures.GREEN, linestyle="-."),
-}
 
 
 def run(path: Path, name: str) -> dict:
@@ -56,14 +51,11 @@ def draw(results: dict, path: Path) -> None:
     """Relative excess over the optimum by iteration, a panel a set."""
     figure, axes = figures.panels(len(results), len(results), (3.3, 3.3))
     for axis, (name, result) in zip(axes, results.items(), strict=True):
-        for label, found in result["runs"].items():
-            colour, _, line = STYLE[label]
-            excess = np.maximum(found["excess"], 1e-10)
-            axis.semilogy(excess, color=colour, linestyle=line, label=label, linewidth=1.6)
-        axis.set_title(name, fontsize=10)
-        axis.set_ylim(5e-11, 1e2)
-        axis.set_xlabel("iteration")
-        axis.grid(alpha=0.25)
+        runs = {label: np.array(found["excess"]) for label, found in result["runs"].items()}
+        histories = {label: History(1 + excess, np.nan * excess) for label, excess in runs.items()}
+        plots.convergence(histories, "objective", optimum=1.0, ax=axis)
+        axis.get_legend().remove()
+        axis.set(title=name, ylim=(5e-11, 1e2), ylabel="")
         if axis is not axes[0]:
             axis.tick_params(labelleft=False)
     axes[0].set_ylabel("relative excess over the optimum")
