@@ -96,7 +96,7 @@ def tune(
     r"""Minimise a held-out loss over all strengths of the penalty at once, by gradient.
 
     .. math:: \min_{\log\lambda}\; h(W^\star(\lambda)), \qquad
-              W^\star(\lambda) = \arg\min_W f(W) + g_\lambda(W),
+              W^\star(\lambda) = \operatorname*{argmin}_W f(W) + g_\lambda(W),
 
     by an optax optimiser on :math:`\log\lambda` with the derivative of the solution
     (`sparsejax.implicit`), each solve starting from the last. The function is neither convex nor smooth

@@ -19,8 +19,8 @@ class Penalty(Protocol):
     Required:
 
     * ``value(W)`` -> (): g(W);
-    * ``prox(V, scaling=1.0)``: :math:`\arg\min_W \tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`, the shape
-      and dtype of V.
+    * ``prox(V, scaling=1.0)``: the argmin over W of :math:`\tfrac12\|W-V\|_F^2 + \text{scaling}\cdot g(W)`,
+      the shape and dtype of V.
 
     These two are enough: solutions are then judged by their residual (``gap`` is NaN) and differentiated
     through the prox. What else a class knows comes in groups, each whole or not at all:
