@@ -11,9 +11,13 @@ import numpy as np
 
 import sparsejax as sj
 from sparsejax.problem import as_protocol
-from sparsejax.solvers import SOLVERS
+from sparsejax.solvers import SOLVERS, pick
 
 README = Path(__file__).parents[1] / "README.md"
+N = 60
+ONLY_ENTRIES = sj.penalties.ExclusiveLasso(0.1)  # makes no row 0
+BASES = {"Loss", "LinearModelLoss", "SumLoss", "GramLoss"}
+SOLVER_PAGE = README.parent / "docs" / "choose-a-solver.md"
 
 
 def test_first_example_prints_what_it_says():
@@ -40,7 +44,7 @@ def test_its_two_commands_are_the_ones_ci_runs():
 def test_table_of_solvers_is_the_table():
     """Names and summaries, and what each takes: by what its entry says of a problem with some penalty."""
     cells = r"^\| `(\w+)` \| (yes|no).*? \| (yes|no).*? \| (yes|no).*? \| (.*) \|$"
-    rows = re.findall(cells, README.read_text(), re.M)
+    rows = re.findall(cells, SOLVER_PAGE.read_text(), re.M)
     X, Y = np.eye(3), np.eye(3, 2)
     columns = (
         (sj.losses.SquaredLoss(X, Y), sj.losses.SquaredLoss(X, Y[:, 0])),
@@ -63,3 +67,49 @@ def test_table_of_solvers_is_the_table():
     for name, entry in SOLVERS.items():
         expected.append((name, *(takes(entry.fits, losses) for losses in columns), entry.summary))
     assert rows == expected
+
+
+def loss_of(name, d, k):
+    """An instance of a loss that the README names; two for k = 1 are one column."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((N, d)), np.arange(N * k).reshape(N, k) % 2.0
+    if name == "CoxLoss":
+        return sj.losses.CoxLoss(X, np.arange(1.0, N + 1), Y[:, 0] > 0) if k == 1 else None
+    if name == "SoftmaxLoss":
+        return sj.losses.SoftmaxLoss(X, np.eye(2)[np.arange(N) % 2])
+    if name.startswith("..."):
+        return sj.losses.LogisticLoss(X, Y) + sj.losses.GraphLaplacian(1 - np.eye(k), 0.1) if k > 1 else None
+    if name.startswith("your"):
+        return jax.tree_util.Partial(jnp.sum)
+    options = {"q": 0.5, "smoothing": 0.1} if name == "QuantileLoss" else {}
+    return getattr(sj.losses, name)(X, 2 * Y - 1 if "Hinge" in name else Y, **options)
+
+
+def test_table_of_losses_is_what_solve_takes():
+    """Over small and wide problems of one and two columns, with a penalty of every kind."""
+    rows = re.findall(r"^\| (.*?) \| (.*?) \| yes \| yes \| yes \|", README.read_text(), re.M)
+    assert len(rows) == 7
+    for cell, solvers in rows:
+        taken = set()
+        for name in re.findall(r"`(.*?)`", cell) or [cell]:
+            of_one = {
+                next(key for key, entry in SOLVERS.items() if entry is pick(as_protocol("test", problem)))
+                for d, k in ((4, 1), (4, 2), (1000, 1), (1000, 2))
+                if (loss := loss_of(name, d, k)) is not None
+                for penalty in (sj.penalties.L21(0.1), sj.penalties.ExclusiveL21(0.1, 0.1), ONLY_ENTRIES)
+                for problem in [sj.Problem(loss, penalty)]
+            }
+            assert not taken or taken == of_one, f"{name} is not as its neighbours in the table"
+            taken = of_one
+        assert re.findall(r"`(\w+)`", solvers) == [key for key in SOLVERS if key in taken], cell
+
+
+def test_losses_of_the_table_are_all():
+    named = set(re.findall(r"\w+Loss\b", README.read_text()))
+    assert named == {name for name in sj.losses.__all__ if name.endswith("Loss")} - BASES
+
+
+def test_penalties_of_the_table_are_all():
+    named = set(re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", README.read_text(), re.M))
+    names = {name for cell in named for name in re.findall(r"`(\w+)", cell)}
+    assert set(sj.penalties.__all__) - {"Penalty", "Sum", "ByLeaf"} <= names

@@ -1,7 +1,7 @@
 """Solvers, one algorithm a file, all ``(problem, init=None, *, tol, maxiter, history) -> Solution``.
 
-`SOLVERS` is the one table of them: `sparsejax.solve`, `sparsejax.path`, the tests and the README read it. To
-add a solver, write its file and its entry here.
+`SOLVERS` is the one table of them: `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md
+read it. To add a solver, write its file and its entry here.
 """
 
 from collections.abc import Callable
@@ -53,7 +53,7 @@ class Solver(NamedTuple):
     function: Callable[..., Solution]
     # Of a problem in the protocol: None, or in words why the solver does not take it.
     fits: Callable[[Problem], str | None]
-    summary: str  # for the README
+    summary: str  # for docs/choose-a-solver.md
     # `sparsejax.solve` takes the first that fits and, by the shape of the problem, suits.
     suits: Callable[[Problem], bool] = lambda problem: False
     resume: Resume | None = None  # without: a path hands on the solution alone
