@@ -19,6 +19,12 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "gallery"
 SECONDS = 300  # of one script at most
+# The scripts compile much and compute little: as the tests, without what makes long programs fast.
+QUICK = (
+    "--xla_disable_hlo_passes=tree_reduction_rewriter,while-loop-invariant-code-motion,"
+    "while-loop-constant-sinking,reshape-mover,constant_folding --xla_backend_optimization_level=0 "
+    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def ran(script: Path) -> Path:
@@ -29,7 +35,7 @@ def ran(script: Path) -> Path:
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {"XLA_FLAGS": QUICK, **os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(script)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
