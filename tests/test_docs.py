@@ -12,7 +12,9 @@ import sparsejax as sj
 from sparsejax.solvers import SOLVERS
 
 DOCS = Path(__file__).parents[1] / "docs"
-ELSEWHERE = {"migrating-from-jaxopt"}  # test_interop.py
+README = DOCS.parent / "README.md"
+TWIN = "index"  # its program is the README's
+ELSEWHERE = {TWIN, "migrating-from-jaxopt"}  # test_readme.py, test_interop.py
 PAGES = {
     "adding-a-penalty": sj.Penalty,
     "adding-a-loss": sj.Loss,
@@ -20,6 +22,19 @@ PAGES = {
     "the-first-call": None,
     "plots": None,
 }
+PLAIN = (
+    "certificates",
+    "choose-a-penalty",
+    "choose-a-solver",
+    "derivatives-and-tuning",
+    "float32-and-gpu",
+    "porting",
+    "papers/aaai16",
+    "papers/icdm14",
+    "papers/ijcai19",
+    "papers/mm11",
+    "papers/multivariate",
+)
 
 
 @pytest.fixture
@@ -46,10 +61,18 @@ def run(page):
 
 
 def test_every_page_is_run():
-    assert {page.stem for page in DOCS.glob("*.md")} == {*PAGES, *ELSEWHERE}
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
+    programs = {page for page in pages if "\n```python\n" in text_of(page)}
+    assert programs == {*PAGES, *PLAIN, *ELSEWHERE}
 
 
-@pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss"])
+def test_the_first_page_has_the_program_of_the_readme():
+    program = r"```python\n.*?```\n\n```text\n.*?```"
+    first, readme = (re.search(program, text, re.S) for text in (text_of(TWIN), README.read_text()))
+    assert first.group() == readme.group()
+
+
+@pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss", *PLAIN])
 def test_page(page):
     run(page)
 

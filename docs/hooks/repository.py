@@ -1,8 +1,9 @@
 """The site shows pages that live outside docs/ too, and links are right in both.
 
 A page of docs/ is at the top of the site; the benchmarks' results, the list of changes and the rules for
-contributors keep their place in the repository. A link is written as the repository has it (so that it works
-wherever the files are read) and is rewritten here; mkdocs then checks it.
+contributors keep their place in the repository, and a script of examples/ is its page of the gallery. A
+link is written as the repository has it (so that it works wherever the files are read) and is rewritten
+here; mkdocs then checks it.
 """
 
 import posixpath
@@ -16,6 +17,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("benchmarks/README.md", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PICTURES = ("benchmarks/figures/*.png",)
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?\)")
+EXAMPLE = re.compile(r"^examples/(\w+)\.py$")
 CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.S | re.M)
 
 
@@ -38,7 +40,7 @@ def on_page_markdown(markdown, page, config, files):
         if re.match(r"[a-z]+:", target):
             return match.group()
         in_repository = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
-        on_site = in_repository.removeprefix("docs/")
+        on_site = EXAMPLE.sub(r"gallery/\1.md", in_repository.removeprefix("docs/"))
         if files.get_file_from_path(on_site) is None:
             return match.group()  # mkdocs says so
         return f"{start}{posixpath.relpath(on_site, posixpath.dirname(site))}{anchor})"
