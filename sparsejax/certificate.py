@@ -189,6 +189,9 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
       (strength 0); and where the problem is not convex, by a negative strength or weight under jit.
 
+    Raises:
+      TypeError, ValueError: what is no problem, W of another shape or dtype.
+
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(2), jnp.ones(2)), sj.penalties.L1(0.1))
     >>> float(sj.duality_gap(problem, jnp.zeros(2))) > 0.1

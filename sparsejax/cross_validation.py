@@ -49,6 +49,17 @@ class CrossValidation(
       index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
         score is within one standard error of the greatest; of equally sparse ones the better.
       solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.0))
+    >>> result = sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.05])))
+    >>> int(result.index)
+    1
+    >>> grid = jax.vmap(jax.vmap(sj.penalties.L1))(jnp.array([[0.5, 0.05], [0.2, 0.1]]))
+    >>> result = sj.cross_validate(problem, grid, scoring="r2", refit=True)
+    >>> result.score.shape, [int(i) for i in result.index], result.solution.params.shape
+    ((5, 2, 2), [0, 1], (5,))
     """
 
     penalties: Any

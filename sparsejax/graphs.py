@@ -14,6 +14,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_labels, is_traced
 
+__all__ = ["from_views", "ngd_similarity"]
+
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
     r"""Similarity of labels by how often they are seen together.
@@ -44,6 +46,13 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
       ValueError: Y is empty, not 2-d or has a value other than 0 and 1; ``eta`` or ``smoothing`` is not
         positive and finite.
     Source: Chen et al., MM 2011, Section 2.3, without smoothing; Cilibrasi & Vitanyi, IEEE TKDE 19, 2007.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> Y = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]])
+    >>> print(sj.graphs.ngd_similarity(Y).round(2))
+    [[0.   0.53 0.21]
+     [0.53 0.   0.21]
+     [0.21 0.21 0.  ]]
     """
     Y = as_float("Y", Y, (2,))
     if Y.size == 0:
@@ -84,6 +93,13 @@ def from_views(*views: ArrayLike) -> jax.Array:
       TypeError: no view, or one that is neither an integer nor a real array.
       ValueError: a number below 1; a similarity that is empty, not square, negative or not finite.
     Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
+
+    >>> import sparsejax as sj
+    >>> print(sj.graphs.from_views(2, 2))
+    [[0. 1. 1. 0.]
+     [1. 0. 0. 1.]
+     [1. 0. 0. 1.]
+     [0. 1. 1. 0.]]
     """
     if not views:
         raise TypeError("from_views needs at least one view.")

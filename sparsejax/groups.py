@@ -16,6 +16,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_int, check_bool, is_traced
 from sparsejax._core.pytree import Pytree
 
+__all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
+
 DENSE = 1024  # features up to which the matrix of common groups is kept
 FAMILIES = 64  # of disjoint groups, at most
 TILE = 2048  # columns of X whose correlations are in memory at once, squared
@@ -42,6 +44,13 @@ class Groups(
       num_features, num_groups: d and G.
       num_families: how many families there are; 65 if they would be more than 64 (``family`` is then 0).
       disjoint: True if no feature is in two groups.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> groups = sj.groups.from_lists([[0, 1], [1, 2]], num_features=4)
+    >>> groups.num_groups, groups.disjoint, groups.free.tolist()
+    (2, False, [3])
+    >>> print(groups.sums(jnp.ones(4)))
+    [2. 2.]
     """
 
     members: jax.Array
@@ -163,6 +172,10 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
     Raises:
       ValueError: an empty group, an index outside 0 ... d-1, a feature repeated inside a group.
       TypeError: indices that are not integers.
+
+    >>> import sparsejax as sj
+    >>> sj.groups.from_lists([[0, 1], [1, 2]], num_features=4).members.tolist()
+    [0, 1, 1, 2]
     """
     num_features = as_int("num_features", num_features, 1)
     rows = []
@@ -190,8 +203,15 @@ def from_labels(labels: ArrayLike) -> Groups:
     Args:
       labels: (d,), of any sortable kind; groups are numbered in sorted order.
 
+    Returns:
+      `Groups`, disjoint; every feature is in one.
+
     Raises:
       ValueError: not one-dimensional, empty, or a NaN.
+
+    >>> import sparsejax as sj
+    >>> sj.groups.from_labels([0, 0, 1]).num_groups
+    2
     """
     labels = np.asarray(labels)
     if labels.ndim != 1 or labels.size == 0:
@@ -233,6 +253,11 @@ def from_correlation(
       UserWarning: constant columns (all-zero ones if not centred): they have no correlation with
         anything and are left out of all groups.
     Source: Kong et al., AAAI 2016, Eq. (4); one group for each pair, as there.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X = np.array([[1.0, 2.0, 1.0], [-1.0, -2.0, 1.0], [2.0, 4.1, -1.0]])
+    >>> sj.groups.from_correlation(X, 0.9).members.tolist()
+    [0, 1]
     """
     X = as_float("X", X, (2,))
     if is_traced(X):
@@ -295,6 +320,11 @@ def label_views(*sizes: int) -> tuple[Groups, ...]:
     Raises:
       ValueError: no view, or a size that is not an integer >= 1.
     Source: Chen et al., ACM MM 2011, Section 2.2, for two views.
+
+    >>> import sparsejax as sj
+    >>> first, second = sj.groups.label_views(2, 3)
+    >>> first.group_ids.tolist(), second.num_groups
+    ([0, 0, 0, 1, 1, 1], 3)
     """
     if not sizes:
         raise ValueError("label_views needs the size of at least one view.")

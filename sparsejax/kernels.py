@@ -15,6 +15,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
 
+__all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
+
 BLOCK = 1024  # rows computed together
 
 
@@ -30,6 +32,11 @@ def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
 
     Raises:
       TypeError, ValueError: not finite, no rows, different numbers of columns.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> print(sj.kernels.squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])))
+    [[ 0. 25.]
+     [25.  0.]]
     """
     X, Z, same = _rows(X, Z)
     distances: jax.Array = _squared_distances(X, Z, same=same)
@@ -46,6 +53,11 @@ def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) 
 
     Raises:
       TypeError, ValueError: as `squared_distances`; a bandwidth <= 0.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> print(sj.kernels.gaussian(np.array([[0.0, 0.0], [3.0, 4.0]]), bandwidth=5.0).round(2))
+    [[1.   0.61]
+     [0.61 1.  ]]
     """
     X, Z, same = _rows(X, Z)
     K: jax.Array = _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
@@ -71,6 +83,11 @@ def polynomial(
 
     Raises:
       TypeError, ValueError: as `squared_distances`; a degree or scale out of range.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> print(sj.kernels.polynomial(np.array([[1.0, 0.0], [3.0, 4.0]]), degree=2))
+    [[  4.  16.]
+     [ 16. 676.]]
     """
     degree = as_int("degree", degree, 1)
     X, Z, _ = _rows(X, Z)
@@ -82,8 +99,16 @@ def polynomial(
 def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
     r""":math:`x_i^\top z_j`, shape (n, m); Z = X if not given.
 
+    Args:
+      X, Z: (n, d) and (m, d).
+
     Raises:
       TypeError, ValueError: as `squared_distances`.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> print(sj.kernels.linear(np.array([[1.0, 0.0], [3.0, 4.0]])))
+    [[ 1.  3.]
+     [ 3. 25.]]
     """
     X, Z, _ = _rows(X, Z)
     K: jax.Array = _linear(X, Z)
@@ -99,6 +124,10 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     Raises:
       TypeError, ValueError: as `squared_distances`; one row; a median of 0, where more than half of the pairs
         are equal rows: choose a bandwidth by hand. Under jit the 0 is returned.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> round(float(sj.kernels.median_bandwidth(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))), 2)
+    4.24
     """
     X, _, _ = _rows(X, None)
     n = X.shape[0]

@@ -27,6 +27,13 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
       TypeError: ``smooth`` is not callable, ``penalty`` lacks value or prox, or one of them states a group of
         methods in part.
       ValueError: a strength by row that does not fit the number of features.
+
+    >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> round(float(problem(jnp.zeros((3, 2)))), 4)
+    0.25
+    >>> problem.replace(penalty=sj.penalties.L1(0.1)).penalty.strength.item() > 0
+    True
     """
 
     smooth: Any

@@ -10,7 +10,12 @@ from sparsejax._core.checks import as_int
 
 
 class FeatureRanking(NamedTuple):
-    """Features of each class by decreasing weight, from `rank_features`."""
+    """Features of each class by decreasing weight, from `rank_features`.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> sj.rank_features(jnp.array([[1.0, 0.0], [-2.0, 3.0]]), 1).scores.tolist()
+    [[2.0, 3.0]]
+    """
 
     indices: jax.Array  # (num, k) or (num,), int32: features by decreasing |weight|, one column a class
     scores: jax.Array  # same shape: |weight|; 0 means that the feature is not selected
@@ -31,6 +36,10 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
     Raises:
       ValueError: W is not 1-d or 2-d, or ``num`` is out of range.
     Source: Ming & Ding, IJCAI 2019, Section 6.2 ("top features with largest weights for each class").
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> sj.rank_features(jnp.array([[1.0, 0.0], [-2.0, 3.0]]), 1).indices.tolist()
+    [[1, 1]]
     """
     W = jnp.asarray(W)
     if W.ndim not in (1, 2) or W.shape[0] == 0:

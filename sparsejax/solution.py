@@ -30,15 +30,40 @@ MESSAGES = {
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver called outside jit did not converge: what came back is not the solution asked for."""
+    """A solver called outside jit did not converge: what came back is not the solution asked for.
+
+    >>> import warnings
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     solution = sj.solve(problem, maxiter=0)
+    >>> issubclass(caught[0].category, sj.ConvergenceWarning), bool(solution.converged)
+    (True, False)
+    """
 
 
 class ConvergenceError(RuntimeError):
-    """Raised by ``solve(..., throw=True)`` for a solution that did not converge."""
+    """Raised by ``solve(..., throw=True)`` for a solution that did not converge.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> try:
+    ...     sj.solve(problem, maxiter=0, throw=True)
+    ... except sj.ConvergenceError as error:
+    ...     print(str(error)[:20])
+    relative duality gap
+    """
 
 
 class History(NamedTuple):
-    """The first iterations of a solver, the start at index 0, NaN after its end."""
+    """The first iterations of a solver, the start at index 0, NaN after its end.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> sj.fista(problem, history=3).history.objective.shape
+    (3,)
+    """
 
     objective: jax.Array  # (history,)
     gap: jax.Array  # (history,)
@@ -60,6 +85,16 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
       num_iters: () int32, 0 if the start was good enough.
       status: () int32, one of the codes in `sparsejax.solution`; `message` says it in words.
       history: `History` of length ``history`` (0 unless asked for).
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> solution = sj.solve(problem)
+    >>> print(solution.params.round(2))
+    [[0.75 0.  ]
+     [0.   0.75]
+     [0.   0.  ]]
+    >>> solution.message, bool(solution.gap <= 1e-4)
+    ('converged: the duality gap is at most tol', True)
     """
 
     params: jax.Array

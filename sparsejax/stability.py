@@ -36,6 +36,14 @@ class StabilitySelection(
         none is known.
       num_selected: (N,) int32, features selected at any strength; the q of the bound is their mean.
       gap, converged: (N, m), the certificates.
+
+    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((60, 8))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0] - X[:, 1]), sj.penalties.L1(0.0))
+    >>> penalties = jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.3]))
+    >>> stable = sj.stability_selection(problem, penalties, num_subsamples=20)
+    >>> stable.frequencies.shape, [int(i) for i in jnp.flatnonzero(stable.selected)]
+    ((2, 8), [0, 1])
     """
 
     frequencies: jax.Array

@@ -58,6 +58,12 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "statu
       num_solves: () int32.
       status: () int32, how the search ended; `message` says it in words.
       tried: `Tried`.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((30, 5))
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(X[:20], X[:20, 0]), sj.penalties.L1(0.1))
+    >>> bool(sj.tune(problem, sj.losses.SquaredLoss(X[20:], X[20:, 0])).loss < 0.01)
+    True
     """
 
     penalty: Any

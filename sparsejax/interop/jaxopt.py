@@ -17,9 +17,27 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import fista
 
+__all__ = [
+    "FromProx",
+    "OptStep",
+    "ProjectedGradient",
+    "ProximalGradient",
+    "from_projection",
+    "prox",
+    "to_jaxopt",
+]
+
 
 class OptStep(NamedTuple):
-    """What ``run`` returns, as in jaxopt; the state is our `Solution`."""
+    """What ``run`` returns, as in jaxopt; the state is our `Solution`.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> from sparsejax.interop import jaxopt
+    >>> fit = jaxopt.ProximalGradient(lambda w: jnp.sum((w - 1) ** 2) / 2, jaxopt.prox(sj.penalties.L1))
+    >>> step = fit.run(jnp.zeros(3), 0.25)
+    >>> print(step.params.round(2))
+    [0.75 0.75 0.75]
+    """
 
     params: Any
     state: Solution
@@ -35,6 +53,12 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
       fun: the prox; x may be a pytree.
       hyperparams: its second argument, any pytree.
       value: ``value(x, hyperparams)``, shape (); default 0, as of a constraint.
+
+    >>> import jax.numpy as jnp
+    >>> from sparsejax.interop import jaxopt
+    >>> half = jaxopt.FromProx(lambda x, strength, scaling: x / (1 + strength * scaling), 1.0)
+    >>> print(half.prox(jnp.array([2.0, 4.0])))
+    [1. 2.]
     """
 
     _self_contained = False  # its functions are the user's
@@ -67,7 +91,18 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
 def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> FromProx:
     """The constraint x in C(hyperparams) as a penalty, from ``projection(x, hyperparams)``.
 
-    With ``hyperparams=None`` the projection is called with x alone, as those of `optax.projections` are.
+    Args:
+      projection: of a pytree onto the set.
+      hyperparams: of the set; None calls the projection with x alone, as those of `optax.projections` are.
+
+    Raises:
+      TypeError: the projection is not callable, when it is used.
+
+    >>> import jax.numpy as jnp
+    >>> from sparsejax.interop import jaxopt
+    >>> box = jaxopt.from_projection(lambda x, bound: jnp.clip(x, -bound, bound), 1.0)
+    >>> print(box.prox(jnp.array([2.0, 0.5])))
+    [1.  0.5]
     """
     return FromProx(_Projection(projection, hyperparams is None), hyperparams)
 
@@ -95,7 +130,16 @@ class _PenaltyProx:
 def prox(penalty: type) -> Callable[..., Any]:
     """A penalty class as a prox in jaxopt's form: ``prox(penalties.L21)(x, alpha, scaling)``.
 
-    The hyperparameters are the strengths, a tuple if there are several.
+    Args:
+      penalty: the class; the hyperparameters are its strengths, a tuple if there are several.
+
+    Raises:
+      TypeError, ValueError: when it is called, what the class says of its strengths.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> from sparsejax.interop import jaxopt
+    >>> print(jaxopt.prox(sj.penalties.L1)(jnp.array([2.0, 0.5]), 1.0, 1.0))
+    [1. 0.]
     """
     if not (isinstance(penalty, type) and issubclass(penalty, Penalty)):
         raise TypeError(f"prox: penalty must be a class of sparsejax.penalties, got {penalty!r}.")
@@ -113,6 +157,13 @@ class ProximalGradient:
       has_aux: ``fun`` returns ``(value, aux)``; the aux is dropped.
 
     Derivatives of ``run`` are implicit, in hyperparams, args and kwargs.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> from sparsejax.interop import jaxopt
+    >>> fit = jaxopt.ProximalGradient(lambda w: jnp.sum((w - 1) ** 2) / 2, jaxopt.prox(sj.penalties.L1))
+    >>> step = fit.run(jnp.zeros(3), 0.25)
+    >>> print(step.params.round(2))
+    [0.75 0.75 0.75]
     """
 
     def __init__(
@@ -141,7 +192,20 @@ class ProximalGradient:
 
 
 class ProjectedGradient(ProximalGradient):
-    """jaxopt's ``ProjectedGradient``: as `ProximalGradient`, with ``projection(x, hyperparams)``."""
+    """jaxopt's ``ProjectedGradient``: as `ProximalGradient`, with ``projection(x, hyperparams)``.
+
+    Args:
+      fun: smooth, ``fun(x, *args)`` -> ().
+      projection: as for `from_projection`.
+      options: those of `ProximalGradient`.
+
+    >>> import jax.numpy as jnp
+    >>> from sparsejax.interop import jaxopt
+    >>> fun = lambda w: jnp.sum((w - 1) ** 2) / 2
+    >>> fit = jaxopt.ProjectedGradient(fun, lambda w, high: jnp.minimum(w, high))
+    >>> print(fit.run(jnp.zeros(3), 0.25).params.round(2))
+    [0.25 0.25 0.25]
+    """
 
     def __init__(self, fun: Callable[..., Any], projection: Callable[..., Any], **options: Any):
         super().__init__(fun, _Projection(projection, False), **options)
@@ -164,8 +228,19 @@ def _identity(x: Any) -> Any:
 def to_jaxopt(problem: Problem, **options: Any) -> Any:
     """``jaxopt.ProximalGradient`` for ``problem``; run it with ``.run(init, problem.penalty)``.
 
+    Args:
+      problem: `sparsejax.Problem`.
+      options: of jaxopt's class: ``maxiter``, ``tol``, ...
+
     Raises:
       ImportError: jaxopt is not installed.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> from sparsejax.interop import jaxopt
+    >>> solver = jaxopt.to_jaxopt(problem, maxiter=7)
+    >>> solver.maxiter
+    7
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -11,9 +11,20 @@ from jax.typing import ArrayLike
 
 from sparsejax.penalties import is_penalty
 
+__all__ = ["ProximalState", "proximal"]
+
 
 class ProximalState(NamedTuple):
-    """What `proximal` carries from step to step."""
+    """What `proximal` carries from step to step.
+
+    >>> import jax.numpy as jnp, optax, sparsejax as sj
+    >>> from sparsejax.interop.optax import proximal
+    >>> optimizer = proximal(optax.sgd(0.1), sj.penalties.L1(1.0), 0.1)
+    >>> w = jnp.array([1.0, 0.05])
+    >>> updates, state = optimizer.update(jnp.zeros(2), optimizer.init(w), w)
+    >>> print(optax.apply_updates(w, updates))
+    [0.9 0. ]
+    """
 
     inner: Any  # the optimiser's
     step: jax.Array  # () int32, steps made
@@ -45,6 +56,14 @@ def proximal(
 
     Raises:
       TypeError, ValueError: a penalty without prox, a step size that is not > 0.
+
+    >>> import jax.numpy as jnp, optax, sparsejax as sj
+    >>> from sparsejax.interop.optax import proximal
+    >>> optimizer = proximal(optax.sgd(0.1), sj.penalties.L1(1.0), 0.1)
+    >>> w = jnp.array([1.0, 0.05])
+    >>> updates, state = optimizer.update(jnp.zeros(2), optimizer.init(w), w)
+    >>> print(optax.apply_updates(w, updates))
+    [0.9 0. ]
     """
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"proximal: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")

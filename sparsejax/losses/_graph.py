@@ -32,6 +32,11 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
       TypeError, ValueError: P not real, not finite, not square, negative; strength negative or not finite.
     Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace,
       and the sum over all pairs (j, k) in Eq. (4) is twice as large.
+
+    >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> graph = sj.losses.GraphLaplacian(np.array([[0.0, 1.0], [1.0, 0.0]]), 2.0)
+    >>> float(graph(jnp.array([[1.0, 3.0], [2.0, 2.0]])))
+    4.0
     """
 
     similarity: jax.Array
@@ -73,6 +78,12 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
     Raises:
       TypeError, ValueError: something else, or another number of labels.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    >>> total = loss + sj.losses.GraphLaplacian(np.array([[0.0, 1.0], [1.0, 0.0]]), 2.0)
+    >>> float(total(np.zeros((3, 2)))), type(total).__name__
+    (0.25, 'SumLoss')
     """
 
     _self_contained: ClassVar[bool] = False

@@ -49,6 +49,11 @@ class SquaredHingeLoss(HingeLoss):
     Raises:
       TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1.
     Source: Fan et al., JMLR 9, 2008 (LIBLINEAR), where scale is C and the intercept is penalised as well.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredHingeLoss(np.eye(4, 3), np.array([1.0, -1.0, -1.0, 1.0]))
+    >>> float(loss(np.zeros(3))), float(loss(np.array([1.0, -1.0, -1.0])))
+    (1.0, 0.25)
     """
 
     curvature = 2.0
@@ -97,6 +102,11 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
       TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1; delta not > 0.
     Source: Chapelle, Neural Computation 19(5), 2007, whose loss is centred at m = 1: this one with
       ``delta = 2h``, its margins moved by h.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.HuberHingeLoss(np.eye(4, 3), np.array([1.0, -1.0, -1.0, 1.0]))
+    >>> float(loss(np.zeros(3))) > float(loss(np.array([1.0, -1.0, -1.0])))
+    True
     """
 
     delta: jax.Array

@@ -63,6 +63,16 @@ class LinearModelLoss(Loss):
     Raises:
       TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; for a
         class: as `sparsejax.Loss`.
+
+    >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> class Half(sj.losses.LinearModelLoss):
+    ...     curvature = 1.0
+    ...     def entries(self, H):
+    ...         return (H - self.Y) ** 2 / 2
+    ...     def derivatives(self, H):
+    ...         return H - self.Y, jnp.ones_like(H)
+    >>> float(Half(np.eye(4, 3), np.ones(4))(np.zeros(3)))
+    0.5
     """
 
     _adapter: ClassVar[bool] = True

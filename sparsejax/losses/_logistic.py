@@ -25,6 +25,11 @@ class LogisticLoss(LinearModelLoss):
     Raises:
       TypeError, ValueError: as `SquaredLoss`; a label that is not 0 or 1; with ``intercept``, a
         column of Y that is constant, whose best intercept is infinite.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]), intercept=True)
+    >>> round(float(loss(np.zeros(3))), 3), round(float(loss.intercept(np.zeros(3))), 3)
+    (0.693, 0.0)
     """
 
     curvature = 0.25

@@ -30,6 +30,11 @@ class SquaredLoss(LinearModelLoss):
       TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight.
     Source: the scale of scikit-learn, celer, skglm. Ming & Ding (IJCAI 2019, Eq. 14) have scale 1,
       Chen et al. (ACM MM 2011) scale 1/2.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    >>> loss.params_shape, float(loss(np.zeros((3, 2))))
+    ((3, 2), 0.25)
     """
 
     curvature = 2.0
@@ -158,6 +163,11 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
       G: (d, d), symmetric positive semidefinite.
       B: (d, k) or (d,).
       constant: the value at W = 0, at least that which makes the quadratic nonnegative.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss, zero = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), np.zeros((3, 2))
+    >>> bool(loss.gram()(zero) == loss(zero))
+    True
     """
 
     quadratic = True

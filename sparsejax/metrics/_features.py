@@ -36,6 +36,11 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
         that is out of range or repeated.
     Source: Kong et al., AAAI 2016, Eq. (9). It lacks the factor :math:`1/\|Y\|_F^2`, but the values printed
       there have it.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y = np.eye(4, 3), np.eye(4, 2)
+    >>> print(sj.metrics.selection_error(X, Y, np.array([0, 2, 1])).round(2))
+    [0.5 0.5 0. ]
     """
     X = as_float("X", X, (2,))
     A = _listed(X, "order", order, least=1)
@@ -96,6 +101,11 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
       ValueError: X is empty or not finite, or ``selected`` is not 1-d, has fewer than two entries, or one
         that is out of range or repeated.
     Source: Kong et al., AAAI 2016, Eq. (4), stated for centred columns; the values printed there are cosines.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> X = jnp.array([[1.0, 1.0, 0.0], [-1.0, -1.0, 1.0], [1.0, 1.0, 2.0]])
+    >>> round(float(sj.metrics.mean_abs_correlation(X, jnp.array([0, 1]))), 3)
+    1.0
     """
     A = _listed(as_float("X", X, (2,)), "selected", selected, least=2)
     check_bool("centered", centered)

@@ -14,7 +14,14 @@ from sparsejax._core.linalg import safe_divide
 
 
 class PrecisionRecallF1(NamedTuple):
-    """Averages over labels, from `precision_recall_f1`."""
+    """Averages over labels, from `precision_recall_f1`.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> Y_true, Y_pred = jnp.array([[1], [1], [0], [0]]), jnp.array([[1], [0], [1], [0]])
+    >>> result = sj.metrics.precision_recall_f1(Y_true, Y_pred)
+    >>> float(result.precision), float(result.recall), float(result.f1)
+    (0.5, 0.5, 0.5)
+    """
 
     precision: jax.Array  # () right positives over predicted positives
     recall: jax.Array  # () right positives over true positives
@@ -53,6 +60,12 @@ def precision_recall_f1(
       ValueError: a value is not 0 or 1, an array is empty or of the wrong rank, shapes differ, a weight is
         negative, or ``average`` is something else.
     Source: Yang, Information Retrieval 1, 1999; the metrics of Kong et al., AAAI 2016.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> Y_true, Y_pred = jnp.array([[1], [1], [0], [0]]), jnp.array([[1], [0], [1], [0]])
+    >>> result = sj.metrics.precision_recall_f1(Y_true, Y_pred)
+    >>> float(result.precision), float(result.recall), float(result.f1)
+    (0.5, 0.5, 0.5)
     """
     Y_true, Y_pred = _zeros_and_ones(Y_true, Y_pred)
     if not isinstance(average, str) or average not in ("macro", "micro"):
@@ -109,7 +122,13 @@ def _precision_recall_f1(
 
 
 class MeanAUC(NamedTuple):
-    """Average over labels, from `mean_auc`."""
+    """Average over labels, from `mean_auc`.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> result = sj.metrics.mean_auc(jnp.array([[1, 1], [0, 1]]), jnp.array([[0.9, 0.1], [0.2, 0.3]]))
+    >>> float(result.mean), int(result.left_out)
+    (1.0, 1)
+    """
 
     mean: jax.Array  # () mean over the labels whose area is defined; NaN if there is none
     left_out: jax.Array  # () int32, how many labels are not in the mean
@@ -141,6 +160,10 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
       ValueError: a label is not 0 or 1, a score not finite, a weight negative; an array is empty or of the
         wrong rank; shapes differ.
     Source: Hanley & McNeil, Radiology 143, 1982; the metric of Chen et al., MM 2011.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> float(sj.metrics.auc(jnp.array([1, 0, 1, 0]), jnp.array([0.9, 0.1, 0.4, 0.6])))
+    0.75
     """
     areas: jax.Array = _auc(*_labels_and_scores(Y_true, scores, weights))[0]
     return areas
@@ -158,6 +181,10 @@ def mean_auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = N
     Raises:
       TypeError, ValueError: as `auc`.
     Source: Chen et al., MM 2011, Section 4.2, which does not say what labels without samples count.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> float(sj.metrics.mean_auc(jnp.array([[1, 0], [0, 1]]), jnp.array([[0.9, 0.1], [0.2, 0.3]])).mean)
+    1.0
     """
     areas, defined = _auc(*_labels_and_scores(Y_true, scores, weights))
     count = jnp.sum(defined, dtype=jnp.int32)
@@ -223,6 +250,10 @@ def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = N
       TypeError: an array is not real.
       ValueError: a value is not 0 or 1, an array is empty or of the wrong rank, shapes differ, a weight is
         negative.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> float(sj.metrics.accuracy(jnp.array([1, 0, 0, 1]), jnp.array([1, 0, 0, 0])))
+    0.75
     """
     Y_true, Y_pred = _zeros_and_ones(Y_true, Y_pred)
     rows = jnp.ones(Y_true.shape[:1], Y_true.dtype) if weights is None else weights
@@ -259,6 +290,10 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
     Raises:
       TypeError: an array is not real.
       ValueError: an array is empty, not finite or of the wrong rank, shapes differ, a weight is negative.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> round(float(sj.metrics.r2(jnp.array([1.0, 2.0, 3.0]), jnp.array([1.0, 2.0, 2.0]))), 3)
+    0.5
     """
     Y_true, Y_pred = _pair(Y_true, Y_pred)
     mean: jax.Array = _r2(Y_true, Y_pred, _counts(weights, Y_true).astype(Y_true.dtype))

@@ -15,6 +15,8 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
+__all__ = ["Model", "fit"]
+
 
 class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes",)):
     """A fitted linear classifier; a pytree.
@@ -24,6 +26,12 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
       intercept: (k,).
       solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
       classes: tuple of the k labels, in the order of the columns.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, y = np.eye(4, 3), np.array(["a", "b", "a", "b"])
+    >>> model = sj.models.exclusive_l21.fit(X, y, alpha=0.01, beta=0.01)
+    >>> model.classes, model.W.shape
+    (('a', 'b'), (3, 2))
     """
 
     classes: tuple[Any, ...]
@@ -67,6 +75,12 @@ def fit(
       TypeError, ValueError: as `SquaredLoss` and `ExclusiveL21`; one class only; X and y of different
         lengths; a NaN among the labels.
     Source: Ming & Ding, IJCAI 2019, Eq. (14), with an unpenalised intercept added.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, y = np.eye(4, 3), np.array(["a", "b", "a", "b"])
+    >>> model = sj.models.exclusive_l21.fit(X, y, alpha=0.01, beta=0.01)
+    >>> model.predict(X).tolist()
+    ['a', 'b', 'a', 'b']
     """
     X = as_float("X", X, (2,))
     y, classes = as_classes(y, X.shape[0])

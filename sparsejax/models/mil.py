@@ -20,6 +20,8 @@ from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
 
+__all__ = ["Model", "embed", "fit", "median_bandwidth"]
+
 BLOCK = 512  # prototypes embedded at a time
 SAMPLE = 1000  # instances whose distances give the bandwidth
 
@@ -33,6 +35,14 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
       bandwidth: sigma, ().
       indices: (s,), which of the instances (or prototypes) given to `fit` they are.
       linear: the `multivariate.Model` on all N prototypes: look at ``linear.converged``.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from sparsejax.models import mil, multivariate
+    >>> instances, bags = np.array([[0.0], [2.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+    >>> options = {"measure": multivariate.hamming(), "budget": 1, "C": 20.0, "bandwidth": 1.0}
+    >>> model = mil.fit(instances, bags, [1, -1], **options)
+    >>> model.predict(instances, bags).tolist()
+    [1, -1]
     """
 
     prototypes: jax.Array
@@ -72,6 +82,12 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
     Raises:
       TypeError, ValueError: wrong shapes; bag_ids traced, not integers, or an empty bag; bandwidth <= 0.
     Source: Mao & Tsang, Eq. (26) and (27), after Chen, Bi & Wang, IEEE TPAMI 28 (2006).
+
+    >>> import numpy as np, sparsejax as sj
+    >>> instances, bags = np.array([[0.0], [2.0], [2.0]]), np.array([0, 0, 1])
+    >>> print(sj.models.mil.embed(instances, bags, np.array([[0.0]]), 1.0).round(2))
+    [[1.  ]
+     [0.14]]
     """
     X, ids = _check(instances, bag_ids)
     P = as_float("prototypes", prototypes, (2,), X.dtype)
@@ -113,6 +129,10 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
 
     Raises:
       TypeError, ValueError: as `embed`; instances traced, fewer than two, or nearly all equal.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> round(sj.models.mil.median_bandwidth(np.array([[0.0], [2.0], [4.0]])), 3)
+    1.414
     """
     if is_traced(instances):
         raise TypeError("median_bandwidth looks at values: call it outside jit and vmap.")
@@ -159,6 +179,14 @@ def fit(
     Raises:
       TypeError, ValueError: as `embed` and `multivariate.fit`; not one label for each bag.
     Source: Mao & Tsang, Algorithm 3.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from sparsejax.models import mil, multivariate
+    >>> instances, bags = np.array([[0.0], [2.0], [2.0], [3.0]]), np.array([0, 0, 1, 1])
+    >>> options = {"measure": multivariate.hamming(), "budget": 1, "C": 20.0, "bandwidth": 1.0}
+    >>> model = mil.fit(instances, bags, [1, -1], **options)
+    >>> model.predict(instances, bags).tolist()
+    [1, -1]
     """
     if is_traced(instances) or is_traced(y):
         raise TypeError("mil.fit works on the host; inside jit use embed and multivariate.fit.")

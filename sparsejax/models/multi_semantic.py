@@ -15,9 +15,18 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
+__all__ = ["Marginals", "Model", "enrich", "fit"]
+
 
 class Marginals(NamedTuple):
-    """Scores of each view's own labels, from `Model.marginals`."""
+    """Scores of each view's own labels, from `Model.marginals`.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y1, Y2 = np.eye(4, 3), np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 1, 0, 1]]
+    >>> model = sj.models.multi_semantic.fit(X, Y1, Y2, strength=0.01)
+    >>> model.predict(X).shape, model.marginals(X).view1.shape
+    ((4, 2, 2), (4, 2))
+    """
 
     view1: jax.Array  # (n, L1)
     view2: jax.Array  # (n, L2)
@@ -33,6 +42,12 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
       intercept: (L1 * L2,).
       solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
       sizes: (L1, L2).
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y1, Y2 = np.eye(4, 3), np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 1, 0, 1]]
+    >>> model = sj.models.multi_semantic.fit(X, Y1, Y2, strength=0.01)
+    >>> model.predict(X).shape, model.marginals(X).view1.shape
+    ((4, 2, 2), (4, 2))
     """
 
     sizes: tuple[int, int]
@@ -105,6 +120,12 @@ def fit(
       ValueError: as `SquaredLoss` and `ExclusiveGroupLasso`; Y1 or Y2 is not 2-d, has no columns, another
         number of rows than X, or a value other than 0 and 1; the graph is of another number of pairs.
     Source: Chen et al., ACM MM 2011, Eq. (5), with an unpenalised intercept added.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y1, Y2 = np.eye(4, 3), np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 1, 0, 1]]
+    >>> model = sj.models.multi_semantic.fit(X, Y1, Y2, strength=0.01)
+    >>> model.predict(X).shape, model.marginals(X).view1.shape
+    ((4, 2, 2), (4, 2))
     """
     X = as_float("X", X, (2,))
     A, B = _labels("Y1", Y1, X), _labels("Y2", Y2, X)
@@ -140,6 +161,10 @@ def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
     Raises:
       TypeError, ValueError: not real, not finite, not 2-d, or of different numbers of rows.
     Source: Chen et al., ACM MM 2011, Eq. (13).
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.models.multi_semantic.enrich(jnp.array([[1.0, 0.0]]), jnp.array([[0.25, 0.75]])))
+    [[0.25 0.75 0.   0.  ]]
     """
     A = as_float("scores1", scores1, (2,))
     B = as_float("scores2", scores2, (2,), A.dtype)

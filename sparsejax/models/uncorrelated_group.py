@@ -14,6 +14,8 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solving import solve
 
+__all__ = ["Model", "fit"]
+
 LOSSES = {
     "logistic": LogisticLoss,
     "squared": SquaredLoss,
@@ -31,6 +33,12 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)
       intercept: (k,) or ().
       solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
       loss: the name of the loss.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y = np.eye(4, 3), np.eye(4, 2)
+    >>> model = sj.models.uncorrelated_group.fit(X, Y, 0.01, sj.groups.from_labels([0, 0, 1]))
+    >>> model.predict(X).shape, bool(model.solution.converged)
+    ((4, 2), True)
     """
 
     loss: str
@@ -94,6 +102,12 @@ def fit(
       TypeError, ValueError: as the loss and `ExclusiveGroupL21`; with the logistic loss, a label that all
         rows or none have, whose intercept is infinite: leave it out.
     Source: Kong et al., AAAI 2016, Eq. (2), with an unpenalised intercept added.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X, Y = np.eye(4, 3), np.eye(4, 2)
+    >>> model = sj.models.uncorrelated_group.fit(X, Y, 0.01, sj.groups.from_labels([0, 0, 1]))
+    >>> model.predict(X).shape, bool(model.solution.converged)
+    ((4, 2), True)
     """
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")

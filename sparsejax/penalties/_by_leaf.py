@@ -19,6 +19,11 @@ class ByLeaf(Penalty, leaves=("penalties",)):
 
     Raises:
       TypeError: something in it is neither a penalty nor None.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.ByLeaf({"kernel": sj.penalties.L1(1.0), "bias": None})
+    >>> penalty.prox({"kernel": jnp.array([3.0, -0.5]), "bias": jnp.ones(1)})["kernel"].tolist()
+    [2.0, -0.0]
     """
 
     strengths = ("penalties",)

@@ -34,6 +34,15 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
     Source: Ming & Ding, IJCAI 2019, Eq. (14), where the loss has scale 1: at this library's default
       ``scale=1/(2n)`` the same problem has their strengths divided by 2n.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.ExclusiveL21(0.5, 0.5)
+    >>> W = jnp.array([[3.0, -0.5], [0.5, 0.0]])
+    >>> round(float(penalty.value(W)), 3)
+    8.021
+    >>> print(penalty.prox(W))
+    [[ 1.25 -0.  ]
+     [ 0.    0.  ]]
     """
 
     strengths = ("alpha", "beta")
@@ -91,6 +100,15 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
     Source: Zhou, Jin & Hoi, AISTATS 2010 (there with a factor 1/2); Ming & Ding write it
       ``||W||_{1,2}^2``.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.ExclusiveLasso(0.5)
+    >>> W = jnp.array([[3.0, -0.5], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    6.25
+    >>> print(penalty.prox(W))
+    [[ 1.5  -0.  ]
+     [ 0.25  0.  ]]
     """
 
     strengths = ("beta",)

@@ -33,6 +33,15 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
       TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type.
     Source: Kong et al., AAAI 2016, Eq. (2). Its square root is a norm if every feature is in a group; the
       penalty itself is not (Prop. 1), since it grows with the square of W.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.ExclusiveGroupL21(0.5, sj.groups.from_labels([0, 0]))
+    >>> W = jnp.array([[3.0, 4.0], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    15.125
+    >>> print(penalty.prox(W))
+    [[1.5 2. ]
+     [0.  0. ]]
     """
 
     strengths = ("alpha",)

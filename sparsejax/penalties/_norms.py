@@ -19,6 +19,15 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.L1(1.0)
+    >>> W = jnp.array([[3.0, -4.0], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    7.5
+    >>> print(penalty.prox(W))
+    [[ 2. -3.]
+     [ 0.  0.]]
     """
 
     strengths = ("strength",)
@@ -62,6 +71,15 @@ class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.L21(2.5)
+    >>> W = jnp.array([[3.0, -4.0], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    13.75
+    >>> print(penalty.prox(W))
+    [[ 1.5 -2. ]
+     [ 0.   0. ]]
     """
 
     strengths = ("alpha",)
@@ -113,6 +131,15 @@ class L1Inf(SparseRowPenalty, leaves=("alpha",)):
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
     Source: Quattoni, Carreras, Collins & Darrell, ICML 2009 (there as the constraint g(W) <= C).
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.L1Inf(1.0)
+    >>> W = jnp.array([[3.0, -4.0], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    4.5
+    >>> print(penalty.prox(W))
+    [[ 3. -3.]
+     [ 0.  0.]]
     """
 
     strengths = ("alpha",)

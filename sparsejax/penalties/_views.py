@@ -44,6 +44,15 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         label, has one in two groups, or is of another number of labels.
     Source: Chen et al., ACM MM 2011, Eq. (3), with their factor 1/2. One view of single labels is
       `ExclusiveLasso` with ``beta = strength/2``.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.ExclusiveGroupLasso(1.0, sj.groups.label_views(2))
+    >>> W = jnp.array([[3.0, -0.5], [0.5, 0.0]])
+    >>> float(penalty.value(W))
+    6.25
+    >>> print(penalty.prox(W))
+    [[ 1.5  -0.  ]
+     [ 0.25  0.  ]]
     """
 
     strengths = ("strength",)

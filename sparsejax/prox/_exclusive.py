@@ -31,6 +31,10 @@ def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.A
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
     Source: Ming & Ding, IJCAI 2019, Theorem 5; their lambda in Eq. (3) is ``2*scaling*beta``. Their
       Lemma 1(ii) must read "w_i = 0 or sign(w_i) = sign(a_i)".
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.squared_l1(jnp.array([3.0, 0.5]), 0.5))
+    [1.5 0. ]
     """
     x = one_group("squared_l1", x)
     zero = jnp.zeros((), x.dtype)
@@ -62,6 +66,12 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
     Source: ours. Ming & Ding, IJCAI 2019, split the two terms and only alternate between their
       proxes (Eqs. 19-24); composing the two proxes is not the prox of the sum.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.exclusive_l21(jnp.array([3.0, 0.5]), 0.5, 0.5))
+    [1.25 0.  ]
+    >>> print(sj.prox.exclusive_l21(jnp.array([0.3, 0.4]), 0.5, 0.5))
+    [0. 0.]
     """
     x = one_group("exclusive_l21", x)
     scaling = cast(scaling, x)

@@ -51,6 +51,11 @@ def exclusive_group_l21(
     Raises:
       TypeError, ValueError: ``V`` is not floating or does not have d rows; alpha of another shape.
     Source: the penalty: Kong et al., AAAI 2016, Eq. (2) and (19), where the prox is found by reweighting.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> groups = sj.groups.from_lists([[0, 1]], num_features=3)
+    >>> print(sj.prox.exclusive_group_l21(jnp.array([3.0, 0.5, 1.0]), 0.5, groups))
+    [1.5 0.  1. ]
     """
     V = floating("exclusive_group_l21", V)
     if V.ndim not in (1, 2) or V.shape[0] != groups.num_features:

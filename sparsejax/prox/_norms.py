@@ -24,6 +24,10 @@ def l1(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
 
     Raises:
       TypeError: ``x`` is not floating.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.l1(jnp.array([3.0, -0.5]), 1.0))
+    [ 2. -0.]
     """
     x = floating("l1", x)
     t = jnp.broadcast_to(cast(strength, x) * cast(scaling, x), x.shape)
@@ -56,6 +60,10 @@ def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
     Raises:
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
     Source: Ming & Ding, IJCAI 2019, Eq. (24), with strength alpha / (2a + nu).
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.l2(jnp.array([3.0, 4.0]), 2.5))
+    [1.5 2. ]
     """
     x = one_group("l2", x)
     return l2_columns(x, cast(strength, x) * cast(scaling, x))
@@ -108,6 +116,10 @@ def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Arr
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
     Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf; here
       by Moreau's identity, ``x`` minus its projection on the l1 ball of radius t.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.linf(jnp.array([3.0, 1.0]), 1.0))
+    [2. 1.]
     """
     x = one_group("linf", x)
     return linf_columns(x, cast(strength, x) * cast(scaling, x))

@@ -36,7 +36,12 @@ from sparsejax.solvers._working_set import working_set
 
 
 class Resume(NamedTuple):
-    """How a solver goes through a path: what it computes once, and what it hands on to the next problem."""
+    """How a solver goes through a path: what it computes once, and what it hands on to the next problem.
+
+    >>> from sparsejax.solvers import SOLVERS
+    >>> [name for name, entry in SOLVERS.items() if entry.resume is not None]
+    ['variational_newton', 'admm']
+    """
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any, Any], Any]  # (shared, loss, init) -> the first state
@@ -48,7 +53,13 @@ class Resume(NamedTuple):
 
 
 class Solver(NamedTuple):
-    """An entry of the table."""
+    """An entry of the table.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from sparsejax.solvers import SOLVERS
+    >>> SOLVERS["fista"].function is sj.fista, SOLVERS["fista"].summary
+    (True, 'accelerated proximal gradient, restart, backtracking')
+    """
 
     function: Callable[..., Solution]
     # Of a problem in the protocol: None, or in words why the solver does not take it.
@@ -119,7 +130,23 @@ SOLVERS: dict[str, Solver] = {
 
 
 def pick(problem: Problem) -> Solver:
-    """The first solver that takes the problem and suits it; by static structure and shape."""
+    """The first solver that takes the problem and suits it; by static structure and shape.
+
+    Args:
+      problem: `sparsejax.Problem`, in the protocol (`prepare` puts it there).
+
+    Returns:
+      Its entry of `SOLVERS`.
+
+    Raises:
+      Never raises for a problem in the protocol: `fista` takes what no other does.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> from sparsejax.solvers import pick
+    >>> pick(problem).function is sj.admm
+    True
+    """
     return next(s for s in SOLVERS.values() if s.fits(problem) is None and s.suits(problem))
 
 

@@ -86,6 +86,13 @@ def admm(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Boyd et al., Foundations and Trends in Machine Learning 3(1), 2011, Sections 3.4.1 and 3.4.3; the
       splitting of Ming & Ding, IJCAI 2019, Eq. (15), with both steps exact and rho bounded.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> print(sj.admm(problem).params.round(2))
+    [[0.75 0.  ]
+     [0.   0.75]
+     [0.   0.  ]]
     """
     problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history, unfit)
     return _admm(problem, init, tol, maxiter, history)

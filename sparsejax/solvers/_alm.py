@@ -73,6 +73,11 @@ def alm(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Ming & Ding, IJCAI 2019, Algorithms 1 and 2, Eqs. (17)-(26); with the loss at scale 1, to
       which the problem is brought by dividing it by ``scale``.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> sj.alm(problem).converged.item()
+    True
     """
     check_bool("alm: faithful", faithful)
     problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history, unfit)

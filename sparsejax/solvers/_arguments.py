@@ -25,7 +25,21 @@ def prepare(
 ) -> tuple[Problem, Any, jax.Array, jax.Array, int]:
     """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays.
 
-    ``unfit`` says in words why the solver does not take a problem, None if it does.
+    Args:
+      name: of the solver, for messages.
+      problem: as the user gave it.
+      init, tol, maxiter, history: as `sparsejax.admm`; None is the default.
+      unfit: says in words why the solver does not take a problem, None if it does.
+
+    Raises:
+      TypeError, ValueError: an unfit problem or argument, before tracing.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> from sparsejax.solvers import prepare
+    >>> known, init, tol, maxiter, history = prepare("mine", problem, None, None, 100)
+    >>> init.shape, int(maxiter)
+    ((3, 2), 100)
     """
     problem = as_protocol(name, problem)
     if "shape" in problem.smooth.provides:

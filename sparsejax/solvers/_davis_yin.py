@@ -57,6 +57,13 @@ def davis_yin(
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Davis & Yin, Set-Valued and Variational Analysis 25, 2017, Algorithm 1, at step 1/L.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    >>> views = sj.groups.label_views(2)
+    >>> problem = sj.Problem(loss, sj.penalties.ExclusiveGroupLasso(0.1, views))
+    >>> sj.davis_yin(problem).converged.item()
+    True
     """
     problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history, unfit)
     return _davis_yin(problem, init, tol, maxiter, history)

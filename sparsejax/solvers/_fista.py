@@ -65,6 +65,11 @@ def fista(
       TypeError, ValueError: an unfit argument, before tracing.
     Source: Beck & Teboulle, SIAM J. Imaging Sciences 2(1), 2009; restart: O'Donoghue & Candes, Foundations of
       Computational Mathematics 15, 2015, Eq. (13).
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> sj.fista(problem, tol=1e-5).converged.item()
+    True
     """
     problem, init, tol, maxiter, history = prepare("fista", problem, init, tol, maxiter, history)
     if stepsize is not None:

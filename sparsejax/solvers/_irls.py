@@ -81,6 +81,12 @@ def irls(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Kong et al., AAAI 2016, Eqs. (10)-(12) and footnote 3; Eq. (11) is mended. The paper claims the
       global minimum in 10-20 steps, which holds where no row vanishes.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    >>> problem = sj.Problem(loss, sj.penalties.ExclusiveGroupL21(0.1, sj.groups.from_labels([0, 0, 1])))
+    >>> sj.irls(problem).converged.item()
+    True
     """
     init_given = init is not None
     for name, value in (("faithful", faithful), ("polish", polish)):

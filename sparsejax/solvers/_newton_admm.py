@@ -67,6 +67,12 @@ def newton_admm(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014; Levenberg's term in place of their
       line search.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
+    >>> problem = sj.Problem(loss, sj.penalties.L1(0.05))
+    >>> sj.newton_admm(problem).converged.item()
+    True
     """
     problem, init, tol, maxiter, history = prepare("newton_admm", problem, init, tol, maxiter, history, unfit)
     return _newton_admm(problem, init, tol, maxiter, history)

@@ -53,6 +53,12 @@ def prox_newton(
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
+    >>> problem = sj.Problem(loss, sj.penalties.L1(0.05))
+    >>> print(sj.prox_newton(problem).params.round(2))
+    [ 1.38 -1.38 -1.38]
     """
     problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history, unfit)
     return _prox_newton(problem, init, tol, maxiter, history)

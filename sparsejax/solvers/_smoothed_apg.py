@@ -90,6 +90,13 @@ def smoothed_apg(
       TypeError, ValueError: an unfit problem or argument, ``mu`` <= 0, before tracing.
     Source: Chen et al., ACM MM 2011, Eqs. (6)-(12) and Algorithm 1, whose Lipschitz constant (11) omits the
       loss and is too small for large views; continuation as they suggest in Section 3.2.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    >>> views = sj.groups.label_views(2)
+    >>> problem = sj.Problem(loss, sj.penalties.ExclusiveGroupLasso(0.1, views))
+    >>> sj.smoothed_apg(problem, tol=1e-2).params.shape
+    (3, 2)
     """
     for name, value in (("continuation", continuation), ("faithful", faithful), ("polish", polish)):
         check_bool(f"smoothed_apg: {name}", value)

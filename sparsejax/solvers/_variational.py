@@ -81,6 +81,13 @@ def variational_newton(
     Source: the variational form of a norm: Bach, Jenatton, Mairal & Obozinski, Foundations and Trends in
       Machine Learning 4(1), 2012, Section 5; the active set method: Hintermueller, Ito & Kunisch, SIAM
       Journal on Optimization 13(3), 2002.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> print(sj.variational_newton(problem).params.round(2))
+    [[0.75 0.  ]
+     [0.   0.75]
+     [0.   0.  ]]
     """
     problem, init, tol, maxiter, history = prepare(
         "variational_newton", problem, init, tol, maxiter, history, unfit

@@ -55,6 +55,13 @@ def working_set(
       TypeError, ValueError: an unfit problem or argument, before tracing.
     Source: the working sets of Massias, Gramfort & Salmon, ICML 2018, Section 3, of one static size and for
       any such penalty.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> print(sj.working_set(problem).params.round(2))
+    [[0.75 0.  ]
+     [0.   0.75]
+     [0.   0.  ]]
     """
     problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
     return _working_set(problem, init, tol, maxiter, history)

@@ -36,7 +36,16 @@ LOOSE, LOOSE_INNER, EXACT = 0.95, 0.03, 1e-3
 
 
 class Progress(NamedTuple):
-    """What ``progress`` is told after each master."""
+    """What ``progress`` is told after each master.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> seen = []
+    >>> model = multivariate.fit(X, y, measure=multivariate.f_beta(), budget=2, C=1.0, progress=seen.append)
+    >>> seen[0].num_iters, seen[-1].lower_bound <= seen[-1].objective
+    (1, True)
+    """
 
     num_iters: int  # masters solved
     objective: float

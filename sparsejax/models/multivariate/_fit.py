@@ -79,6 +79,13 @@ def fit(
     Raises:
       TypeError, ValueError: before the first cut; the message says which argument and what is allowed.
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> model = multivariate.fit(X, y, measure=multivariate.f_beta(), budget=2, C=1.0)
+    >>> model.w.shape, bool(model.gap <= 1e-3)
+    ((3,), True)
     """
     measure = as_measure(measure)
     check_choice("schedule", schedule, SCHEDULES)

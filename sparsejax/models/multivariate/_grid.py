@@ -41,6 +41,13 @@ def path(
 
     Raises:
       TypeError, ValueError: as `fit`; budget and C both sequences, or neither.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> models = multivariate.path(X, y, measure=multivariate.f_beta(), budget=2, C=[0.5, 1.0])
+    >>> [bool(model.converged) for model in models]
+    [True, True]
     """
     if (np.ndim(budget), np.ndim(C)) not in ((0, 1), (1, 0)):
         raise ValueError("exactly one of budget and C must be a sequence.")
@@ -58,6 +65,13 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
     Attributes:
       models: one `Model` a class.
       classes: tuple of the k labels, in their order.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array(["a", "b", "c", "a"])
+    >>> model = multivariate.fit_one_vs_rest(X, y, measure=multivariate.hamming(), budget=2, C=10.0)
+    >>> model.decision_function(X).shape
+    (4, 3)
     """
 
     models: tuple[Model, ...]
@@ -102,6 +116,13 @@ def fit_one_vs_rest(
     Raises:
       TypeError, ValueError: as `fit`; one class only; a NaN among the labels; workers < 1; a number of
         measures that is not the number of classes.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array(["a", "b", "c", "a"])
+    >>> model = multivariate.fit_one_vs_rest(X, y, measure=multivariate.hamming(), budget=2, C=10.0)
+    >>> model.predict(X)[:3].tolist()
+    ['a', 'b', 'c']
     """
     workers = as_int("workers", workers, 1)
     data = as_data(X)

@@ -29,6 +29,10 @@ class Measure:
     Attributes:
       name: that of the function that made it, or "contingency".
       parameter: its argument: scale, beta, k or the user's function.
+
+    >>> from sparsejax.models import multivariate
+    >>> multivariate.precision_at(3).name, multivariate.precision_at(3).parameter
+    ('precision_at', 3)
     """
 
     name: str
@@ -69,8 +73,17 @@ class Measure:
 def hamming(scale: float = 1.0) -> Measure:
     """``Delta = scale * (b + c)``. With scale 2 the risk is twice the sum of the hinge losses: the SVM.
 
+    Args:
+      scale: of a label that is wrong; b are false positives, c false negatives.
+
     Raises:
       TypeError, ValueError: scale is not a number > 0, or infinite.
+
+    >>> from sparsejax.models import multivariate
+    >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
+    >>> labels, value = multivariate.most_violated(multivariate.hamming(), scores, y)
+    >>> labels.tolist(), float(value)
+    ([1, -1, 1], 1.0)
     """
     return Measure("hamming", positive_number("scale", scale))
 
@@ -78,22 +91,48 @@ def hamming(scale: float = 1.0) -> Measure:
 def f_beta(beta: float = 1.0) -> Measure:
     r"""``Delta = 100 (1 - F)``, :math:`F = (1+\beta^2)a / ((1+\beta^2)a + b + \beta^2 c)`, 0 where a = 0.
 
+    Args:
+      beta: how much more recall counts than precision; 1 is F1. a labels are true positives, b false ones,
+        c positives are missed.
+
     Raises:
       TypeError, ValueError: beta is not a number > 0, or infinite.
+
+    >>> from sparsejax.models import multivariate
+    >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
+    >>> labels, value = multivariate.most_violated(multivariate.f_beta(), scores, y)
+    >>> labels.tolist(), round(float(value), 3)
+    ([-1, -1, -1], 99.0)
     """
     return Measure("f_beta", positive_number("beta", beta))
 
 
 def prbep() -> Measure:
-    """``Delta = 100 (1 - a/p)`` over the labellings with b = c: the precision/recall break-even point."""
+    """``Delta = 100 (1 - a/p)`` over the labellings with b = c: the precision/recall break-even point.
+
+    >>> from sparsejax.models import multivariate
+    >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
+    >>> labels, value = multivariate.most_violated(multivariate.prbep(), scores, y)
+    >>> labels.tolist(), float(value)
+    ([-1, -1, 1], 99.0)
+    """
     return Measure("prbep")
 
 
 def precision_at(k: int) -> Measure:
     """``Delta = 100 (1 - a/k)`` over the labellings with a + b = k.
 
+    Args:
+      k: how many are called positive, a of them rightly and b wrongly.
+
     Raises:
       ValueError: k is not a positive integer. At the fit: k > n.
+
+    >>> from sparsejax.models import multivariate
+    >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
+    >>> labels, value = multivariate.most_violated(multivariate.precision_at(2), scores, y)
+    >>> labels.tolist(), float(value)
+    ([-1, 1, 1], 98.0)
     """
     return Measure("precision_at", as_int("k", k, 1))
 
@@ -103,14 +142,30 @@ def recall_at(k: int) -> Measure:
 
     It does not reach 0 where k < p, nor the risk where k > p. With k = n there is one labelling and w = 0.
 
+    Args:
+      k: how many are called positive, a of them rightly and b wrongly, of p that are.
+
     Raises:
       ValueError: as `precision_at`.
+
+    >>> from sparsejax.models import multivariate
+    >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
+    >>> labels, value = multivariate.most_violated(multivariate.recall_at(2), scores, y)
+    >>> labels.tolist(), float(value)
+    ([-1, 1, 1], 98.0)
     """
     return Measure("recall_at", as_int("k", k, 1))
 
 
 def roc_area() -> Measure:
-    """``Delta = 100 (1 - area)``, the percentage of pairs (positive, negative) in the wrong order."""
+    """``Delta = 100 (1 - area)``, the percentage of pairs (positive, negative) in the wrong order.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> multivariate.fit(X, y, measure=multivariate.roc_area(), budget=2, C=1.0).converged.item()
+    True
+    """
     return Measure("roc_area")
 
 
@@ -124,6 +179,12 @@ def contingency(delta: Callable[..., Any]) -> Measure:
 
     Raises:
       TypeError: delta is not callable.
+
+    >>> from sparsejax.models import multivariate
+    >>> own = multivariate.contingency(lambda a, b, c, d: 2.0 * b + c)  # a false alarm costs twice a miss
+    >>> labels, value = multivariate.most_violated(own, [0.5, -0.5, 0.0], [1, -1, -1])
+    >>> labels.tolist(), float(value)
+    ([-1, 1, 1], 3.0)
     """
     if not callable(delta):
         raise TypeError(f"delta must be a function of (a, b, c, d), got {type(delta).__name__}.")
@@ -147,6 +208,11 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
 
     Raises:
       TypeError, ValueError: as `fit` for measure and y; v not finite or of another length.
+
+    >>> from sparsejax.models import multivariate
+    >>> labels, value = multivariate.most_violated(multivariate.hamming(), [2.0, -2.0], [1, -1])
+    >>> labels.tolist(), float(value)  # nothing is violated
+    ([1, -1], 0.0)
     """
     measure, positive, v = as_measure(measure), as_signs(y), np.asarray(v, dtype=float)
     if v.shape != positive.shape or not np.isfinite(v).all():
@@ -172,6 +238,10 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
 
     Raises:
       ValueError: `roc_area`, or no threshold gives an allowed table (`precision_at` with ties).
+
+    >>> from sparsejax.models import multivariate
+    >>> round(multivariate.tune_threshold(multivariate.f_beta(), [0.2, 0.4, 0.6], [-1, 1, 1]), 3)
+    0.3
     """
     measure, positive, v = as_measure(measure), as_signs(y), np.asarray(v, dtype=float)
     if measure.delta is None:

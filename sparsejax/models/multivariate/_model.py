@@ -24,6 +24,13 @@ class Report(NamedTuple):
       groups: indices of the features of each group that w is made of: as many as B, rounded.
       group_weights: their weights mu, sum 1; ``memberships[j]`` is the sum over the groups with j.
       working_set: what another fit can start from.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> report = multivariate.fit(X, y, measure=multivariate.f_beta(), budget=2, C=1.0).report
+    >>> report.num_oracle_calls > 0, sorted(report.seconds)[:1]
+    (True, ['all'])
     """
 
     history: np.ndarray
@@ -52,6 +59,13 @@ class Model(
       status: code of `sparsejax.solution`; `message` says it in words.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import multivariate
+    >>> X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    >>> model = multivariate.fit(X, y, measure=multivariate.f_beta(), budget=2, C=1.0)
+    >>> model.w.shape, bool(model.gap <= 1e-3)
+    ((3,), True)
     """
 
     w: Any

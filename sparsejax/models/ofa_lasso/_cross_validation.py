@@ -24,6 +24,13 @@ class CrossValidation(NamedTuple):
       gap: (K, a, b), the largest of the outputs' relative duality gaps.
       converged: (K, a, b), every output's training.
       lam, beta: the pair of least mean error, and ``start_lam`` that of the independent lassos; ().
+
+    >>> import numpy as np
+    >>> from sparsejax.models import ofa_lasso
+    >>> X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    >>> result = ofa_lasso.cross_validate(X, Y, np.array([0.5]), np.array([0.5]), folds=2)
+    >>> float(result.lam), result.fold_mae.shape
+    (0.5, (2, 1, 1))
     """
 
     lams: jax.Array
@@ -69,6 +76,13 @@ def cross_validate(
     Raises:
       TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
     Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
+
+    >>> import numpy as np
+    >>> from sparsejax.models import ofa_lasso
+    >>> X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    >>> result = ofa_lasso.cross_validate(X, Y, np.array([0.5]), np.array([0.5]), folds=2)
+    >>> float(result.lam), result.fold_mae.shape
+    (0.5, (2, 1, 1))
     """
     X, Y = as_float("X", X, (2,)), as_float("Y", Y, (2,))
     lams, betas = (

@@ -63,6 +63,13 @@ def fit(
       TypeError, ValueError: arrays that are not finite or do not fit together; fewer than two rows or
         outputs; strengths or bandwidths <= 0; a median distance of 0 where a bandwidth is not given.
     Source: Zhang et al., ICDM 2014, Eq. (10), with the bias of Eq. (8).
+
+    >>> import numpy as np
+    >>> from sparsejax.models import ofa_lasso
+    >>> X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    >>> model = ofa_lasso.fit(X, Y, lam=0.5, beta=0.5)
+    >>> model.predict(X).shape, bool(model.solution.converged.all())
+    ((6, 2), True)
     """
     data = check(X, Y, kernel, input, bandwidth, output_bandwidth, degree)
     d, dtype = data.Y.shape[1], data.Y.dtype

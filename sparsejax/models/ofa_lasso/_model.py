@@ -38,6 +38,13 @@ class Model(
       solution, start_solution: `sparsejax.Solution` with a leading axis of d: ``params`` is [u, v] of each
         output, ``num_iters`` counts rounds (or iterations of ``method="admm"``), ``residual`` is NaN.
       kernel, degree, input: as given to `fit`.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import ofa_lasso
+    >>> X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    >>> model = ofa_lasso.fit(X, Y, lam=0.5, beta=0.5)
+    >>> model.predict(X).shape, bool(model.solution.converged.all())
+    ((6, 2), True)
     """
 
     X: jax.Array

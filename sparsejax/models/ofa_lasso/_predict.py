@@ -33,6 +33,13 @@ class Prediction(NamedTuple):
       start_residual: (m,).
       num_stationary: (m,) int32, distinct stationary points that the searches ended in. One says that they
         agree, not that there are no others. Zero: no search met ``tol`` within ``maxiter``.
+
+    >>> import numpy as np
+    >>> from sparsejax.models import ofa_lasso
+    >>> X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    >>> found = ofa_lasso.fit(X, Y, lam=0.5, beta=0.5).predict_with_info(X)
+    >>> found.y.shape, bool((found.residual <= found.start_residual).all())
+    ((6, 2), True)
     """
 
     y: jax.Array
