@@ -16,7 +16,7 @@ from sparsejax.solvers import SOLVERS, pick
 README = Path(__file__).parents[1] / "README.md"
 N = 60
 ONLY_ENTRIES = sj.penalties.ExclusiveLasso(0.1)  # makes no row 0
-BASES = {"Loss", "LinearModelLoss", "SumLoss", "GramLoss"}
+BASES = {"Loss", "LinearModelLoss", "SumLoss", "GramLoss", "BatchedSquaredLoss"}
 SOLVER_PAGE = README.parent / "docs" / "choose-a-solver.md"
 
 

@@ -31,7 +31,7 @@ from cases import (
 
 import sparsejax as sj
 
-README = Path(__file__).parents[1] / "README.md"
+PAGE = Path(__file__).parents[1] / "docs" / "choose-a-solver.md"
 
 
 def test_every_prox_is_in_the_table():
@@ -53,9 +53,9 @@ def test_every_solver_is_in_the_table():
     assert all(getattr(sj, name) is solver.function for name, solver in SOLVERS.items())
 
 
-def test_the_readme_lists_the_solvers():
+def test_the_page_of_solvers_lists_them():
     """Its table has `solve` and then every solver, with the summary of the table."""
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+?) \|$", README.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
     listed = {name: text for name, text in rows if name in SOLVERS or name == "solve"}
     assert list(listed) == ["solve", *SOLVERS]
     assert [listed[name] for name in SOLVERS] == [solver.summary for solver in SOLVERS.values()]

@@ -11,9 +11,9 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, is_traced
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
-from sparsejax._core.sparse import Sparse, as_matrix, column_sums, columns_at, divided, row_sums
+from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._linear import FLATTEST, NEED_DENSE, Sizes
+from sparsejax.losses._linear import FLATTEST, NEED_DENSE
 from sparsejax.losses._risks import (
     Risks,
     by_falling_time,
@@ -23,6 +23,7 @@ from sparsejax.losses._risks import (
     running_max,
     running_sum,
 )
+from sparsejax.losses._sizes import Sizes, sizes_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 
@@ -191,8 +192,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def sizes(self) -> Sizes:
         """As of `LinearModelLoss`."""
-        squares = column_sums(jnp.square, self.X)
-        return Sizes(safe_sqrt(row_sums(jnp.square, self.X, safe_divide(1.0, squares))), squares)
+        return sizes_of(self.X)
 
     def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
         """From the rounding of h = Xw, to second order, and of the sums over risk sets."""

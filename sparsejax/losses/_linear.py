@@ -1,7 +1,7 @@
 """Losses of a linear model, from functions of its predictions."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,11 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, as_weights, check_bool
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
-from sparsejax._core.sparse import Sparse, as_matrix, column_sums, columns_at, divided, row_sums
+from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance
+from sparsejax.losses._sizes import Sizes, sizes_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
@@ -23,13 +24,6 @@ FUNCTION = ("entries", "derivatives", "curvature", "divergence")
 NEED_DENSE = frozenset({"curvature", "least squares", "free features"})
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
-
-
-class Sizes(NamedTuple):
-    """For the error bound of XW: with D the norms of the columns, ``|x_i||w_j| <= ||x_i / D|| ||D w_j||``."""
-
-    rows: jax.Array  # (n,), ||x_i / D||
-    squares: jax.Array  # (d,), D^2
 
 
 class LinearModelLoss(Loss):
@@ -290,8 +284,7 @@ class LinearModelLoss(Loss):
 
     def sizes(self) -> Sizes:
         """For `rounding`: once, since they depend on X only."""
-        squares = column_sums(jnp.square, self.X)
-        return Sizes(safe_sqrt(row_sums(jnp.square, self.X, safe_divide(1.0, squares))), squares)
+        return sizes_of(self.X)
 
     def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
         """From the rounding of H = XW, to second order; huge where large terms cancel in H."""

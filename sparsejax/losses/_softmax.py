@@ -13,7 +13,8 @@ from sparsejax._core.sparse import Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
-from sparsejax.losses._linear import LinearModelLoss, Sizes
+from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._sizes import Sizes
 
 ROUNDED = 16  # times eps k: by how much a row may miss its sum
 
