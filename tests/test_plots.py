@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 import sparsejax as sj
 from sparsejax import plots
-from sparsejax.solution import CONVERGED, MAX_ITER, History
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, History
 from sparsejax.tuning import Tried
 
 M, D, K, N = 6, 2000, 3, 5
@@ -197,8 +197,8 @@ def test_path_of_norms(weights, ax):
 
 def test_path_of_coefficients_with_names_and_the_choices_of_folds(weights, validated, ax):
     names = [f"gene {i}" for i in range(D)]
-    path = solution(-weights[..., 0], [CONVERGED] * M)
-    plots.path(path, STRENGTHS, chosen=validated, feature_names=names, ax=ax)
+    path = solution(-weights, [CONVERGED] * M)
+    plots.path(path, STRENGTHS, chosen=validated, task=0, feature_names=names, ax=ax)
     assert labels(ax) == ["gene 300", "gene 600", "gene 900", "gene 0", "best", "1 s.e."]
     np.testing.assert_array_equal(line(ax, "gene 0").get_ydata(), -np.arange(1, M + 1))
     assert [line(ax, x).get_xdata()[0] for x in labels(ax)[-2:]] == [STRENGTHS[4], STRENGTHS[2]]
@@ -212,6 +212,14 @@ def test_no_line_where_a_feature_is_zero(ax):
     np.testing.assert_array_equal(line(ax, "0").get_ydata(), [7, 0, np.nan, 0, 7, 0])
     (other,) = ax.collections[0].get_paths()
     np.testing.assert_array_equal(other.vertices[:, 1], [1, 0, np.nan, 0, 1, 0])
+
+
+def test_a_solution_that_is_not_finite_is_left_out(weights, ax):
+    broken = weights.copy()
+    broken[1] = np.nan
+    plots.path(solution(broken, [CONVERGED, NON_FINITE] + [CONVERGED] * 4), STRENGTHS, ax=ax)
+    assert labels(ax)[0] == "6 others"  # 12 are kept at some other strength
+    assert line(ax, "not converged").get_xdata() == STRENGTHS[1]
 
 
 def test_what_did_not_converge_is_marked(weights, ax):
@@ -436,6 +444,8 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         plots.path(path, STRENGTHS, feature_names=["a"])
     with pytest.raises(ValueError, match="chosen must be an integer from 0 to 5"):
         plots.path(path, STRENGTHS, chosen=M)
+    with pytest.raises(ValueError, match="task must be an integer from 0 to 2"):
+        plots.path(path, STRENGTHS, task=K)
     with pytest.raises(ValueError, match="optimum is 3, and an objective of 2 was reached"):
         plots.convergence(recorded, "objective", optimum=3.0)
     with pytest.raises(TypeError, match="traced: draw outside jit"):

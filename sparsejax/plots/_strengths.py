@@ -36,22 +36,23 @@ def path(
     strengths: ArrayLike,
     *,
     chosen: int | CrossValidation | None = None,
+    task: int | None = None,
     feature_names: Any = None,
     ax: Any = None,
 ) -> "Axes":
     r"""The weights along a path of strengths, a line for each feature that is kept at one of them.
 
-    Of w (d,) the coefficients :math:`w_i`, of W (d, k) the norms of its rows, :math:`\|w_i\|_2`, from the
-    strongest penalty on the left to the weakest on the right. The six largest at the chosen strength, else
-    at the weakest, have a style of their own and a name; the others are grey. Where a feature is zero there
-    is no line but for the step to it.
+    Of w (d,) the coefficients :math:`w_i`, of W (d, k) those of one task or the norms of the rows,
+    :math:`\|w_i\|_2`, from the strongest penalty on the left to the weakest on the right. The six largest at
+    the chosen strength, else at the weakest, have a style of their own and a name; the others are grey. Where
+    a feature is zero there is no line but for the step to it.
 
     Args:
-      solutions: of `sparsejax.path`, on one leading axis of m strengths. One column of W is drawn by
-        ``jax.vmap(lambda s: s._replace(params=s.params[:, j]))(solutions)``.
+      solutions: of `sparsejax.path`, on one leading axis of m strengths.
       strengths: (m,), in any unit and order, such as ``alphas`` or ``alphas / lambda_max``.
       chosen: the index of a strength to mark, or a `CrossValidation` over the same strengths, of which the
         two choices are marked as `sparsejax.plots.cross_validation` marks them.
+      task: the column of W whose coefficients are drawn; None for the norms of the rows.
       feature_names: d of them; by default numbers.
       ax: axes to draw into; None for new ones.
 
@@ -76,14 +77,17 @@ def path(
     check_kind("plots.path: solutions", solutions, Solution, "sparsejax.path")
     x, order = _one_axis("plots.path", solutions.status, strengths)
     W = weights_of("plots.path: solutions.params", solutions.params, (2, 3))
+    if task is not None:
+        W = W.reshape(*W.shape, 1) if W.ndim == 2 else W
+        W = W[..., as_int("plots.path: task", task, 0, W.shape[2] - 1)]
     labels = names_of("plots.path: feature_names", feature_names, W.shape[1])
     marks = _marks_of(chosen, len(x))
-    with np.errstate(over="ignore"):
-        sizes = W if W.ndim == 2 else np.linalg.norm(W, axis=2)  # (m, d)
-    reference = np.abs(sizes[next(iter(marks.values()), order[-1])])
+    with np.errstate(over="ignore", invalid="ignore"):
+        sizes = _finite(W if W.ndim == 2 else np.linalg.norm(W, axis=2))  # (m, d)
+    reference = np.abs(np.nan_to_num(sizes[next(iter(marks.values()), order[-1])]))
     axes = axes_of("plots.path", ax)
-    kept = np.flatnonzero(np.any(sizes != 0, axis=0))
-    first = kept[np.argsort(-np.nan_to_num(reference[kept]), kind="stable")][: len(STYLES)]
+    kept = np.flatnonzero(np.any(np.nan_to_num(sizes) != 0, axis=0))
+    first = kept[np.argsort(-reference[kept], kind="stable")][: len(STYLES)]
     others = np.setdiff1d(kept, first)
     shown = _without_zeros(sizes[order])
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_grey(others))
@@ -303,8 +307,8 @@ def _grey(lines: np.ndarray) -> dict[str, Any]:
 
 def _without_zeros(sizes: np.ndarray) -> np.ndarray:
     """NaN for zeros, but for those next to a strength at which the feature is kept."""
-    kept = np.pad(sizes != 0, ((1, 1), (0, 0)))
-    return np.where(kept[:-2] | kept[1:-1] | kept[2:], _finite(sizes), np.nan)
+    kept = np.pad(np.nan_to_num(sizes) != 0, ((1, 1), (0, 0)))
+    return np.where(kept[:-2] | kept[1:-1] | kept[2:], sizes, np.nan)
 
 
 def _finite(values: np.ndarray) -> np.ndarray:
