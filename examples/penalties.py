@@ -1,8 +1,8 @@
 """What each penalty leaves: one small problem, eight penalties, the weights as a picture each.
 
 Twelve features, four outputs. Features 0 and 1 matter to all outputs, 2 to 5 to one output each, and 6 and
-7 are nearly copies of 0 and 1. Every penalty is as strong as leaves about 16 of the 48 weights (or, if it
-makes no zeros but in whole rows, so many that about 16 are left). Prints a table, writes ``penalties.png``.
+7 are nearly copies of 0 and 1. Every penalty is as strong as comes nearest to 16 of the 48 weights. Prints a
+table, writes ``penalties.png``.
 """
 
 import matplotlib
@@ -47,7 +47,7 @@ def main() -> None:
     """A path a penalty; print, draw."""
     X, Y = simulate()
     loss = sj.losses.SquaredLoss(X, Y)
-    strengths = np.geomspace(100, 1e-3, 50)
+    strengths = np.geomspace(10, 1e-3, 40)
     print(LINE.format("penalty", "strength", "weights", "rows", "gap"))
     fig, axes = plt.subplots(2, 4, figsize=(9, 6.6), layout="constrained")
     for ax, (name, penalty) in zip(axes.flat, PENALTIES.items(), strict=True):
@@ -60,12 +60,12 @@ def main() -> None:
         print(LINE.format(name, f"{strengths[i]:.2g}", kept[i], rows, f"{path.gap[i]:.0e}"))
         cmap = plt.get_cmap("RdBu_r").copy()
         cmap.set_bad("0.85")
-        ax.imshow(np.ma.masked_equal(W, 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto")
+        ax.imshow(np.ma.masked_equal(W / np.abs(W).max(), 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto")
         ax.set(xticks=range(4), yticks=range(12))
         ax.set_title(f"{name}\n{kept[i]} weights, {rows} rows", fontsize=9)
     fig.supxlabel("output", fontsize=9)
     fig.supylabel("feature", fontsize=9)
-    fig.suptitle("Weights; blue below 0, red above, grey: exactly zero", fontsize=11)
+    fig.suptitle("Weights, over the largest; blue below 0, red above, grey: exactly zero", fontsize=11)
     fig.savefig("penalties.png", dpi=110)
 
 

@@ -2,12 +2,26 @@
 
 import html
 import re
+from xml.etree import ElementTree
 
 from latex2mathml.converter import convert
 from mkdocs.exceptions import PluginError
 
 # What pymdownx.arithmatex leaves of $...$ and $$...$$.
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\([(\[])(.*?)\\[)\]]\s*</\1>', re.S)
+
+NAMESPACE = "http://www.w3.org/1998/Math/MathML"
+BENEATH = {"min", "max", "sup", "argmin"}  # whose subscript stands beneath them in a display
+ElementTree.register_namespace("", NAMESPACE)
+
+
+def with_limits(element: str) -> str:
+    """What is minimised over stands beneath "min"."""
+    tree = ElementTree.fromstring(element)
+    for node in tree.iter(f"{{{NAMESPACE}}}msub"):
+        if node[0].text in BENEATH:
+            node.tag = f"{{{NAMESPACE}}}munder"
+    return ElementTree.tostring(tree, encoding="unicode")
 
 
 def mathml(tex: str, display: bool) -> str:
@@ -25,7 +39,7 @@ def mathml(tex: str, display: bool) -> str:
         raise PluginError(f"not a formula: {tex}") from error
     if re.search(r">[\\&]<|>\\", element):  # a command it does not know is left as it is
         raise PluginError(f"not in MathML, some command of {tex}")
-    return element
+    return with_limits(element) if display else element
 
 
 def on_page_content(content, page, config, files):

@@ -6,16 +6,19 @@ import re
 
 import sparsejax
 
+OWN_PAGES = sparsejax.losses, sparsejax.penalties, sparsejax.solvers
 LINE = re.compile(r"^::: all (\S+)$", re.M)
 
 
 def names_of(module) -> list[str]:
-    """Its public names that are not modules: those of ``__all__``, or all that it defines."""
+    """Its public classes and functions: those of ``__all__``, or all that it defines."""
     own = getattr(module, "__all__", None)
     if own is None:
         own = [n for n, x in vars(module).items() if getattr(x, "__module__", "") == module.__name__]
         own = [n for n in own if not n.startswith("_")]
-    return [name for name in own if not inspect.ismodule(getattr(module, name))]
+    if module is sparsejax:  # these have pages of their own
+        own = [n for n in own if not any(n in part.__all__ for part in OWN_PAGES)]
+    return [name for name in own if inspect.isclass(x := getattr(module, name)) or inspect.isroutine(x)]
 
 
 def options_of(thing) -> str:
