@@ -429,7 +429,7 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         (ValueError, "is of a batch", plots.convergence, path),
         (
             ValueError,
-            'a: no duality gap is known here; draw quantity="objective"',
+            'a: no finite gap was recorded; where none is known, draw quantity="objective"',
             plots.convergence,
             {"a": unknown},
         ),
@@ -442,6 +442,8 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
             call(*arguments)
     with pytest.raises(ValueError, match="feature_names must be 2000 names"):
         plots.path(path, STRENGTHS, feature_names=["a"])
+    with pytest.raises(ValueError, match="task_names must be 1 names, got 3"):
+        plots.support([1.0, 2.0], task_names=3)
     with pytest.raises(ValueError, match="chosen must be an integer from 0 to 5"):
         plots.path(path, STRENGTHS, chosen=M)
     with pytest.raises(ValueError, match="task must be an integer from 0 to 2"):

@@ -1,6 +1,6 @@
 """What the pictures share: axes, styles, names, and the checks of what is to be drawn."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -98,7 +98,11 @@ def names_of(name: str, names: Any, count: int) -> list[str]:
     """A name for each, as text; numbers where none are given."""
     if names is None:
         return [str(i) for i in range(count)]
-    if isinstance(names, str) or len(found := [str(label) for label in names]) != count:
+    if (
+        isinstance(names, str)
+        or not isinstance(names, Iterable)
+        or len(found := [str(label) for label in names]) != count
+    ):
         raise ValueError(f"{name} must be {count} names, got {names!r}.")
     return found
 

@@ -112,8 +112,7 @@ def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: A
     ['a', 'd']
     """
     name = "plots.correlation"
-    known(f"{name}: X", X)
-    A = np.asarray(as_float(f"{name}: X", X, (2,)))
+    A = known(f"{name}: X", as_float(f"{name}: X", X, (2,)))
     chosen = _selected(name, selected, A.shape[1])
     labels = names_of(f"{name}: feature_names", feature_names, A.shape[1])
     axes = axes_of(name, ax)

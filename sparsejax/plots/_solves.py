@@ -142,8 +142,9 @@ def _recorded(name: str, x: Solution | History, quantity: str) -> np.ndarray:
     objective = np.asarray(history.objective)
     if not len(values) or np.isnan(objective).all():
         raise ValueError(f"{name} has no history: call the solver with history=100 to record 100 iterations.")
-    if np.isnan(values).all():
-        raise ValueError(f'{name}: no duality gap is known here; draw quantity="objective".')
+    if not np.isfinite(values).any():
+        hint = '; where none is known, draw quantity="objective"' if quantity == "gap" else ""
+        raise ValueError(f"{name}: no finite {quantity} was recorded{hint}.")
     made = np.flatnonzero(~np.isnan(objective))[-1] + 1
     return np.where(np.isfinite(values), values, np.nan)[:made]
 
