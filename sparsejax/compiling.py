@@ -67,9 +67,10 @@ class Compiled:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
 
         A thread for each: what one thread starts JAX runs one after the other. The threads run one program
-        that is compiled before, since contexts such as `jax.enable_x64` do not reach them.
+        that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
+        arrays, which would be read in a thread's own precision.
         """
-        shared = _placed(shared)
+        shared = _placed(jax.device_put(shared))
         program = self._with_options(lambda jitted: jitted.lower(*shared, *parts[0], **static).compile())
         wait: Callable[[Any], Any] = jax.block_until_ready
         with ThreadPoolExecutor(len(parts)) as pool:
