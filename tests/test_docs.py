@@ -9,6 +9,7 @@ import pytest
 from cases import data
 
 import sparsejax as sj
+import sparsejax.sklearn
 from sparsejax.solvers import SOLVERS
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -21,6 +22,7 @@ PAGES = {
     "adding-a-solver": None,
     "the-first-call": None,
     "plots": None,
+    "scikit-learn": None,
 }
 PLAIN = (
     "certificates",
@@ -75,6 +77,16 @@ def test_the_first_page_has_the_program_of_the_readme():
 @pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss", *PLAIN])
 def test_page(page):
     run(page)
+
+
+def test_the_estimators_of_the_page(capsys):
+    """Features chosen sensibly, passed on with their names; and every estimator stands in its table."""
+    names = run("scikit-learn")
+    assert names["search"].best_score_ > 0.95 and 0 < names["model"].coef_.any(axis=0).sum() < 13
+    assert set(names["chosen"].columns) < set(names["search"].feature_names_in_)
+    assert capsys.readouterr().out.startswith("accuracy 0.9")
+    rows = re.findall(r"^\| (`Sp.*?|`\w+`.*?) \|", text_of("scikit-learn"), re.M)
+    assert set(re.findall(r"`(\w+)`", " ".join(rows))) == set(sparsejax.sklearn.__all__)
 
 
 @pytest.mark.parametrize("page", ["adding-a-penalty", "adding-a-loss"])
