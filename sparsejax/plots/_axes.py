@@ -156,7 +156,7 @@ def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
     width, height = (pixels / ax.figure.dpi / letter for pixels in (ax.bbox.width, ax.bbox.height))
     ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if _width(labels, n) < width), 1)
     if room:
-        rows = 1.5 * (1.5 - (-len(labels) // ncols))  # with their distances, the title and the border
+        rows = 1.5 * (2 - (-len(labels) // ncols))  # with their distances, the title and the border
         low, high = ax.get_ylim()
         ax.set_ylim(low, low + (high - low) / (1 - min(rows / height, 0.6)))
     size: dict[str, Any] = {"fontsize": "small", "title_fontsize": "small", "columnspacing": 1.0}

@@ -90,7 +90,7 @@ def path(
     first = kept[np.argsort(-reference[kept], kind="stable")][: len(STYLES)]
     others = np.setdiff1d(kept, first)
     shown = _without_zeros(sizes[order])
-    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_grey(others))
+    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_faint(FAINT, others))
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
     _mark(axes, x, marks)
@@ -218,8 +218,8 @@ def stability(
     chosen, rest = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
     first, others = chosen[: len(STYLES)], chosen[len(STYLES) :]
     shown = _without_zeros(share[order])
-    faint_lines(axes, x[order], shown[:, rest], f"{len(rest)} not selected", **_grey(rest))
-    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", colors=BLUE)
+    faint_lines(axes, x[order], shown[:, rest], f"{len(rest)} not selected", **_faint(FAINT, rest))
+    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", **_faint(BLUE, others))
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
     if threshold is not None:
@@ -301,8 +301,9 @@ def _lines_at(ax: "Axes", positions: dict[str, float]) -> None:
         ax.axvline(position, color=ink(ax), linewidth=1, linestyle=dash, label=name)
 
 
-def _grey(lines: np.ndarray) -> dict[str, Any]:
-    return {"colors": FAINT, "alpha": 0.3 if len(lines) > MANY else 0.6}
+def _faint(color: str, lines: np.ndarray) -> dict[str, Any]:
+    """The fainter the more, so that many are seen as a shade."""
+    return {"colors": color, "alpha": 0.3 if len(lines) > MANY else 0.6}
 
 
 def _without_zeros(sizes: np.ndarray) -> np.ndarray:
