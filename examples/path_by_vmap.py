@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.datasets import load_diabetes
 
 import sparsejax as sj
+from sparsejax import plots
 
 
 def main() -> None:
@@ -43,11 +44,8 @@ def main() -> None:
     print("kept without one quarter of the rows:", *kept, sep="\n  ")
 
     fig, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    for j, w in enumerate(W.T):
-        ax.plot(strengths / top, w, label=str(j), linestyle=("-", "--", ":")[j % 3])
-    ax.set(xscale="log", xlabel="strength / lambda_max", ylabel="coefficient")
-    ax.invert_xaxis()
-    ax.legend(title="feature", ncols=2, fontsize=8, frameon=False, loc="upper left")
+    plots.path(path, strengths / top, ax=ax)
+    ax.set_xlabel("strength / lambda_max")
     fig.savefig("path_by_vmap.png", dpi=110)
 
 
