@@ -16,10 +16,10 @@ from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import Loss
 from sparsejax.losses._batches import BatchedSquaredLoss
 from sparsejax.losses._cox import CoxLoss
+from sparsejax.losses._curvature import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
 from sparsejax.losses._linear import LinearModelLoss
-from sparsejax.losses._linear import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._logistic import LogisticLoss
 from sparsejax.losses._observed import observed
 from sparsejax.losses._plain import PlainLoss as PlainLoss

@@ -1,4 +1,4 @@
-"""The Hessian of a loss, in blocks."""
+"""The Hessian of a loss, in blocks; the scaling of a dual point of a quadratic one."""
 
 from typing import Any
 
@@ -58,3 +58,10 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
     B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
     reduced: jax.Array = rest - C.T @ jnp.linalg.solve(B, C)
     return reduced
+
+
+def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
+    best = safe_divide(-linear, 2 * square, 1)
+    s = jnp.clip(best, -limit, limit)
+    return s, (s - 1) * (linear + (s + 1) * square)

@@ -389,10 +389,3 @@ class LinearModelLoss(Loss):
         first, second = self.derivatives(H + b[None])
         w = self._weights()
         return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)
-
-
-def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
-    best = safe_divide(-linear, 2 * square, 1)
-    s = jnp.clip(best, -limit, limit)
-    return s, (s - 1) * (linear + (s + 1) * square)

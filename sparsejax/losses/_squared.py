@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax._core.sparse import Sparse
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._linear import LinearModelLoss, quadratic_scaling
+from sparsejax.losses._curvature import quadratic_scaling
+from sparsejax.losses._linear import LinearModelLoss
 from sparsejax.losses._units import Units, by_row, power_of_two, row_unit
 
 
