@@ -18,6 +18,8 @@ MODULES = [
     *(f"sparsejax.models.{name}" for name in sj.models.__all__),
     "sparsejax.interop.jaxopt",
     "sparsejax.interop.optax",
+    "sparsejax.plots",
+    "sparsejax.sklearn",
 ]
 TABLES = {"SOLVERS"}  # documented in the docstring of their module
 PROTOCOLS = (sj.Loss, sj.Penalty, sj.losses.LinearModelLoss)

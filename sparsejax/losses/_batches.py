@@ -31,6 +31,11 @@ class BatchedSquaredLoss(
       origin: what has been taken off x and y, (d,) and (k,) or (), 0 without an intercept.
       weights: (F,), numbers of rows; 0 leaves a block out.
       scale: ().
+
+    >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> loss = sj.losses.SquaredLoss.from_batches([(np.eye(4, 3), np.eye(4, 2))])
+    >>> type(loss).__name__, float(loss(jnp.zeros((3, 2))))
+    ('BatchedSquaredLoss', 0.25)
     """
 
     quadratic = True
