@@ -1,7 +1,5 @@
 """The gallery: every script of examples/ is run when the site is built, and shown with what it leaves.
 
-So is the program of a page that shows a picture it draws.
-
 That is kept in build/gallery as long as the script has not changed: remove the folder after a change of the
 package (continuous integration starts from a fresh clone).
 """
@@ -9,7 +7,6 @@ package (continuous integration starts from a fresh clone).
 import ast
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -21,7 +18,6 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "gallery"
-DRAWING = ("plots",)  # pages whose program draws a picture that they show
 SECONDS = 300  # of one script at most
 # The scripts compile much and compute little: as the tests, without what makes long programs fast.
 QUICK = (
@@ -31,30 +27,21 @@ QUICK = (
 )
 
 
-def program_of(path: Path) -> str:
-    """A script, or what the blocks of a page are together."""
-    text = path.read_text(encoding="utf-8")
-    return (
-        text if path.suffix == ".py" else "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.S | re.M))
-    )
-
-
-def ran(path: Path) -> Path:
-    """The folder with ``output.txt`` and the pictures of a script, or of a page."""
-    program = program_of(path)
-    stamp = hashlib.sha256(program.encode()).hexdigest()[:16]
-    folder = KEPT / f"{path.stem}-{stamp}"
+def ran(script: Path) -> Path:
+    """The folder with ``output.txt`` and the pictures of a script."""
+    stamp = hashlib.sha256(script.read_bytes()).hexdigest()[:16]
+    folder = KEPT / f"{script.stem}-{stamp}"
     if (folder / "output.txt").exists():
         return folder
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     environment = {"XLA_FLAGS": QUICK, **os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
+    command = [sys.executable, str(script)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )
     if done.returncode:
-        raise PluginError(f"{path.name} failed:\n{done.stderr[-3000:]}")
+        raise PluginError(f"{script.name} failed:\n{done.stderr[-3000:]}")
     (folder / "output.txt").write_text(done.stdout, encoding="utf-8")
     return folder
 
@@ -76,13 +63,8 @@ def page_of(script: Path, folder: Path, pictures: list[str]) -> str:
 def on_files(files, config):
     """Run the scripts, two at a time, and add their pages."""
     scripts = sorted((ROOT / "examples").glob("*.py"))
-    pages = [ROOT / "docs" / f"{name}.md" for name in DRAWING]
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(ran, [*scripts, *pages]))
-    for folder in folders[len(scripts) :]:
-        for path in folder.glob("*.png"):
-            files.append(File.generated(config, path.name, abs_src_path=str(path)))
-    folders = folders[: len(scripts)]
+        folders = list(pool.map(ran, scripts))
     lines = ["# Gallery", "", "Every script runs in seconds; these are its words and pictures.", ""]
     for script, folder in zip(scripts, folders, strict=True):
         pictures = sorted(path.name for path in folder.glob("*.png"))
