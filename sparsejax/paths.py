@@ -17,7 +17,7 @@ from sparsejax.compiling import Compiled, solve_in_units
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
-from sparsejax.problem import Problem, units_of
+from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import CONVERGED, ConvergenceWarning, Solution, warn_unconverged
 from sparsejax.solvers import pick, prepare
 
@@ -173,11 +173,10 @@ def _whole_path(
     if resume is not None:
         complete = complete or resume.rest is None
         known = units_of(problem, resume.rows)
-        smooth, start = problem.smooth, init
-        if known is not None:
-            smooth, start = known.loss, known.units.start(init)
-        shared = resume.shared(lax.stop_gradient(smooth))
-        first = resume.first(shared, *lax.stop_gradient((smooth, start)))
+        scaled = in_units(problem, known)
+        start = init if known is None else known.units.start(init)
+        shared = resume.shared(lax.stop_gradient(scaled.smooth))
+        first = resume.first(shared, *lax.stop_gradient((scaled, start)))
 
     def one(values: list[jax.Array], init: Any, state: Any) -> tuple[Solution, Any]:
         changed = problem_of(values)

@@ -90,7 +90,7 @@ PENALTIES = {
 }
 # made of penalties: test_interop.py; what is mostly added to others, and sums: test_sums.py
 STRUCTURE = {"ByLeaf", "Box", "ElasticNet", "NonNegative", "SparseGroupLasso", "SquaredL2", "Sum"}
-PENALTY_BASES = {"Penalty"}
+PENALTY_BASES = {"Penalty", "RowNorm"}
 
 # ------------------------------------------------------------------ losses
 

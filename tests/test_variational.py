@@ -8,7 +8,7 @@ import pytest
 import sparsejax as sj
 from sparsejax._core.buckets import buckets
 from sparsejax.solvers import pick
-from sparsejax.solvers._variational import NEWTON
+from sparsejax.solvers._scalars import NEWTON
 
 N, D, K = 24, 90, 3
 
@@ -141,7 +141,7 @@ def test_strength_zero_by_row_is_left_to_the_engine():
 @pytest.mark.parametrize("jit", [False, True])
 def test_more_rows_than_the_last_bucket_holds(monkeypatch, jit):
     """The engine takes over: the answer, the count of iterations and the history go on."""
-    monkeypatch.setattr("sparsejax.solvers._variational.buckets", lambda n, d, k: (8,))
+    monkeypatch.setattr("sparsejax.solvers._norm_blocks.buckets", lambda n, d, k: (8,))
     X, Y = made(seed=4)
     p = problem(60.0, X, Y)
     solver = lambda p: sj.variational_newton(p, tol=1e-8, history=400)
@@ -243,7 +243,7 @@ def test_crowded(monkeypatch):
 
 
 def test_path_that_is_left_to_the_engine(monkeypatch):
-    monkeypatch.setattr("sparsejax.solvers._variational.buckets", lambda n, d, k: (8,))
+    monkeypatch.setattr("sparsejax.solvers._norm_blocks.buckets", lambda n, d, k: (8,))
     X, Y = made(N, 600)
     p = problem(1.0, X, Y)
     penalties = jax.vmap(sj.penalties.L21)(p.penalty.alpha * jnp.array([1.0, 0.5, 0.05]))

@@ -1,6 +1,7 @@
 """Features gathered into arrays of static sizes."""
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,6 +10,7 @@ from jax import lax
 
 HALVINGS = 24
 BUCKETS, SMALL, LARGEST = 8, 64, 1024  # how many, the size of the first, and that of the last for n < d
+FEWEST, GROUPS = 8, 32  # groups of the mean size in the first bucket, and at least in the last
 LEAST = 256  # features of a working set
 MANY = 512  # features from which it is worth while to gather those that matter
 
@@ -17,29 +19,43 @@ def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -
     """The numbers of the active features and of the others of the largest scores, at most ``room``, in (m,).
 
     The active ones come first. Places that are left hold d, the number of no feature; where even the active
-    ones are too many the last of them are left out. A threshold of the scores is found by bisection: to sort
-    them all takes ten times as long.
+    ones are too many the last of them are left out.
     """
     d = score.shape[0]
     free = jnp.asarray(room, jnp.int32) - jnp.sum(active, dtype=jnp.int32)
+    rank = ranks(active, score, lambda more: jnp.sum(more, dtype=jnp.int32) <= free)
+    place = places(rank, 1, m)
+    place = jnp.where(place < room, place, m)
+    return jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+
+
+def ranks(active: jax.Array, score: jax.Array, fits: Callable[[jax.Array], jax.Array]) -> jax.Array:
+    """0 for the active ones; 1 for the largest scores that fit beside them; 2 for the next score; else 3.
+
+    A threshold of the scores is found by bisection: to sort them all takes ten times as long.
+    """
     top = jnp.max(jnp.where(jnp.isinf(score), 0, score))
 
     def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends
         middle = (low + high) / 2
-        fits = jnp.sum((score > middle) & ~active, dtype=jnp.int32) <= free
-        return jnp.where(fits, low, middle), jnp.where(fits, middle, high)
+        fit = fits((score > middle) & ~active)
+        return jnp.where(fit, low, middle), jnp.where(fit, middle, high)
 
     low, high = lax.fori_loop(0, HALVINGS, halve, (-top - 1, top))
     # What is between the two are equal scores: the first of them come in.
-    rank = jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
-    place, before = jnp.full_like(rank, m), jnp.int32(0)
+    return jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
+
+
+def places(rank: jax.Array, size: jax.Array | int, none: int) -> jax.Array:
+    """Where each begins, put one after the other by rank, each taking its size; of rank 3 ``none``."""
+    place, before = jnp.full_like(rank, none), jnp.int32(0)
     for number in range(3):
         members = rank == number
-        place = jnp.where(members, before + jnp.cumsum(members, dtype=jnp.int32) - 1, place)
-        before = before + jnp.sum(members, dtype=jnp.int32)
-    place = jnp.where(place < room, place, m)
-    return jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+        taken = jnp.where(members, size, 0).astype(jnp.int32)
+        place = jnp.where(members, before + jnp.cumsum(taken, dtype=jnp.int32) - size, place)
+        before = before + jnp.sum(taken, dtype=jnp.int32)
+    return place
 
 
 def can_be_active(n: int, k: int) -> int:
@@ -55,6 +71,21 @@ def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
     most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
     wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
     return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+
+
+def group_buckets(n: int, d: int, k: int, count: int) -> tuple[tuple[int, int], ...]:
+    """How many features and how many groups a step may move, of ``count`` groups of all d features.
+
+    As many features as so many groups of the mean size have, and half as many groups again: some are smaller.
+    """
+    mean = d / count
+    most = min(d, max(LARGEST, GROUPS * mean), mean * can_be_active(n, k)) if n < d else d
+    found = set()
+    for number in range(1, BUCKETS + 1):
+        size = max(most * (number / BUCKETS) ** 1.5, SMALL, FEWEST * mean)
+        m = min(32 * math.ceil(size / 32), d)
+        found.add((m, min(m, count, 32 * math.ceil(1.5 * m / mean / 32))))
+    return tuple(sorted(found))
 
 
 def working_set_size(n: int, params_shape: tuple[int, ...]) -> int:

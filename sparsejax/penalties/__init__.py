@@ -8,7 +8,7 @@ A strength is a scalar or one value a row, shape (d,). W may be a vector (d,): t
 entry. Strengths are cast to the dtype of W.
 """
 
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
 from sparsejax.penalties._base import check_strengths as check_strengths
 from sparsejax.penalties._base import scale_strengths as scale_strengths
@@ -41,6 +41,7 @@ __all__ = [
     "L1Inf",
     "NonNegative",
     "Penalty",
+    "RowNorm",
     "SparseGroupLasso",
     "SquaredL2",
     "Sum",

@@ -1,7 +1,7 @@
 """The protocol of penalties: what is required, what is optional, and what is lost without."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,21 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_strength, is_traced, known_cast
 from sparsejax._core.layout import columns, like
 from sparsejax._core.protocol import Protocol
+from sparsejax.groups import Groups
+
+
+class RowNorm(NamedTuple):
+    r"""What a penalty is that is :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`.
+
+    Args:
+      alpha: >= 0, shape () or (b,), one a row or, with ``groups``, one a group.
+      ridge: m >= 0, likewise; None where there is none.
+      groups: disjoint and with every feature; None: every row by itself.
+    """
+
+    alpha: ArrayLike
+    ridge: ArrayLike | None = None
+    groups: Groups | None = None
 
 
 class Penalty(Protocol):
@@ -41,8 +56,9 @@ class Penalty(Protocol):
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
-    * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)``: the strengths, () or (d,),
-      if :math:`g(W) = \sum_i \alpha_i \|w_i\|_2` for a W of this shape, else None;
+    * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)`` -> `RowNorm`, if for a W of
+      this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2} \|W_b\|_F^2` over rows or groups of
+      them, else None;
     * *sparse rows*, for `sparsejax.working_set`, of a sum over rows: ``row_slopes(Z)``: (d,), at most 1 where
       a row that is 0 stays so if Z is minus the gradient; ``rows_at(ix)``: the penalty of a W of these rows,
       an index of d being none;
@@ -211,8 +227,8 @@ class Penalty(Protocol):
         """The smallest (first) strength at which 0 is the proximal point of Z."""
         raise NotImplementedError
 
-    def row_norm(self, params_shape: tuple[int, ...]) -> Any:
-        """The strengths, if g is a sum of norms of rows for such a W, else None."""
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
+        """The strengths, if g is a sum of norms of rows or of groups of them for such a W, else None."""
         raise NotImplementedError
 
     def row_slopes(self, Z: jax.Array) -> jax.Array:

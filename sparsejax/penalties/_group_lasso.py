@@ -10,7 +10,7 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import FAMILIES, Groups, check_groups
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._rows import cast, least_ratio
 from sparsejax.penalties._terms import SeveralTerms
@@ -60,8 +60,9 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         """Of disjoint groups all that a norm has."""
         known = self._given
         if not self.groups.disjoint:
+            known -= {"row norm"}
             return known - {"sparse rows"} if self.family is None else known - {"dual norm", "terms"}
-        hidden = {"terms"} | ({"sparse rows"} if self.groups.free.shape[-1] else set())
+        hidden = {"terms"} | ({"sparse rows", "row norm"} if self.groups.free.shape[-1] else set())
         return known - hidden
 
     @property
@@ -96,6 +97,10 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         if len(self.terms) > 1:
             return gauge(self._replace(alpha=jnp.ones((), Z.dtype)), Z)
         return jnp.max(self._norms(columns(Z)))
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
+        """The strengths by group."""
+        return RowNorm(self.alpha, groups=self.groups)
 
     def row_slopes(self, Z: jax.Array) -> jax.Array:
         """(d,), ||Z_g||_F / alpha_g of the group of each feature."""

@@ -8,6 +8,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax.penalties._base import RowNorm
 from sparsejax.penalties._rows import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
@@ -41,9 +42,9 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
         """The largest |z_ij|."""
         return jnp.max(jnp.abs(Z))
 
-    def row_norm(self, params_shape: tuple[int, ...]) -> jax.Array | None:
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
         """The strengths, for a single column."""
-        return self.strength if len(params_shape) == 1 or params_shape[1] == 1 else None
+        return RowNorm(self.strength) if len(params_shape) == 1 or params_shape[1] == 1 else None
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.strength, Wt) * jnp.sum(jnp.abs(Wt), axis=0))
@@ -93,9 +94,9 @@ class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
         """The largest ||z_i||_2."""
         return jnp.max(safe_norm(columns(Z)))
 
-    def row_norm(self, params_shape: tuple[int, ...]) -> jax.Array:
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
         """The strengths."""
-        return self.alpha
+        return RowNorm(self.alpha)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0, boolean, shape of W."""

@@ -13,7 +13,7 @@ from sparsejax._core.checks import as_strength, is_traced
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import safe_divide
 from sparsejax.groups import Groups, check_groups
-from sparsejax.penalties._base import scale_strengths
+from sparsejax.penalties._base import RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._gauge import gauge
@@ -128,6 +128,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len(terms) > 1:
             found -= {"sparse rows"}
             found |= {"terms"}
+        if all(isinstance(part, SquaredL2) or "row norm" in part.provides for part in self.parts):
+            found |= {"row norm"}
         plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in self.parts)
         if plain and not any(isinstance(part, ExclusiveGroupL21) for part in self.parts):
             found |= {"rows"}
@@ -193,6 +195,17 @@ class Sum(SeveralTerms, leaves=("parts",)):
         boxes = [part.bounds(columns(Z)) for part in self.parts if isinstance(part, Box)]
         unfit = [jnp.any((low > 0) | (high < 0)) for low, high in boxes]
         return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
+        """Norms of the same blocks add up, and so do squares: by row, or by one scalar for groups."""
+        squares = [jnp.asarray(part.strength) for part in self.parts if isinstance(part, SquaredL2)]
+        norms = [part.row_norm(params_shape) for part in self.parts if not isinstance(part, SquaredL2)]
+        groups = [norm.groups for norm in norms if norm is not None and norm.groups is not None]
+        by_row = any(square.ndim for square in squares)
+        if not norms or None in norms or (groups and (len(norms) > 1 or by_row)):
+            return None
+        alpha = reduce(jnp.add, [jnp.asarray(norm.alpha) for norm in norms])
+        return RowNorm(alpha, reduce(jnp.add, squares) if squares else None, groups[0] if groups else None)
 
     # ------------------------------------------------------------------ by its only term
 

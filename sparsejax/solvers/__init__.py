@@ -44,7 +44,7 @@ class Resume(NamedTuple):
     """
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
-    first: Callable[[Any, Any, Any], Any]  # (shared, loss, init) -> the first state
+    first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
     # (problem, shared, init, state, tol, maxiter, complete=...) -> (Solution, state); state None: from
     # scratch; complete False: without what `differentiable` has as its finish
     solve: Callable[..., tuple[Solution, Any]]
@@ -105,7 +105,7 @@ SOLVERS: dict[str, Solver] = {
         _admm.unfit,
         "the engine: one factorisation, exact joint prox",
         _always,
-        Resume(factorise, lambda factor, loss, init: factor.mean, _admm.resume),
+        Resume(factorise, lambda factor, problem, init: factor.mean, _admm.resume),
     ),
     "fista": Solver(fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", _always),
     "alm": Solver(

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.buckets import buckets
-from sparsejax._core.layout import columns, like
+from sparsejax._core.layout import columns
 from sparsejax._core.linalg import safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
@@ -18,8 +17,9 @@ from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
-from sparsejax.solvers._variational import Newton, point_of
+from sparsejax.solvers._scalars import Newton, begun, weighted
 
 STEPS = 50  # at most
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
@@ -107,7 +107,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     smooth, penalty = problem.smooth, problem.penalty
     scale = scale_of(problem, init)
     step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
-    alpha = jnp.broadcast_to(penalty.row_norm(init.shape), init.shape[:1]).astype(init.dtype)
+    blocks = blocks_of(penalty, init, smooth.num_rows)
 
     def look(s: State) -> State:
         found = certify(problem, s.W, step, scale, s.facts)
@@ -119,15 +119,13 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def body(s: State) -> State:
         quadratic = least_squares(*smooth.least_squares_at(s.W))
-        Wt = columns(s.W)
-        sizes = buckets(smooth.num_rows, init.shape[0], 1)
-        point = point_of(quadratic, Wt, columns(s.facts.gradient), sizes[-1])
+        point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
         # the gap of the model is relative to its own value at 0
         unit = safe_divide(scale.value, quadratic.size / 2, 1.0)
         wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 4) * unit
-        newton = Newton(quadratic, alpha, wanted, jnp.int32(STEPS), sizes=sizes)
+        newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
         end = newton.run(point, _loop.empty_history(0, init.dtype)).point
-        change = like(end.t[None] * end.C, init) - s.W
+        change = jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
         before = penalty.value(s.W)
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - before
 

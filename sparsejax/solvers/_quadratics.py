@@ -35,9 +35,13 @@ class Wide(NamedTuple):
         """What a step needs of these features."""
         return take(self.A, ix, 1)
 
-    def curvature(self, aux: Any, t: jax.Array, X: jax.Array) -> jax.Array:
-        """X' K^-1 X, (m, m)."""
-        half = lower_solve(aux[0], X)
+    def curvature(self, aux: Any, t: jax.Array, X: jax.Array, P: jax.Array | None = None) -> jax.Array:
+        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
+        if P is None:
+            half = lower_solve(aux[0], X)
+        else:
+            n, (m, k, b) = X.shape[0], P.shape
+            half = lower_solve(aux[0], X @ P.reshape(m, k * b)).reshape(n * k, b)
         return half.T @ half
 
     def evaluate(self, t: jax.Array, X: jax.Array) -> tuple[Any, jax.Array]:
@@ -77,12 +81,19 @@ class Tall(NamedTuple):
         """What a step needs of these features."""
         return take(take(self.G, ix, 0), ix, 1), take(self.b, ix, 1)
 
-    def curvature(self, aux: Any, t: jax.Array, part: Any) -> jax.Array:
-        """G - G (diag(1/t) + G)^-1 G, (m, m)."""
+    def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
+        """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
         G, _ = part
         h, L = self._root(t, G)
-        half = lower_solve(L, h[:, None] * G)
-        S: jax.Array = G - half.T @ half
+        if P is None:
+            half = lower_solve(L, h[:, None] * G)
+            S: jax.Array = G - half.T @ half
+            return S
+        m, k, b = P.shape
+        flat = m * k, b
+        product = G @ P.reshape(m, k * b)
+        half = lower_solve(L, h[:, None] * product).reshape(flat)
+        S = P.reshape(flat).T @ product.reshape(flat) - half.T @ half
         return S
 
     def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
