@@ -12,7 +12,10 @@ from sparsejax._core.layout import columns
 
 
 class Wide(NamedTuple):
-    """n < d: through K, n x n. ``aux`` is its root L and L^-1 B."""
+    """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
+
+    ``aux`` is the root of K, where it has been made, and K^-1 B.
+    """
 
     A: jax.Array
     B: jax.Array  # (n, k)
@@ -31,24 +34,35 @@ class Wide(NamedTuple):
         """``aux`` at t = 0."""
         return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
 
-    def part(self, ix: jax.Array) -> jax.Array:
-        """What a step needs of these features."""
-        return take(self.A, ix, 1)
+    def by_root(self, m: int) -> bool:
+        """Whether a bucket of m features needs the root in ``aux``."""
+        return 2 * m > self.A.shape[0]
 
-    def curvature(self, aux: Any, t: jax.Array, X: jax.Array, P: jax.Array | None = None) -> jax.Array:
+    def part(self, ix: jax.Array) -> Any:
+        """What a step needs of these features."""
+        X = take(self.A, ix, 1)
+        return X if self.by_root(ix.shape[0]) else (X, X.T @ X, self.B.T @ X)
+
+    def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
         """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
+        if not self.by_root(t.shape[0]):
+            return _curvature(t, part[1], P)
         if P is None:
-            half = lower_solve(aux[0], X)
+            half = lower_solve(aux[0], part)
         else:
-            n, (m, k, b) = X.shape[0], P.shape
-            half = lower_solve(aux[0], X @ P.reshape(m, k * b)).reshape(n * k, b)
+            n, (m, k, b) = part.shape[0], P.shape
+            half = lower_solve(aux[0], part @ P.reshape(m, k * b)).reshape(n * k, b)
         return half.T @ half
 
-    def evaluate(self, t: jax.Array, X: jax.Array) -> tuple[Any, jax.Array]:
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
         """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
+        if not self.by_root(t.shape[0]):
+            X, G, b = part
+            W = _weights(t, G, b)
+            return (jnp.zeros_like(self.zero()[0]), self.B - X @ W.T), self.size - jnp.sum(b * W)
+        L = cholesky(jnp.eye(part.shape[0], dtype=t.dtype) + (part * t[None]) @ part.T)
         half = lower_solve(L, self.B)
-        return (L, half), jnp.sum(half * half)
+        return (L, lower_solve(L, half, transposed=True)), jnp.sum(half * half)
 
     def placed(self, ix: jax.Array, aux: Any) -> Any:
         """``aux`` of a bucket as that of all features."""
@@ -56,9 +70,8 @@ class Wide(NamedTuple):
 
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
-        L, half = aux
-        xi = lower_solve(L, half, transposed=True)
-        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(half * half)
+        xi = aux[1]
+        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(self.B * xi)
 
 
 class Tall(NamedTuple):
@@ -77,30 +90,22 @@ class Tall(NamedTuple):
         """``aux`` at t = 0."""
         return jnp.zeros_like(self.b)
 
+    def by_root(self, m: int) -> bool:
+        """Whether a bucket of m features needs more than others in ``aux``."""
+        return False
+
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
         return take(take(self.G, ix, 0), ix, 1), take(self.b, ix, 1)
 
     def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-        G, _ = part
-        h, L = self._root(t, G)
-        if P is None:
-            half = lower_solve(L, h[:, None] * G)
-            S: jax.Array = G - half.T @ half
-            return S
-        m, k, b = P.shape
-        flat = m * k, b
-        product = G @ P.reshape(m, k * b)
-        half = lower_solve(L, h[:, None] * product).reshape(flat)
-        S = P.reshape(flat).T @ product.reshape(flat) - half.T @ half
-        return S
+        """As of `Wide`."""
+        return _curvature(t, part[0], P)
 
     def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
         """``aux`` of a bucket at its t, and <B, K^-1 B>."""
         G, b = part
-        h, L = self._root(t, G)
-        W = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
+        W = _weights(t, G, b)
         return W, self.size - jnp.sum(b * W)
 
     def placed(self, ix: jax.Array, aux: Any) -> Any:
@@ -112,10 +117,32 @@ class Tall(NamedTuple):
         C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
         return C, self.size - along - jnp.sum(C * aux), self.size - along
 
-    @staticmethod
-    def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
-        h = jnp.sqrt(t)
-        return h, cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
+
+def _curvature(t: jax.Array, G: jax.Array, P: jax.Array | None) -> jax.Array:
+    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
+    h, L = _root(t, G)
+    if P is None:
+        half = lower_solve(L, h[:, None] * G)
+        S: jax.Array = G - half.T @ half
+        return S
+    m, k, b = P.shape
+    flat = m * k, b
+    product = G @ P.reshape(m, k * b)
+    half = lower_solve(L, h[:, None] * product).reshape(flat)
+    S = P.reshape(flat).T @ product.reshape(flat) - half.T @ half
+    return S
+
+
+def _weights(t: jax.Array, G: jax.Array, b: jax.Array) -> jax.Array:
+    """W' = b (diag(1/t) + G)^-1, (k, m)."""
+    h, L = _root(t, G)
+    W: jax.Array = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
+    return W
+
+
+def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
+    h = jnp.sqrt(t)
+    return h, cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":

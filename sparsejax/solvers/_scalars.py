@@ -158,7 +158,14 @@ class Newton:
         level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, s.level), self.over)
         tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
         k = jnp.where(s.point.known, s.k + 1, s.k)
-        return self.recorded(State(point, c, primal, dual, level, shift, tau, k, s.history))
+        new = self.recorded(State(point, c, primal, dual, level, shift, tau, k, s.history))
+        by_root = [self.quadratic.by_root(m) for m, _ in self.blocks.sizes]
+        if not any(by_root) or all(by_root):
+            return new
+        # What a larger bucket needs in ``aux`` is found by another look at the same t.
+        lacking = jnp.asarray([*by_root, False])
+        again = lacking[level] & ~lacking[s.level] & self.going(new)
+        return new._replace(point=point._replace(known=~again))
 
     def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
         """t and ``aux`` after a Newton step, and the attempts it took."""
