@@ -10,11 +10,14 @@ from jax.scipy.linalg import cho_solve
 from sparsejax._core.buckets import take
 from sparsejax._core.layout import columns
 
+KEPT = 256  # rows up to which the root of K is kept
+
 
 class Wide(NamedTuple):
     """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
 
-    ``aux`` is the root of K, where it has been made, and K^-1 B.
+    ``aux`` is K^-1 B and, of few rows, the root of K if the bucket made it: to carry a large one along takes
+    longer than the steps of small buckets.
     """
 
     A: jax.Array
@@ -30,39 +33,49 @@ class Wide(NamedTuple):
         """Of A'A."""
         return jnp.sum(self.A * self.A)
 
+    def small(self, m: int) -> bool:
+        """Whether a bucket of m features goes through its Gram matrix."""
+        return 2 * m <= self.A.shape[0]
+
+    def needs_root(self, m: int) -> bool:
+        """Whether it needs the root in ``aux``."""
+        return self.A.shape[0] <= KEPT and not self.small(m)
+
     def zero(self) -> Any:
         """``aux`` at t = 0."""
-        return jnp.eye(self.A.shape[0], dtype=self.A.dtype), self.B
-
-    def by_root(self, m: int) -> bool:
-        """Whether a bucket of m features needs the root in ``aux``."""
-        return 2 * m > self.A.shape[0]
+        n = self.A.shape[0]
+        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.A.dtype)
 
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
         X = take(self.A, ix, 1)
-        return X if self.by_root(ix.shape[0]) else (X, X.T @ X, self.B.T @ X)
+        return X, (X.T @ X, self.B.T @ X) if self.small(ix.shape[0]) else None
 
     def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
         """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-        if not self.by_root(t.shape[0]):
-            return _curvature(t, part[1], P)
+        X, gram = part
+        if gram is not None:
+            return _curvature(t, gram[0], P)
+        L = aux[1] if self.needs_root(X.shape[1]) else self._root(t, X)
         if P is None:
-            half = lower_solve(aux[0], part)
+            half = lower_solve(L, X)
         else:
-            n, (m, k, b) = part.shape[0], P.shape
-            half = lower_solve(aux[0], part @ P.reshape(m, k * b)).reshape(n * k, b)
+            n, (m, k, b) = X.shape[0], P.shape
+            half = lower_solve(L, X @ P.reshape(m, k * b)).reshape(n * k, b)
         return half.T @ half
 
     def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
         """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        if not self.by_root(t.shape[0]):
-            X, G, b = part
+        X, gram = part
+        _, none = self.zero()
+        if gram is not None:
+            G, b = gram
             W = _weights(t, G, b)
-            return (jnp.zeros_like(self.zero()[0]), self.B - X @ W.T), self.size - jnp.sum(b * W)
-        L = cholesky(jnp.eye(part.shape[0], dtype=t.dtype) + (part * t[None]) @ part.T)
+            return (self.B - X @ W.T, none), self.size - jnp.sum(b * W)
+        L = self._root(t, X)
         half = lower_solve(L, self.B)
-        return (L, lower_solve(L, half, transposed=True)), jnp.sum(half * half)
+        xi = lower_solve(L, half, transposed=True)
+        return (xi, L if self.needs_root(X.shape[1]) else none), jnp.sum(half * half)
 
     def placed(self, ix: jax.Array, aux: Any) -> Any:
         """``aux`` of a bucket as that of all features."""
@@ -70,8 +83,12 @@ class Wide(NamedTuple):
 
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
-        xi = aux[1]
+        xi = aux[0]
         return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(self.B * xi)
+
+    @staticmethod
+    def _root(t: jax.Array, X: jax.Array) -> jax.Array:
+        return cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
 
 
 class Tall(NamedTuple):
@@ -90,8 +107,8 @@ class Tall(NamedTuple):
         """``aux`` at t = 0."""
         return jnp.zeros_like(self.b)
 
-    def by_root(self, m: int) -> bool:
-        """Whether a bucket of m features needs more than others in ``aux``."""
+    def needs_root(self, m: int) -> bool:
+        """None does."""
         return False
 
     def part(self, ix: jax.Array) -> Any:

@@ -159,11 +159,11 @@ class Newton:
         tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
         k = jnp.where(s.point.known, s.k + 1, s.k)
         new = self.recorded(State(point, c, primal, dual, level, shift, tau, k, s.history))
-        by_root = [self.quadratic.by_root(m) for m, _ in self.blocks.sizes]
-        if not any(by_root) or all(by_root):
+        needs = [self.quadratic.needs_root(m) for m, _ in self.blocks.sizes]
+        if all(needs) or not any(needs):
             return new
-        # What a larger bucket needs in ``aux`` is found by another look at the same t.
-        lacking = jnp.asarray([*by_root, False])
+        # A larger bucket needs more in ``aux`` than this one has left there: another look at the same t.
+        lacking = jnp.asarray([*needs, False])
         again = lacking[level] & ~lacking[s.level] & self.going(new)
         return new._replace(point=point._replace(known=~again))
 
