@@ -20,12 +20,15 @@ if not OPTIMISED:
         "while-loop-constant-sinking",
         "reshape-mover",
         "constant_folding",
+        "simplify-while-loops",
+        "while-loop-trip-count-annotator",
     )
     quick = (
         f"disable_hlo_passes={','.join(passes)}",
         "backend_optimization_level=0",
         "cpu_use_fusion_emitters=false",
         "cpu_parallel_codegen_split_count=1",
+        "backend_extra_options=xla_cpu_optimize_for_size=true",
     )
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in quick))
 
@@ -38,10 +41,14 @@ from sparsejax.compiling import OPTIONS
 
 if not OPTIMISED:
     OPTIONS["xla_backend_optimization_level"] = 0
+import gc
+gc.set_threshold(20_000, 10, 10)
 X64 = os.environ.get("SPARSEJAX_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+from cases import LOSSES, PENALTIES, SUMS
 
 
 def pytest_configure(config):
@@ -49,7 +56,23 @@ def pytest_configure(config):
     config.addinivalue_line("filterwarnings", "ignore::sparsejax.ConvergenceWarning")
 
 
+def programs_of(item):
+    """The tests that share most of their programs: those of one problem of the table, or of one file."""
+    params = item.callspec.params if hasattr(item, "callspec") else {}
+    loss, penalty = (name if type(name) is str else "" for name in map(params.get, ("loss", "penalty")))
+    if loss in LOSSES | SUMS or penalty in PENALTIES:  # what is tested of one of the two, as in `pairs`
+        return f"{loss or 'SquaredLoss'}-{penalty or 'ExclusiveL21'}"
+    return item.path.stem
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
 def pytest_collection_modifyitems(config, items):
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group(programs_of(item)))
+    first = {}
+    for position, item in enumerate(items):
+        first.setdefault(programs_of(item), position)
+    items.sort(key=lambda item: first[programs_of(item)])
     if X64:
         return
     skip = pytest.mark.skip(reason="needs 64-bit numbers (SPARSEJAX_X64=0)")
@@ -58,10 +81,10 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(skip)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _room_for_programs():
+def pytest_runtest_teardown(item, nextitem):
     """Each compiled program takes memory maps, of which a process of Linux has 65530."""
-    yield
+    if nextitem is None or programs_of(item) == programs_of(nextitem):
+        return
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 25_000:
         jax.clear_caches()
