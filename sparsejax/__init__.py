@@ -8,6 +8,7 @@ True
 """
 
 from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox, solvers
+from sparsejax._core.chunks import Interrupted
 from sparsejax.certificate import duality_gap, lambda_max
 from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.losses import Loss
@@ -39,6 +40,7 @@ __all__ = [
     "ConvergenceWarning",
     "CrossValidation",
     "FeatureRanking",
+    "Interrupted",
     "Loss",
     "Penalty",
     "Problem",

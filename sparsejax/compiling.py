@@ -60,7 +60,7 @@ class Compiled:
 
     def alone(self, *args: Any, **kwargs: Any) -> Any:
         """Call it where nothing is traced."""
-        args = _placed(args)
+        args = on_device(args)
         return self._with_options(lambda jitted: jitted(*args, **kwargs))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
@@ -70,11 +70,19 @@ class Compiled:
         that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
         arrays, which would be read in a thread's own precision.
         """
-        shared = _placed(jax.device_put(shared))
-        program = self._with_options(lambda jitted: jitted.lower(*shared, *parts[0], **static).compile())
+        shared = on_device(jax.device_put(shared))
+        program = self.program(*shared, *parts[0], **static)
         wait: Callable[[Any], Any] = jax.block_until_ready
         with ThreadPoolExecutor(len(parts)) as pool:
             return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
+
+    def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
+        """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
+        args = on_device(args)
+        program: Callable[..., Any] = self._with_options(
+            lambda jitted: jitted.lower(*args, **static).compile()
+        )
+        return program
 
     def _with_options(self, call: Callable[[Any], Any]) -> Any:
         if self.accepted and jax.default_backend() == "cpu":
@@ -215,7 +223,7 @@ class _Kept(NamedTuple):
         return units_of(problem, False if self.rows is None else self.rows)
 
 
-def _placed(tree: Any) -> Any:
+def on_device(tree: Any) -> Any:
     """On their device for good, where there is but one: jit compiles anew for what a user has put there."""
     if jax.device_count() > 1:
         return tree

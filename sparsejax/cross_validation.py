@@ -1,7 +1,8 @@
 """Choosing strengths on a grid, by cross-validation."""
 
 import warnings
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,21 +11,26 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, check_bool, is_traced
+from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax.compiling import Compiled
-from sparsejax.paths import (
-    PathArguments,
-    batched_path,
-    floating_leaves,
-    full_penalties,
-    prepare_path,
-    with_axes,
-)
+from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import kept, masked, num_rows, weights_of
 from sparsejax.scoring import Scoring, check_scoring, score_of
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solving import solve
+from sparsejax.walks import (
+    PathArguments,
+    floating_leaves,
+    length_of,
+    slices,
+    solution_like,
+    unknown,
+    walk,
+)
+
+NAME = "cross_validate"
 
 
 class CrossValidation(
@@ -139,6 +145,7 @@ def cross_validate(
     mode: str = "auto",
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
+    progress: bool = False,
 ) -> CrossValidation:
     """The held-out loss of every candidate penalty on every fold, in one compiled call.
 
@@ -170,11 +177,14 @@ def cross_validate(
         object is compiled anew.
       refit: solve with the candidate of the greatest mean score on all rows, too.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.
+      progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
 
     Returns:
       `CrossValidation`.
 
     Raises:
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the folds that
+        were done, two at least, or None; in mode "batch" of all folds, where what is missing is NaN.
       TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds or scoring
         that are not as above, and as `sparsejax.path`.
 
@@ -193,64 +203,131 @@ def cross_validate(
     >>> result.score.shape, [int(i) for i in result.index], result.solution.params.shape
     ((5, 2, 2), [0, 1], (5,))
     """
-    check_bool("cross_validate: refit", refit)
-    arguments = prepare_path("cross_validate", problem, penalties, init, mode, tol, maxiter)
+    check_bool(f"{NAME}: refit", refit)
+    arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
-    rows = num_rows("cross_validate", smooth, problem.smooth)
+    rows = num_rows(NAME, smooth, problem.smooth)
     if scoring is not None:
-        check_scoring("cross_validate", scoring, smooth, arguments.init, problem.smooth)
+        check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count = _folds(folds, rows)
-    static = {"axes": arguments.axes, "mode": arguments.mode, "count": count, "scoring": scoring}
-    found = _cross_validate(arguments[:5], fold_of, **static)
-    warn_unconverged(arguments.problem, found[2], arguments.tol)
-    loss, nonzero, solution, score = with_axes(found, arguments.shape, 1)
-    result = CrossValidation(
-        full_penalties(arguments), loss, nonzero, solution.gap, solution.converged, score
-    )  # fmt: skip
+    check_progress(NAME, progress, arguments)
+    task = _Folds(count, scoring)
+    if progress:
+        found = _shown(arguments, fold_of, task)
+    else:
+        static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+        found = _cross_validate(arguments[:5], fold_of, **static)
+    warn_unconverged(arguments.problem, found.solution, arguments.tol)
+    result = _result(arguments, found)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
         text = "no candidate has a finite score: in some fold it is not defined, as where all have one label."
         warnings.warn(text, UserWarning, stacklevel=users_level())
     if not refit:
         return result
-    solution = solve(problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
+    try:
+        solution = solve(problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
+    except KeyboardInterrupt:
+        if not progress:
+            raise
+        raise Interrupted(f"{NAME}: interrupted after all folds, before the refit", result) from None
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
+
+
+class _Judged(NamedTuple):
+    """What is kept of a solution; of all with the axes (folds, candidates)."""
+
+    loss: jax.Array
+    nonzero: jax.Array
+    solution: Solution  # without its weights: they are not asked for
+    score: jax.Array | None
+
+
+def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
+    found = with_axes(found, arguments.shape, 1)
+    gap, converged = found.solution.gap, found.solution.converged
+    penalties = full_penalties(arguments)
+    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score)
+
+
+def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
+    out: jax.Array = fold_of == number.astype(fold_of.dtype)
+    return out
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """The paths of all folds; the data are the fold of every row."""
+
+    count: int
+    scoring: Scoring | None
+
+    def rounds(self, fold_of: jax.Array) -> int:
+        return self.count
+
+    def problem(self, problem: Problem, fold_of: jax.Array, number: jax.Array) -> Problem:
+        return problem._replace(smooth=kept(problem.smooth, ~_is_out(fold_of, number)))
+
+    def judged(self, problem: Problem, fold_of: jax.Array, number: jax.Array, solution: Solution) -> _Judged:
+        smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
+        test, b = kept(smooth, out), kept(smooth, ~out).intercept(W)
+        weights = masked(weights_of(smooth), out)
+        score = None if self.scoring is None else score_of(self.scoring, test, W, b, weights)
+        kept_of_it = solution._replace(params=solution.num_iters)
+        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), kept_of_it, score)
+
+    def record(
+        self, found: _Judged, solution: Solution, problem: Problem, fold_of: jax.Array, at: Any
+    ) -> _Judged:
+        one = self.judged(problem, fold_of, at[0], solution)
+        all_of_them: _Judged = jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
+        return all_of_them
 
 
 def _all_folds(
     arguments: tuple[Any, ...],
     fold_of: jax.Array,
     *,
-    count: int,
     axes: tuple[int | None, ...],
     mode: str,
-    scoring: Scoring | None,
-) -> tuple[jax.Array, jax.Array, Solution, jax.Array | None]:
+    task: _Folds,
+) -> _Judged:
     problem, penalties, init, tol, maxiter = arguments
-    smooth = problem.smooth
 
-    def one(fold: jax.Array) -> tuple[jax.Array, jax.Array, Solution, jax.Array | None]:
-        out = fold_of == fold
-        train, test = kept(smooth, ~out), kept(smooth, out)
-        weights = masked(weights_of(smooth), out)
-        changed = problem._replace(smooth=train)
-        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+    def one(fold: jax.Array) -> _Judged:
+        changed = task.problem(problem, fold_of, fold)
+        solutions = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+        judged: _Judged = jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
+        return judged
 
-        def judge(W: jax.Array) -> tuple[jax.Array, jax.Array | None]:
-            b = train.intercept(W)
-            score = None if scoring is None else score_of(scoring, test, W, b, weights)
-            return test.evaluate(W, b), score
-
-        loss, score = jax.vmap(judge)(solution.params)
-        nonzero = jax.vmap(jnp.count_nonzero)(solution.params)
-        # The weights themselves are not asked for.
-        return loss, nonzero, solution._replace(params=solution.num_iters), score
-
-    numbers = jnp.arange(count)
+    numbers = jnp.arange(task.count)
     # one after the other on a CPU, where a batch would take every branch for each of its problems
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
 
 
-_cross_validate = Compiled(_all_folds, ("count", "axes", "mode", "scoring"))
+_cross_validate = Compiled(_all_folds, ("axes", "mode", "task"))
+
+
+def _shown(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+    """`_cross_validate` with a bar of its progress."""
+    solution, count = solution_like(arguments.init), length_of(arguments.penalties, arguments.axes)
+    like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
+    nothing, folds = unknown(like, (task.count, count)), task.count
+    with bar_of(NAME, folds * count) as bar:
+        if arguments.mode == "warm":
+            (place,) = walk(arguments, task, [(fold_of, folds)], nothing, bar)
+            found, folds = place.found, int(place.round)
+        else:
+            static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+            problem, _, *rest = arguments[:5]
+            call = lambda some: _cross_validate((problem, some, *rest), fold_of, **static)
+            bar.each = folds
+            found = slices(arguments, call, nothing, 1, bar)
+        if bar.stop.is_set():
+            done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
+            whole = jax.tree.map(lambda leaf: leaf[:folds], found)
+            raise Interrupted(text, _result(arguments, whole) if folds > 1 and done else None)
+    known: _Judged = found
+    return known
 
 
 def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:

@@ -12,7 +12,7 @@ import numpy as np
 from sparsejax._core.checks import is_traced
 from sparsejax._core.pytree import Pytree
 
-CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE = range(5)
+CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
 
 MESSAGES = {
     CONVERGED: "converged: the certificate is at most tol",
@@ -26,6 +26,7 @@ MESSAGES = {
         "larger tol), or by a published stopping rule that the certificate does not bear out"
     ),
     HOST_FAILURE: "the solver called on the host failed",
+    INTERRUPTED: "interrupted before it was done",
 }
 
 

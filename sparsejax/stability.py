@@ -2,7 +2,9 @@
 
 import math
 import os
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,14 +13,24 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, is_eager, is_traced
+from sparsejax._core.chunks import (
+    SLICES,
+    Interrupted,
+    Place,
+    bar_of,
+    check_progress,
+    in_slices,
+)
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax.compiling import Compiled
-from sparsejax.paths import PathArguments, batched_path, prepare_path, with_axes
+from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import kept, num_rows
 from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.walks import PathArguments, solution_like, unknown, walk
 
+NAME = "stability_selection"
 CHUNK = 2**30  # bytes, about, that subsamples solved at once may take
 
 
@@ -66,6 +78,7 @@ def stability_selection(
     mode: str = "auto",
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
+    progress: bool = False,
 ) -> StabilitySelection:
     r"""The features that a path of penalties selects on most subsamples of the rows, by one compiled program.
 
@@ -102,11 +115,14 @@ def stability_selection(
         jit one subsample a core at a time, else one at a time. "batch" solves as many subsamples at once as
         fit in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
       tol, maxiter: as `sparsejax.path`, for each subsample.
+      progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
 
     Returns:
       `StabilitySelection`.
 
     Raises:
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `StabilitySelection` of the
+        subsamples that were done, with no bound; or None.
       TypeError: a loss without weights, a W that has no rows, and as `sparsejax.path`.
       ValueError: num_subsamples odd at fraction 1/2, fraction or threshold out of range, no row in a
         subsample, and as `sparsejax.path`.
@@ -124,48 +140,60 @@ def stability_selection(
     >>> stable.frequencies.shape, [int(i) for i in jnp.flatnonzero(stable.selected)]
     ((2, 8), [0, 1])
     """
-    name = "stability_selection"
-    arguments = prepare_path(name, problem, penalties, init, mode, tol, maxiter)
+    arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
-    rows = num_rows(name, smooth, problem.smooth)
+    rows = num_rows(NAME, smooth, problem.smooth)
     if not jax.tree_util.all_leaves([arguments.init]) or arguments.init.ndim == 0:
-        raise TypeError(f"{name}: W must be one array with a row for each feature.")
-    fraction, threshold = _number(f"{name}: fraction", fraction), _number(f"{name}: threshold", threshold)
+        raise TypeError(f"{NAME}: W must be one array with a row for each feature.")
+    fraction, threshold = _number(f"{NAME}: fraction", fraction), _number(f"{NAME}: threshold", threshold)
     if not 0 < fraction < 1:
-        raise ValueError(f"{name}: fraction must be above 0 and below 1, got {fraction:g}.")
+        raise ValueError(f"{NAME}: fraction must be above 0 and below 1, got {fraction:g}.")
     if not 0.5 < threshold <= 1:
-        raise ValueError(f"{name}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
+        raise ValueError(f"{NAME}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
-    counts, num_selected, solution = _on_all(arguments, masks)
-    warn_unconverged(arguments.problem, solution, arguments.tol)
+    check_progress(NAME, progress, arguments)
+    found = _shown(arguments, masks, threshold) if progress else _on_all(arguments, masks)
+    warn_unconverged(arguments.problem, found.solution, arguments.tol)
+    return _result(arguments, found, threshold, fraction)
+
+
+class _Found(NamedTuple):
+    """What is known of N subsamples."""
+
+    counts: jax.Array  # (m, d) int32, how many select the feature
+    num_selected: jax.Array  # (N,) int32
+    solution: Solution  # (N, m), without the weights
+
+
+def _result(arguments: PathArguments, found: _Found, threshold: float, fraction: float) -> StabilitySelection:
+    count = found.num_selected.shape[0]
     # of counts, which are exact: a feature of 60 in 100 reaches 0.6
-    least = math.ceil(threshold * masks.shape[0] - 1e-9)
+    least = math.ceil(threshold * count - 1e-9)
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
-    q = jnp.mean(num_selected.astype(dtype))
+    q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
     return StabilitySelection(
-        frequencies=with_axes(counts.astype(dtype) / masks.shape[0], arguments.shape),
-        selected=jnp.max(counts, axis=0) >= least,
+        frequencies=with_axes(found.counts.astype(dtype) / count, arguments.shape),
+        selected=jnp.max(found.counts, axis=0) >= least,
         bound=q * q * factor,
-        num_selected=num_selected,
-        gap=with_axes(solution.gap, arguments.shape, 1),
-        converged=with_axes(solution.converged, arguments.shape, 1),
+        num_selected=found.num_selected,
+        gap=with_axes(found.solution.gap, arguments.shape, 1),
+        converged=with_axes(found.solution.converged, arguments.shape, 1),
     )
 
 
 def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
     """The masks, (num_subsamples, rows) of booleans: data, so that no other program is needed for others."""
-    name = "stability_selection"
-    count = as_int(f"{name}: num_subsamples", num_subsamples, 1)
+    count = as_int(f"{NAME}: num_subsamples", num_subsamples, 1)
     size = math.floor(fraction * rows + 1e-9)  # 0.29 of 100 are 29
     if size < 1:
-        raise ValueError(f"{name}: fraction {fraction:g} of {rows} rows is less than one row.")
+        raise ValueError(f"{NAME}: fraction {fraction:g} of {rows} rows is less than one row.")
     pairs = fraction == 0.5
     if pairs and count % 2:
         raise ValueError(
-            f"{name}: num_subsamples must be even at fraction 0.5, where they are pairs, got {count}."
+            f"{NAME}: num_subsamples must be even at fraction 0.5, where they are pairs, got {count}."
         )
-    rng = np.random.default_rng(as_int(f"{name}: seed", seed, 0))
+    rng = np.random.default_rng(as_int(f"{NAME}: seed", seed, 0))
     masks = np.zeros((count, rows), bool)
     for i in range(0, count, 2 if pairs else 1):
         order = rng.permutation(rows)
@@ -185,30 +213,130 @@ def _number(name: str, x: Any) -> float:
     return float(value)
 
 
-def _on_all(arguments: PathArguments, masks: np.ndarray) -> tuple[jax.Array, jax.Array, Solution]:
+def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     """`_by_subsample` of all masks: in one call, or in one a core, of the same program at the same time."""
     count, most = masks.shape[0], _fitting(arguments, masks.shape[1])
     calls, chunk = 1, 1
     if arguments.mode == "batch":
         chunk = -(-count // -(-count // most))  # the last chunk about as full as the others
     elif is_eager(arguments) and jax.default_backend() == "cpu":
-        # a path by itself keeps one core busy, hardly more
-        calls = -(-count // -(-count // min(count, most, os.cpu_count() or 1)))
+        calls = _cores(count, most)
     length = -(-count // (calls * chunk)) * chunk
     # Places that are left hold masks that are there already, and are not counted.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
-    size = math.prod(arguments.shape)
-    static = {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
+    static = _static(arguments, chunk)
     if calls == 1:
-        counts, *rest = _all_subsamples(arguments[:5], filled, counted, **static)
-        union, solution = jax.tree.map(lambda leaf: leaf[:count], rest) if length > count else rest
-        return counts, union, solution
+        found = _all_subsamples(arguments[:5], filled, counted, **static)
+        if length > count:
+            rest = jax.tree.map(lambda leaf: leaf[:count], (found.num_selected, found.solution))
+            found = _Found(found.counts, *rest)
+        return found  # type: ignore[no-any-return]
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
-    found = _all_subsamples.together((arguments[:5],), parts, **static)
-    counts, union, solution = jax.tree.map(lambda *leaves: np.stack(leaves), *found)
-    joined = jax.tree.map(lambda leaf: leaf.reshape(len(numbers), *leaf.shape[2:])[:count], (union, solution))
-    return jax.device_put((counts.sum(axis=0, dtype=np.int32), *joined))  # type: ignore[no-any-return]
+    return _joined(_all_subsamples.together((arguments[:5],), parts, **static), count)
+
+
+def _cores(count: int, most: int) -> int:
+    """How many calls at a time: a path by itself keeps one core busy, hardly more."""
+    return -(-count // -(-count // min(count, most, os.cpu_count() or 1)))
+
+
+def _static(arguments: PathArguments, chunk: int) -> dict[str, Any]:
+    size = math.prod(arguments.shape)
+    return {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
+
+
+def _joined(parts: Sequence[_Found], count: int) -> _Found:
+    """All parts in one, of which the first so many subsamples are told of."""
+    counts: Any = np.sum([part.counts for part in parts], axis=0, dtype=np.int32)
+    rest = [(part.num_selected, part.solution) for part in parts]
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *rest)
+    found: _Found = jax.device_put(_Found(counts, *joined))
+    return found
+
+
+def _shown(arguments: PathArguments, masks: np.ndarray, threshold: float) -> _Found:
+    """`_on_all` with a bar of its progress."""
+    count, most, size = masks.shape[0], _fitting(arguments, masks.shape[1]), math.prod(arguments.shape)
+    with bar_of(NAME, count * size) as bar:
+        if arguments.mode == "batch":
+            chunk = min(most, -(-count // SLICES))
+            static = _static(arguments, chunk)
+
+            def call(numbers: np.ndarray) -> _Found:
+                counted = np.diff(numbers, prepend=-1) > 0  # not what fills up the last slice
+                found: _Found = _all_subsamples(arguments[:5], masks[numbers], counted, **static)
+                return found
+
+            bar.each = size
+            done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure)
+        else:
+            calls = _cores(count, most) if jax.default_backend() == "cpu" else 1
+            length = -(-count // calls)
+            numbers = np.arange(calls * length).reshape(calls, length)
+            parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
+            nothing = _nothing(arguments, length, size)
+            places = walk(arguments, _Selected(size), parts, nothing, bar)
+            done = [_rounds(place) for place in places]
+        found = _joined(done, count) if done else None
+        if bar.stop.is_set():
+            known = 0 if found is None else found.num_selected.shape[0]
+            # Whether pairs of subsamples are whole is not looked at: no bound.
+            partial = _result(arguments, found, threshold, math.nan) if found is not None and known else None
+            raise Interrupted(f"{NAME}: interrupted after {known} of {count} subsamples", partial)
+    assert found is not None
+    return found
+
+
+class _Walked(NamedTuple):
+    """What is found on the way."""
+
+    found: _Found
+    now: jax.Array  # (m, d) boolean, of the subsample at hand
+
+
+@dataclass(frozen=True)
+class _Selected:
+    """The paths of subsamples; the data are their masks, and how many of them are meant."""
+
+    size: int  # strengths
+
+    def rounds(self, data: Any) -> jax.Array:
+        number: jax.Array = data[1]
+        return number
+
+    def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
+        return problem._replace(smooth=kept(problem.smooth, data[0][number]))
+
+    def record(self, walked: _Walked, solution: Solution, problem: Problem, data: Any, at: Any) -> _Walked:
+        (counts, num_selected, solutions), now = walked
+        now = now.at[at[1]].set(_rows(solution.params))
+        over = at[1] == self.size - 1
+        light = solution._replace(params=solution.num_iters)
+        found = _Found(
+            counts + (now & over).astype(jnp.int32),
+            num_selected.at[at[0]].set(jnp.sum(jnp.any(now, axis=0), dtype=jnp.int32)),
+            jax.tree.map(lambda all, one: all.at[at].set(one), solutions, light),
+        )
+        return _Walked(found, now)
+
+
+def _nothing(arguments: PathArguments, length: int, size: int) -> _Walked:
+    d, like = arguments.init.shape[0], solution_like(arguments.init)
+    light = unknown(like._replace(params=like.num_iters), (length, size))
+    found = _Found(np.zeros((size, d), np.int32), np.zeros(length, np.int32), light)  # type: ignore[arg-type]
+    return _Walked(found, np.zeros((size, d), bool))  # type: ignore[arg-type]
+
+
+def _rounds(place: Place) -> _Found:
+    """Of the subsamples that are done."""
+    (counts, *rest), done = place.found.found, int(place.round)
+    return _Found(counts, *jax.tree.map(lambda leaf: leaf[:done], rest))
+
+
+def _rows(W: jax.Array) -> jax.Array:
+    """Which features are, (d,)."""
+    return jnp.any(columns(W) != 0, axis=0)
 
 
 def _fitting(arguments: PathArguments, rows: int) -> int:
@@ -230,14 +358,14 @@ def _by_subsample(
     mode: str,
     size: int,
     chunk: int,
-) -> tuple[jax.Array, jax.Array, Solution]:
+) -> _Found:
     """How often each feature is selected at each of ``size`` strengths, at how many in all, certificates."""
     problem, penalties, init, tol, maxiter = arguments
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
         changed = problem._replace(smooth=kept(problem.smooth, mask))
         solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
-        found = jax.vmap(lambda W: jnp.any(columns(W) != 0, axis=0))(solution.params)  # (size, d)
+        found = jax.vmap(_rows)(solution.params)  # (size, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)
 
@@ -253,7 +381,7 @@ def _by_subsample(
     parts = masks.reshape(-1, chunk, masks.shape[1]), counted.reshape(-1, chunk)
     counts, rest = lax.scan(step, start, parts)
     union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(masks), *leaf.shape[2:]), rest)
-    return counts, union, solution
+    return _Found(counts, union, solution)
 
 
 _all_subsamples = Compiled(_by_subsample, ("axes", "mode", "size", "chunk"))

@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.chunks import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
 from sparsejax.hoisting import hoisted
 from sparsejax.losses import as_loss
@@ -24,7 +25,7 @@ from sparsejax.solving import solve
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)
 
 RUNNING = -1
-CONVERGED, MAX_ITER, NON_FINITE, ALL_ZERO = range(4)
+CONVERGED, MAX_ITER, NON_FINITE, ALL_ZERO, INTERRUPTED = range(5)
 MESSAGES = {
     CONVERGED: "converged: the slope of the held-out loss is at most tol",
     MAX_ITER: "maxiter solves made before the slope fell below tol; what is returned is the best of them",
@@ -36,6 +37,7 @@ MESSAGES = {
         "every weight is 0, so that the held-out loss has no slope: start from smaller strengths, such as "
         "lambda_max / 10"
     ),
+    INTERRUPTED: "interrupted; what is returned is the best before",
 }
 
 
@@ -98,6 +100,7 @@ def tune(
     maxiter: int = 20,
     solver_tol: ArrayLike | None = None,
     solver_maxiter: ArrayLike = 20_000,
+    progress: bool = False,
 ) -> Tuning:
     r"""Minimise a held-out loss over all strengths of the penalty at once, by gradient.
 
@@ -121,11 +124,15 @@ def tune(
         most tol times the held-out loss.
       maxiter: solves, at most.
       solver_tol, solver_maxiter: ``tol`` and ``maxiter`` of `sparsejax.solve`.
+      progress: show a bar of the solves with the last slope, by tqdm, and stop at Ctrl-C, after the solve
+        that is running.
 
     Returns:
       `Tuning`: the best of all tried, not the last; look at ``converged`` and ``message``.
 
     Raises:
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `Tuning` so far, or None before the
+        first solve.
       TypeError, ValueError: an unfit argument, a strength of 0, a penalty that names none, before tracing.
 
     Warns:
@@ -151,7 +158,9 @@ def tune(
         raise ValueError(f"tune: 0 < low <= 1 <= high is needed, got low {low:g} and high {high:g}.")
     known = hoisted(known, init)
     options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
-    tuning: Tuning = _tune(known, held_out, init, options, optimizer, maxiter)
+    check_progress("tune", progress, (known, held_out, init, options))
+    tuned = _shown if progress else _tune
+    tuning: Tuning = tuned(known, held_out, init, options, optimizer, maxiter)
     warn_unconverged(known, tuning.solution, solver_tol)
     return tuning
 
@@ -202,9 +211,45 @@ def _tune(
     maxiter: int,
 ) -> Tuning:
     search = _Search(problem, held_out, options, optimizer, maxiter)
-    c = lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init))
-    tried = c.tried._replace(penalties=search.rebuild(c.tried.penalties))
-    return Tuning(search.penalty(c.best.logs), c.best.solution, c.best.loss, c.n, c.status, tried)
+    return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
+
+
+@partial(jax.jit, static_argnames=("optimizer", "maxiter"))
+def _first(*args: Any, optimizer: optax.GradientTransformation, maxiter: int) -> _Carry:
+    problem, held_out, init, options = args
+    return _Search(problem, held_out, options, optimizer, maxiter).start(init)
+
+
+@partial(jax.jit, static_argnames=("optimizer", "maxiter"))
+def _next(
+    carry: _Carry, *args: Any, optimizer: optax.GradientTransformation, maxiter: int
+) -> tuple[_Carry, Report]:
+    problem, held_out, _, options = args
+    carry = _Search(problem, held_out, options, optimizer, maxiter).body(carry)
+    done = jnp.where(carry.status == RUNNING, carry.n, maxiter)
+    return carry, Report(done, jnp.int32(1), jnp.int32(0), carry.tried.slope[carry.n - 1])
+
+
+def _shown(
+    problem: Problem,
+    held_out: Any,
+    init: Any,
+    options: _Options,
+    optimizer: optax.GradientTransformation,
+    maxiter: int,
+) -> Tuning:
+    """`_tune` by a program of one solve, with a bar of its progress."""
+    static: Any = {"optimizer": optimizer, "maxiter": maxiter}
+    args = problem, held_out, init, options
+    search = _Search(problem, held_out, options, optimizer, maxiter)
+    with bar_of("tune", maxiter, what="slope") as bar:
+        step = lambda _, carry, __: _next(carry, *args, **static)
+        (carry,) = in_chunks(step, [_first(*args, **static)], [maxiter], bar)
+        if bar.stop.is_set():
+            carry = carry._replace(status=np.int32(INTERRUPTED))
+            best = search.tuning(carry) if int(carry.n) else None
+            raise Interrupted(f"tune: interrupted after {int(carry.n)} solves", best)
+    return search.tuning(carry)
 
 
 class _Search:
@@ -220,6 +265,10 @@ class _Search:
         self.optimizer, self.maxiter = optimizer, maxiter
         self.strengths, self.rebuild = split_strengths(problem.penalty)
         self.first = jax.tree.map(jnp.log, self.strengths)
+
+    def tuning(self, c: _Carry) -> Tuning:
+        tried = c.tried._replace(penalties=self.rebuild(c.tried.penalties))
+        return Tuning(self.penalty(c.best.logs), c.best.solution, c.best.loss, c.n, c.status, tried)
 
     def penalty(self, logs: Any) -> Any:
         return self.rebuild(jax.tree.map(jnp.exp, logs))

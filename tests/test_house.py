@@ -16,7 +16,7 @@ FLOORS = [
     ("implicit",),
     ("resampling", "scoring", "compiling"),
     ("solvers",),
-    ("solving",),
+    ("solving", "walks"),
     ("paths", "cross_validation", "stability", "tuning"),
     ("models",),
     ("interop", "sklearn", "plots"),

@@ -7,7 +7,7 @@ read it. To add a solver, write its file and its entry here.
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from sparsejax.factor import factorise
+from sparsejax.factor import Factor
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import (
@@ -48,6 +48,7 @@ class Resume(NamedTuple):
     # (problem, shared, init, state, tol, maxiter, complete=...) -> (Solution, state); state None: from
     # scratch; complete False: without what `differentiable` has as its finish
     solve: Callable[..., tuple[Solution, Any]]
+    factor: Callable[[Any], Factor | None] = lambda shared: None  # what of it makes the derivative cheaper
     rows: bool = True  # in units of each column of X
     rest: Callable[..., Solution] | None = None  # solves what complete=False leaves, as a program of its own
 
@@ -105,7 +106,12 @@ SOLVERS: dict[str, Solver] = {
         _admm.unfit,
         "the engine: one factorisation, exact joint prox",
         _always,
-        Resume(factorise, lambda factor, problem, init: factor.mean, _admm.resume),
+        Resume(
+            _admm.share,
+            lambda shared, problem, init: shared.factor.mean,
+            _admm.go_on,
+            lambda shared: shared.factor,
+        ),
     ),
     "fista": Solver(fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", _always),
     "alm": Solver(

@@ -33,6 +33,13 @@ EARLY = 50
 BALANCE, BALANCE_TERMS, THRESHOLD = 0.3, 3.0, 1.2
 
 
+class Shared(NamedTuple):
+    """What depends on the loss alone."""
+
+    factor: Factor
+    cheap: Any  # the condensed loss, or None where that is the loss itself
+
+
 class State(NamedTuple):
     """What is iterated."""
 
@@ -156,15 +163,40 @@ def resume(
     maxiter: jax.Array,
     history: int = 0,
     complete: bool = True,
+    cheap: Any = None,
 ) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho.
 
-    Without its finish unless ``complete``.
+    Without its finish unless ``complete``. ``cheap``: the condensed loss, where it is known.
     """
-    engine = _Engine(problem, factor, init, maxiter)
+    engine = _Engine(problem, factor, init, maxiter, cheap)
     loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, complete)
     solution, (state, _) = loop.run()
     return solution, state.rho
+
+
+def share(smooth: Any) -> Shared:
+    """What depends on the loss alone."""
+    factor = factorise(smooth)
+    cheap = _cheap(smooth, factor)
+    return Shared(factor, None if cheap is smooth else cheap)
+
+
+def go_on(
+    problem: Problem,
+    shared: Shared,
+    init: jax.Array,
+    rho: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    complete: bool,
+) -> tuple[Solution, jax.Array]:
+    """As `resume`, with what problems of one loss share."""
+    return resume(problem, shared.factor, init, rho, tol, maxiter, complete=complete, cheap=shared.cheap)
+
+
+def _cheap(smooth: Any, factor: Factor) -> Any:
+    return smooth.condensed() if factor.square else smooth
 
 
 def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
@@ -202,7 +234,9 @@ def _step(factor: Factor) -> jax.Array:
 class _Engine:
     """One problem's iteration, on W' (k, d)."""
 
-    def __init__(self, problem: Problem, factor: Factor, init: jax.Array, maxiter: jax.Array):
+    def __init__(
+        self, problem: Problem, factor: Factor, init: jax.Array, maxiter: jax.Array, cheap: Any = None
+    ):
         self.smooth, self.penalty, self.terms = problem.smooth, problem.penalty, problem.penalty.terms
         self.factor, self.init, self.maxiter = factor, init, maxiter
         self.K = len(self.terms)
@@ -211,7 +245,7 @@ class _Engine:
         # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no
         # gradient.
         self.exact = bool(self.smooth.quadratic) and (factor.square or target is not None)
-        self.cheap = self.smooth.condensed() if factor.square else self.smooth
+        self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
         # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small
         # eigenvalues would lose digits.
         if self.exact:
