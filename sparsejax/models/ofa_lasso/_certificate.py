@@ -3,7 +3,6 @@ r"""What every solver of the weighted lassos answers with: a duality gap in all 
 .. math:: \min_z P(z) = \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -104,17 +103,25 @@ def judge(
     return jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
 
 
-def in_units(solve: Callable[[jax.Array, jax.Array], Lasso], y: jax.Array, limits: jax.Array) -> Lasso:
-    """``solve(y, limits)`` in units of a power of two near the largest entry of y, undone exactly.
+class Unit(NamedTuple):
+    """A power of two near the largest entry of y, in units of which y is solved and which is undone exactly.
 
     The squares of a tiny y would vanish, and with them the gap. What overflows on the way back is non-finite.
     """
-    largest = jnp.max(jnp.abs(y))
-    unit = jnp.where(largest > 0, largest / (2 * jnp.frexp(largest)[0]), 1)
-    # An infinite limit times a z of 0 would be NaN.
-    limits = jnp.minimum(limits / unit, np.finfo(y.dtype).max)
-    solved = solve(y / unit, limits)
-    z, objective = solved.z * unit, solved.objective * unit * unit
-    finite = jnp.all(jnp.isfinite(z), axis=-1) & jnp.isfinite(objective)
-    status = jnp.where(finite, solved.status, NON_FINITE).astype(jnp.int32)
-    return solved._replace(z=z, objective=objective, status=status)
+
+    size: jax.Array
+
+    @classmethod
+    def of(cls, y: jax.Array) -> "Unit":
+        largest = jnp.max(jnp.abs(y))
+        return cls(jnp.where(largest > 0, largest / (2 * jnp.frexp(largest)[0]), 1))
+
+    def limits(self, limits: jax.Array) -> jax.Array:
+        # An infinite limit times a z of 0 would be NaN.
+        return jnp.minimum(limits / self.size, np.finfo(limits.dtype).max)
+
+    def undone(self, solved: Lasso) -> Lasso:
+        z, objective = solved.z * self.size, solved.objective * self.size * self.size
+        finite = jnp.all(jnp.isfinite(z), axis=-1) & jnp.isfinite(objective)
+        status = jnp.where(finite, solved.status, NON_FINITE).astype(jnp.int32)
+        return solved._replace(z=z, objective=objective, status=status)

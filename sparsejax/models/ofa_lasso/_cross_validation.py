@@ -8,10 +8,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int
+from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
 from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, check, require_positive, stopping
 from sparsejax.models.ofa_lasso._model import model_of, predict, support_of
-from sparsejax.models.ofa_lasso._train import Fitted, train
+from sparsejax.models.ofa_lasso._train import Fitted, solves, train
 from sparsejax.solution import CONVERGED
+
+NAME = "ofa_lasso.cross_validate"
 
 
 class CrossValidation(NamedTuple):
@@ -59,6 +62,7 @@ def cross_validate(
     tol: ArrayLike | None = None,
     maxiter: int | None = None,
     num_starts: int = 1,
+    progress: bool = False,
 ) -> CrossValidation:
     """The error of prediction for every pair of strengths on rows left out.
 
@@ -72,8 +76,11 @@ def cross_validate(
       kernel, input, bandwidth, output_bandwidth, degree, tol, maxiter: as `fit`; a median is that of the
         rows fitted to.
       num_starts: as `Model.predict_with_info`.
+      progress: show a bar of the training with the last gap, and stop at Ctrl-C, as `fit`.
 
     Raises:
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the folds that
+        were done, or None.
       TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
     Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
 
@@ -93,12 +100,36 @@ def cross_validate(
     folds = as_int("folds", folds, 2)
     if folds > n or n - -(-n // folds) < 2:
         raise ValueError(f"folds must be at most the {n} rows and leave two of them, got {folds}.")
-    results = []
-    for fold in range(folds):
+    check_progress(NAME, progress, (X, Y, lams, betas))
+    results: list[tuple[jax.Array, ...]] = []
+
+    def one(fold: int, bar: Bar | None) -> None:
         out = np.arange(X.shape[0]) % folds == fold
         data = check(X[~out], Y[~out], kernel, input, bandwidth, output_bandwidth, degree)
-        fitted, index = train_grid(data, lams, betas, *stopping(tol, maxiter, "auto", Y.dtype))
-        results.append(_fold_errors(data, fitted, index, X[out], Y[out], num_starts))
+        fitted, index = train_grid(data, lams, betas, *stopping(tol, maxiter, "auto", Y.dtype), bar)
+        results.append(_fold_errors(data, fitted, index, X[out], Y[out], num_starts, bar))
+
+    if not progress:
+        for fold in range(folds):
+            one(fold, None)
+        return _chosen(lams, betas, results)
+    strengths = lams.shape[0] * (1 + betas.shape[0])
+    rows = n - -(-n // folds)
+    total = solves((rows, Y.shape[1]), X.shape[1] if input == "linear" else rows, strengths)
+    try:
+        with bar_of(NAME, folds * total) as bar:
+            for fold in range(folds):
+                bar.before = fold * total
+                one(fold, bar)
+            bar.check()
+    except Interrupted:
+        known = _chosen(lams, betas, results) if results else None
+        raise Interrupted(f"{NAME}: interrupted after {len(results)} of {folds} folds", known) from None
+    return _chosen(lams, betas, results)
+
+
+def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ...]]) -> CrossValidation:
+    """Of the folds that are known."""
     mae, start_mae, gap, converged = (jnp.stack(values) for values in zip(*results, strict=True))
     i, j = np.unravel_index(int(jnp.argmin(jnp.mean(mae, axis=0))), mae.shape[1:])
     best = jnp.argmin(jnp.mean(start_mae, axis=0))
@@ -106,7 +137,12 @@ def cross_validate(
 
 
 def train_grid(
-    data: Data, lams: jax.Array, betas: jax.Array, tol: jax.Array, maxiter: jax.Array
+    data: Data,
+    lams: jax.Array,
+    betas: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    bar: Bar | None = None,
 ) -> tuple[Fitted, np.ndarray]:
     """All outputs at all pairs, and where on the second axis of `Fitted` the pair (lams[i], betas[j]) is.
 
@@ -124,14 +160,20 @@ def train_grid(
         jnp.broadcast_to(x[:, None], (x.shape[0], d)) for x in (lams[rows], betas[columns], lams[down_lam])
     )
     zero = jnp.zeros((), data.Y.dtype)
-    fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto")
+    fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto", bar)
     # The starts of lams in their own order, in front.
     order = np.concatenate([np.argsort(down_lam), np.arange(a, a + a * b)])
     return jax.tree.map(lambda leaf: leaf[:, order], fitted), index
 
 
 def _fold_errors(
-    data: Data, fitted: Fitted, index: np.ndarray, X: jax.Array, Y: jax.Array, num_starts: int
+    data: Data,
+    fitted: Fitted,
+    index: np.ndarray,
+    X: jax.Array,
+    Y: jax.Array,
+    num_starts: int,
+    bar: Bar | None,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Errors of prediction of the pairs and of the starts, gaps and convergence."""
 
@@ -144,6 +186,8 @@ def _fold_errors(
     mae, start_mae = np.zeros((a, b)), np.zeros(a)
     for i in range(a):
         for j in range(b):
+            if bar is not None:
+                bar.check()
             model = model_of(data, fitted, i, int(index[i, j]))
             info = predict(model, X, num_starts, None, 200, support)  # one program for all pairs
             mae[i, j], start_mae[i] = error(info.y), error(info.start)

@@ -26,6 +26,11 @@ class Data(Pytree, leaves=("X", "Y", "bandwidth", "output_bandwidth"), static=("
     degree: int
     input: Input
 
+    @property
+    def num_inputs(self) -> int:
+        """How many columns the inputs have: themselves, or their kernel's."""
+        return int(self.X.shape[1 if self.input == "linear" else 0])
+
 
 def check(
     X: Any, Y: Any, kernel: Kernel, input: Input, bandwidth: Any, output_bandwidth: Any, degree: Any

@@ -1,13 +1,17 @@
 """Fitting at given strengths."""
 
+import contextlib
 from typing import Literal
 
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_choice, is_traced
+from sparsejax._core.chunks import bar_of, check_progress
 from sparsejax.models.ofa_lasso._data import MAXITER, Input, Kernel, check, stopping, strength
 from sparsejax.models.ofa_lasso._model import Model, model_of
-from sparsejax.models.ofa_lasso._train import train
+from sparsejax.models.ofa_lasso._train import solves, train
+
+NAME = "ofa_lasso.fit"
 
 
 def fit(
@@ -27,6 +31,7 @@ def fit(
     growth: ArrayLike = 1.1,
     tol: ArrayLike | None = None,
     maxiter: int | None = None,
+    progress: bool = False,
 ) -> Model:
     r"""Fit every output in the inputs and in the other outputs, with an intercept.
 
@@ -55,11 +60,14 @@ def fit(
       method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are those of ``"admm"``.
       tol: on the relative duality gap; default 1e-6, in float32 1e-4.
       maxiter: rounds of the working set, default 100; iterations of ``"admm"``, default 20000.
+      progress: show a bar with the last gap, by tqdm, of outputs in fours without and with the others' part,
+        and stop at Ctrl-C, as `sparsejax.path`.
 
     Returns:
       `Model`. Under jit the working set cannot grow beyond 256 columns (`maxiter reached` if that binds).
 
     Raises:
+      Interrupted: Ctrl-C, with ``progress=True``; a model needs all its outputs, ``partial`` is None.
       TypeError, ValueError: arrays that are not finite or do not fit together; fewer than two rows or
         outputs; strengths or bandwidths <= 0; a median distance of 0 where a bandwidth is not given.
     Source: Zhang et al., ICDM 2014, Eq. (10), with the bias of Eq. (8).
@@ -83,5 +91,8 @@ def fit(
         raise ValueError(f"growth must be >= 1, got {growth:g}.")
     algorithm = "printed" if faithful else method
     ends = stopping(tol, maxiter, method, dtype)
-    fitted = train(data, lam[None], beta[None], lam[None], *ends, mu, growth, algorithm)
+    check_progress(NAME, progress, (data, lam, beta, ends))
+    total = solves(data.Y.shape, data.num_inputs, 2)
+    with bar_of(NAME, total) if progress else contextlib.nullcontext() as bar:
+        fitted = train(data, lam[None], beta[None], lam[None], *ends, mu, growth, algorithm, bar)
     return model_of(data, fitted, 0, 1)

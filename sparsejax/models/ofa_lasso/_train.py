@@ -1,7 +1,8 @@
 """All outputs at all strengths, in one compiled call."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +10,11 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.chunks import Bar, Budget, Place, Report, chunk, first_place, in_chunks
 from sparsejax.models.ofa_lasso import _admm
-from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, in_units
+from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
 from sparsejax.models.ofa_lasso._data import Data, inputs, kernel_of
-from sparsejax.models.ofa_lasso._working_set import solve_path
+from sparsejax.models.ofa_lasso._working_set import Along
 from sparsejax.solution import MAX_ITER
 
 BUCKET = 128  # columns solved together at first
@@ -36,17 +38,24 @@ def train(
     mu: jax.Array,
     growth: jax.Array,
     algorithm: str,
+    bar: Bar | None = None,
 ) -> Fitted:
     """All outputs without the others' part at ``start_lams`` (S, d), then at the pairs of ``lams``, ``betas``
     (L, d); again with a larger bucket where the first is too small.
+
+    With a bar of the `solves` in chunks; a KeyboardInterrupt where it is stopped.
     """
-    p = data.Y.shape[0] + (data.X.shape[1] if data.input == "linear" else data.Y.shape[0])
+    p = data.Y.shape[0] + data.num_inputs
     traced = is_traced(data.Y) or is_traced(lams)
     bucket = min(p, 256 if traced else BUCKET)
+    strengths = lams, betas, start_lams
     while True:
-        fitted: Fitted = _train_bucket(
-            data, lams, betas, start_lams, tol, maxiter, mu, growth, algorithm=algorithm, bucket=bucket
-        )
+        options = {"algorithm": algorithm, "bucket": bucket}
+        fitted: Fitted
+        if bar is None:
+            fitted = _train_bucket(data, strengths, (tol, maxiter, mu, growth), **options)
+        else:
+            fitted = _in_chunks(data, strengths, (tol, maxiter, mu, growth), bar, options)
         status = fitted.lasso.status
         if traced or bucket == p or not (np.asarray(status) == FULL).any():
             break
@@ -55,58 +64,156 @@ def train(
     return fitted._replace(lasso=ended)
 
 
-@partial(jax.jit, static_argnames=("algorithm", "bucket"))
-def _train_bucket(
-    data: Data,
-    lams: jax.Array,
-    betas: jax.Array,
-    start_lams: jax.Array,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    mu: jax.Array,
-    growth: jax.Array,
-    *,
-    algorithm: str,
-    bucket: int,
-) -> Fitted:
-    Y = data.Y
-    n, d = Y.shape
-    F = inputs(data, data.X)
-    Ft = (F - jnp.mean(F, axis=0, keepdims=True)).T  # shared by the outputs
-    q = Ft.shape[0]
-    mean = jnp.mean(Y, axis=0)
+def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
+    """How many solves a bar shows: for so many strengths, of some outputs together.
 
-    def solve(At: jax.Array, y: jax.Array, limits: jax.Array) -> Lasso:
-        if algorithm == "auto":
-            return solve_path(At, y, limits, tol, maxiter, bucket)
-        if algorithm == "admm":
-            one = lambda limit: _admm.admm(At, y, limit, tol, maxiter, mu)
-        else:
-            one = lambda limit: _admm.printed(At, q, y, limit, tol, maxiter, mu, growth)
-        solved: Lasso = lax.map(one, limits)
-        return solved
+    shape: of Y; q: columns of the inputs.
+    """
+    return _rounds(shape, q)[0] * strengths
 
-    def output(j: jax.Array) -> Fitted:
-        others = jnp.where(jnp.arange(d)[None] == j, 0, Y)
+
+def _rounds(shape: tuple[int, ...], q: int) -> tuple[int, int]:
+    """In how many rounds, and how many outputs at a time."""
+    n, d = shape
+    # As many as fit in about a gigabyte, in rounds of equal size; the last repeats a few.
+    together = min(TOGETHER, max(1, 2**27 // ((n + q) * n)))
+    rounds = -(-d // together)
+    return rounds, -(-d // rounds)
+
+
+class _Output(NamedTuple):
+    """The lasso of an output."""
+
+    At: jax.Array
+    y: jax.Array  # in its unit
+    unit: Unit
+    limits: jax.Array  # (S + L, p), in its unit
+    means: jax.Array  # of the columns
+    mean: jax.Array  # of y
+
+
+class _Outputs:
+    """All outputs at all strengths: a course, of rounds of some of them at the same time."""
+
+    def __init__(
+        self,
+        data: Data,
+        strengths: tuple[jax.Array, jax.Array, jax.Array],
+        numbers: tuple[jax.Array, ...],
+        options: dict[str, Any],
+    ):
+        self.data, self.strengths, self.numbers = data, strengths, numbers
+        self.algorithm, self.bucket = options["algorithm"], options["bucket"]
+        self.rounds, self.together = _rounds(data.Y.shape, data.num_inputs)
+        self.length = strengths[0].shape[0] + strengths[2].shape[0]
+
+    def inputs(self) -> jax.Array:
+        """Shared by the outputs, (n, q)."""
+        return inputs(self.data, self.data.X)
+
+    def output(self, F: jax.Array, j: jax.Array) -> _Output:
+        data, Y, q = self.data, self.data.Y, F.shape[1]
+        lams, betas, start_lams = self.strengths
+        others = jnp.where(jnp.arange(Y.shape[1])[None] == j, 0, Y)
         G = kernel_of(data.kernel, data.degree, data.output_bandwidth[j], others, others)
-        At = jnp.concatenate([Ft, (G - jnp.mean(G, axis=0, keepdims=True)).T])
-        y = Y[:, j] - mean[j]
+        At = jnp.concatenate([(A - jnp.mean(A, axis=0, keepdims=True)).T for A in (F, G)])
+        mean = jnp.mean(Y, axis=0)[j]
+        y = Y[:, j] - mean
         # No residual is longer than y: at this strength no column of G can enter.
         off = 1 + 2 * jnp.sqrt(jnp.max(jnp.sum(At * At, axis=1)) * jnp.sum(y * y))
         lam = jnp.concatenate([start_lams[:, j], lams[:, j]])
         beta = jnp.concatenate([jnp.broadcast_to(off, start_lams.shape[:1]), betas[:, j]])
-        limits = jnp.concatenate([_columns(lam / 2, q), _columns(beta / 2, n)], axis=1)
-        solved = in_units(partial(solve, At), y, limits)
+        limits = jnp.concatenate([_columns(lam / 2, q), _columns(beta / 2, Y.shape[0])], axis=1)
+        unit = Unit.of(y)
         means = jnp.concatenate([jnp.mean(F, axis=0), jnp.mean(G, axis=0)])
-        return Fitted(solved, mean[j] - solved.z @ means)
+        return _Output(At, y / unit.size, unit, unit.limits(limits), means, mean)
 
-    # As many at a time as fit in about a gigabyte, in rounds of equal size; the last repeats a few.
-    together = min(TOGETHER, max(1, 2**27 // ((n + q) * n)))
-    rounds = -(-d // together)
-    together = -(-d // rounds)
-    fitted = lax.map(output, jnp.arange(rounds * together) % d, batch_size=together)
-    outputs: Fitted = jax.tree.map(lambda leaf: leaf[:d], fitted)
-    return outputs
+    def stepper(self, o: _Output) -> tuple[Any, Callable[[Any, jax.Array], tuple[Any, Lasso]]]:
+        """The first state, and (state, limits) -> the next one and the solution."""
+        tol, maxiter, mu, growth = self.numbers
+        if self.algorithm == "auto":
+            path = Along(o.At, o.y, o.limits[0], tol, maxiter, self.bucket)
+            return path.start, path.step
+        if self.algorithm == "admm":
+            return None, lambda _, limit: (None, _admm.admm(o.At, o.y, limit, tol, maxiter, mu))
+        q = o.At.shape[0] - o.y.shape[0]
+        return None, lambda _, limit: (
+            None,
+            _admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth),
+        )
+
+    def fitted(self, o: _Output, solved: Lasso) -> Fitted:
+        solved = o.unit.undone(solved)
+        return Fitted(solved, o.mean - solved.z @ o.means)
+
+    def all(self, F: jax.Array, j: jax.Array) -> Fitted:
+        """One output at all strengths."""
+        o = self.output(F, j)
+        start, step = self.stepper(o)
+        return self.fitted(o, lax.scan(step, start, o.limits)[1])
+
+    def one(self, o: _Output, state: Any, number: Any) -> tuple[Any, Fitted]:
+        """One output at one of them, and the next state."""
+        state, solved = self.stepper(o)[1](state, o.limits[number])
+        return state, self.fitted(o, solved)
+
+    def prepare(self, number: jax.Array) -> tuple[Any, Any]:
+        """Of a round of outputs; the last one repeats a few."""
+        together = jnp.arange(self.together)
+        j = (number.astype(together.dtype) * self.together + together) % self.data.Y.shape[1]
+        outputs = jax.vmap(partial(self.output, self.inputs()))(j)
+        return outputs, jax.vmap(lambda o: self.stepper(o)[0])(outputs)
+
+    def solve(
+        self, prepared: _Output, at: tuple[jax.Array, jax.Array], state: Any, found: Fitted
+    ) -> tuple[Any, Fitted, jax.Array, jax.Array]:
+        """One strength of a round."""
+        state, new = jax.vmap(lambda o, state: self.one(o, state, at[1]))(prepared, state)
+        found = jax.tree.map(lambda all, one: all.at[at].set(one), found, new)
+        return state, found, jnp.max(new.lasso.num_iters), jnp.max(new.lasso.gap)
+
+
+@partial(jax.jit, static_argnames=("algorithm", "bucket"))
+def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
+    outputs = _Outputs(data, strengths, numbers, options)
+    one = partial(outputs.all, outputs.inputs())
+    d, rounds, together = data.Y.shape[1], outputs.rounds, outputs.together
+    fitted = lax.map(one, jnp.arange(rounds * together) % d, batch_size=together)
+    known: Fitted = jax.tree.map(lambda leaf: leaf[:d], fitted)
+    return known
+
+
+@partial(jax.jit, static_argnames=("algorithm", "bucket"))
+def _chunk(
+    data: Data, strengths: Any, numbers: Any, place: Place, budget: Budget, **options: Any
+) -> tuple[Place, Report]:
+    return chunk(_Outputs(data, strengths, numbers, options), place, budget)
+
+
+def _in_chunks(data: Data, strengths: Any, numbers: Any, bar: Bar, options: Any) -> Fitted:
+    """`_train_bucket` in chunks."""
+    args, course = (data, strengths, numbers), _Outputs(data, strengths, numbers, options)
+
+    def shapes(data: Data, strengths: Any, numbers: Any) -> tuple[Any, Any]:
+        course = _Outputs(data, strengths, numbers, options)
+        prepared, state = course.prepare(jnp.int32(0))
+        solved = jax.vmap(lambda o, state: course.one(o, state, 0)[1])(prepared, state)
+        return (prepared, state), solved
+
+    prepared, solved = jax.eval_shape(shapes, *args)
+    lead = course.rounds, course.length
+    found = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), solved)
+    step = lambda _, place, budget: _chunk(*args, place, budget, **options)
+    total = course.rounds * course.length
+    (place,) = in_chunks(step, [first_place(prepared, found)], [total], bar)
+    bar.check()
+
+    def by_output(leaf: jax.Array) -> jax.Array:  # (rounds, strengths, together, ...)
+        leaf = jnp.swapaxes(leaf, 1, 2)
+        return leaf.reshape(-1, *leaf.shape[2:])[: data.Y.shape[1]]
+
+    fitted: Fitted = jax.tree.map(by_output, place.found)
+    return fitted
 
 
 def _columns(x: jax.Array, count: int) -> jax.Array:

@@ -9,7 +9,7 @@ columns that the bucket lacks. A round costs one product with A' and one Gram ma
 neighbouring problem's solution two rounds are usual.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,44 +36,53 @@ class _Round(NamedTuple):
     status: jax.Array  # int32
 
 
-def solve_path(
-    At: jax.Array, y: jax.Array, limits: jax.Array, tol: jax.Array, maxiter: jax.Array, bucket: int
-) -> Lasso:
-    """Solutions for every row of ``limits`` (L, p), each from the one before; fields have a leading L.
+class Along:
+    """Solutions for limits (p,) after limits, each from the one before.
 
     Args:
       At: (p, n), the transpose of A, every row of mean 0.
       y: (n,), of mean 0.
-      limits: > 0, half the strengths.
+      limit: those that come first; > 0, half the strengths.
       tol: on the relative gap.
-      maxiter: rounds for each row.
+      maxiter: rounds for each of the limits.
       bucket: columns solved together, at most p.
     """
-    p, m = At.shape[0], bucket
-    zero = jnp.zeros(m, y.dtype)
-    lengths = lengths_of(At)
-    start = _Round(
-        bucket=jnp.arange(m, dtype=jnp.int32),
-        active=Active(zero, zero, jnp.zeros((m, m), y.dtype)),
-        c=At @ y,
-        limit=jnp.maximum(limits[0], jnp.max(jnp.abs(At @ y) / limits[0]) * limits[0]),
-        objective=jnp.sum(y * y),
-        gap=jnp.full((), jnp.inf, y.dtype),
-        best=jnp.full((), jnp.inf, y.dtype),
-        waited=jnp.int32(0),
-        num_iters=jnp.int32(0),
-        status=jnp.int32(RUNNING),
-    )
 
-    def one(state: _Round, limit: jax.Array) -> tuple[_Round, Lasso]:
+    def __init__(
+        self, At: jax.Array, y: jax.Array, limit: jax.Array, tol: jax.Array, maxiter: jax.Array, bucket: int
+    ):
+        self.At, self.y, self.tol, self.maxiter = At, y, tol, maxiter
+        self.lengths = lengths_of(At)
+        zero, c = jnp.zeros(bucket, y.dtype), At @ y
+        self.start = _Round(
+            bucket=jnp.arange(bucket, dtype=jnp.int32),
+            active=Active(zero, zero, jnp.zeros((bucket, bucket), y.dtype)),
+            c=c,
+            limit=jnp.maximum(limit, jnp.max(jnp.abs(c) / limit) * limit),
+            objective=jnp.sum(y * y),
+            gap=jnp.full((), jnp.inf, y.dtype),
+            best=jnp.full((), jnp.inf, y.dtype),
+            waited=jnp.int32(0),
+            num_iters=jnp.int32(0),
+            status=jnp.int32(RUNNING),
+        )
+
+    def step(self, state: Any, limit: jax.Array) -> tuple[Any, Lasso]:
+        """The next state and the solution."""
         # What did not converge, a NaN above all, is no start for the next.
         usable = state.status == CONVERGED
-        state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, start)
-        state = _solve(At, y, limit, lengths, state, tol, maxiter)
-        z = jnp.zeros(p, y.dtype).at[state.bucket].set(state.active.z)
+        state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, self.start)
+        state = _solve(self.At, self.y, limit, self.lengths, state, self.tol, self.maxiter)
+        z = jnp.zeros(self.At.shape[0], self.y.dtype).at[state.bucket].set(state.active.z)
         return state, Lasso(z, state.objective, state.gap, state.num_iters, state.status)
 
-    solved: Lasso = lax.scan(one, start, limits)[1]
+
+def solve_path(
+    At: jax.Array, y: jax.Array, limits: jax.Array, tol: jax.Array, maxiter: jax.Array, bucket: int
+) -> Lasso:
+    """Solutions for every row of ``limits`` (L, p), each from the one before; fields have a leading L."""
+    path = Along(At, y, limits[0], tol, maxiter, bucket)
+    solved: Lasso = lax.scan(path.step, path.start, limits)[1]
     return solved
 
 
