@@ -17,6 +17,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, is_traced
+from sparsejax._core.chunks import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
 
@@ -177,6 +178,7 @@ def fit(
       `Model`.
 
     Raises:
+      Interrupted: Ctrl-C, as `multivariate.fit`; its ``partial`` is a `Model`.
       TypeError, ValueError: as `embed` and `multivariate.fit`; not one label for each bag.
     Source: Mao & Tsang, Algorithm 3.
 
@@ -197,10 +199,16 @@ def fit(
     sigma = median_bandwidth(X) if bandwidth is None else bandwidth
     centres = X if prototypes is None else as_float("prototypes", prototypes, (2,), X.dtype)
     S = embed(X, ids, centres, sigma)
-    linear = multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options)
-    chosen = linear.selected
-    weights = jnp.asarray(linear.w[chosen], X.dtype)
-    return Model(centres[chosen], weights, jnp.asarray(sigma, X.dtype), chosen, linear)
+
+    def model(linear: multivariate.Model) -> Model:
+        chosen = linear.selected
+        weights = jnp.asarray(linear.w[chosen], X.dtype)
+        return Model(centres[chosen], weights, jnp.asarray(sigma, X.dtype), chosen, linear)
+
+    try:
+        return model(multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options))
+    except Interrupted as stop:
+        raise Interrupted(str(stop), model(stop.partial)) from None
 
 
 def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:

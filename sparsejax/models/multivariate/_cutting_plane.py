@@ -25,7 +25,7 @@ from sparsejax.models.multivariate._interior_point import Master
 from sparsejax.models.multivariate._oracles import Oracle
 from sparsejax.models.multivariate._points import Clock, Point, Points
 from sparsejax.models.multivariate._restricted import Restricted, WorkingSet
-from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.solution import CONVERGED, INTERRUPTED, MAX_ITER, NON_FINITE, STALLED
 
 SCHEDULES = ("interleaved", "two-layer", "printed")
 RESOLUTION = 0.02  # the share of the gap that is worth an oracle call on a segment
@@ -105,6 +105,7 @@ class CuttingPlane:
         self.loose = LOOSE if self.interleaved else LOOSE_INNER
         self.precision = self.loose
         self.inner = math.inf  # the best objective since groups were added
+        self.known = self.restricted.working_set()  # before the last round
 
     @property
     def gap(self) -> float:
@@ -120,7 +121,7 @@ class CuttingPlane:
         progress: Callable[[Progress], Any] | None = None,
         start: WorkingSet | None = None,
     ) -> Result:
-        """Masters, until the gap meets its target or what comes first."""
+        """Masters, until the gap meets its target or what comes first; Ctrl-C is a status."""
         if self.best.violation <= 0:  # w = 0 loses nothing
             self.lower = self.best.objective
             return self.result(CONVERGED)
@@ -131,8 +132,12 @@ class CuttingPlane:
         self.lower, self.outer = max(0.0, value), 1
         self.restricted.add_group(*group)
         status = None
-        while status is None:
-            status = self.round(progress) if len(self.history) < maxiter else MAX_ITER
+        try:
+            while status is None:
+                self.known = self.restricted.working_set()
+                status = self.round(progress) if len(self.history) < maxiter else MAX_ITER
+        except KeyboardInterrupt:  # the best point and the bound hold wherever that was
+            status = INTERRUPTED
         # An interior point leaves a trace of weight on every feature it knows: the smallest go, as many as
         # raise the gap by a tenth at most and do not spoil the target.
         spared = max(self.lower + self.target, self.best.objective)
@@ -203,5 +208,5 @@ class CuttingPlane:
             num_oracle_calls=self.points.calls,
             seconds=self.clock.seconds | {"all": time.perf_counter() - self.begin},
             history=np.array(self.history).reshape(-1, 2),
-            working_set=self.restricted.working_set(),
+            working_set=self.known if status == INTERRUPTED else self.restricted.working_set(),
         )

@@ -1,12 +1,14 @@
 """One fit, on the host or traced."""
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
+from sparsejax._core.chunks import Interrupted, bar_of
 from sparsejax.models._threads import one_blas_thread
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
 from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
@@ -16,6 +18,10 @@ from sparsejax.models.multivariate._measures import Measure, as_measure, as_sign
 from sparsejax.models.multivariate._model import Model, Report
 from sparsejax.models.multivariate._restricted import WorkingSet
 from sparsejax.models.multivariate._support_norm import groups_of, memberships
+from sparsejax.solution import INTERRUPTED
+
+NAME = "multivariate.fit"
+TINY = float(np.finfo(float).tiny)
 
 Schedule = Literal["interleaved", "two-layer", "printed"]
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
@@ -33,7 +39,7 @@ def fit(
     maxiter: int = 1000,
     schedule: Schedule = "interleaved",
     init: Model | None = None,
-    progress: Callable[[Progress], Any] | None = None,
+    progress: Callable[[Progress], Any] | bool | None = None,
     vmap_method: VmapMethod = "sequential",
 ) -> Model:
     r"""Select features for a measure of the whole labelling.
@@ -70,13 +76,16 @@ def fit(
         without either, starting each inner layer anew: slow.
       init: a model of the same X and y to start from, of another budget or C: its cuts and
         features are kept.
-      progress: called on the host with a `Progress` after every master.
+      progress: True for a bar of the masters with the gap, by tqdm; or a function that is called on the host
+        with a `Progress` after every master.
       vmap_method: of `jax.pure_callback`, in traced calls.
 
     Returns:
       `Model`; its status tells whether the gap met tol.
 
     Raises:
+      Interrupted: Ctrl-C, with progress or without, within a master. Its ``partial`` is the best `Model` so
+        far with its bounds, another fit's ``init``.
       TypeError, ValueError: before the first cut; the message says which argument and what is allowed.
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
 
@@ -93,8 +102,10 @@ def fit(
     options = _Options(nonnegative("eps_delta", eps_delta), as_int("maxiter", maxiter, 1), schedule)
     if init is not None and (not isinstance(init, Model) or init.report is None):
         raise TypeError("init must be a Model that was fitted on the host.")
+    if not (progress is None or isinstance(progress, bool) or callable(progress)):
+        raise TypeError(f"progress must be True, False or a function of a Progress, got {progress!r}.")
     if any(map(is_traced, (X, y, budget, C, tol))):
-        if progress is not None or init is not None:
+        if progress or init is not None:
             raise TypeError(
                 "progress and init are for calls on the host: leave them out inside jit and vmap."
             )
@@ -106,11 +117,25 @@ def fit(
         raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(signs)}.")
     budget = as_budget(budget)
     scalars = budget, positive("C", C), nonnegative("tol", tol)
-    r = _solve(data, signs, measure, *scalars, options, progress, start)
+    with _told(progress) as tell:
+        r = _solve(data, signs, measure, *scalars, options, tell, start)
     d = memberships(r.w, budget)
     report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
     numbers = map(np.float64, (r.objective, r.lower_bound, r.gap))
-    return Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report)
+    model = Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report)
+    if r.status == INTERRUPTED:
+        raise Interrupted(f"{NAME}: interrupted after {r.num_iters} masters", model)
+    return model
+
+
+@contextlib.contextmanager
+def _told(progress: Any) -> Iterator[Callable[[Progress], Any] | None]:
+    """What is called after every master: the function, what moves a bar, or nothing."""
+    if progress is not True:
+        yield progress or None
+        return
+    with bar_of(NAME, None, "master", deferred=False) as bar:
+        yield lambda p: bar.show(p.num_iters, (p.objective - p.lower_bound) / max(p.objective, TINY))
 
 
 class _Options(NamedTuple):

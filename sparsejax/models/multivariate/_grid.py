@@ -12,12 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checks import as_classes, as_int
+from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax.models.multivariate._checks import as_budget, positive
 from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._fit import fit
 from sparsejax.models.multivariate._measures import Measure, as_measure
 from sparsejax.models.multivariate._model import Model
+
+NAME = "multivariate.fit_one_vs_rest"
 
 
 def path(
@@ -40,6 +43,7 @@ def path(
       One `Model` for each value, in the order given.
 
     Raises:
+      Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far, the last of them not converged.
       TypeError, ValueError: as `fit`; budget and C both sequences, or neither.
 
     >>> import numpy as np
@@ -52,9 +56,14 @@ def path(
     if (np.ndim(budget), np.ndim(C)) not in ((0, 1), (1, 0)):
         raise ValueError("exactly one of budget and C must be a sequence.")
     size = len(np.atleast_1d(budget if np.ndim(budget) else C))
-    data, models, init = as_data(X), [], None
+    data, init = as_data(X), None
+    models: list[Model] = []
     for b, c in zip(np.broadcast_to(budget, size), np.broadcast_to(C, size), strict=True):
-        init = fit(data, y, measure=measure, budget=float(b), C=float(c), init=init, **options)
+        try:
+            init = fit(data, y, measure=measure, budget=float(b), C=float(c), init=init, **options)
+        except Interrupted as stop:
+            text = f"multivariate.path: interrupted after {len(models)} of {size} fits"
+            raise Interrupted(text, [*models, stop.partial]) from None
         models.append(init)
     return models
 
@@ -96,6 +105,7 @@ def fit_one_vs_rest(
     budget: float,
     C: float,
     workers: int = 1,
+    progress: bool = False,
     **options: Any,
 ) -> OneVsRest:
     """`fit` for each class against the rest, in parallel processes.
@@ -108,12 +118,14 @@ def fit_one_vs_rest(
       budget, C: as in `fit`, for all classes.
       workers: processes. They are spawned, so that a script that asks for more than one must keep what it
         runs under ``if __name__ == "__main__":``; X is copied to each.
+      progress: show a bar of the classes with the gap of the last, by tqdm.
       options: tol, eps_delta, maxiter, schedule of `fit`.
 
     Returns:
       `OneVsRest`.
 
     Raises:
+      Interrupted: Ctrl-C; a model needs all its classes, ``partial`` is None. No process is left.
       TypeError, ValueError: as `fit`; one class only; a NaN among the labels; workers < 1; a number of
         measures that is not the number of classes.
 
@@ -125,6 +137,7 @@ def fit_one_vs_rest(
     ['a', 'b', 'c']
     """
     workers = as_int("workers", workers, 1)
+    check_progress(NAME, progress, ())
     data = as_data(X)
     y, classes = as_classes(y, data.shape[0])
     several = isinstance(measure, Sequence)
@@ -138,16 +151,44 @@ def fit_one_vs_rest(
     for job in jobs:  # what is wrong with one is told here, not in a process
         job["measure"].oracle(job["y"] == 1)
     as_budget(budget), positive("C", C)
-    if workers == 1:
-        models = [fit(data, **job) for job in jobs]
-    else:
-        context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would not survive
-        with (
-            _one_thread_each(),
-            ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool,
-        ):
-            models = list(pool.map(_fit_received, jobs))
+    models: list[Model] = []
+    with bar_of(NAME, len(jobs), "class", deferred=False) if progress else contextlib.nullcontext() as bar:
+        try:
+            _fit_all(data, jobs, workers, models, bar)
+        except KeyboardInterrupt:
+            text = f"{NAME}: interrupted after {len(models)} of {len(jobs)} classes"
+            raise Interrupted(text) from None
     return OneVsRest(tuple(models), tuple(classes.tolist()))
+
+
+def _fit_all(
+    data: Data, jobs: list[dict[str, Any]], workers: int, models: list[Model], bar: Bar | None
+) -> None:
+    """Append the models of the jobs, in their order."""
+
+    def add(model: Model) -> None:
+        models.append(model)
+        if bar is not None:
+            bar.show(len(models), float(model.gap))
+
+    if workers == 1:
+        for job in jobs:
+            add(fit(data, **job))
+        return
+    context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would not survive
+    others = set(multiprocessing.active_children())
+    with (
+        _one_thread_each(),
+        ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool,
+    ):
+        try:
+            for model in pool.map(_fit_received, jobs):
+                add(model)
+        except BaseException:  # an error, or Ctrl-C: nobody waits for the rest
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(multiprocessing.active_children()) - others:
+                process.terminate()
+            raise
 
 
 _received: list[Data] = []
