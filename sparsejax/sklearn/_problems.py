@@ -20,7 +20,6 @@ from sparsejax.solving import solve
 REGRESSION: dict[str, Callable[..., Loss]] = {
     "squared": losses.SquaredLoss,
     "huber": losses.HuberLoss,
-    "quantile": losses.QuantileLoss,
     "poisson": losses.PoissonLoss,
 }
 CLASSIFICATION: dict[str, Callable[..., Loss]] = {

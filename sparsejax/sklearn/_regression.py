@@ -65,8 +65,8 @@ class SparseRegressor(LinearRegressor):
       penalty: "l21" (rows of coefficients vanish for all outputs at once), "l1", "l1_inf", "exclusive_lasso",
         "exclusive_l21"; or a penalty of `sparsejax.penalties`, such as ``L1(0.1) + NonNegative()``, which
         has its own strengths: alpha and beta then have no part.
-      loss: phi: "squared" (half the square), "huber", "quantile" (the median), "poisson"; or a function that
-        makes a `losses.LinearModelLoss`, such as ``functools.partial(losses.HuberLoss, delta=2.0)``.
+      loss: phi: "squared" (half the square), "huber", "poisson"; or a function that makes a
+        `losses.LinearModelLoss`, such as ``functools.partial(losses.HuberLoss, delta=2.0)``.
       alpha: >= 0, () or (d,), the strength of the row norms (of "l1": of the absolute values).
       beta: >= 0, () or (d,), the strength of the exclusive part, where there is one.
       fit_intercept: fit b, which is not penalised.

@@ -35,7 +35,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
         strengths are multiplied by alphas.
-      loss: of numbers y (n,) or (n, outputs): "squared", "huber", "quantile", "poisson"; of labels y (n,):
+      loss: of numbers y (n,) or (n, outputs): "squared", "huber", "poisson"; of labels y (n,):
         "softmax", "logistic", "squared_hinge", "huber_hinge".
       alphas: the strengths, > 0; or how many, >= 2, from the least that leaves no feature
         (`sparsejax.lambda_max`) down to a tenth of it.
