@@ -4,6 +4,7 @@ The suite runs in float64 (and float32 arrays beside it). ``SPARSEJAX_X64=0`` ru
 numbers switched off, as a user of plain JAX has it; ``SPARSEJAX_OPTIMISED=1`` compiles as users do.
 """
 
+import gc
 import os
 from pathlib import Path
 
@@ -41,8 +42,7 @@ from sparsejax.compiling import OPTIONS
 
 if not OPTIMISED:
     OPTIONS["xla_backend_optimization_level"] = 0
-import gc
-gc.set_threshold(20_000, 10, 10)
+gc.set_threshold(20_000, 10, 10)  # tracing makes many objects that live: to look through them takes long
 X64 = os.environ.get("SPARSEJAX_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
 jax.config.update("jax_numpy_rank_promotion", "raise")
