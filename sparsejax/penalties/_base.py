@@ -21,6 +21,10 @@ class RowNorm(NamedTuple):
       alpha: >= 0, shape () or (b,), one a row or, with ``groups``, one a group.
       ridge: m >= 0, likewise; None where there is none.
       groups: disjoint and with every feature; None: every row by itself.
+
+    >>> import sparsejax as sj
+    >>> (sj.penalties.L21(2.0) + sj.penalties.SquaredL2(0.5)).row_norm((3, 2))[1].item()
+    0.5
     """
 
     alpha: ArrayLike
