@@ -112,4 +112,4 @@ def test_losses_of_the_table_are_all():
 def test_penalties_of_the_table_are_all():
     named = set(re.findall(r"^\| ((?:`[^`]+`(?:, )?)+) \|", README.read_text(), re.M))
     names = {name for cell in named for name in re.findall(r"`(\w+)", cell)}
-    assert set(sj.penalties.__all__) - {"Penalty", "Sum", "ByLeaf"} <= names
+    assert set(sj.penalties.__all__) - {"Penalty", "RowNorm", "Sum", "ByLeaf"} <= names
