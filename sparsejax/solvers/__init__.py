@@ -79,14 +79,14 @@ SOLVERS: dict[str, Solver] = {
     "variational_newton": Solver(
         variational_newton,
         _variational.unfit,
-        "Newton on one scalar a row, for row norms on many features; `admm` takes over where it must",
+        "Newton on one scalar a row or group, for norms on many features; `admm` takes over where it must",
         _variational.suits,
         Resume(_variational.share, _variational.start, _variational.resume, rows=False, rest=admm),
     ),
     "prox_newton": Solver(
         prox_newton,
         _prox_newton.unfit,
-        "Newton on a loss of one column, for `L1` and `L21`: `variational_newton` within",
+        "Newton on a loss of one column, for norms of rows or groups: `variational_newton` within",
         _always,
     ),
     "working_set": Solver(

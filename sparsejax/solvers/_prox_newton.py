@@ -44,7 +44,8 @@ def prox_newton(
     What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
 
     Args:
-      problem: a loss of one column with ``least_squares_at``, such as `LogisticLoss`, and `L1` or `L21`.
+      problem: a loss of one column with ``least_squares_at``, such as `LogisticLoss`, and a penalty that
+        `variational_newton` takes: `L1`, `L21`, `GroupLasso`, with `SquaredL2` or without.
       init, tol, maxiter, history: as `admm`; an iteration is a step, here at most 50.
 
     Returns:
@@ -73,7 +74,7 @@ def unfit(problem: Problem) -> str | None:
     if shape[1:] not in ((), (1,)):
         return f"needs a single column, got W of shape {shape}."
     if "row norm" not in penalty.provides or penalty.row_norm(shape) is None:
-        return f"needs a norm of each row, got {kinds(problem)}."
+        return f"needs a norm of each row or group, got {kinds(problem)}."
     return None
 
 

@@ -1,4 +1,4 @@
-r"""Least squares with a norm of each row, by Newton's method on one scalar a row."""
+r"""Least squares with a norm of each row or group, by Newton's method on one scalar each."""
 
 import functools
 from typing import Any, NamedTuple
@@ -57,17 +57,29 @@ def variational_newton(
     Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then
     with growing shifts of the diagonal, until :math:`\phi` falls.
 
+    Of groups there is one scalar each, with :math:`\|C_g\|_F` for :math:`\|c_i\|` and the Hessian summed over
+    the members of both groups; a group is in a bucket as a whole or not at all. With a ridge
+    :math:`\tfrac{m}{2}\|w\|^2` the weights are :math:`s = t/(1 + mt)`:
+
+    .. math:: K = I + A\operatorname{diag}(s)A^\top , \quad W = \operatorname{diag}(s)\,C , \quad
+              \frac{\partial\phi}{\partial t} = \frac12\Big(\alpha^2 - \frac{\|c\|^2}{(1+mt)^2}\Big) ,
+
+    :math:`\phi` is convex still, decreasing and convex in the concave s, and the residual needs no scaling to
+    be dual feasible.
+
     What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
-    holds, a strength of 0, a tol below the rounding of the products; and from W = 0, in float64, strengths
-    below lambda_max/32 where there are not eight times more features than samples.
+    holds, a group that is larger than that, a strength of the norm of 0, a tol below the rounding of the
+    products; and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times more
+    features than samples.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
-        its `gram`), and `L21`, or `L1` of a single column.
+        its `gram`), and `L21`, `L1` of a single column, or `GroupLasso` of disjoint groups that hold all
+        features; each with `SquaredL2` added, by row or, with groups, of one strength.
       init, tol, maxiter, history: as `admm`; an iteration is a Newton step, here at most 100.
 
     Returns:
-      `Solution`; rows with t = 0 are exactly 0.
+      `Solution`; rows or groups with t = 0 are exactly 0.
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
