@@ -9,7 +9,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import sparsejax.sklearn
 
-CHEAP = ("MILESClassifier", "MultivariateClassifier", "SparseRegressor")
+CHEAP = ("MultivariateClassifier", "SparseRegressor")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ def fold_of_rows(cv: Any, X: np.ndarray, y: np.ndarray, classifier: bool) -> np.
     return folds
 
 
-def choosestrengths(
+def chosen_by_folds(
     estimator: Any,
     data: tuple[np.ndarray, np.ndarray, np.ndarray],
     make: Any,
@@ -63,8 +63,8 @@ def choosestrengths(
         loss = loss_of(table, make, estimator.fit_intercept)
         penalty_of, has = family(estimator.penalty)
         start = Problem(loss, penalty_of(jnp.zeros((), X.dtype), jnp.zeros((), X.dtype)))
-        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, SPAN)
         betas = strengths("betas", estimator.betas, None, "beta" in has, X.dtype, SPAN)
+        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, SPAN)
         alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
         result = cross_validate(
             start,
@@ -116,7 +116,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         fit to all rows.
 
     Raises:
-      TypeError, ValueError: as `SparseRegressor`; a cv that does not hold each row out once; alphas=20 or the
+      TypeError, ValueError: as `SparseRegressor`; a cv that does not hold each row out once; alphas=10 or the
         like for a penalty that no finite strength makes 0.
 
     >>> import numpy as np
@@ -133,7 +133,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         penalty: Any = "l21",
         *,
         loss: Any = "squared",
-        alphas: Any = 20,
+        alphas: Any = 10,
         betas: Any = 0.01,
         cv: Any = None,
         scoring: Any = None,
@@ -155,7 +155,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit."""
         X, y = self._read(X, y)
         data = X, y.reshape(len(X), -1), as_sample_weight(sample_weight, len(X))
-        choice = choosestrengths(self, data, self._make(), y, classifier=False)
+        choice = chosen_by_folds(self, data, self._make(), y, classifier=False)
         self._chosen(choice)
         with precision(X):
             return self._keep(choice.found, choice.loss, y)
@@ -188,7 +188,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         the fit to all rows.
 
     Raises:
-      TypeError, ValueError: as `SparseClassifier`; a cv that does not hold each row out once; alphas=20 or
+      TypeError, ValueError: as `SparseClassifier`; a cv that does not hold each row out once; alphas=10 or
         the like for a penalty that no finite strength makes 0.
 
     >>> import numpy as np
@@ -204,7 +204,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         penalty: Any = "exclusive_l21",
         *,
         loss: str = "softmax",
-        alphas: Any = 20,
+        alphas: Any = 10,
         betas: Any = 0.01,
         cv: Any = None,
         scoring: Any = None,
@@ -226,6 +226,6 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         """Choose strengths on X (n, d) and labels y (n,), and fit."""
         X, codes, weights = self._read(X, y, sample_weight)
         data = X, targets(self.loss, codes, len(self.classes_)), weights
-        choice = choosestrengths(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
+        choice = chosen_by_folds(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
         self._chosen(choice)
         return self._keep(choice.found)
