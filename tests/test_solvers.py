@@ -2,6 +2,7 @@
 
 import functools
 
+import conic
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,6 +16,7 @@ from cases import (
     PENALTIES,
     SOLVERS,
     D,
+    K,
     data,
     problem,
     smooth,
@@ -36,6 +38,7 @@ CASES = [
     if solver != "working_set" or pair[0] in MAIN_LOSSES  # the engine on a part, for every loss alike
 ] + [("solve", *pair) for pair in WAYS]
 OF_ENGINES = [case for case in CASES if case[0] in ENGINES]
+HISTORY = 40  # iterations recorded
 # float32 has its own run, with 64-bit numbers off as in plain JAX (see conftest.py)
 TOL = 1e-5 if np.float32 == DTYPE else 1e-9
 # A relative gap of tol leaves about its square root in W; the objective it bounds directly.
@@ -48,8 +51,8 @@ def stack(trees):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def run(solver):
-    return functools.partial(FUNCTIONS[solver], tol=DTYPE(TOL))
+def run(solver, **options):
+    return functools.partial(FUNCTIONS[solver], tol=DTYPE(TOL), **options)
 
 
 def three(loss, penalty):
@@ -67,16 +70,37 @@ def assert_same(batch, singles):
         np.testing.assert_allclose(batch.params[i], single.params, atol=ATOL)
 
 
+def check_history(s, at_zero):
+    """Every iteration is recorded, and the recorded gaps bound the recorded objectives."""
+    objective, gap = np.asarray(s.history.objective), np.asarray(s.history.gap)
+    end = min(int(s.num_iters) + 1, HISTORY)
+    assert np.isfinite(objective[:end]).all() and np.isnan(objective[end:]).all()
+    exact = objective.dtype == np.float64
+    np.testing.assert_allclose(objective[0], at_zero, rtol=1e-12 if exact else 1e-5)
+    size = np.maximum(np.abs(objective[:end]), objective[0])
+    slack = 1e-12 if exact else 1e-5
+    assert (objective[:end] - float(s.objective) <= gap[:end] * size + slack).all()
+
+
 @float32_only_ok
 @pytest.mark.parametrize("solver, loss, penalty", CASES)
 def test_jit_and_vmap(solver, loss, penalty):
-    """jit = eager; vmap over data and strengths together = a loop."""
+    """jit = eager; vmap over data and strengths together = a loop; the history of every lane."""
     solve, problems = run(solver), three(loss, penalty)
     singles = [solve(p) for p in problems]
-    if solver in ("alm", "solve") or penalty == "ExclusiveL21":
+    # The engines' programs for other losses are seen in a batch only.
+    alone = penalty == "ExclusiveL21" and (solver not in ENGINES or loss in MAIN_LOSSES)
+    if alone or solver in ("alm", "solve"):
         assert_same(stack([jax.jit(solve)(problems[1])]), [singles[1]])
-    if solver in ("admm", "fista", "irls"):
-        assert_same(jax.jit(jax.vmap(solve))(stack(problems)), singles)
+    if solver not in ("admm", "fista", "irls"):
+        return
+    recorded = run(solver, history=HISTORY) if solver in ENGINES else solve
+    batch = jax.jit(jax.vmap(recorded))(stack(problems))
+    assert_same(batch, singles)
+    if solver in ENGINES:
+        lanes = jax.tree.map(np.asarray, batch)
+        for i, p in enumerate(problems):
+            check_history(lanes[i], conic.objective(p, np.zeros((D, K))))
 
 
 @pytest.mark.parametrize("loss", MAIN_LOSSES)
@@ -109,20 +133,23 @@ def test_vmap_of_constructors_over_folds(loss):
 
 
 @pytest.mark.parametrize("solver, loss, penalty", OF_ENGINES)
-def test_warm_start_and_history(solver, loss, penalty):
+def test_warm_start(solver, loss, penalty):
+    """Nothing is left to do from a solution."""
     p, solve = problem(loss, penalty), FUNCTIONS[solver]
-    cold = solve(p, tol=1e-8, history=40)
+    cold = solve(p, tol=1e-8)
     assert bool(cold.converged)
     warm = solve(p, cold.params, tol=1e-8)
     assert int(warm.num_iters) == 0
     np.testing.assert_array_equal(warm.params, cold.params)
-    objective, gap = np.asarray(cold.history.objective), np.asarray(cold.history.gap)
-    end = min(int(cold.num_iters) + 1, 40)
-    assert np.isfinite(objective[:end]).all() and np.isnan(objective[end:]).all()
-    np.testing.assert_allclose(objective[0], p(jnp.zeros_like(cold.params)), rtol=1e-12)
-    # the recorded gaps bound the recorded objectives
-    size = np.maximum(np.abs(objective[:end]), objective[0])
-    assert (objective[:end] - float(cold.objective) <= gap[:end] * size + 1e-12).all()
+
+
+@pytest.mark.parametrize("solver, loss", [("admm", "SquaredLoss"), ("fista", "LogisticLoss")])
+def test_history(solver, loss):
+    """Called eagerly; in a batch, for every problem: `test_jit_and_vmap`."""
+    p = problem(loss, "ExclusiveL21")
+    s = FUNCTIONS[solver](p, tol=1e-8, history=HISTORY)
+    assert bool(s.converged)
+    check_history(s, conic.objective(p, np.zeros((D, K))))
 
 
 @jax.jit
