@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, joint_norm, norm, opaque, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
@@ -206,7 +207,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     return gap
 
 
-@jax.jit
+@Compiled
 def _duality_gap(problem: Problem, W: jax.Array) -> jax.Array:
     scaled = units_of(problem)
     problem = in_units(problem, scaled)
@@ -258,7 +259,7 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
     return top
 
 
-@jax.jit
+@Compiled
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))

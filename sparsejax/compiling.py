@@ -1,14 +1,13 @@
 """How a solver is called: compiled, in units of the data, with the derivative of its answer.
 
 Inside a user's `jax.jit`, `jax.vmap` or the like a solver is one nested program. Called eagerly it is
-compiled for a short first call (`OPTIONS`); what few solves need (the last digits, another solver that takes
+compiled for a short first call (`Compiled`); what few solves need (the last digits, another solver that takes
 over) is a second program, and a derivative is a third, so that `jax.grad` after a solve compiles the solver
 no second time.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +16,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
+from sparsejax._core.compiled import OPTIONS, Compiled, on_device
 from sparsejax._core.pytree import movable, moving
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
@@ -25,74 +25,15 @@ from sparsejax.losses import Units
 from sparsejax.problem import Problem, Scaled, in_units, units_of
 from sparsejax.solution import History, Solution, warn_unconverged
 
-# Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.
-OPTIONS = {
-    "xla_cpu_use_fusion_emitters": False,
-    "xla_backend_optimization_level": 1,
-    "xla_cpu_parallel_codegen_split_count": 1,
-}
-
-
-class Compiled:
-    """A function compiled with `OPTIONS` for eager calls, where it may be another; nested without."""
-
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        static: tuple[str, ...] = (),
-        eager: Callable[..., Any] | None = None,
-    ):
-        alone = function if eager is None else eager
-        self.nested = jax.jit(function, static_argnames=static)
-        self.eager = jax.jit(alone, static_argnames=static)
-        self._alone, self._static = alone, static
-        self.accepted = True  # the options, by this version of XLA
-
-    @functools.cached_property
-    def quick(self) -> Any:
-        """Compiled with the options."""
-        return jax.jit(self._alone, static_argnames=self._static, compiler_options=dict(OPTIONS))
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it, `alone` where nothing is traced."""
-        call = self.alone if is_eager((args, kwargs)) else self.nested
-        return call(*args, **kwargs)
-
-    def alone(self, *args: Any, **kwargs: Any) -> Any:
-        """Call it where nothing is traced."""
-        args = on_device(args)
-        return self._with_options(lambda jitted: jitted(*args, **kwargs))
-
-    def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
-        """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
-
-        A thread for each: what one thread starts JAX runs one after the other. The threads run one program
-        that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
-        arrays, which would be read in a thread's own precision.
-        """
-        shared = on_device(jax.device_put(shared))
-        program = self.program(*shared, *parts[0], **static)
-        wait: Callable[[Any], Any] = jax.block_until_ready
-        with ThreadPoolExecutor(len(parts)) as pool:
-            return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
-
-    def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
-        """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
-        args = on_device(args)
-        program: Callable[..., Any] = self._with_options(
-            lambda jitted: jitted.lower(*args, **static).compile()
-        )
-        return program
-
-    def _with_options(self, call: Callable[[Any], Any]) -> Any:
-        if self.accepted and jax.default_backend() == "cpu":
-            try:
-                return call(self.quick)
-            except jax.errors.JaxRuntimeError as error:
-                if "compile option" not in str(error):
-                    raise
-                self.accepted = False
-        return call(self.eager)
+__all__ = [
+    "OPTIONS",
+    "Compiled",
+    "Finish",
+    "differentiable",
+    "in_users_units",
+    "on_device",
+    "solve_in_units",
+]
 
 
 class Finish(NamedTuple):
@@ -175,7 +116,7 @@ def differentiable(
 def _with_derivative(derivative: Callable[..., Solution]) -> Callable[..., Solution]:
     """What attaches the derivative to an eager solution of a problem that `jax.grad` or the like has traced.
 
-    All that depends on the solution alone is one program, compiled with `OPTIONS`; what is linear in the
+    All that depends on the solution alone is one program, compiled by `Compiled`; what is linear in the
     tangent is another, which JAX transposes.
     """
 
@@ -221,23 +162,6 @@ class _Kept(NamedTuple):
 
     def units_of(self, problem: Problem) -> Scaled | None:
         return units_of(problem, False if self.rows is None else self.rows)
-
-
-def on_device(tree: Any) -> Any:
-    """On their device for good, where there is but one: jit compiles anew for what a user has put there."""
-    if jax.device_count() > 1:
-        return tree
-    leaves, treedef = jax.tree.flatten(tree)
-    here = jax.devices()[0]  # an array of another backend stays there
-    loose = [
-        i
-        for i, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.Array) and not leaf.committed and leaf.devices() == {here}
-    ]
-    placed = jax.device_put([leaves[i] for i in loose], here)
-    for i, leaf in zip(loose, placed, strict=True):
-        leaves[i] = leaf
-    return jax.tree.unflatten(treedef, leaves)
 
 
 def _constant(x: Any) -> Any:

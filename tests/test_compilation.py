@@ -78,6 +78,18 @@ def test_a_second_solve_compiles_nothing(case):
     assert names == []
 
 
+def test_a_gap_is_compiled_once_for_points_of_all_kinds():
+    """A solution, and numbers of numpy."""
+    p, top = problem(loss=losses.SquaredLoss(X[2:], Y[2:])), sj.Problem(LOSS, penalties.L21(0.1))
+    with compiled() as names:
+        s = sj.solve(p)
+        for W in (s.params, np.asarray(s.params), np.zeros((D, K), np.float32)):
+            sj.duality_gap(p, W)
+        sj.lambda_max(top)
+        sj.lambda_max(top.replace(smooth=losses.SquaredLoss(*ON_DEVICE, intercept=True)))
+    assert sorted(names) == ["jit(_admm)", "jit(_duality_gap)", "jit(_lambda_max)"]
+
+
 def slope(alpha):
     return jax.grad(lambda a: jnp.sum(sj.solve(problem(a)).params))(alpha)
 

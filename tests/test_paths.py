@@ -24,8 +24,19 @@ def assert_same(path, singles):
         np.testing.assert_allclose(path.params[i], single.params, atol=2e-4)
 
 
-@pytest.mark.parametrize("loss, penalty", PAIRS)
-@pytest.mark.parametrize("mode", ["warm", "batch"])
+# The lanes of a batch are those of `test_solvers.py`, for every pair: here one of each kind.
+BATCHES = [
+    ("SquaredLoss", "ExclusiveL21"),
+    ("SquaredLoss", "ExclusiveGroupL21"),  # groups beside the strengths
+    ("SquaredLoss", "ExclusiveGroupLasso"),  # two terms
+    ("LogisticLoss", "L21"),  # no quadratic
+    ("PoissonLoss", "ExclusiveL21"),  # not by the engine
+]
+
+
+@pytest.mark.parametrize(
+    "loss, penalty, mode", [(*pair, "warm") for pair in PAIRS] + [(*pair, "batch") for pair in BATCHES]
+)
 def test_path_is_a_loop_of_solves(loss, penalty, mode):
     p, case = problem(loss, penalty), PENALTIES[penalty]
     grid = [np.geomspace(4, 0.5, 5)[:, None] * s[None] for s in case.spread()]
