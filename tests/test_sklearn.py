@@ -191,6 +191,21 @@ def test_strengths_by_feature():
     certified(model, sj.Problem(losses.SquaredLoss(X, Y, intercept=True), penalties.L21(alpha)))
 
 
+def test_sparse_data():
+    """The same problem, in any order of the rows; a row of weight 2 is two."""
+    Z = np.where(np.abs(X) > 0.5, X, 0)
+    stored = scipy.sparse.coo_array(Z)
+    model = SparseRegressor(alpha=0.1).fit(stored, Y)
+    certified(model, sj.Problem(losses.SquaredLoss(Z, Y, intercept=True), penalties.L21(0.1)))
+    np.testing.assert_allclose(model.predict(stored), Z @ model.coef_.T + model.intercept_)
+    twice = np.r_[np.arange(60)[::-1], 3]
+    again = SparseRegressor(alpha=0.1).fit(stored.tocsr()[twice], Y[twice])
+    weighted = SparseRegressor(alpha=0.1).fit(stored, Y, 1.0 + (np.arange(60) == 3))
+    np.testing.assert_allclose(again.coef_, weighted.coef_, rtol=1e-12)
+    with pytest.raises(TypeError, match="Sparse data was passed"):
+        UncorrelatedGroupClassifier().fit(stored, CODES)
+
+
 def test_poisson_predicts_rates():
     y = RNG.poisson(np.exp(X[:, 0]))
     model = SparseRegressor("l1", loss="poisson").fit(X, y)

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.special import expit, softmax  # type: ignore[import-untyped]
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -47,6 +48,11 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
 
     _accept_sparse: ClassVar[Any] = False
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self._accept_sparse is not False
+        return tags
+
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores ``X coef' + intercept``, (n, classes); of two classes (n,), positive for the second."""
         check_is_fitted(self)
@@ -65,6 +71,8 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
 class ProbabilisticClassifier(LinearClassifier):
     """Those of a loss that may have probabilities."""
 
+    _accept_sparse: ClassVar[Any] = "csr"
+
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (n, classes): softmax of the scores; with the logistic loss its sigmoids, sum 1."""
@@ -79,10 +87,10 @@ class ProbabilisticClassifier(LinearClassifier):
         same = np.full_like(each, 1 / each.shape[1])
         return np.asarray(np.divide(each, total, out=same, where=total > 0))
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
         """X, the number of each row's class, and weights, with ``classes_`` set."""
-        X, y = validate_data(self, X, y, dtype=FLOATS)
-        weights = as_sample_weight(sample_weight, len(X))
+        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse=self._accept_sparse)
+        weights = as_sample_weight(sample_weight, len(y))
         choose("loss", self.loss, CLASSIFICATION)
         self.classes_, codes = encoded(y, weights)
         return X, codes, weights
@@ -104,7 +112,8 @@ class SparseClassifier(ProbabilisticClassifier):
     the row, 0 as its absence. Columns of X should be on comparable scales: put a StandardScaler before.
 
     float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Data of nearly one size share a compiled program.
+    float32 data in float32. Data of nearly one size share a compiled program. X may be a matrix or array of
+    scipy.sparse, which is never made dense.
 
     Args:
       penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso"; or a penalty of

@@ -27,14 +27,14 @@ class Choice(NamedTuple):
     loss: Any
 
 
-def fold_of_rows(cv: Any, X: np.ndarray, y: np.ndarray, classifier: bool) -> np.ndarray:
+def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray:
     """The fold that leaves each row out, (n,), from anything that scikit-learn takes as cv."""
-    folds = np.full(len(X), -1)
-    times = np.zeros(len(X), int)
+    n = len(y)
+    folds, times = np.full(n, -1), np.zeros(n, int)
     for number, (train, test) in enumerate(check_cv(cv, y, classifier=classifier).split(X, y)):
         folds[test] = number
         times[test] += 1
-        if (np.bincount(np.concatenate([train, test]), minlength=len(X)) != 1).any():
+        if (np.bincount(np.concatenate([train, test]), minlength=n) != 1).any():
             raise ValueError(f"cv: split {number} must have each row once, in its first or its second part.")
     if (times != 1).any():
         row = int(np.argmax(times != 1))
@@ -47,7 +47,7 @@ def fold_of_rows(cv: Any, X: np.ndarray, y: np.ndarray, classifier: bool) -> np.
 
 def chosen_by_folds(
     estimator: Any,
-    data: tuple[np.ndarray, np.ndarray, np.ndarray],
+    data: tuple[Any, np.ndarray, np.ndarray],
     make: Any,
     labels: np.ndarray,
     classifier: bool,
@@ -154,7 +154,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit."""
         X, y = self._read(X, y)
-        data = X, y.reshape(len(X), -1), as_sample_weight(sample_weight, len(X))
+        data = X, y.reshape(len(y), -1), as_sample_weight(sample_weight, len(y))
         choice = chosen_by_folds(self, data, self._make(), y, classifier=False)
         self._chosen(choice)
         with precision(X):

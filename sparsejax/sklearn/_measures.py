@@ -6,7 +6,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from scipy import sparse  # type: ignore[import-untyped]
 from sklearn.metrics import accuracy_score
-from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsejax.models import mil, multivariate
@@ -141,14 +140,9 @@ class MultivariateClassifier(LinearClassifier):
 
     _accept_sparse = "csr"
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse="csr")
+        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse=self._accept_sparse)
         self.classes_, codes = encoded(y, np.ones(X.shape[0]))
         options = {"C": self.C, "tol": self.tol, "maxiter": self.max_iter}
         found = select(X, codes, len(self.classes_), self.measure, self.budget, **options)

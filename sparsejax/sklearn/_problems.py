@@ -108,7 +108,8 @@ def mean_of(loss: Any) -> Any:
     """The loss of one row, for what it expects of Y, by `mean`: None where that is the prediction itself."""
     if type(loss).mean is LinearModelLoss.mean:
         return None
-    return jax.tree.map(np.asarray, loss._replace(X=loss.X[:1], Y=loss.Y[:1], weights=None))
+    row = np.zeros((1, loss.X.shape[1]), loss.dtype)
+    return jax.tree.map(np.asarray, loss._replace(X=row, Y=loss.Y[:1], weights=None))
 
 
 def family(penalty: Any) -> tuple[Any, str]:

@@ -4,6 +4,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsejax.problem import Problem
@@ -22,18 +23,24 @@ from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precis
 class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     """What regressors share once they have coefficients."""
 
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def predict(self, X: Any) -> np.ndarray:
         """What is expected of y, (n,) or (n, outputs): ``X coef' + intercept``, or its exponential."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
         H: np.ndarray = X @ self.coef_.T + self.intercept_
         if self._mean is None:
             return H
         with precision(H):
             return np.asarray(self._mean.mean(H))
 
-    def _read(self, X: Any, y: Any) -> tuple[np.ndarray, np.ndarray]:
-        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True)
+    def _read(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
+        options = {"multi_output": True, "y_numeric": True, "accept_sparse": "csr"}
+        X, y = validate_data(self, X, y, dtype=FLOATS, **options)
         return X, y
 
     def _make(self) -> Any:
@@ -59,7 +66,8 @@ class SparseRegressor(LinearRegressor):
     be on comparable scales: put a StandardScaler before.
 
     float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Data of nearly one size share a compiled program.
+    float32 data in float32. Data of nearly one size share a compiled program. X may be a matrix or array of
+    scipy.sparse, which is never made dense.
 
     Args:
       penalty: "l21" (rows of coefficients vanish for all outputs at once), "l1", "l1_inf", "exclusive_lasso",
@@ -117,9 +125,9 @@ class SparseRegressor(LinearRegressor):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and y (n,) or (n, outputs)."""
         X, y = self._read(X, y)
-        weights = as_sample_weight(sample_weight, len(X))
+        weights = as_sample_weight(sample_weight, len(y))
         widen = isinstance(self.penalty, str)
-        table = gathered(X, y.reshape(len(X), -1), weights, widen=widen)
+        table = gathered(X, y.reshape(len(y), -1), weights, widen=widen)
         with precision(X):
             penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
             loss = loss_of(table, self._make(), self.fit_intercept)

@@ -30,7 +30,8 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     comparable scales: put a StandardScaler before.
 
     float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Rows are drawn alike: there are no sample weights.
+    float32 data in float32. Rows are drawn alike: there are no sample weights. X may be a matrix or array of
+    scipy.sparse, which is never made dense.
 
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
@@ -95,6 +96,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         tags = super().__sklearn_tags__()
         tags.target_tags.required = True
         tags.target_tags.multi_output = True
+        tags.input_tags.sparse = True
         return tags
 
     def fit(self, X: Any, y: Any) -> Self:
@@ -102,13 +104,14 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in OF_LABELS
         X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2
-        )
+            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
+            accept_sparse="csr",
+        )  # fmt: skip
         if of_labels:
-            classes, codes = encoded(column_or_1d(y), np.ones(len(X)))
+            classes, codes = encoded(column_or_1d(y), np.ones(len(y)))
             Y = targets(self.loss, codes, len(classes))
         else:
-            Y = y.reshape(len(X), -1)
+            Y = y.reshape(len(y), -1)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with precision(X):
             penalty_of, has = family(self.penalty)

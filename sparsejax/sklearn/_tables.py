@@ -5,6 +5,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse  # type: ignore[import-untyped]
 
 try:
     from jax import enable_x64
@@ -16,7 +17,7 @@ FEW_ROWS, FEW_COLUMNS = 512, 32  # up to which a table larger than the data cost
 LEAST_ROWS = 128
 
 
-def precision(X: np.ndarray) -> contextlib.AbstractContextManager[Any]:
+def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     """64-bit numbers within, in this thread, for float64 data, whether or not they are switched on."""
     switched: contextlib.AbstractContextManager[Any] = (
         enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
@@ -43,14 +44,14 @@ def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
 class Table(NamedTuple):
     """Rows that differ, with their weights, and rows and columns that only fill it up."""
 
-    X: np.ndarray  # (n', d'), columns beyond the given ones are 0
+    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if it was given so
     Y: np.ndarray  # (n', k)
     weights: np.ndarray  # (n',), mean 1, so that a loss of default scale is a mean over the rows given
     folds: np.ndarray  # (n',) integers
 
 
 def gathered(
-    X: np.ndarray,
+    X: Any,
     Y: np.ndarray,
     weights: np.ndarray,
     *,
@@ -62,16 +63,17 @@ def gathered(
     Rows of weight 0 are left out and equal ones are made one, in an order of their own: a row of weight k is
     to the last digit what k copies of it are, and nothing depends on the order of the rows. The table is
     filled up to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of zeros,
-    whose coefficients are 0: folds and subsets of nearly one size share what JAX compiles.
+    whose coefficients are 0: folds and subsets of nearly one size share what JAX compiles. A sparse X, whose
+    programs are of its number of entries, is not filled up.
     """
     there = np.flatnonzero(weights > 0)
-    fold = np.zeros(len(X), int) if folds is None else folds
-    X, Y = np.ascontiguousarray(X), np.ascontiguousarray(Y, X.dtype)
+    fold = np.zeros(X.shape[0], int) if folds is None else folds
+    X, Y = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else _canonical(X), np.asarray(Y, X.dtype)
     # by a digest of each row: to sort the rows themselves takes ten times as long
-    digests = b"".join(_digest(X[i], Y[i], fold[i]) for i in there)
+    digests = b"".join(_digest(*_entries(X, int(i)), Y[i], fold[i]) for i in there)
     _, first, number = np.unique(np.frombuffer(digests, "V16"), return_index=True, return_inverse=True)
     n, d = len(first), X.shape[1]
-    rows, width = _room(n, d)
+    rows, width = (n, d) if sparse.issparse(X) else _room(n, d)
     ix = there[
         np.append(first, np.full(rows - n, first[0]))
     ]  # copies, that leave the size of a column as it is
@@ -81,6 +83,22 @@ def gathered(
     if widen and width > d:
         table = np.append(table, np.zeros((rows, width - d), X.dtype), axis=1)
     return Table(table, Y[ix], mean_one, fold[ix])
+
+
+def _canonical(X: Any) -> Any:
+    """By rows, with each entry once and no zeros."""
+    X = sparse.csr_array(X, copy=True)
+    X.sum_duplicates()
+    X.eliminate_zeros()
+    return X
+
+
+def _entries(X: Any, i: int) -> tuple[np.ndarray, ...]:
+    """What there is of row i."""
+    if isinstance(X, np.ndarray):
+        return (X[i],)
+    part = slice(X.indptr[i], X.indptr[i + 1])
+    return X.indices[part].astype(np.int32), X.data[part]
 
 
 def _digest(*parts: np.ndarray) -> bytes:

@@ -121,6 +121,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         self.tol = tol
         self.max_iter = max_iter
 
+    _accept_sparse = False
+
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
