@@ -146,7 +146,6 @@ DATA, IDS, LABELS = np.eye(4, 2), np.array([0, 0, 1, 1]), np.array([1, -1])
             ValueError,
             "one class only",
         ),
-        (lambda: mil.fit(DATA, IDS, [0, 1], measure=mv.f_beta(), budget=1, C=1.0), ValueError, "-1 and 1"),
         (lambda: mil.fit(DATA, IDS, LABELS, measure=mv.f_beta(), budget=0, C=1.0), ValueError, "budget"),
     ],
 )

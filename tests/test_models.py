@@ -1,9 +1,12 @@
 """Linear models: labels in, labels out."""
 
+import re
+
 import jax
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
+from sklearn.metrics import accuracy_score, fbeta_score, r2_score, roc_auc_score
 
 from sparsejax import groups, models
 
@@ -49,6 +52,116 @@ def test_uncorrelated_group(loss, rng):
     else:
         with pytest.raises(ValueError, match="predict_proba"):
             model.predict_proba(X)
+    # a matrix of labels in any code; the squared loss alone is fitted to numbers as they are
+    for coded in (Y == 1, 2 * Y - 1):
+        other = models.uncorrelated_group.fit(X, coded, 0.01, pairs, loss=loss)
+        labels = np.asarray(other.predict(X))
+        assert set(np.unique(labels)) == set(np.unique(coded))
+        assert other.score(X, Y) == other.score(X, coded) == np.mean((labels == coded).all(1)) > 0.4
+    np.testing.assert_allclose(other.W, model.W * (2 if loss == "squared" else 1), atol=1e-2)
+    with pytest.raises(ValueError, match=r"Y has shape \(80,\); \(80, 3\) is needed"):
+        model.score(X, Y[:, 0])
+    with pytest.raises(ValueError, match="Y must hold 0 and 1 only; it has 2"):
+        model.score(X, 2 * Y)
+    if loss == "squared":
+        numbers = models.uncorrelated_group.fit(X, X[:, :3] + 0.1, 0.01, pairs, loss=loss)
+        assert numbers.classes is None
+        expected = r2_score(X[:, :3], numbers.decision_function(X))
+        assert numbers.score(X, X[:, :3]) == pytest.approx(expected)
+
+
+CODES = {
+    "0/1": (0, 1),
+    "-1/1": (-1, 1),
+    "booleans": (False, True),
+    "strings": ("no", "yes"),
+    "numbers": (1.5, 2.5),
+}
+SMALL = np.random.default_rng(0).standard_normal((30, 4))
+POSITIVE = SMALL[:, 0] + 0.3 * SMALL[:, 1] > 0.1
+
+
+def fits(y):
+    """A model of each kind of one label, and the arguments of its rows."""
+    single, g = models.multivariate, groups.from_lists([[0, 1], [2, 3]], 4)
+    plane = {"measure": single.f_beta(), "budget": 2, "C": 30.0}
+    ids = np.arange(30)
+    yield single.fit(SMALL, y, **plane), (SMALL,)
+    yield models.mil.fit(SMALL, ids, y, bandwidth=1.0, **plane), (SMALL, ids)
+    yield models.uncorrelated_group.fit(SMALL, y, 0.01, g), (SMALL,)
+    yield models.exclusive_l21.fit(SMALL, y, 0.01, 0.01), (SMALL,)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_labels_come_back_as_they_came(code):
+    """And in whatever code, the model is the same."""
+    y = np.asarray(CODES[code])[POSITIVE.astype(int)]
+    for (model, rows), (known, _) in zip(fits(y), fits(np.where(POSITIVE, 1, 0)), strict=True):
+        predicted = np.asarray(model.predict(*rows))
+        np.testing.assert_array_equal(model.decision_function(*rows), known.decision_function(*rows))
+        np.testing.assert_array_equal(predicted, np.asarray(CODES[code])[np.asarray(known.predict(*rows))])
+        classes = model.linear.classes if isinstance(model, models.mil.Model) else model.classes
+        assert classes == CODES[code]
+        if code in ("0/1", "-1/1") and not isinstance(model, models.exclusive_l21.Model):
+            assert predicted.dtype == np.int32
+        score = model.score(*rows, y)
+        assert score == known.score(*rows, np.where(POSITIVE, 1, 0)) > 0.6
+        if not isinstance(model, models.multivariate.Model | models.mil.Model):
+            assert score == pytest.approx((predicted == y).mean())
+
+
+def test_scores_of_measures():
+    """Each the one that it was fitted for, by scikit-learn."""
+    mv, y = models.multivariate, np.where(POSITIVE, 1, 0)
+    v, few = SMALL[:, 0] + SMALL[:, 2], np.argsort(-(SMALL[:, 0] + SMALL[:, 2]))[:6]
+    p = y.sum()
+    for measure, expected in (
+        (mv.f_beta(2.0), fbeta_score(y, v > 0, beta=2.0)),
+        (mv.hamming(3.0), accuracy_score(y, v > 0)),
+        (mv.precision_at(6), y[few].mean()),
+        (mv.recall_at(6), y[few].sum() / p),
+        (mv.prbep(), y[np.argsort(-v)[:p]].mean()),
+        (mv.roc_area(), roc_auc_score(y, v)),
+        (mv.contingency(lambda a, b, c, d: b + 2 * c), -np.sum((v > 0) > y) - 2 * np.sum((v > 0) < y)),
+    ):
+        assert measure.score(v, y == 1) == pytest.approx(expected), measure.name
+    model = mv.fit(SMALL, y, measure=mv.recall_at(40 - 20), budget=2, C=30.0)
+    assert model.score(SMALL, y) == measure_of(mv.recall_at(20), model, y)
+    with pytest.raises(ValueError, match=r"the label 2; the model was fitted to \(0, 1\)"):
+        model.score(SMALL, y + 1)
+    with pytest.raises(ValueError, match="y has no positive label, which recall_at needs"):
+        model.score(SMALL, 0 * y)
+
+
+def measure_of(measure, model, y):
+    return measure.score(model.decision_function(SMALL), y == 1)
+
+
+def test_labels_inside_jit():
+    """Numbers are known there, names are not."""
+    fit = lambda y: models.multivariate.fit(SMALL, y, measure=models.multivariate.f_beta(), budget=2, C=30.0)
+    predict = jax.jit(lambda model, X: model.predict(X))
+    known = fit(np.where(POSITIVE, 7, 3))
+    np.testing.assert_array_equal(predict(known, SMALL), known.predict(SMALL))
+    with pytest.raises(TypeError, match="labels such as 'yes' are given outside jit only"):
+        predict(fit(np.where(POSITIVE, "yes", "no")), SMALL)
+
+
+def test_a_repr_is_a_line():
+    y = np.where(POSITIVE, "yes", "no")
+    shown = [repr(model) for model, _ in fits(y)]
+    mv = models.multivariate
+    shown.append(repr(mv.fit_one_vs_rest(SMALL, y, measure=mv.f_beta(), budget=2, C=30.0)))
+    for text in shown:
+        assert re.fullmatch(r"\w+\.\w+\(.*kept, gap \d\.\de[-+]\d\d, converged\)", text), text
+        assert len(text) <= 110 and "\n" not in text
+    model = models.exclusive_l21.fit(SMALL, y, 0.01, 0.01, maxiter=0)
+    assert repr(model).endswith("not converged)")
+    several = jax.tree.map(lambda leaf: np.stack([leaf, leaf]), model)
+    assert repr(several).startswith("exclusive_l21.Model([2] models of 4 features, 2 columns, 0 kept")
+    traced = []
+    jax.jit(lambda model: traced.append(repr(model)))(model)
+    assert traced == ["exclusive_l21.Model(4 features, 2 columns, traced)"]
 
 
 def test_bad_input_of_uncorrelated_group(rng):

@@ -68,6 +68,14 @@ def test_scores_of_pairs_and_views():
     np.testing.assert_allclose(view1, sum(cube[:, :, j] for j in range(L2)), rtol=1e-12)
     np.testing.assert_allclose(view2, sum(cube[:, i] for i in range(L1)), rtol=1e-12)
     np.testing.assert_array_equal(jax.jit(lambda model, new: model.predict(new))(model, new), cube)
+    area = np.nanmean(np.asarray(auc(enrich(Y1, Y2), model.decision_function(X))))
+    assert model.score(X, 2 * Y1 - 1, Y2 > 0) == pytest.approx(area)  # in any code
+    other = fit(X, 2 * Y1 - 1, Y2 > 0, 0.1)
+    assert repr(other) == repr(model) and repr(model).startswith(
+        "multi_semantic.Model(6 features, 6 columns, 6 kept"
+    )
+    with pytest.raises(ValueError, match=r"have \(2, 2\) columns; the model was fitted with \(2, 3\)"):
+        model.score(X, Y1, Y2[:, :2])
 
 
 def test_marginals_of_views_with_one_label_a_row():
@@ -125,7 +133,7 @@ P = similarity()
 
 BAD = {
     "Y1 2": (lambda: fit(X, 2 * Y1, Y2, 0.1), ValueError, "Y1 must hold 0 and 1 only; it has 2"),
-    "Y2 -1": (lambda: fit(X, Y1, 2 * Y2 - 1, 0.1), ValueError, "Y2 must hold 0 and 1 only; it has -1"),
+    "Y2 -1 and 0": (lambda: fit(X, Y1, -Y2, 0.1), ValueError, "Y2 must hold 0 and 1 only; it has -1"),
     "Y2 NaN": (lambda: fit(X, Y1, np.nan * Y2, 0.1), ValueError, "Y2 has 120 .*NaN"),
     "Y1 rows": (lambda: fit(X, Y1[:9], Y2, 0.1), ValueError, r"Y1 must have 40 rows.*got shape \(9, 2\)"),
     "Y2 rows": (lambda: fit(X, Y1, Y2[:9], 0.1), ValueError, r"Y2 must have 40 rows.*got shape \(9, 3\)"),

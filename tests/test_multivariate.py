@@ -593,9 +593,11 @@ def fit_with(X=DATA, y=SIGNS, measure=None, budget=1, C=1.0, **options):
     [
         (dict(y=np.ones(4)), ValueError, "one class only, 1; both"),
         (dict(y=-np.ones(4)), ValueError, "one class only, -1; both"),
-        (dict(y=[0, 1, 1, 0]), ValueError, r"-1 and 1 only; it has 0; for labels 0 and 1 give 2\*y - 1"),
+        (dict(y=[0, 1, 2, 0]), ValueError, "y has 3 classes; a label is one of two here"),
+        (dict(y=[0, np.nan, 1, 0]), ValueError, "y has a NaN among its labels"),
+        (dict(y=[0, 1j, 1, 0]), TypeError, "y has dtype complex128; labels are"),
         (dict(y=[1, -1]), ValueError, "X has 4 rows and y has 2"),
-        (dict(y=["a", "b", "a", "b"]), TypeError, "y has dtype"),
+        (dict(y=np.array([1, "b", 1, "b"], object)), TypeError, "labels of several kinds"),
         (dict(budget=0), ValueError, "budget must be > 0, got 0"),
         (dict(budget=-1.5), ValueError, "budget must be > 0"),
         (dict(budget=np.nan), ValueError, "budget must be > 0, got nan"),

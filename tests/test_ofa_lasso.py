@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.linear_model import Lasso
+from sklearn.metrics import r2_score
 from sklearn.metrics.pairwise import rbf_kernel
 
 from sparsejax import kernels
@@ -152,7 +153,8 @@ def lassos(n=60, p=150, seed=1):
 
 @functools.partial(jax.jit, static_argnames="bucket")
 def solve_path(At, y, limits, tol, bucket):
-    return _working_set.solve_path(At, y, limits, tol, jnp.int32(100), bucket)
+    path = _working_set.Along(At, y, limits[0], tol, jnp.int32(100), bucket)
+    return jax.lax.scan(path.step, path.start, limits)[1]
 
 
 def test_working_set_in_a_batch():
@@ -240,14 +242,18 @@ def test_squares_that_underflow(algorithm, dtype, power):
     At, y = (a.astype(dtype) for a in lassos())
     limits = jnp.full((1, 150), 0.03 * jnp.max(jnp.abs(At @ y)))
     tol, unit = jnp.asarray(1e-3, dtype), dtype(2.0) ** dtype(power)
-    solve = lambda y, limits: solvers()[algorithm](At, y, limits, tol)
-    usual = _certificate.in_units(solve, y, limits)
+
+    def solve(y, limits):
+        own = _certificate.Unit.of(y)
+        return own.undone(solvers()[algorithm](At, y / own.size, own.limits(limits), tol))
+
+    usual = solve(y, limits)
     assert int(usual.status[0]) == CONVERGED and usual.z.any()
-    scaled = _certificate.in_units(solve, y * unit, limits * unit)
+    scaled = solve(y * unit, limits * unit)
     np.testing.assert_array_equal(scaled.z, usual.z * unit)
     for name in ("gap", "num_iters", "status"):
         np.testing.assert_array_equal(getattr(scaled, name), getattr(usual, name))
-    huge = _certificate.in_units(solve, y / unit, limits / unit)  # whose objective has no number
+    huge = solve(y / unit, limits / unit)  # whose objective has no number
     assert int(huge.status[0]) == NON_FINITE
 
 
@@ -356,6 +362,17 @@ def test_prediction(input, rng):
         np.testing.assert_array_equal(single.y, model.predict(X))
     K = X if input == "linear" else kernels.gaussian(X, model.X, bandwidth=model.bandwidth)
     np.testing.assert_allclose(info.start, K @ model.start_u.T + model.start_intercept[None], atol=1e-12)
+
+
+def test_score_and_repr():
+    X, Y = data()
+    model = fitted()
+    assert model.score(X, Y) == pytest.approx(r2_score(Y, model.predict(X))) and model.score(X, Y) > 0.5
+    used = [int(np.count_nonzero(weights)) for weights in (model.u, model.v)]
+    shown = (
+        f"ofa_lasso.Model(3 outputs, 14 rows, {used[0]} weights of inputs and {used[1]} of outputs kept, gap "
+    )
+    assert repr(model).startswith(shown) and repr(model).endswith(", converged)")
 
 
 def test_no_worse_than_the_start():

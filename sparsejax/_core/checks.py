@@ -154,29 +154,21 @@ def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {x!r}.")
 
 
-def as_classes(y: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """One label of any sortable kind for each of n rows, (n,), and the classes; at least two."""
-    y = np.asarray(y)
-    if y.ndim != 1 or len(y) != n:
-        raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        raise ValueError("y has a NaN among its labels.")
-    classes = np.unique(y)
-    if len(classes) < 2:
-        raise ValueError(f"y has one class only, {classes.tolist()}; at least two are needed.")
-    return y, classes
+def check_labels(
+    Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y", others: str = ""
+) -> None:
+    """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them.
 
-
-def check_labels(Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y") -> None:
-    """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them."""
+    ``others``: what else is taken, for the message.
+    """
     if is_traced(Y):
         return
     y = np.asarray(Y)
     strange = y[(y != allowed[0]) & (y != allowed[1])]
     if strange.size:
-        whose = f" for {owner}" if owner else ""
+        whose, more = f" for {owner}" if owner else "", f" ({others})" if others else ""
         raise ValueError(
-            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}."
+            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}{more}."
         )
 
 

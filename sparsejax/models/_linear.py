@@ -1,10 +1,13 @@
 """What fitted linear models share."""
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
 from sparsejax._core.pytree import Pytree
+from sparsejax.models._summary import summary
 from sparsejax.ranking import FeatureRanking, rank_features
 from sparsejax.solution import Solution
 
@@ -22,6 +25,24 @@ class LinearModel(Pytree):
         if X.shape[1] != self.W.shape[0]:
             raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.W.shape[0]}.")
         return X @ self.W + self.intercept[None]
+
+    def __repr__(self) -> str:
+        return summary(self, self._sizes(), [self.solution] if self.solution is not None else [], self._kept)
+
+    def _sizes(self) -> str:
+        """In words; of a batch of models, too."""
+        batch = () if self.solution is None else jnp.shape(self.solution.status)
+        features, *columns = jnp.shape(self.W)[len(batch) :]
+        models = f"{list(batch)} models of " if batch else ""
+        return f"{models}{features} features" + (f", {columns[0]} columns" if columns else "")
+
+    def _kept(self) -> str:
+        batch = np.ndim(self.solution.status)
+        W = np.asarray(self.W)
+        rows = (W.reshape(*W.shape[: batch + 1], -1) != 0).any(axis=-1).reshape(-1, W.shape[batch])
+        counts = rows.sum(axis=1)
+        low, high = int(counts.min()), int(counts.max())
+        return f"{low} kept" if low == high else f"{low} to {high} kept"
 
     def rank_features(self, num: int | None = None) -> FeatureRanking:
         """`sparsejax.rank_features` of W."""

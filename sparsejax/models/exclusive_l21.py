@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_classes, as_float
+from sparsejax._core.checks import as_float
 from sparsejax.losses import SquaredLoss
+from sparsejax.models._labels import agreement, classes_of
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
@@ -30,8 +31,8 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
     >>> import numpy as np, sparsejax as sj
     >>> X, y = np.eye(4, 3), np.array(["a", "b", "a", "b"])
     >>> model = sj.models.exclusive_l21.fit(X, y, alpha=0.01, beta=0.01)
-    >>> model.classes, model.W.shape
-    (('a', 'b'), (3, 2))
+    >>> model.classes, model.W.shape, model.score(X, y)
+    (('a', 'b'), (3, 2), 1.0)
     """
 
     classes: tuple[Any, ...]
@@ -44,6 +45,10 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
         largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
         labels: np.ndarray = np.asarray(self.classes)[largest]
         return labels
+
+    def score(self, X: ArrayLike, y: Any) -> float:
+        """The accuracy: the share of the labels y (n,) that `predict` gives."""
+        return agreement(y, self.predict(X))
 
 
 def fit(
@@ -83,7 +88,7 @@ def fit(
     ['a', 'b', 'a', 'b']
     """
     X = as_float("X", X, (2,))
-    y, classes = as_classes(y, X.shape[0])
+    y, classes = classes_of(y, X.shape[0])
     loss = SquaredLoss(X, y[:, None] == classes, scale=scale, intercept=True)
     solution = solve(Problem(loss, ExclusiveL21(alpha, beta)), tol=tol, maxiter=maxiter)
     return Model(solution.params, loss.intercept(solution.params), solution, tuple(classes.tolist()))

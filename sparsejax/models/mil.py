@@ -20,6 +20,8 @@ from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.chunks import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
+from sparsejax.models._labels import decoded, positives
+from sparsejax.models._summary import summary
 
 __all__ = ["Model", "embed", "fit", "median_bandwidth"]
 
@@ -60,9 +62,22 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
         S = embed(instances, bag_ids, self.prototypes, self.bandwidth)
         return S @ self.weights.astype(S.dtype)
 
-    def predict(self, instances: ArrayLike, bag_ids: Any, threshold: float = 0.0) -> jax.Array:
-        """-1 or 1 for each bag, int32, (bags,): 1 where the score exceeds the threshold."""
-        return jnp.where(self.decision_function(instances, bag_ids) > threshold, 1, -1).astype(jnp.int32)
+    def predict(self, instances: ArrayLike, bag_ids: Any, threshold: float = 0.0) -> Any:
+        """Labels of bags as they were given, (bags,): the second class where the score exceeds the threshold.
+
+        Whole numbers, such as -1 and 1, come as int32.
+        """
+        return decoded(self.decision_function(instances, bag_ids) > threshold, self.linear.classes)
+
+    def score(self, instances: ArrayLike, bag_ids: Any, y: Any) -> float:
+        """`multivariate.Model.score` of the bags: by the measure it was fitted for."""
+        scores = np.asarray(self.decision_function(instances, bag_ids))
+        return self.linear.measure.score(scores, positives(y, self.linear.classes))
+
+    def __repr__(self) -> str:
+        """In a line."""
+        sizes = f"{self.linear.measure.name}, {self.linear.w.shape[-1]} prototypes"
+        return summary(self, sizes, [self.linear], lambda: f"{len(self.weights)} kept")
 
 
 def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
@@ -168,7 +183,7 @@ def fit(
     Args:
       instances: (n, d), finite.
       bag_ids: (n,), integers 0, 1, ..., bags - 1, each at least once.
-      y: (bags,), -1 and 1, both present.
+      y: (bags,), labels of two classes, both present, of any kind that can be sorted.
       measure, budget, C: as `multivariate.fit`, whose n is the number of bags here.
       bandwidth: sigma > 0; default `median_bandwidth`.
       prototypes: (N, d); default all instances.

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, check_labels
+from sparsejax._core.checks import as_float
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
+from sparsejax.metrics import mean_auc
+from sparsejax.models._labels import presence
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
@@ -46,8 +48,8 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
     >>> import numpy as np, sparsejax as sj
     >>> X, Y1, Y2 = np.eye(4, 3), np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 1, 0, 1]]
     >>> model = sj.models.multi_semantic.fit(X, Y1, Y2, strength=0.01)
-    >>> model.predict(X).shape, model.marginals(X).view1.shape
-    ((4, 2, 2), (4, 2))
+    >>> model.predict(X).shape, model.marginals(X).view1.shape, model.score(X, Y1, Y2)
+    ((4, 2, 2), (4, 2), 1.0)
     """
 
     sizes: tuple[int, int]
@@ -77,6 +79,18 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
         scores = self.predict(X)
         return Marginals(jnp.sum(scores, axis=2), jnp.sum(scores, axis=1))
 
+    def score(self, X: ArrayLike, Y1: ArrayLike, Y2: ArrayLike) -> float:
+        """The mean area under the ROC curve of the pairs that some rows have and some lack; NaN: none.
+
+        Y1, Y2: labels of each view as for `fit`.
+        """
+        scores = self.decision_function(X)
+        A, B = _labels("Y1", Y1, scores), _labels("Y2", Y2, scores)
+        sizes = A.shape[1], B.shape[1]
+        if sizes != self.sizes:
+            raise ValueError(f"Y1 and Y2 have {sizes} columns; the model was fitted with {self.sizes}.")
+        return float(mean_auc(enrich(A, B), scores).mean)
+
 
 def fit(
     X: ArrayLike,
@@ -104,7 +118,8 @@ def fit(
 
     Args:
       X: (n, d).
-      Y1, Y2: (n, L1) and (n, L2) of zeros and ones. A row may have any number of labels of a view, or none.
+      Y1, Y2: (n, L1) and (n, L2) of 0 and 1, or of -1 and 1, or booleans. A row may have any number of labels
+        of a view, or none.
       strength: >= 0, shape () or (d,).
       graph: `sparsejax.losses.GraphLaplacian` of the L1 * L2 pairs, which holds the strength gamma, or None.
         Its similarity: ``graphs.from_views(L1, L2)``, or ``graphs.ngd_similarity(enrich(Y1, Y2))`` as in
@@ -118,7 +133,7 @@ def fit(
     Raises:
       TypeError: an argument is not real, or ``graph`` is not a `GraphLaplacian`.
       ValueError: as `SquaredLoss` and `ExclusiveGroupLasso`; Y1 or Y2 is not 2-d, has no columns, another
-        number of rows than X, or a value other than 0 and 1; the graph is of another number of pairs.
+        number of rows than X, or another value; the graph is of another number of pairs.
     Source: Chen et al., ACM MM 2011, Eq. (5), with an unpenalised intercept added.
 
     >>> import numpy as np, sparsejax as sj
@@ -174,8 +189,8 @@ def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
 
 
 def _labels(name: str, Y: ArrayLike, X: jax.Array) -> jax.Array:
-    Y = as_float(name, Y, (2,), X.dtype)
-    if len(Y) != len(X) or Y.shape[1] == 0:
-        raise ValueError(f"{name} must have {len(X)} rows, as X, and a column a label; got shape {Y.shape}.")
-    check_labels(Y, (0, 1), name=name)
-    return Y
+    known, _ = presence(name, Y, X.dtype)
+    if len(known) != len(X) or known.shape[1] == 0:
+        shape = known.shape
+        raise ValueError(f"{name} must have {len(X)} rows, as X, and a column a label; got shape {shape}.")
+    return known

@@ -3,11 +3,14 @@
 from typing import Any, Literal
 
 import jax
+import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, check_labels, is_traced
+from sparsejax._core.checks import as_float, is_traced
 from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
+from sparsejax.metrics import r2
+from sparsejax.models._labels import PRESENT, SIGNS, Classes, decoded, positives, presence, two_classes
 from sparsejax.models._linear import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
@@ -25,7 +28,7 @@ LOSSES = {
 Loss = Literal["logistic", "squared", "squared_hinge", "huber_hinge"]
 
 
-class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)):
+class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", "classes")):
     """A fitted linear model with one column a label; a pytree.
 
     Attributes:
@@ -33,18 +36,28 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)
       intercept: (k,) or ().
       solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
       loss: the name of the loss.
+      classes: the two that each label is one of, such as (0, 1): those of Y, in order. None if Y held other
+        numbers, targets of the squared loss.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)
     >>> model = sj.models.uncorrelated_group.fit(X, Y, 0.01, sj.groups.from_labels([0, 0, 1]))
-    >>> model.predict(X).shape, bool(model.solution.converged)
-    ((4, 2), True)
+    >>> model.predict(X).shape, model.score(X, Y), bool(model.solution.converged)
+    ((4, 2), 1.0, True)
     """
 
     loss: str
+    classes: Classes | None
 
-    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, loss: str):
-        self._set(W=W, intercept=intercept, solution=solution, loss=loss)
+    def __init__(
+        self,
+        W: jax.Array,
+        intercept: jax.Array,
+        solution: Solution,
+        loss: str,
+        classes: Classes | None = PRESENT,
+    ):
+        self._set(W=W, intercept=intercept, solution=solution, loss=loss, classes=classes)
 
     def predict_proba(self, X: ArrayLike) -> jax.Array:
         """The probability of every label, (n, k) or (n,); for the logistic loss."""
@@ -52,21 +65,41 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss",)
             raise ValueError(f"predict_proba needs loss='logistic'; this model has loss={self.loss!r}.")
         return jax.nn.sigmoid(self.decision_function(X))
 
-    def predict(self, X: ArrayLike, threshold: float | None = None) -> jax.Array:
-        """Labels 0 and 1, int32, (n, k) or (n,): where the score exceeds the threshold.
+    def predict(self, X: ArrayLike, threshold: float | None = None) -> Any:
+        """Labels as they were given, (n, k) or (n,): the second class where the score exceeds the threshold.
+
+        Whole numbers come as int32; for targets of the squared loss these are 0 and 1.
 
         Args:
           X: (n, d).
           threshold: on the probability for the logistic loss, default 0.5, in (0, 1); on the score for the
-            others, default 0 for the hinge losses and 0.5 for the squared loss, which is fitted to 0 and 1.
+            others, default 0 for the hinge losses, and for the squared loss midway between the numbers that
+            it is fitted to.
         """
+        return decoded(self._positive(X, threshold), self.classes or PRESENT)
+
+    def score(self, X: ArrayLike, Y: Any) -> float:
+        """The accuracy: the share of the rows all of whose labels `predict` gives.
+
+        Of a model of other numbers than labels `sparsejax.metrics.r2` of its scores.
+        """
+        if self.classes is None:
+            return float(r2(Y, self.decision_function(X)))
+        predicted = np.asarray(self._positive(X, None))
+        if np.shape(Y) != predicted.shape:
+            raise ValueError(f"Y has shape {np.shape(Y)}; {predicted.shape} is needed.")
+        vector = predicted.ndim == 1 and self.classes not in (PRESENT, SIGNS)
+        true = positives(Y, self.classes) if vector else np.asarray(presence("Y", Y, None, (1, 2))[0]) == 1
+        return float(np.mean((predicted == true).reshape(len(true), -1).all(axis=1)))
+
+    def _positive(self, X: ArrayLike, threshold: float | None) -> jax.Array:
         if self.loss == "logistic":
             threshold = 0.5 if threshold is None else threshold
             if not is_traced(threshold) and not 0 < threshold < 1:
                 raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
-            return (self.predict_proba(X) > threshold).astype("int32")
-        default = 0.5 if self.loss == "squared" else 0.0
-        return (self.decision_function(X) > (default if threshold is None else threshold)).astype("int32")
+            return self.predict_proba(X) > threshold
+        default = 0.5 if self.loss == "squared" and self.classes != SIGNS else 0.0
+        return self.decision_function(X) > (default if threshold is None else threshold)
 
 
 def fit(
@@ -87,8 +120,9 @@ def fit(
 
     Args:
       X: (n, d).
-      Y: (n, k) or (n,), every entry 0 or 1; the hinge losses see them as -1 and 1. For the squared loss any
-        real targets.
+      Y: (n, k), every entry 0 or 1, or all of them -1 or 1, or booleans; or (n,), labels of two classes, of
+        any kind that can be sorted. For the squared loss any real targets; it is fitted to numbers as they
+        are.
       alpha: >= 0, shape () or (G,), one a group.
       groups: `sparsejax.groups.Groups` of d features; those in no group are not penalised.
       loss: "logistic", "squared", "squared_hinge" or "huber_hinge" (`sparsejax.losses`).
@@ -112,11 +146,24 @@ def fit(
     if loss not in LOSSES:
         raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
     X = as_float("X", X, (2,))
-    Y = as_float("Y", Y, (1, 2), X.dtype)
-    if loss.endswith("hinge"):
-        check_labels(Y, (0, 1))
-        Y = 2 * Y - 1
+    Y, classes = _targets(Y, X.dtype, loss)
     make: Any = LOSSES[loss]
     smooth = make(X, Y, scale=scale, intercept=True)
     solution = solve(Problem(smooth, ExclusiveGroupL21(alpha, groups)), tol=tol, maxiter=maxiter)
-    return Model(solution.params, smooth.intercept(solution.params), solution, loss)
+    return Model(solution.params, smooth.intercept(solution.params), solution, loss, classes)
+
+
+def _targets(Y: Any, dtype: Any, loss: str) -> tuple[jax.Array, Classes | None]:
+    """Y as the loss wants it, and the two classes of the labels."""
+    classes: Classes | None
+    numbers = is_traced(Y) or np.asarray(Y).dtype.kind in "iuf"
+    if loss == "squared" and numbers:
+        Y = as_float("Y", Y, (1, 2), dtype)
+        values = set() if is_traced(Y) else set(np.unique(np.asarray(Y)).tolist())
+        return Y, PRESENT if values <= {0, 1} else SIGNS if values <= {-1, 1} else None
+    if np.ndim(Y) == 1 and not is_traced(Y):
+        positive, classes = two_classes(Y)
+        Y = jax.device_put(positive.astype(dtype))
+    else:
+        Y, classes = presence("Y", Y, dtype, (1, 2))
+    return (2 * Y - 1 if loss.endswith("hinge") else Y), classes

@@ -9,6 +9,7 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of
+from sparsejax.models._labels import SIGNS, two_classes
 from sparsejax.models._threads import one_blas_thread
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
 from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
@@ -59,7 +60,8 @@ def fit(
 
     Args:
       X: (n, m), finite. In sparse formats explicit zeros and duplicates (which add up) are allowed.
-      y: (n,), -1 and 1, both present.
+      y: (n,), labels of two classes, both present, of any kind that can be sorted: the second is the positive
+        one. Traced they are -1 and 1.
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
@@ -110,7 +112,7 @@ def fit(
                 "progress and init are for calls on the host: leave them out inside jit and vmap."
             )
         return _fit_traced(X, y, measure, budget, C, tol, options, vmap_method)
-    data, signs = as_data(X), as_signs(y)
+    data, (signs, classes) = as_data(X), two_classes(y)
     _check_signs(data, signs)
     start = None if init is None or init.report is None else init.report.working_set
     if start is not None and start.codes and len(start.codes[0]) != len(signs):
@@ -122,7 +124,7 @@ def fit(
     d = memberships(r.w, budget)
     report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
     numbers = map(np.float64, (r.objective, r.lower_bound, r.gap))
-    model = Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report)
+    model = Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report, classes, measure)
     if r.status == INTERRUPTED:
         raise Interrupted(f"{NAME}: interrupted after {r.num_iters} masters", model)
     return model
@@ -178,6 +180,10 @@ def _fit_traced(
     n = X.shape[0]
     if np.shape(y) != (n,):
         raise ValueError(f"y must have shape ({n},), one for each row of X; got {np.shape(y)}.")
+    classes = SIGNS
+    if not is_traced(y):
+        signs, classes = two_classes(y)
+        y = np.where(signs, 1, -1)
     measure.check_count(n)
     check_C, check_tol = functools.partial(positive, "C"), functools.partial(nonnegative, "tol")
     scalars = []
@@ -193,4 +199,4 @@ def _fit_traced(
         _check_signs(data, signs)
         return _solve(data, signs, measure, as_budget(budget), check_C(C), check_tol(tol), options)
 
-    return Model(*in_graph(solve, X, y, tuple(scalars), X.shape, vmap_method), None)
+    return Model(*in_graph(solve, X, y, tuple(scalars), X.shape, vmap_method), None, classes, measure)

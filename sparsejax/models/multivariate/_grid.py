@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import as_classes, as_int
+from sparsejax._core.checks import as_int
 from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
+from sparsejax.models._labels import agreement, classes_of
+from sparsejax.models._summary import summary
 from sparsejax.models.multivariate._checks import as_budget, positive
 from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._fit import fit
@@ -86,6 +88,17 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
     models: tuple[Model, ...]
     classes: tuple[Any, ...]
 
+    def __repr__(self) -> str:
+        def kept() -> str:
+            return f"{int(np.any([np.asarray(model.w) for model in self.models], axis=0).sum())} kept"
+
+        sizes = f"{len(self.classes)} classes, {self.models[0].w.shape[-1]} features"
+        return summary(self, sizes, self.models, kept)
+
+    def score(self, X: Any, y: Any) -> float:
+        """The accuracy: the share of the labels y (n,) that `predict` gives."""
+        return agreement(y, self.predict(X))
+
     def decision_function(self, X: Any) -> Any:
         """Scores, (n, k), one column a class."""
         columns = [model.decision_function(X) for model in self.models]
@@ -139,7 +152,7 @@ def fit_one_vs_rest(
     workers = as_int("workers", workers, 1)
     check_progress(NAME, progress, ())
     data = as_data(X)
-    y, classes = as_classes(y, data.shape[0])
+    y, classes = classes_of(y, data.shape[0])
     several = isinstance(measure, Sequence)
     measures = list(measure) if several else [measure] * len(classes)  # type: ignore[arg-type]
     if len(measures) != len(classes):

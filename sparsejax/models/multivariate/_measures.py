@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from sparsejax._core.checks import as_int
+from sparsejax.metrics import auc
+from sparsejax.models._labels import two_classes
 from sparsejax.models.multivariate import _oracles
 from sparsejax.models.multivariate._checks import positive as positive_number
 
@@ -68,6 +70,27 @@ class Measure:
             raise ValueError(
                 f"{self.name}: k must be at most the number of examples, {n}; got {self.parameter}."
             )
+
+    def score(self, v: np.ndarray, positive: np.ndarray) -> float:
+        """How well scores v (n,) do for this truth, (n,) bool; greater is better, see `Model.score`."""
+        if v.shape != positive.shape:
+            raise ValueError(f"y must have shape {v.shape}, a label for each score; got {positive.shape}.")
+        n, p = len(v), int(positive.sum())
+        if self.name == "roc_area":
+            return float(auc(positive, v))
+        if self.name in ("prbep", "precision_at", "recall_at"):
+            self.check_count(n)
+            if p == 0:
+                raise ValueError(f"y has no positive label, which {self.name} needs.")
+            k = p if self.name == "prbep" else self.parameter
+            right = int(positive[np.argsort(-v, kind="stable")[:k]].sum())
+            return right / (k if self.name == "precision_at" else p)
+        a, given = int((positive & (v > 0)).sum()), int((v > 0).sum())
+        table = a, given - a, p - a, n - given - p + a
+        if self.name == "hamming":
+            return (table[0] + table[3]) / n
+        loss = float(_delta(self, *map(float, table)))
+        return 1 - loss / 100 if self.name == "f_beta" else -loss
 
 
 def hamming(scale: float = 1.0) -> Measure:
@@ -231,7 +254,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     Args:
       measure: as in `fit`, a loss of tables (not `roc_area`).
       v: scores, (n,), finite: of the training data, or better of others held out.
-      y: truth, (n,), -1 and 1.
+      y: truth, (n,), labels as for `fit`; of -1 and 1 also one alone.
 
     Returns:
       Midway between two scores; -inf or inf where all or none should be positive.
@@ -243,7 +266,9 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     >>> round(multivariate.tune_threshold(multivariate.f_beta(), [0.2, 0.4, 0.6], [-1, 1, 1]), 3)
     0.3
     """
-    measure, positive, v = as_measure(measure), as_signs(y), np.asarray(v, dtype=float)
+    signs = set(np.unique(y)) <= {-1, 1}  # of one class, too
+    positive = as_signs(y) if signs else two_classes(y)[0]
+    measure, v = as_measure(measure), np.asarray(v, dtype=float)
     if measure.delta is None:
         raise ValueError("roc_area does not depend on a threshold.")
     if v.shape != positive.shape or not np.isfinite(v).all():

@@ -8,6 +8,9 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.pytree import Pytree
+from sparsejax.models._labels import Classes, decoded, positives
+from sparsejax.models._summary import summary
+from sparsejax.models.multivariate._measures import Measure
 from sparsejax.models.multivariate._restricted import WorkingSet
 from sparsejax.models.multivariate._support_norm import by_size
 from sparsejax.solution import CONVERGED, MESSAGES
@@ -47,7 +50,9 @@ class Report(NamedTuple):
 
 
 class Model(
-    Pytree, leaves=("w", "objective", "lower_bound", "gap", "status", "num_iters", "report"), static=()
+    Pytree,
+    leaves=("w", "objective", "lower_bound", "gap", "status", "num_iters", "report"),
+    static=("classes", "measure"),
 ):
     """A fitted linear model without intercept; a pytree.
 
@@ -59,6 +64,8 @@ class Model(
       status: code of `sparsejax.solution`; `message` says it in words.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
+      classes: the two labels, the second the positive one; (-1, 1) if the fit was traced.
+      measure: what it was fitted for.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -75,6 +82,14 @@ class Model(
     status: Any
     num_iters: Any
     report: Report | None
+    classes: Classes
+    measure: Measure
+
+    def __repr__(self) -> str:
+        *batch, features = np.shape(self.w)
+        models = f"{batch} models of " if batch else ""
+        kept = lambda: f"{int(np.asarray(self.w).any(axis=tuple(range(len(batch)))).sum())} kept"
+        return summary(self, f"{self.measure.name}, {models}{features} features", [self], kept)
 
     @property
     def converged(self) -> Any:
@@ -114,7 +129,17 @@ class Model(
         return np.asarray(X) @ self.w
 
     def predict(self, X: Any, threshold: float = 0.0) -> Any:
-        """Labels -1 and 1, int32, (n,): 1 where the score exceeds the threshold (see `tune_threshold`)."""
-        scores = self.decision_function(X)
-        where = jnp.where if isinstance(scores, jax.Array) else np.where
-        return where(scores > threshold, 1, -1).astype("int32")
+        """Labels as they were given to fit, (n,): the second where the score exceeds the threshold.
+
+        Whole numbers, such as -1 and 1, come as int32. For the threshold see `tune_threshold`.
+        """
+        return decoded(self.decision_function(X) > threshold, self.classes)
+
+    def score(self, X: Any, y: Any) -> float:
+        """How well it does at the measure it was fitted for, greater is better, by labels y (n,).
+
+        `f_beta`: F of `predict`; `hamming`: its accuracy; `precision_at`, `recall_at`, `prbep`: precision or
+        recall, in [0, 1], of as many of the largest scores; `roc_area`: the area; a loss of one's own: minus
+        the loss of `predict`.
+        """
+        return self.measure.score(np.asarray(self.decision_function(X)), positives(y, self.classes))

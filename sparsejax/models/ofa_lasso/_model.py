@@ -10,6 +10,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.pytree import Pytree
+from sparsejax.metrics import r2
+from sparsejax.models._summary import summary
 from sparsejax.models.ofa_lasso._certificate import Lasso
 from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, inputs
 from sparsejax.models.ofa_lasso._predict import Outputs, Prediction, search
@@ -61,6 +63,20 @@ class Model(
     kernel: Kernel
     degree: int
     input: Input
+
+    def __repr__(self) -> str:
+        *batch, n, d = jnp.shape(self.Y)
+        models = f"{list(batch)} models of " if batch else ""
+
+        def kept() -> str:
+            inputs, others = (int(np.count_nonzero(weights)) for weights in (self.u, self.v))
+            return f"{inputs} weights of inputs and {others} of outputs kept"
+
+        return summary(self, f"{models}{d} outputs, {n} rows", [self.solution], kept)
+
+    def score(self, X: ArrayLike, Y: ArrayLike) -> float:
+        """`sparsejax.metrics.r2` of `predict`: the mean over outputs of the variance explained."""
+        return float(r2(Y, self.predict(X)))
 
     def predict(self, X: ArrayLike) -> jax.Array:
         """The outputs of the rows of X, (m, d): ``predict_with_info(X).y``."""

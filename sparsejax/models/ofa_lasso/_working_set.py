@@ -77,15 +77,6 @@ class Along:
         return state, Lasso(z, state.objective, state.gap, state.num_iters, state.status)
 
 
-def solve_path(
-    At: jax.Array, y: jax.Array, limits: jax.Array, tol: jax.Array, maxiter: jax.Array, bucket: int
-) -> Lasso:
-    """Solutions for every row of ``limits`` (L, p), each from the one before; fields have a leading L."""
-    path = Along(At, y, limits[0], tol, maxiter, bucket)
-    solved: Lasso = lax.scan(path.step, path.start, limits)[1]
-    return solved
-
-
 def _solve(
     At: jax.Array,
     y: jax.Array,

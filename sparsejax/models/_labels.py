@@ -1,0 +1,89 @@
+"""Labels in and out, by the one convention that `sparsejax.models` states."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._core.checks import INT32_MAX, as_float, check_labels, is_traced
+
+Classes = tuple[Any, ...]
+PRESENT: Classes = (0, 1)
+SIGNS: Classes = (-1, 1)
+
+
+def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
+    """One label for each of n rows, (n,), and the classes; at least two."""
+    y = np.asarray(y)
+    if n is not None and (y.ndim != 1 or len(y) != n):
+        raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
+    if y.ndim != 1 or not y.size:
+        raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
+    if y.dtype.kind not in "biufUSO":
+        raise TypeError(f"y has dtype {y.dtype}; labels are numbers, booleans or strings.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        raise ValueError("y has a NaN among its labels.")
+    try:
+        classes = np.unique(y)
+    except TypeError:
+        raise TypeError("y has labels of several kinds, which cannot be sorted.") from None
+    if len(classes) < 2:
+        (one,) = classes.tolist()
+        shown = f"{one:g}" if isinstance(one, float) else repr(one)
+        raise ValueError(f"y has one class only, {shown}; {needed} are needed.")
+    return y, classes
+
+
+def two_classes(y: Any) -> tuple[np.ndarray, Classes]:
+    """Where the label is the second of the two, (n,) bool, and both."""
+    y, classes = classes_of(y, needed="both")
+    if len(classes) > 2:
+        raise ValueError(f"y has {len(classes)} classes; a label is one of two here.")
+    return y == classes[1], tuple(classes.tolist())
+
+
+def positives(y: Any, classes: Classes) -> np.ndarray:
+    """Where the label is the second of the two classes of a fitted model, (n,) bool."""
+    y = np.asarray(y)
+    if y.ndim != 1 or not y.size:
+        raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
+    second = np.asarray(y == classes[1])
+    strange = y[~(second | (y == classes[0]))]
+    if strange.size:
+        raise ValueError(f"y has the label {strange[:1].tolist()[0]!r}; the model was fitted to {classes}.")
+    return second
+
+
+def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tuple[jax.Array, Classes]:
+    """A matrix of labels, or a vector of one, as 0 and 1, and what it said it by."""
+    labels = not is_traced(Y) and np.asarray(Y).dtype == bool
+    Y = as_float(name, Y, ndims, dtype)
+    if is_traced(Y):
+        return Y, PRESENT
+    if not labels and (np.asarray(Y) == -1).any() and (np.abs(np.asarray(Y)) == 1).all():
+        return (Y + 1) / 2, SIGNS
+    check_labels(Y, (0, 1), name=name, others="-1 and 1 are taken, too")
+    return Y, (False, True) if labels else PRESENT
+
+
+def decoded(positive: Any, classes: Classes) -> Any:
+    """The labels of rows that are the second of two classes, or not; of JAX where these are."""
+    first, second = classes
+    if isinstance(first, bool):
+        return positive
+    whole = all(isinstance(label, int | float) and label == int(label) for label in classes)
+    if whole and max(abs(first), abs(second)) <= INT32_MAX:
+        where: Any = jnp.where if isinstance(positive, jax.Array) else np.where
+        return where(positive, np.int32(second), np.int32(first))
+    if is_traced(positive):
+        raise TypeError(f"labels such as {second!r} are given outside jit only: use decision_function there.")
+    return np.asarray(classes)[np.asarray(positive).astype(int)]
+
+
+def agreement(y: Any, predicted: Any) -> float:
+    """The share of the labels that are those predicted."""
+    y, predicted = np.asarray(y), np.asarray(predicted)
+    if y.shape != predicted.shape or not y.size:
+        raise ValueError(f"y must have one label for each of X's {len(predicted)} rows, got shape {y.shape}.")
+    return float(np.mean(y == predicted))

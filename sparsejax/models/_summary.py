@@ -1,0 +1,30 @@
+"""A fitted model in a line."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from sparsejax._core.checks import is_traced
+
+
+def summary(model: Any, sizes: str, solutions: Sequence[Any], kept: Callable[[], str]) -> str:
+    """Its name and sizes, what of them it kept, the largest gap, and whether all of it converged.
+
+    Args:
+      model: of a module of `sparsejax.models`.
+      sizes: in words.
+      solutions: each with a gap and whether it converged.
+      kept: () -> in words, what it kept; not asked inside jit.
+    """
+    parts = [sizes]
+    if any(map(is_traced, jax.tree.leaves(model))):
+        parts.append("traced")
+    elif solutions:
+        gap = np.max([np.max(np.asarray(solution.gap)) for solution in solutions])
+        converged = all(np.asarray(solution.converged).all() for solution in solutions)
+        known = "gap unknown" if np.isnan(gap) else f"gap {gap:.1e}"
+        parts += [kept(), known, "converged" if converged else "not converged"]
+    name = f"{type(model).__module__.split('.')[2]}.{type(model).__name__}"
+    return f"{name}({', '.join(parts)})"
