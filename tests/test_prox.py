@@ -1,5 +1,7 @@
 """Every prox: the documented objective, optimality entry by entry, corner cases, derivatives."""
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -14,6 +16,18 @@ from sparsejax import penalties, prox
 
 ids = [p.name for p in PROXES]
 every = pytest.mark.parametrize("p", PROXES, ids=ids)
+
+
+@functools.cache
+def with_jacobians(p):
+    """(x, *strengths, scaling) -> the prox and its Jacobians in x and the strengths: one program."""
+    numbers = tuple(range(1 + len(p.strengths)))
+    return jax.jit(lambda *args: (p.call(*args), jax.jacobian(p.call, argnums=numbers)(*args)))
+
+
+def arguments(p, x, strengths, scaling=1.0, dtype=np.float64):
+    """Of `with_jacobians`: of one dtype, so that what is compiled is shared."""
+    return [jnp.asarray(a, dtype) for a in (x, *strengths, scaling)]
 
 
 @every
@@ -89,9 +103,10 @@ def test_any_start_gives_the_same_point(rng):
     """The guess of theta saves passes and changes nothing."""
     X = jnp.asarray(rng.standard_normal((5, 40)) * 3)
     alpha, beta, zero = jnp.asarray(0.8), jnp.asarray(0.4), jnp.zeros(40)
-    w, theta = prox.exclusive_l21_columns(X, alpha, beta, zero)
-    for start in (theta, theta * 1.01, theta * 0.9, zero - 3, theta + 100, jnp.full(40, jnp.nan)):
-        again, theta_again = prox.exclusive_l21_columns(X, alpha, beta, start)
+    columns = jax.jit(prox.exclusive_l21_columns)
+    w, theta = map(np.asarray, columns(X, alpha, beta, zero))
+    for start in (theta, theta * 1.01, theta * 0.9, np.full(40, -3.0), theta + 100, np.full(40, np.nan)):
+        again, theta_again = columns(X, alpha, beta, start)
         np.testing.assert_allclose(again, w, atol=2e-15)
         np.testing.assert_allclose(theta_again, theta, atol=2e-15)
 
@@ -132,69 +147,70 @@ linf = jax.jit(prox.linf)
 
 @every
 def test_strength_zero_is_the_identity(p, rng):
-    x = jnp.asarray(rng.standard_normal(5)).at[2].set(0.0)
-    zeros = [0.0] * len(p.strengths)
-    np.testing.assert_array_equal(p.call(x, *zeros), x)
-    np.testing.assert_array_equal(p.call(x, *p.strengths, 0.0), x)
-    np.testing.assert_allclose(jax.jacobian(p.call)(x, *zeros), np.eye(5), atol=1e-15)
+    x = rng.standard_normal(5)
+    x[2] = 0
+    z, (J, *_) = with_jacobians(p)(*arguments(p, x, [0.0] * len(p.strengths)))
+    np.testing.assert_array_equal(z, x)
+    np.testing.assert_allclose(J, np.eye(5), atol=1e-15)
+    z, _ = with_jacobians(p)(*arguments(p, x, p.strengths, 0.0))
+    np.testing.assert_array_equal(z, x)
 
 
 def test_linf_at_strength_zero():
     """The identity in x, also at ties; in the strength one-sided: the largest entries share the loss."""
+    jacobians = jax.jit(jax.jacfwd(prox.linf, argnums=(0, 1)))
     for x, slope in (([3.0, -2.0, 1.0], [-1, 0, 0]), ([1.0, -3.0, 3.0], [0, 0.5, -0.5])):
-        in_x, in_strength = jax.jacfwd(prox.linf, argnums=(0, 1))(jnp.asarray(x), 0.0)
+        in_x, in_strength = jacobians(jnp.asarray(x), 0.0)
         np.testing.assert_allclose(in_x, np.eye(3), atol=1e-15)
         np.testing.assert_allclose(in_strength, slope, atol=1e-15)
         np.testing.assert_allclose(
-            prox.linf(jnp.asarray(x), 1e-3), np.add(x, np.multiply(slope, 1e-3)), atol=1e-15
+            linf(jnp.asarray(x), 1e-3), np.add(x, np.multiply(slope, 1e-3)), atol=1e-15
         )
 
 
 @every
 def test_zero_input(p):
-    x = jnp.zeros(4)
-    strengths = [jnp.asarray(s) for s in p.strengths]
-    np.testing.assert_array_equal(p.call(x, *strengths), 0)
-    for J in jax.jacobian(p.call, argnums=tuple(range(1 + len(strengths))))(x, *strengths):
-        assert np.isfinite(J).all()
+    z, jacobians = with_jacobians(p)(*arguments(p, np.zeros(5), p.strengths))
+    np.testing.assert_array_equal(z, 0)
+    assert all(np.isfinite(J).all() for J in jacobians)
 
 
 @every
 def test_ties_are_treated_alike(p):
-    for x in jnp.asarray([[1.0, 1.0, 1.0], [2.0, -2.0, 1.0], [3.0, 1.0, 1.0]]):
-        z = np.asarray(p.call(x, *p.strengths))
+    for x in ([1.0, 1.0, 1.0, 1.0, 1.0], [2.0, -2.0, 1.0, -1.0, 1.0], [3.0, 1.0, 1.0, 0.0, 0.0]):
+        z, jacobians = with_jacobians(p)(*arguments(p, x, p.strengths))
+        z = np.asarray(z)
         for size in np.unique(np.abs(x)):
             assert len(np.unique(np.abs(z[np.abs(np.asarray(x)) == size]))) == 1
-        assert np.isfinite(jax.jacobian(p.call)(x, *p.strengths)).all()
+        assert all(np.isfinite(J).all() for J in jacobians)
 
 
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("huge", [1e8, 1e15, 1e30])
 def test_huge_strength(p, dtype, huge):
-    x = jnp.asarray([3.0, -2.0, 0.5], dtype)
-    strengths = [jnp.asarray(huge, dtype) for _ in p.strengths]
-    z = p.call(x, *strengths)
+    strengths = [huge for _ in p.strengths]
+    z, jacobians = with_jacobians(p)(*arguments(p, [3.0, -2.0, 0.5, 0.1, -1.0], strengths, dtype=dtype))
     assert np.isfinite(z).all()
     assert np.abs(z).max() <= 3 / huge  # 0 for norms, about x / (2 beta) for the squared one
-    for J in jax.jacobian(p.call, argnums=tuple(range(1 + len(strengths))))(x, *strengths):
-        assert np.isfinite(J).all()
+    assert all(np.isfinite(J).all() for J in jacobians)
 
 
 def test_one_entry_is_known():
     """p = 1: soft thresholding by alpha, then the ridge factor 1 / (1 + 2 beta)."""
-    x = jnp.linspace(-3, 3, 13)[:, None]
-    z = jax.vmap(lambda x: prox.exclusive_l21(x, 0.5, 0.7))(x)
-    np.testing.assert_allclose(z, jnp.sign(x) * jnp.maximum(jnp.abs(x) - 0.5, 0) / 2.4, atol=1e-15)
+    x = np.linspace(-3, 3, 13)[:, None]
+    z = jax.jit(jax.vmap(lambda x: prox.exclusive_l21(x, 0.5, 0.7)))(x)
+    np.testing.assert_allclose(z, np.sign(x) * np.maximum(np.abs(x) - 0.5, 0) / 2.4, atol=1e-15)
 
 
 def test_exclusive_l21_contains_its_parts(rng):
-    x = jnp.asarray(rng.standard_normal(6))
-    np.testing.assert_allclose(prox.exclusive_l21(x, 0.7, 0.0), prox.l2(x, 0.7), atol=1e-15)
-    np.testing.assert_allclose(prox.exclusive_l21(x, 0.0, 0.7), prox.squared_l1(x, 0.7), atol=1e-15)
+    x = jnp.asarray(rng.standard_normal(7))  # as above
+    l2 = jax.jit(prox.l2)
+    np.testing.assert_allclose(exclusive(x, 0.7, 0.0), l2(x, 0.7), atol=1e-15)
+    np.testing.assert_allclose(exclusive(x, 0.0, 0.7), squared(x, 0.7), atol=1e-15)
     # and is not the composition of the two
-    composed = prox.l2(prox.squared_l1(x, 0.7), 0.7)
-    assert np.abs(prox.exclusive_l21(x, 0.7, 0.7) - composed).max() > 1e-3
+    composed = l2(squared(x, 0.7), 0.7)
+    assert np.abs(np.asarray(exclusive(x, 0.7, 0.7)) - np.asarray(composed)).max() > 1e-3
 
 
 # ------------------------------------------------------------------ derivatives and transformations
@@ -260,17 +276,16 @@ def test_transformations(p, dtype, rng):
     loop = np.stack([p.call(x, *first) for x in X])
     assert loop.dtype == dtype
     np.testing.assert_allclose(jax.jit(p.call)(X[0], *first), loop[0], **tol)
-    np.testing.assert_allclose(jax.vmap(lambda x: p.call(x, *first))(X), loop, **tol)
+    np.testing.assert_allclose(jax.jit(jax.vmap(lambda x: p.call(x, *first)))(X), loop, **tol)
     over = np.stack([p.call(X[0], *s) for s in zip(*strengths, strict=True)])
-    np.testing.assert_allclose(jax.vmap(lambda *s: p.call(X[0], *s))(*strengths), over, **tol)
+    np.testing.assert_allclose(jax.jit(jax.vmap(lambda *s: p.call(X[0], *s)))(*strengths), over, **tol)
     both = np.stack([p.call(x, *s) for x, *s in zip(X, *strengths, strict=True)])
     np.testing.assert_allclose(jax.jit(jax.vmap(p.call))(X, *strengths), both, **tol)
-    grads = jax.vmap(jax.grad(lambda x, *s: jnp.sum(p.call(x, *s) ** 2)))(X, *strengths)
-    each = [
-        jax.grad(lambda x, *s: jnp.sum(p.call(x, *s) ** 2))(x, *s)
-        for x, *s in zip(X, *strengths, strict=True)
-    ]
+    gradient = jax.grad(lambda x, *s: jnp.sum(p.call(x, *s) ** 2))
+    single, grads = jax.jit(gradient), jax.jit(jax.vmap(gradient))(X, *strengths)
+    each = [single(x, *s) for x, *s in zip(X, *strengths, strict=True)]
     np.testing.assert_allclose(grads, np.stack(each), **tol)
+    np.testing.assert_allclose(gradient(X[0], *first), each[0], **tol)
 
 
 @every
@@ -304,7 +319,10 @@ def test_penalty_prox_is_the_row_prox(penalty, row, by_row, rng):
     strengths = [jnp.asarray(rng.uniform(0.1, 1, 6 if by_row else ())) for _ in range(count)]
     full = [jnp.broadcast_to(s, (6,)) for s in strengths]
     scaling = jnp.asarray(0.7)
-    expected = jax.vmap(lambda v, *s: row(v, *s, scaling))(V, *full)
-    np.testing.assert_allclose(penalty(*strengths).prox(V, scaling), expected, atol=1e-15)
-    vector = penalty(*strengths).prox(V[:, 0], scaling)
-    np.testing.assert_allclose(vector, penalty(*strengths).prox(V[:, :1], scaling)[:, 0], atol=1e-15)
+    expected = jax.jit(jax.vmap(lambda v, *s: row(v, *s, scaling)))(V, *full)
+    np.testing.assert_allclose(prox_of(penalty(*strengths), V, scaling), expected, atol=1e-15)
+    vector, column = (np.asarray(prox_of(penalty(*strengths), part, scaling)) for part in (V[:, 0], V[:, :1]))
+    np.testing.assert_allclose(vector, column[:, 0], atol=1e-15)
+
+
+prox_of = jax.jit(lambda penalty, V, scaling: penalty.prox(V, scaling))
