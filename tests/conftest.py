@@ -21,7 +21,6 @@ if not OPTIMISED:
         "while-loop-constant-sinking",
         "reshape-mover",
         "constant_folding",
-        "simplify-while-loops",
         "while-loop-trip-count-annotator",
     )
     quick = (
