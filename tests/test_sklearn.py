@@ -248,6 +248,8 @@ def test_a_label_that_all_rows_have():
         model = UncorrelatedGroupClassifier().fit(Z, labels)
     assert not model.coef_[1].any() and model.predict_proba(Z)[:, 1].min() == 1
     assert (model.predict(Z)[:, 1] == 1).all() and (model.predict(Z) == labels).mean() > 0.8
+    with pytest.raises(ValueError, match="every column of y has one class only"):
+        UncorrelatedGroupClassifier().fit(Z, labels[:, [1, 1]])
 
 
 def test_label_views():

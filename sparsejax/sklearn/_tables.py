@@ -74,9 +74,8 @@ def gathered(
     _, first, number = np.unique(np.frombuffer(digests, "V16"), return_index=True, return_inverse=True)
     n, d = len(first), X.shape[1]
     rows, width = (n, d) if sparse.issparse(X) else _room(n, d)
-    ix = there[
-        np.append(first, np.full(rows - n, first[0]))
-    ]  # copies, that leave the size of a column as it is
+    # filled up with copies, which leave the size of a column as it is
+    ix = there[np.append(first, np.full(rows - n, first[0]))]
     mass = np.append(np.bincount(number.ravel(), weights[there]), np.zeros(rows - n))
     mean_one = (mass * (rows / mass.sum())).astype(X.dtype)
     table = X[ix]

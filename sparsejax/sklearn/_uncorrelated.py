@@ -89,7 +89,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
       n_iter_, n_features_in_, feature_names_in_: as everywhere.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; one class only.
+      TypeError, ValueError: an argument that is not as above, by name; one class only, in all columns of y.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
@@ -121,7 +121,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         self.tol = tol
         self.max_iter = max_iter
 
-    _accept_sparse = False
+    _accept_sparse = False  # correlations are of a dense X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -145,12 +145,12 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         kept = (there != there[:1]).any(axis=0) if self.loss == "logistic" else np.ones(labels.shape[1], bool)
         coef = np.zeros((labels.shape[1], X.shape[1]), X.dtype)
         intercept = np.where(there[0], CERTAIN, -CERTAIN).astype(X.dtype)
-        self.gap_, self.n_iter_ = 0.0, 0
-        if kept.any():
-            Y = labels[:, kept].astype(X.dtype)
-            found = self._fit(X, 2 * Y - 1 if self.loss.endswith("hinge") else Y, weights, make)
-            coef[kept], intercept[kept] = found.coef, found.intercept
-            self.gap_, self.n_iter_ = found.gap, found.num_iters
+        if not kept.any():
+            raise ValueError("every column of y has one class only: there is nothing to learn.")
+        Y = labels[:, kept].astype(X.dtype)
+        found = self._fit(X, 2 * Y - 1 if self.loss.endswith("hinge") else Y, weights, make)
+        coef[kept], intercept[kept] = found.coef, found.intercept
+        self.gap_, self.n_iter_ = found.gap, found.num_iters
         # as for classes, a score is positive where the label is predicted
         self.coef_, self.intercept_ = coef, intercept - (0.5 if self.loss == "squared" else 0)
         return self
