@@ -212,7 +212,7 @@ def solvers():
         one = _admm.admm(At, y, limits[0], tol, jnp.int32(4000), mu)
         return jax.tree.map(lambda leaf: leaf[None], one)
 
-    working_set = lambda *problem: _working_set.solve_path(*problem, jnp.int32(100), 64)
+    working_set = lambda *problem: solve_path(*problem, 64)
     return {"working set": jax.jit(working_set), "admm": jax.jit(admm)}
 
 
