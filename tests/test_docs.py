@@ -31,6 +31,7 @@ PLAIN = (
     "derivatives-and-tuning",
     "float32-and-gpu",
     "porting",
+    "progress",
     "papers/aaai16",
     "papers/icdm14",
     "papers/ijcai19",
