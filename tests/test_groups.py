@@ -182,7 +182,7 @@ def kkt_error(V, U, alpha, g):
     return max(error.max(), direction) / rho.max()
 
 
-jitted = jax.jit(prox.exclusive_group_l21)
+jitted, jacobian = jax.jit(prox.exclusive_group_l21), jax.jit(jax.jacrev(prox.exclusive_group_l21))
 
 
 @kinds
@@ -252,7 +252,7 @@ def test_prox_derivatives(kind, rng):
             lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), second(args, ways), differences
         )
     J = jax.jit(jax.jacfwd(prox.exclusive_group_l21))(*args[:2], g).reshape(14, 14)
-    reverse = jax.jit(jax.jacrev(prox.exclusive_group_l21))(*args[:2], g).reshape(14, 14)
+    reverse = jacobian(*args[:2], g).reshape(14, 14)
     np.testing.assert_allclose(J, reverse, atol=1e-14)
     np.testing.assert_allclose(J, J.T, atol=1e-14)
 
@@ -262,19 +262,21 @@ def test_prox_derivatives(kind, rng):
 def test_prox_transformations(kind, dtype, rng):
     """jit = eager, vmap over points and strengths = a loop, the dtype stays, zero and strength 0."""
     g = KINDS[kind]
-    V = jnp.asarray(rng.standard_normal((5, 7, 2)), dtype)
-    alphas = jnp.asarray(np.geomspace(1e-2, 10, 5), dtype)
-    loop = np.stack([prox.exclusive_group_l21(v, a, g) for v, a in zip(V, alphas, strict=True)])
+    V = rng.standard_normal((5, 7, 2)).astype(dtype)
+    alphas = np.geomspace(1e-2, 10, 5).astype(dtype)
+    pairs = [tuple(map(jnp.asarray, pair)) for pair in zip(V, alphas, strict=True)]
+    loop = np.stack([prox.exclusive_group_l21(v, a, g) for v, a in pairs])
     assert loop.dtype == dtype
     tol = 2e-6 if dtype == np.float32 else 1e-14
     batch = jax.jit(jax.vmap(lambda v, a: prox.exclusive_group_l21(v, a, g)))(V, alphas)
     np.testing.assert_allclose(batch, loop, atol=tol)
-    column = prox.exclusive_group_l21(V[0, :, :1], alphas[0], g)[:, 0]
-    np.testing.assert_allclose(prox.exclusive_group_l21(V[0, :, 0], alphas[0], g), column, atol=tol)
-    np.testing.assert_array_equal(prox.exclusive_group_l21(jnp.zeros((7, 2), dtype), alphas[0], g), 0)
-    np.testing.assert_array_equal(prox.exclusive_group_l21(V[0], 0.0, g), V[0])
-    J = jax.jacobian(lambda v: prox.exclusive_group_l21(v, jnp.zeros((), dtype), g))(V[0].at[2].set(0))
-    np.testing.assert_allclose(J.reshape(14, 14), np.eye(14), atol=tol)
+    first, none = V[0].copy(), np.zeros((), dtype)
+    vector, column = (np.asarray(jitted(part, alphas[0], g)) for part in (first[:, 0], first[:, :1]))
+    np.testing.assert_allclose(vector, column[:, 0], atol=tol)
+    np.testing.assert_array_equal(jitted(0 * first, alphas[0], g), 0)
+    np.testing.assert_array_equal(jitted(first, none, g), first)
+    first[2] = 0
+    np.testing.assert_allclose(jacobian(first, none, g).reshape(14, 14), np.eye(14), atol=tol)
 
 
 @kinds
