@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.experimental import sparse
 
 import sparsejax as sj
 from sparsejax.solution import CONVERGED, NON_FINITE
@@ -290,11 +289,6 @@ def test_a_batch_of_parameters_is_refused(loss):
         with pytest.raises(ValueError, match=r"\(3, 4, 2\).*jax.vmap"):
             call(jnp.asarray(batch))
     assert jax.vmap(loss)(batch).shape == (3,)
-
-
-def test_sparse_matrices_of_jax_are_refused_at_once():
-    with pytest.raises(TypeError, match=r"X is a sparse BCOO; a dense array is needed: X.todense\(\)"):
-        sj.losses.SquaredLoss(sparse.BCOO.fromdense(jnp.asarray(X)), Y)
 
 
 def test_solve_of_something_else_names_solve():
