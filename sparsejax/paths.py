@@ -61,7 +61,7 @@ def path(
         accelerator, where it is not.
       tol, maxiter: as `sparsejax.solve`, for each.
       progress: show a bar with the last gap, by tqdm, and stop at Ctrl-C, see below. The solves are the
-        same, in chunks of about 0.4 seconds ("batch": an eighth of them), by another program.
+        same, in chunks of about 0.3 seconds ("batch": an eighth of them), by another program.
 
     Returns:
       `Solution` in which every field has the leading axes; ``solutions[i]`` is one of them.

@@ -290,7 +290,7 @@ class _Pace:
             self.compiled = True
             return
         if not setups:
-            self.rate = work / seconds
+            self.rate = work / max(seconds, 1e-6)
         elif self.rate is not None:
             self.setup = max(self.rate * seconds - work, 0) / setups
         if self.rate is not None:
