@@ -121,8 +121,8 @@ class SquaredLoss(LinearModelLoss):
         >>> X = np.random.default_rng(0).standard_normal((100, 4))
         >>> batches = ((X[i : i + 30], X[i : i + 30, 0]) for i in range(0, 100, 30))
         >>> loss = sj.losses.SquaredLoss.from_batches(batches)
-        >>> print(sj.solve(sj.Problem(loss, sj.penalties.L1(0.1))).params.round(1))
-        [0.9 0.  0.  0. ]
+        >>> np.flatnonzero(sj.solve(sj.Problem(loss, sj.penalties.L1(0.1))).params).tolist()
+        [0]
         """
         from sparsejax.losses._batches import from_batches  # noqa: PLC0415  (it is built on this file)
 
