@@ -9,6 +9,7 @@ True
 
 from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox, solvers
 from sparsejax._core.chunks import Interrupted
+from sparsejax._core.version import __version__ as __version__
 from sparsejax.certificate import duality_gap, lambda_max
 from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.losses import Loss
@@ -32,8 +33,6 @@ from sparsejax.solvers import (
 from sparsejax.solving import solve
 from sparsejax.stability import StabilitySelection, stability_selection
 from sparsejax.tuning import Tuning, tune
-
-__version__ = "0.1.0"
 
 __all__ = [
     "ConvergenceError",

@@ -1,5 +1,7 @@
 """Choosing strengths on a grid, by cross-validation."""
 
+import functools
+import os
 import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, check_bool, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
@@ -22,6 +25,7 @@ from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solving import solve
 from sparsejax.walks import (
     PathArguments,
+    checkpoint_of,
     floating_leaves,
     length_of,
     slices,
@@ -146,6 +150,7 @@ def cross_validate(
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> CrossValidation:
     """The held-out loss of every candidate penalty on every fold, in one compiled call.
 
@@ -178,15 +183,18 @@ def cross_validate(
       refit: solve with the candidate of the greatest mean score on all rows, too.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.
       progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
+      checkpoint: a folder in which what is done is kept, as `sparsejax.path`.
 
     Returns:
       `CrossValidation`.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the folds that
-        were done, two at least, or None; in mode "batch" of all folds, where what is missing is NaN.
+      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
+        the folds that were done, two at least, or None; in mode "batch" of all folds, where what is missing
+        is NaN.
       TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds or scoring
         that are not as above, and as `sparsejax.path`.
+      OSError: the checkpoint cannot be written; what was kept by then is whole.
 
     Warns:
       ConvergenceWarning: outside jit, solutions that did not converge, once a call.
@@ -210,10 +218,11 @@ def cross_validate(
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count = _folds(folds, rows)
-    check_progress(NAME, progress, arguments)
+    check_progress(NAME, progress, arguments, checkpoint)
+    store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
     task = _Folds(count, scoring)
-    if progress:
-        found = _shown(arguments, fold_of, task)
+    if progress or store is not None:
+        found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
         static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
         found = _cross_validate(arguments[:5], fold_of, **static)
@@ -224,10 +233,11 @@ def cross_validate(
         warnings.warn(text, UserWarning, stacklevel=users_level())
     if not refit:
         return result
+    whole = functools.partial(solve, problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
     try:
-        solution = solve(problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
+        solution = kept_in(store, "refit", solution_like(arguments.init), whole)
     except KeyboardInterrupt:
-        if not progress:
+        if not progress and store is None:
             raise
         raise Interrupted(f"{NAME}: interrupted after all folds, before the refit", result) from None
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
@@ -307,12 +317,14 @@ def _all_folds(
 _cross_validate = Compiled(_all_folds, ("axes", "mode", "task"))
 
 
-def _shown(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
-    """`_cross_validate` with a bar of its progress."""
+def _in_chunks(
+    arguments: PathArguments, fold_of: jax.Array, task: _Folds, progress: bool, store: Checkpoint | None
+) -> _Judged:
+    """`_cross_validate` with a bar of its progress, and with what is done kept in a folder."""
     solution, count = solution_like(arguments.init), length_of(arguments.penalties, arguments.axes)
     like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
     nothing, folds = unknown(like, (task.count, count)), task.count
-    with bar_of(NAME, folds * count) as bar:
+    with bar_of(NAME, folds * count, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "warm":
             (place,) = walk(arguments, task, [(fold_of, folds)], nothing, bar)
             found, folds = place.found, int(place.round)

@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax.compiling import Compiled
@@ -24,6 +26,7 @@ from sparsejax.solvers import pick, prepare
 from sparsejax.walks import (
     PathArguments,
     Solves,
+    checkpoint_of,
     floating_leaves,
     length_of,
     members,
@@ -45,6 +48,7 @@ def path(
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> Solution:
     """Solve ``problem`` for a whole batch of penalties, in one compiled call.
 
@@ -62,16 +66,23 @@ def path(
       tol, maxiter: as `sparsejax.solve`, for each.
       progress: show a bar with the last gap, by tqdm, and stop at Ctrl-C, see below. The solves are the
         same, in chunks of about 0.3 seconds ("batch": an eighth of them), by another program.
+      checkpoint: a folder in which what is done is kept, at the end of each chunk of about 0.3 seconds, or of
+        as many as writing takes 1/20 of: called again with the same arguments, after the process was
+        killed at whatever moment, it goes on from there and ends with the same bits, on the same kind of
+        machine. Once all is done the answer is read. It is refused where the data, an
+        option, the code of a loss of yours, or the version of JAX is another.
 
     Returns:
       `Solution` in which every field has the leading axes; ``solutions[i]`` is one of them.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True``: at the end of the solve that is running, or of its chunk.
-        Its ``partial`` is the `Solution` with what was solved; the others are NaN and have the status
-        `sparsejax.solution.INTERRUPTED`. Without progress, and while it is compiled, a path is one program
-        that ends before Ctrl-C is seen.
-      TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode.
+      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint: at the end of the solve that is running, or
+        of its chunk. Its ``partial`` is the `Solution` with what was solved; the others are NaN and have the
+        status `sparsejax.solution.INTERRUPTED`. Without either, and while it is compiled, a path is one
+        program that ends before Ctrl-C is seen.
+      TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode; a
+        checkpoint of another call, or damaged.
+      OSError: the checkpoint cannot be written; what was kept by then is whole.
 
     Warns:
       ConvergenceWarning: outside jit, solutions that did not converge, once a call.
@@ -83,8 +94,10 @@ def path(
     (3, 3)
     """
     arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
-    check_progress("path", progress, arguments)
-    solution = _shown_path(arguments) if progress else batched_path(arguments)
+    check_progress("path", progress, arguments, checkpoint)
+    store = checkpoint_of("path", checkpoint, arguments)
+    chunked = progress or store is not None
+    solution = _path_in_chunks(arguments, progress, store) if chunked else batched_path(arguments)
     warn_unconverged(arguments.problem, solution, arguments.tol)
     shaped: Solution = with_axes(solution, arguments.shape)
     return shaped
@@ -140,7 +153,7 @@ def batched_path(arguments: PathArguments) -> Solution:
     return solutions
 
 
-def _completed(p: PathArguments, solutions: Solution) -> Iterator[Solution]:
+def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
     """All solutions, with one more of those completed that the solver leaves to another."""
     resume = pick(p.problem).resume
     if resume is None or resume.rest is None:
@@ -151,7 +164,8 @@ def _completed(p: PathArguments, solutions: Solution) -> Iterator[Solution]:
         member = problem_of([leaf[i] for leaf in varied])
         with warnings.catch_warnings():  # of the path as a whole
             warnings.simplefilter("ignore", ConvergenceWarning)
-            one = resume.rest(member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
+            rest = functools.partial(resume.rest, member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
+            one = kept_in(store, f"rest-{i}", jax.tree.map(lambda leaf, i=i: leaf[i], solutions), rest)
         solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, one)
         yield solutions
 
@@ -170,18 +184,18 @@ class _Path:
         return jax.tree.map(lambda all, one: all.at[at[1]].set(one), found, solution)
 
 
-def _shown_path(p: PathArguments) -> Solution:
-    """`batched_path` with a bar of its progress."""
+def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) -> Solution:
+    """`batched_path` with a bar of its progress, and with what is done kept in a folder."""
     count = length_of(p.penalties, p.axes)
     nothing = unknown(solution_like(p.init), (count,))
-    with bar_of("path", count) as bar:
+    with bar_of("path", count, shown=progress, checkpoint=store) as bar:
         if p.mode == "warm":
             (place,) = walk(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
             call = lambda some: _path(p.problem, some, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
             solutions = slices(p, call, nothing, 0, bar)
-        more = _completed(p, solutions)
+        more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
             solutions = after
         if bar.stop.is_set():

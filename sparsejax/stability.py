@@ -12,6 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, is_eager, is_traced
 from sparsejax._core.chunks import (
     SLICES,
@@ -28,7 +29,7 @@ from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import kept, num_rows
 from sparsejax.solution import Solution, warn_unconverged
-from sparsejax.walks import PathArguments, solution_like, unknown, walk
+from sparsejax.walks import PathArguments, checkpoint_of, solution_like, unknown, walk
 
 NAME = "stability_selection"
 CHUNK = 2**30  # bytes, about, that subsamples solved at once may take
@@ -79,6 +80,7 @@ def stability_selection(
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
     progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
 ) -> StabilitySelection:
     r"""The features that a path of penalties selects on most subsamples of the rows, by one compiled program.
 
@@ -116,16 +118,18 @@ def stability_selection(
         fit in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
       tol, maxiter: as `sparsejax.path`, for each subsample.
       progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
+      checkpoint: a folder in which what is done is kept, as `sparsejax.path`.
 
     Returns:
       `StabilitySelection`.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `StabilitySelection` of the
-        subsamples that were done, with no bound; or None.
+      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the
+        `StabilitySelection` of the subsamples that were done, with no bound; or None.
       TypeError: a loss without weights, a W that has no rows, and as `sparsejax.path`.
       ValueError: num_subsamples odd at fraction 1/2, fraction or threshold out of range, no row in a
         subsample, and as `sparsejax.path`.
+      OSError: the checkpoint cannot be written; what was kept by then is whole.
 
     Warns:
       ConvergenceWarning: outside jit, solutions that did not converge, once a call.
@@ -151,8 +155,12 @@ def stability_selection(
     if not 0.5 < threshold <= 1:
         raise ValueError(f"{NAME}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
-    check_progress(NAME, progress, arguments)
-    found = _shown(arguments, masks, threshold) if progress else _on_all(arguments, masks)
+    check_progress(NAME, progress, arguments, checkpoint)
+    store = checkpoint_of(NAME, checkpoint, arguments, subsamples=masks)
+    if progress or store is not None:
+        found = _in_chunks(arguments, masks, threshold, progress, store)
+    else:
+        found = _on_all(arguments, masks)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     return _result(arguments, found, threshold, fraction)
 
@@ -255,10 +263,12 @@ def _joined(parts: Sequence[_Found], count: int) -> _Found:
     return found
 
 
-def _shown(arguments: PathArguments, masks: np.ndarray, threshold: float) -> _Found:
-    """`_on_all` with a bar of its progress."""
+def _in_chunks(
+    arguments: PathArguments, masks: np.ndarray, threshold: float, progress: bool, store: Checkpoint | None
+) -> _Found:
+    """`_on_all` with a bar of its progress, and with what is done kept in a folder."""
     count, most, size = masks.shape[0], _fitting(arguments, masks.shape[1]), math.prod(arguments.shape)
-    with bar_of(NAME, count * size) as bar:
+    with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
             chunk = min(most, -(-count // SLICES))
             static = _static(arguments, chunk)
@@ -269,9 +279,12 @@ def _shown(arguments: PathArguments, masks: np.ndarray, threshold: float) -> _Fo
                 return found
 
             bar.each = size
-            done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure)
+            like = _nothing(arguments, chunk, size).found
+            done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
-            calls = _cores(count, most) if jax.default_backend() == "cpu" else 1
+            cores = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
+            # One that was begun on a machine with more cores goes on with as many threads.
+            calls = int(kept_in(store, "threads", np.int64(0), cores))
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]

@@ -1,6 +1,7 @@
 """The solves of a path one after the other: within one program, or in chunks on the host."""
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
 from sparsejax._core.chunks import (
     SLICES,
     Bar,
@@ -20,8 +22,10 @@ from sparsejax._core.chunks import (
     in_chunks,
     in_slices,
 )
+from sparsejax._core.version import __version__
 from sparsejax.compiling import Compiled, on_device, solve_in_units
 from sparsejax.factor import Factor
+from sparsejax.hoisting import evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution
 from sparsejax.solvers import pick
@@ -75,6 +79,47 @@ def length_of(penalties: Any, axes: tuple[int | None, ...]) -> int:
     """How many penalties there are."""
     leaves, _ = floating_leaves(penalties)
     return next(int(leaf.shape[0]) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
+
+
+def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more: Any) -> Checkpoint | None:
+    """The records of this call in a folder; None without one.
+
+    Args:
+      caller: the function, for errors.
+      directory: its ``checkpoint``.
+      arguments: of the path.
+      more: what else its answer depends on, by name: arrays, or what is hashable.
+    """
+    if directory is None:
+        return None
+    p = arguments
+    loss, penalty, init = p.problem.smooth, p.problem.penalty, p.init
+    # The code of a user's loss or penalty, and what it closes over, are seen where it is traced.
+    traced: dict[str, list[Any]] = {"loss": [loss], "penalties": [p.penalties]}
+    if not loss._self_contained:
+        traced["loss"] += _program(evaluate, loss, init)
+    if not penalty._self_contained:
+        step = np.ones((), jax.tree.leaves(init)[0].dtype)
+        traced["penalties"] += _program(value_of, penalty, init) + _program(prox_of, penalty, init, step)
+    return Checkpoint(
+        caller,
+        directory,
+        {
+            **{name: digest(*things) for name, things in traced.items()},
+            **{name: text_of(x) for name, x in more.items()},
+            "init": digest(init),
+            "tol": digest(p.tol),
+            "maxiter": digest(p.maxiter),
+            "mode": p.mode,
+            "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # other programs, other bits
+        },
+    )
+
+
+def _program(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    closed = jax.make_jaxpr(function)(*arguments)
+    return [named(closed.jaxpr), *closed.consts]
 
 
 class Solves:
@@ -227,7 +272,7 @@ def slices(arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, a
         parts = jax.tree.leaves(answer, is_leaf=lambda leaf: isinstance(leaf, Solution))
         return next(part.measure for part in parts if isinstance(part, Solution))
 
-    answers = in_slices(some, count, -(-count // SLICES), bar, gap)
+    answers = in_slices(some, count, -(-count // SLICES), bar, gap, nothing)
 
     def joined(missing: Any, *parts: Any) -> np.ndarray:
         # Those that are missing are all alike; what filled up the last slice goes.

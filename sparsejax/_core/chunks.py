@@ -7,6 +7,7 @@ Where a call stops changes no result.
 """
 
 import contextlib
+import functools
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_bool, is_eager
 
 SECONDS = 0.3  # that a chunk shall take: Ctrl-C waits for its end
@@ -26,10 +28,12 @@ SECONDS = 0.3  # that a chunk shall take: Ctrl-C waits for its end
 # strengths that are solved at once, which tell little of the others.
 FIRST, GROWTH, FOREVER = 2, 16, 1e30
 SLICES = 8  # of a batch, whose size is a shape
+SAVING = 0.05  # the share of the time that may go into a checkpoint
+NOTHING, STATE, ALL = 0, 1, 2  # what a place knows of its round: a checkpoint only keeps the state
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by Ctrl-C in a call with ``progress=True``, at the end of the chunk that was running.
+    """Raised by Ctrl-C in a call with ``progress=True`` or a checkpoint, when the chunk at work ends.
 
     As every `KeyboardInterrupt` it ends a script that does not catch it; in a notebook the next cell finds it
     as ``sys.last_value``. Nothing works on.
@@ -73,7 +77,7 @@ class Place(NamedTuple):
 
     round: jax.Array  # of the next solve
     number: jax.Array  # of the next solve, in its round
-    ready: jax.Array  # whether ``prepared`` and ``state`` are known
+    known: jax.Array  # NOTHING, the STATE, or ALL: ``prepared`` too
     prepared: Any
     state: Any
     found: Any
@@ -103,13 +107,17 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
         return (work == 0) | ~enough
 
     def due(place: Place) -> jax.Array:
-        return (~place.ready).astype(jnp.float32)
+        return (place.known < ALL).astype(jnp.float32)
 
     def solves(carry: Any) -> Any:
         place, work, setups, gap = carry
-        prepared, state = lax.cond(
-            place.ready, lambda: (place.prepared, place.state), lambda: course.prepare(place.round)
-        )
+
+        def prepare() -> tuple[Any, Any]:
+            prepared, first = course.prepare(place.round)
+            choose = lambda old, new: jnp.where(place.known == STATE, old, new)
+            return prepared, jax.tree.map(choose, place.state, first)
+
+        prepared, state = lax.cond(place.known == ALL, lambda: (place.prepared, place.state), prepare)
         setups = setups + due(place)
 
         def one(c: Any) -> Any:
@@ -124,7 +132,8 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
         )
         over = number >= course.length
         at = place.round + over.astype(jnp.int32), jnp.where(over, 0, number)
-        return Place(*at, ~over, prepared, state, found), work, setups, gap
+        known = jnp.where(over, NOTHING, ALL).astype(jnp.int32)
+        return Place(*at, known, prepared, state, found), work, setups, gap
 
     start = place, jnp.int32(0), jnp.float32(0), jnp.full((), jnp.nan, jnp.result_type(float))
     place, work, setups, gap = lax.while_loop(
@@ -137,7 +146,7 @@ def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
     """The start of a course; ``prepared`` has the shapes of what `Course.prepare` returns."""
     # By numpy: zeros made by JAX would be compiled first.
     shared, state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prepared)
-    start = Place(np.int32(0), np.int32(0), np.bool_(False), shared, state, found)  # type: ignore[arg-type]
+    start = Place(np.int32(0), np.int32(0), np.int32(NOTHING), shared, state, found)  # type: ignore[arg-type]
     placed: Place = jax.device_put(start)
     return placed
 
@@ -145,13 +154,12 @@ def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
 # ------------------------------------------------------------------ on the host
 
 
-def check_progress(caller: str, progress: Any, tree: Any) -> None:
+def check_progress(caller: str, progress: Any, tree: Any, checkpoint: Any = None) -> None:
     """Raise unless progress is False, or True where it can be shown: nothing is traced, and tqdm is there."""
     check_bool(f"{caller}: progress", progress)
-    if progress and not is_eager(tree):
-        raise TypeError(
-            f"{caller}: progress=True is for calls outside jit, vmap and grad: leave it out there."
-        )
+    given = "progress=True" if progress else "checkpoint"
+    if (progress or checkpoint is not None) and not is_eager(tree):
+        raise TypeError(f"{caller}: {given} is for calls outside jit, vmap and grad: leave it out there.")
     if progress:
         _tqdm(caller)
 
@@ -167,10 +175,10 @@ def _tqdm(caller: str) -> Any:
 
 
 class Bar:
-    """A bar of tqdm, of text or of a notebook, and whether Ctrl-C has been seen."""
+    """A bar of tqdm, of text or of a notebook; whether Ctrl-C has been seen; where what is done is kept."""
 
-    def __init__(self, bar: Any, what: str):
-        self._bar, self._what = bar, what
+    def __init__(self, bar: Any, what: str, checkpoint: Checkpoint | None = None):
+        self._bar, self._what, self.checkpoint = bar, what, checkpoint
         self.stop = threading.Event()
         self.before, self.each = 0, 1  # counted before, and for every solve
 
@@ -190,16 +198,38 @@ class Bar:
             raise KeyboardInterrupt
 
 
+class _Hidden(contextlib.AbstractContextManager["_Hidden"]):
+    """In place of a bar of tqdm where there is only a checkpoint."""
+
+    n = 0
+
+    def __exit__(self, *_: Any) -> None:
+        pass
+
+    def set_postfix_str(self, text: str, refresh: bool) -> None:
+        pass
+
+    def update(self, n: int) -> None:
+        self.n += n
+
+
 @contextlib.contextmanager
 def bar_of(
-    caller: str, total: int | None, unit: str = "solve", what: str = "gap", *, deferred: bool = True
+    caller: str,
+    total: int | None,
+    unit: str = "solve",
+    what: str = "gap",
+    *,
+    deferred: bool = True,
+    shown: bool = True,
+    checkpoint: Checkpoint | None = None,
 ) -> Iterator[Bar]:
     """A `Bar`. Ctrl-C only sets its ``stop`` where it is deferred, the first time; else it is `Interrupted`.
 
     So that it comes between two chunks, and not while the next one is handed to JAX and would work on.
     """
-    with _tqdm(caller)(total=total, desc=caller, unit=unit) as shown:
-        bar = Bar(shown, what)
+    with _tqdm(caller)(total=total, desc=caller, unit=unit) if shown else _Hidden() as inner:
+        bar = Bar(inner, what, checkpoint)
         with _noted(bar.stop) if deferred else contextlib.nullcontext():
             try:
                 yield bar
@@ -236,7 +266,7 @@ def in_chunks(
 ) -> list[Any]:
     """Go on from each of the places until all its solves are done, or ``bar.stop``: the last places.
 
-    Several at the same time, a thread for each.
+    Several at the same time, a thread for each. With a checkpoint what they find there is not done again.
 
     Args:
       step: (which of the places, place, budget) -> the next place and `Report`.
@@ -244,7 +274,10 @@ def in_chunks(
       totals: how many solves there are from each.
       bar: shows the sum of the solves done.
     """
-    latest, done, lock = list(places), [0] * len(places), threading.Lock()
+    latest, done, lock, store = list(places), [0] * len(places), threading.Lock(), bar.checkpoint
+    if store is not None:
+        for i, place in enumerate(places):
+            done[i], latest[i] = _loaded(store, i, place)
 
     def go(i: int) -> None:
         pace = _Pace()
@@ -253,6 +286,8 @@ def in_chunks(
             latest[i], report = step(i, latest[i], pace.budget())
             now, work, setups, gap = (np.asarray(leaf).item() for leaf in report)  # waits for it
             pace.learn(time.perf_counter() - begin, work, setups)
+            if store is not None:
+                pace.saving = store.save(f"part-{i}", (np.int64(now), latest[i]._replace(prepared=())))
             with lock:
                 done[i] = now
                 bar.show(sum(done), gap)
@@ -269,6 +304,16 @@ def in_chunks(
     return latest
 
 
+def _loaded(store: Checkpoint, i: int, place: Place) -> tuple[int, Place]:
+    """How many solves are done, and the place where they end."""
+    found = store.load(f"part-{i}", (np.int64(0), place._replace(prepared=())))
+    if found is None:
+        return 0, place
+    done, last = found
+    known = np.minimum(last.known, np.int32(STATE))
+    return int(done), jax.device_put(last._replace(known=known))._replace(prepared=place.prepared)
+
+
 class _Pace:
     """How much fits into a chunk, by the time of those before.
 
@@ -281,6 +326,7 @@ class _Pace:
         self.work, self.setup = float(FIRST), FOREVER
         self.rate: float | None = None  # iterations a second
         self.compiled = False
+        self.saving = 0.0  # seconds that it took to save the last one
 
     def budget(self) -> Budget:
         return Budget(np.float32(self.work), np.float32(self.setup))
@@ -294,20 +340,28 @@ class _Pace:
         elif self.rate is not None:
             self.setup = max(self.rate * seconds - work, 0) / setups
         if self.rate is not None:
-            self.work = min(max(self.rate * SECONDS, 1), GROWTH * (work + 1))
+            seconds = max(SECONDS, self.saving / SAVING)
+            self.work = min(max(self.rate * seconds, 1), GROWTH * (work + 1))
 
 
 def in_slices(
-    call: Callable[[np.ndarray], Any], count: int, width: int, bar: Bar, gap: Callable[[Any], Any]
+    call: Callable[[np.ndarray], Any],
+    count: int,
+    width: int,
+    bar: Bar,
+    gap: Callable[[Any], Any],
+    like: Any,
 ) -> list[Any]:
     """``call`` of the numbers from 0 to count, ``width`` at a time, until ``bar.stop``: the answers.
 
-    The last slice is filled up with the last number.
+    The last slice is filled up with the last number. With a checkpoint what is found there is not done again;
+    ``like``: a tree of the structure and dtypes of an answer.
     """
     answers: list[Any] = []
     for begin in range(0, count, width):
         if bar.stop.is_set():
             break
-        answers.append(call(np.minimum(np.arange(begin, begin + width), count - 1)))
+        numbers = np.minimum(np.arange(begin, begin + width), count - 1)
+        answers.append(kept_in(bar.checkpoint, f"slice-{begin}", like, functools.partial(call, numbers)))
         bar.show(min(begin + width, count), float(np.max(gap(answers[-1]))))
     return answers

@@ -1,0 +1,281 @@
+"""What is kept of long work: stopped at any moment, it goes on and ends with the same bits."""
+
+import errno
+import functools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cases import data
+
+import sparsejax as sj
+from sparsejax import losses, penalties
+from sparsejax._core import checkpoints, chunks
+from sparsejax._core.checkpoints import Checkpoint, digest, text_of
+from sparsejax.compiling import OPTIONS
+
+X, Y = data(n=30)
+PROBLEM = sj.Problem(losses.SquaredLoss(X, Y[:, 0]), penalties.L1(0.1))
+STRENGTHS = jax.vmap(penalties.L1)(np.geomspace(0.5, 0.05, 6))
+
+CALLS = {
+    "path": functools.partial(sj.path, PROBLEM, STRENGTHS),
+    "cross_validate": functools.partial(
+        sj.cross_validate, PROBLEM, STRENGTHS, folds=3, scoring="r2", refit=True
+    ),
+    "stability_selection": functools.partial(
+        sj.stability_selection, PROBLEM, STRENGTHS, num_subsamples=5, fraction=0.4
+    ),
+}
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch):
+    """Chunks of one solve."""
+    monkeypatch.setattr(chunks, "SECONDS", 0.0)
+    monkeypatch.setattr(chunks, "SAVING", np.inf)
+
+
+@pytest.fixture
+def most(monkeypatch):
+    """A limit of the records that are written, till a call is killed."""
+    left, write = [10**6], Checkpoint._write
+
+    def limited(self, name, arrays):
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        write(self, name, arrays)
+
+    monkeypatch.setattr(Checkpoint, "_write", limited)
+    return left
+
+
+def assert_same_bits(one, other):
+    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_array_equal(a, b)
+
+
+# ------------------------------------------------------------------ killed, and started again
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "threads"),
+    [
+        ("path", "warm", 1),
+        ("path", "batch", 1),
+        ("cross_validate", "warm", 1),
+        ("stability_selection", "warm", 2),
+        ("stability_selection", "batch", 1),
+    ],
+)
+def test_killed_at_any_record(name, mode, threads, most, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: threads)
+    call = functools.partial(CALLS[name], mode=mode, tol=1e-10)
+    whole, killed = call(checkpoint=tmp_path / "whole"), 0
+    while True:
+        most[0] = 2
+        try:
+            again = call(checkpoint=str(tmp_path / "killed"))
+        except Killed:
+            killed += 1
+            monkeypatch.setattr(os, "cpu_count", lambda: 1)  # it goes on with the threads it began with
+            continue
+        break
+    assert_same_bits(again, whole)
+    assert killed >= (2 if mode == "batch" else 3)
+    most[0] = 0
+    assert_same_bits(call(checkpoint=tmp_path / "killed"), whole)  # read, not written
+
+
+def test_what_a_solver_leaves_to_another_is_kept(most, tmp_path):
+    wide = np.random.default_rng(0).standard_normal((6, 520))
+    p = sj.Problem(losses.SquaredLoss(wide, wide[:, 0] + 0.1), penalties.L1(0.1))
+    path = functools.partial(
+        sj.path, p, jax.vmap(penalties.L1)(np.array([0.3, 0.0])), mode="warm", maxiter=300
+    )
+    whole = path(checkpoint=tmp_path)
+    assert (tmp_path / "rest-1.npz").exists()
+    most[0] = 0
+    assert_same_bits(path(checkpoint=tmp_path), whole)
+
+
+SCRIPT = """
+import sys
+import jax
+jax.config.update("jax_enable_x64", True)
+sys.path.insert(0, sys.argv[1])
+from test_checkpoints import CALLS, chunks
+from sparsejax.compiling import OPTIONS
+OPTIONS.update(eval(sys.argv[3]))
+chunks.SECONDS = 0.0
+CALLS["path"](mode="warm", checkpoint=sys.argv[2], tol=1e-10)
+"""
+
+
+def test_a_process_that_is_killed(tmp_path):
+    """At whatever it is doing once there is a record; another process, this one, goes on."""
+    here = os.path.dirname(__file__)
+    child = subprocess.Popen([sys.executable, "-c", SCRIPT, here, str(tmp_path / "killed"), repr(OPTIONS)])
+    try:
+        begin = time.monotonic()
+        while not (tmp_path / "killed" / "part-0.npz").exists():
+            assert child.poll() is None and time.monotonic() - begin < 120
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    path = functools.partial(CALLS["path"], mode="warm", tol=1e-10)
+    assert_same_bits(path(checkpoint=tmp_path / "killed"), path(checkpoint=tmp_path / "whole"))
+    assert not list(tmp_path.glob("*/*" + checkpoints.TEMPORARY))
+
+
+def test_ctrl_c(tmp_path, monkeypatch):
+    """It is seen with a checkpoint alone, without a bar."""
+    save = Checkpoint.save
+
+    def interrupted(self, name, tree):
+        os.kill(os.getpid(), signal.SIGINT)
+        return save(self, name, tree)
+
+    path = functools.partial(CALLS["path"], mode="warm", checkpoint=tmp_path)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with monkeypatch.context() as m, pytest.raises(sj.Interrupted) as raised:
+        m.setattr(Checkpoint, "save", interrupted)
+        path()
+    signal.signal(signal.SIGINT, before)
+    done = raised.value.partial.converged
+    assert 1 <= done.sum() < 6
+    assert_same_bits(path()[: int(done.sum())], raised.value.partial[: int(done.sum())])
+
+
+# ------------------------------------------------------------------ of another call, or damaged
+
+
+def test_of_another_call(tmp_path):
+    call = functools.partial(CALLS["cross_validate"], mode="warm", checkpoint=tmp_path)
+    call()
+    other = losses.SquaredLoss(X, Y[:, 0] * (1 + 1e-15))
+    changed = {
+        "loss": lambda: sj.cross_validate(
+            PROBLEM.replace(smooth=other), STRENGTHS, folds=3, scoring="r2", refit=True, mode="warm",
+            checkpoint=tmp_path,
+        ),
+        "tol": lambda: call(tol=1e-9),
+        "maxiter": lambda: call(maxiter=100),
+        "mode": lambda: call(mode="batch"),
+        "folds": lambda: call(folds=np.arange(30) // 10),
+        "scoring": lambda: call(scoring=lambda Y, H, weights: -jnp.sum(weights * (Y - H) ** 2)),
+        "refit": lambda: call(refit=False),
+        "folds, function, refit, scoring": lambda: sj.path(
+            PROBLEM, STRENGTHS, mode="warm", checkpoint=tmp_path
+        ),
+    }  # fmt: skip
+    for what, again in changed.items():
+        with pytest.raises(ValueError, match=f"of another call, which differs in: {what}. Give another"):
+            again()
+    call()
+
+
+def test_damaged(tmp_path):
+    call = functools.partial(CALLS["path"], mode="warm", checkpoint=tmp_path)
+    call()
+    rng = np.random.default_rng(0)
+    for name in ("part-0", "call"):
+        path = tmp_path / f"{name}.npz"
+        whole = path.read_bytes()
+        for cut in (0, 10, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:cut])
+            with pytest.raises(ValueError, match=rf"path: checkpoint: .*{name}.npz is damaged .*Delete"):
+                call()
+        # in the first array; and what the archive says of it: how it is packed
+        for place in (whole.index(b"NUMPY") + 130, whole.index(b"PK\1\2") + 10):
+            flipped = bytearray(whole)
+            flipped[place] ^= 1 << rng.integers(8)
+            path.write_bytes(flipped)
+            with pytest.raises(ValueError, match="is damaged"):
+                call()
+        path.write_bytes(whole)
+    os.rename(tmp_path / "part-0.npz", tmp_path / "kept")
+    np.savez(tmp_path / "part-0.npz", **{"leaf-0": np.array([{}], object)})
+    with pytest.raises(ValueError, match="is damaged"):  # pickles are not read
+        call()
+    os.rename(tmp_path / "kept", tmp_path / "part-0.npz")
+    (tmp_path / "call.npz").unlink()
+    with pytest.raises(ValueError, match=r"is damaged \(it is missing, others are there\)"):
+        call()
+
+
+def test_a_disk_that_is_full(tmp_path, monkeypatch):
+    call = functools.partial(CALLS["path"], mode="warm", checkpoint=tmp_path)
+    whole = call()
+    records = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    (tmp_path / "part-0.npz").unlink()
+    full = lambda *_, **__: (_ for _ in ()).throw(OSError(errno.ENOSPC, "No space left on device"))
+    with monkeypatch.context() as m:
+        m.setattr(np, "savez", full)
+        with pytest.raises(OSError, match=r"part-0.npz could not be written: No space left.* is whole"):
+            call()
+    assert [path.name for path in tmp_path.iterdir()] == ["call.npz"]
+    assert_same_bits(call(), whole)
+    assert {path.name for path in tmp_path.iterdir()} == set(records)
+
+
+def test_bad_input(tmp_path):
+    path = lambda checkpoint: sj.path(PROBLEM, STRENGTHS, checkpoint=checkpoint)
+    with pytest.raises(TypeError, match="path: checkpoint must be the path of a folder, got 3"):
+        path(3)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file"):
+        path(tmp_path / "file")
+    with pytest.raises(TypeError, match="path: checkpoint is for calls outside jit"):
+        jax.jit(lambda p: sj.path(p, STRENGTHS, checkpoint=tmp_path))(PROBLEM)
+
+
+# ------------------------------------------------------------------ what a call is
+
+
+def test_digests_see_what_matters():
+    def made(code, **names):
+        scope = {"jnp": jnp, **names}
+        exec(code, scope)
+        return scope["f"]
+
+    one = made("f = lambda x: x + 1")
+    assert text_of(one) == text_of(made("\n\nf = lambda x: x + 1"))  # moved in its file
+    assert text_of(one) != text_of(made("f = lambda x: x + 2"))
+    assert text_of(one) != text_of(made("f = lambda x: x - 1"))
+    closed = lambda a: lambda x: x + a
+    assert text_of(closed(np.ones(2))) == text_of(closed(np.ones(2))) != text_of(closed(np.zeros(2)))
+    assert text_of(closed(closed(1))) != text_of(closed(closed(2)))
+    assert text_of(jax.jit(one)) == text_of(one)
+    assert text_of(functools.partial(one, 1)) != text_of(functools.partial(one, 2))
+    with pytest.raises(TypeError, match=r"what <object object at .*> does cannot be told"):
+        text_of(object())
+    assert digest(np.float32(0)) != digest(np.float64(0)) and digest(np.zeros(2)) != digest(-np.zeros(2))
+    assert digest((1, None)) != digest([1, None])
+
+
+def test_what_a_loss_of_ones_own_closes_over_is_seen(tmp_path):
+    init = np.zeros(3)
+
+    def path(a, scale=1.0):
+        loss = jax.tree_util.Partial(lambda b, W: scale * jnp.sum((W - a - b) ** 2), jnp.zeros(3))
+        p = sj.Problem(loss, penalties.L1(0.1))
+        return sj.path(p, jax.vmap(penalties.L1)(np.array([0.5, 0.1])), init, checkpoint=tmp_path)
+
+    first = path(np.ones(3))
+    assert_same_bits(path(np.ones(3)), first)
+    for other in (lambda: path(np.full(3, 2.0)), lambda: path(np.ones(3), 2.0)):
+        with pytest.raises(ValueError, match="differs in: loss"):
+            other()
