@@ -251,9 +251,11 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
                 "at zero, so its minimiser only shrinks like 1/strength. Use L1, L21 or ExclusiveL21."
             )
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {kind}.")
-    if init is None:
-        init = zeros(problem)
-    top: jax.Array = _lambda_max(problem, as_float("init", init, tuple(range(33))))
+    start = zeros(problem) if init is None else as_float("init", init, tuple(range(33)))
+    if "shape" in problem.smooth.provides and start.shape != tuple(problem.smooth.params_shape):
+        shape = tuple(problem.smooth.params_shape)
+        raise ValueError(f"lambda_max: init has shape {start.shape}; the parameters have shape {shape}.")
+    top: jax.Array = _lambda_max(problem, start)
     if not is_traced(top) and np.isinf(top):
         raise ValueError(f"no finite factor of the strengths of {penalty!r} makes W = 0.")
     return top

@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_int, check_bool, is_traced
+from sparsejax._core.checks import as_int, as_numpy, check_bool, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax.compiling import Compiled
@@ -346,17 +346,17 @@ def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:
     """The fold of every row, and their number, checked."""
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
-    if np.ndim(folds) == 0:
+    if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
         return jnp.arange(n) % count, count
-    labels = np.asarray(folds)
+    labels = as_numpy("folds", folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(
             f"folds must be an integer, or one integer a row, ({n},); got {labels.dtype} {labels.shape}."
         )
     count = int(labels.max()) + 1
-    if count < 2 or not np.array_equal(np.unique(labels), np.arange(count)):
+    if not 2 <= count <= n or not np.array_equal(np.unique(labels), np.arange(count)):
         raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
     return jnp.asarray(labels), count

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -178,19 +178,25 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
     [0, 1, 1, 2]
     """
     num_features = as_int("num_features", num_features, 1)
+    if isinstance(lists, str) or not isinstance(lists, Iterable):
+        raise TypeError(f"lists must be lists of features, one for each group, got {lists!r}.")
     rows = []
     for g, group in enumerate(lists):
-        row = np.asarray(list(group))
+        if isinstance(group, str) or not isinstance(group, Iterable):
+            raise TypeError(f"lists must hold a list for each group; group {g} is {group!r}.")
+        row = as_numpy(f"lists: group {g}", list(group))
         if row.size == 0:
-            raise ValueError(f"group {g} is empty.")
+            raise ValueError(f"lists: group {g} is empty.")
         if row.ndim != 1 or row.dtype.kind not in "iu":
-            raise TypeError(f"group {g} must list integer indices of features, got {row.tolist()}.")
+            raise TypeError(f"lists: group {g} must list integer indices of features, got {row.tolist()}.")
         outside = row[(row < 0) | (row >= num_features)]
         if outside.size:
-            raise ValueError(f"group {g} has index {outside[0]}; it must be in 0 ... {num_features - 1}.")
+            raise ValueError(
+                f"lists: group {g} has index {outside[0]}; it must be in 0 ... {num_features - 1}."
+            )
         if len(np.unique(row)) < len(row):
             values, counts = np.unique(row, return_counts=True)
-            raise ValueError(f"group {g} has feature {values[counts > 1][0]} more than once.")
+            raise ValueError(f"lists: group {g} has feature {values[counts > 1][0]} more than once.")
         rows.append(row)
     members = np.concatenate(rows) if rows else np.zeros(0, int)
     ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
@@ -213,7 +219,7 @@ def from_labels(labels: ArrayLike) -> Groups:
     >>> sj.groups.from_labels([0, 0, 1]).num_groups
     2
     """
-    labels = np.asarray(labels)
+    labels = as_numpy("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
@@ -263,7 +269,7 @@ def from_correlation(
     if is_traced(X):
         raise TypeError("from_correlation counts groups in the data: call it outside jit and vmap.")
     check_bool("centered", centered)
-    if isinstance(threshold, bool) or not 0 < threshold < 1:
+    if isinstance(threshold, bool) or not 0 < as_number("threshold", threshold) < 1:
         raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
     columns = np.asarray(X)
     n, d = columns.shape

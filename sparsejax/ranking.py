@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int
+from sparsejax._core.checks import as_float, as_int
 
 
 class FeatureRanking(NamedTuple):
@@ -41,7 +41,7 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
     >>> sj.rank_features(jnp.array([[1.0, 0.0], [-2.0, 3.0]]), 1).indices.tolist()
     [[1, 1]]
     """
-    W = jnp.asarray(W)
+    W = as_float("W", W, tuple(range(33)))
     if W.ndim not in (1, 2) or W.shape[0] == 0:
         raise ValueError(f"W must have shape (d, k) or (d,), got {W.shape}.")
     num = as_int("num", W.shape[0] if num is None else num, 1, W.shape[0])

@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_int, is_eager, is_traced
+from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
 from sparsejax._core.chunks import (
     SLICES,
     Interrupted,
@@ -215,7 +215,7 @@ def _number(name: str, x: Any) -> float:
     """A real number that is known now."""
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit.")
-    value = np.asarray(x)
+    value = as_numpy(name, x)
     if value.ndim or value.dtype.kind not in "iuf":
         raise ValueError(f"{name} must be a number, got {x!r}.")
     return float(value)

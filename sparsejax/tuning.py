@@ -145,7 +145,9 @@ def tune(
     >>> bool(sj.tune(problem, sj.losses.SquaredLoss(X[20:], X[20:, 0])).loss < 0.01)
     True
     """
-    known, init, solver_tol, solver_maxiter, _ = prepare("tune", problem, init, solver_tol, solver_maxiter)
+    known, init, solver_tol, solver_maxiter, _ = prepare(
+        "tune", problem, init, solver_tol, solver_maxiter, names=("solver_tol", "solver_maxiter")
+    )
     held_out = as_loss(held_out, "tune: held_out")
     _check_strengths(known.penalty)
     if not isinstance(optimizer, optax.GradientTransformation):

@@ -34,6 +34,16 @@ def is_sparse(x: Any) -> bool:
     return hasattr(x, "toarray") or hasattr(x, "todense")
 
 
+def as_numpy(name: str, x: Any) -> np.ndarray:
+    """``x`` as an array of numpy, of whatever dtype; or an error that names it."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(f"{name} is a masked array, whose mask would be lost: fill or drop what is masked.")
+    try:
+        return np.asarray(x)
+    except ValueError as error:  # ragged lists
+        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+
+
 def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
     """``x`` as a float32 or float64 array (of ``dtype`` if given), or an error that names it.
 
@@ -44,10 +54,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
         method = "toarray" if hasattr(x, "toarray") else "todense"
         raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.{method}().")
     if not isinstance(x, jax.Array):
-        try:
-            x = np.asarray(x)
-        except ValueError as error:  # ragged lists
-            raise ValueError(f"{name} is not a rectangular array: {error}") from None
+        x = as_numpy(name, x)
     if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
         raise TypeError(f"{name} has dtype {x.dtype}; real numbers are needed.")
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
@@ -134,12 +141,22 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     """
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit: it is a size.")
-    value = np.asarray(x)
+    value = as_numpy(name, x)
     whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:
         bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
         raise ValueError(f"{name} must be an integer {bounds}, got {x!r}.")
     return int(value)
+
+
+def as_number(name: str, x: Any) -> float:
+    """A real number that is known now, no boolean; may be NaN or infinite."""
+    if is_traced(x):
+        raise TypeError(f"{name} must be known outside jit.")
+    value = as_numpy(name, x)
+    if value.ndim or value.dtype.kind not in "iuf":
+        raise TypeError(f"{name} must be a number, got {x!r}.")
+    return float(value)
 
 
 def check_bool(name: str, x: Any) -> None:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, as_weights, check_bool
+from sparsejax._core.checks import as_float, as_numpy, as_positive, as_weights, check_bool, is_traced
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, Loss, Predictions
@@ -213,6 +213,13 @@ class LinearModelLoss(Loss):
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
         """Y, XW + b and what is expected of Y there."""
         self._check_params(W)
+        if not is_traced(W):
+            W = as_float("W", W, (1, 2), self.dtype)
+        if not is_traced(intercept):
+            intercept = as_float("intercept", intercept, (0, 1), self.dtype)
+        if jnp.shape(intercept) not in ((), self.Y.shape[1:]):
+            needed = f"() or {self.Y.shape[1:]}"
+            raise ValueError(f"intercept has shape {jnp.shape(intercept)}; {needed} is needed.")
         H = self.X @ W + jnp.broadcast_to(jnp.asarray(intercept, self.dtype), self.Y.shape[1:])[None]
         return Predictions(self.Y, H, self.mean(H))
 
@@ -354,10 +361,10 @@ class LinearModelLoss(Loss):
         return 1 / power_of_two(lax.stop_gradient(total))
 
     def _check_params(self, W: Any) -> None:
-        if jnp.shape(W) != self.params_shape:
+        shape = W.shape if isinstance(W, jax.Array) else as_numpy("W", W).shape
+        if shape != self.params_shape:
             raise ValueError(
-                f"W has shape {jnp.shape(W)}; one W has shape {self.params_shape}: for a batch of them use "
-                "jax.vmap."
+                f"W has shape {shape}; one W has shape {self.params_shape}: for a batch of them use jax.vmap."
             )
 
     def _weights(self) -> jax.Array:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import INT32_MAX, as_float, check_labels, is_traced
+from sparsejax._core.checks import INT32_MAX, as_float, as_numpy, check_labels, is_traced
 
 Classes = tuple[Any, ...]
 PRESENT: Classes = (0, 1)
@@ -15,7 +15,7 @@ SIGNS: Classes = (-1, 1)
 
 def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
     """One label for each of n rows, (n,), and the classes; at least two."""
-    y = np.asarray(y)
+    y = as_numpy("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
     if y.ndim != 1 or not y.size:
@@ -45,7 +45,7 @@ def two_classes(y: Any) -> tuple[np.ndarray, Classes]:
 
 def positives(y: Any, classes: Classes) -> np.ndarray:
     """Where the label is the second of the two classes of a fitted model, (n,) bool."""
-    y = np.asarray(y)
+    y = as_numpy("y", y)
     if y.ndim != 1 or not y.size:
         raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
     second = np.asarray(y == classes[1])

@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, is_traced
+from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_traced
 from sparsejax._core.chunks import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
@@ -153,6 +153,7 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
     if is_traced(instances):
         raise TypeError("median_bandwidth looks at values: call it outside jit and vmap.")
     X = np.asarray(as_float("instances", instances, (2,)), dtype=float)
+    seed = as_int("seed", seed, 0)
     if len(X) > SAMPLE:
         X = X[np.random.default_rng(seed).choice(len(X), SAMPLE, replace=False)]
     X = X - X.mean(0)
@@ -231,13 +232,15 @@ def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     X = as_float("instances", instances, (2,))
     if is_traced(bag_ids):
         raise TypeError("bag_ids must be known outside jit: they give the number of bags.")
-    ids = np.asarray(bag_ids)
+    ids = as_numpy("bag_ids", bag_ids)
     if ids.dtype.kind not in "iu":
         raise TypeError(f"bag_ids have dtype {ids.dtype}; integers are needed.")
     if ids.shape != X.shape[:1] or not ids.size:
         raise ValueError(f"bag_ids must have shape ({X.shape[0]},), one for each instance; got {ids.shape}.")
     if ids.min() < 0:
         raise ValueError(f"bag_ids must be >= 0; there is {ids.min()}.")
+    if ids.max() >= ids.size:  # not counted: it may be 2**40
+        raise ValueError(f"bag_ids must hold each of 0, ..., their greatest, but that is {ids.max()}.")
     counts = np.bincount(ids, minlength=1)
     if not counts.all():
         raise ValueError(

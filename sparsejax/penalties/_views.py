@@ -62,6 +62,8 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
     views: tuple[Groups, ...]
 
     def __init__(self, strength: ArrayLike, views: Iterable[Groups]):
+        if not isinstance(views, Groups | Iterable):
+            raise TypeError(f"views must be groups of labels, one for each view, got {views!r}.")
         views = (views,) if isinstance(views, Groups) else tuple(views)
         _check_views(views)
         self._set(strength=as_strength("strength", strength), views=views)

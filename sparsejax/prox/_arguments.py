@@ -1,28 +1,50 @@
 """What the public proxes ask of their arguments."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
-from jax.typing import ArrayLike
+import numpy as np
+
+from sparsejax._core.checks import as_float, as_numpy, is_traced
+
+ANY_RANK = tuple(range(33))
 
 
-def cast(value: ArrayLike, like: jax.Array) -> jax.Array:
-    """A strength or step size in the dtype of the thing being projected."""
-    return jnp.asarray(value, like.dtype)
+def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ...] = (0,)) -> jax.Array:
+    """A strength or step size in the dtype of the thing being projected.
+
+    Args:
+      name: of the prox.
+      of: the argument.
+      value: what is given for it.
+      like: the thing.
+      ndims: its ranks.
+    """
+    if is_traced(value):
+        return jnp.asarray(value, like.dtype)
+    argument = f"prox.{name}: {of}"
+    known: jax.Array = as_float(argument, value, ndims, like.dtype)
+    if (np.asarray(value) < 0).any():
+        raise ValueError(f"{argument} must be >= 0, got {np.asarray(value).min():g}.")
+    return known
 
 
-def floating(name: str, x: jax.Array) -> jax.Array:
+def floating(name: str, argument: str, x: Any) -> jax.Array:
     """``x`` as an array, which must be floating; ``name`` is the prox."""
-    x = jnp.asarray(x)
-    if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise TypeError(f"prox.{name} needs a floating array, got {x.dtype}.")
-    return x
+    known = f"prox.{name}: {argument}"
+    dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(known, x).dtype
+    if not jnp.issubdtype(dtype, jnp.floating):
+        raise TypeError(f"prox.{name} needs a floating array, got {dtype} for {argument}.")
+    array: jax.Array = as_float(known, x, ANY_RANK)
+    return array
 
 
-def one_group(name: str, x: jax.Array) -> jax.Array:
-    """The same, of shape (p,) with p >= 1."""
-    x = floating(name, x)
-    if x.ndim != 1 or x.size == 0:
+def one_group(name: str, x: Any) -> jax.Array:
+    """``x`` as a floating array of shape (p,) with p >= 1."""
+    group = floating(name, "x", x)
+    if group.ndim != 1 or group.size == 0:
         raise ValueError(
-            f"prox.{name}: one group has shape (p,) with p >= 1, got {x.shape}; use jax.vmap over groups."
+            f"prox.{name}: one group has shape (p,) with p >= 1, got {group.shape} for x; use jax.vmap."
         )
-    return x
+    return group

@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.prox._arguments import cast, one_group
+from sparsejax.prox._arguments import factor, one_group
 from sparsejax.prox._threshold import moments, newton, sum_squares
 
 Arrays = tuple[jax.Array, ...]
@@ -38,7 +38,8 @@ def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.A
     """
     x = one_group("squared_l1", x)
     zero = jnp.zeros((), x.dtype)
-    return exclusive_l21_columns(x, zero, cast(beta, x) * cast(scaling, x), zero)[0]
+    beta = factor("squared_l1", "beta", beta, x) * factor("squared_l1", "scaling", scaling, x)
+    return exclusive_l21_columns(x, zero, beta, zero)[0]
 
 
 def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
@@ -74,8 +75,9 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
     [0. 0.]
     """
     x = one_group("exclusive_l21", x)
-    scaling = cast(scaling, x)
-    alpha, beta = cast(alpha, x) * scaling, cast(beta, x) * scaling
+    name = "exclusive_l21"
+    scaling = factor(name, "scaling", scaling, x)
+    alpha, beta = factor(name, "alpha", alpha, x) * scaling, factor(name, "beta", beta, x) * scaling
     return exclusive_l21_columns(x, alpha, beta, jnp.zeros((), x.dtype))[0]
 
 

@@ -23,8 +23,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide, safe_norm
-from sparsejax.groups import Groups
-from sparsejax.prox._arguments import cast, floating
+from sparsejax.groups import Groups, check_groups
+from sparsejax.prox._arguments import factor, floating
 
 ROUNDS = 30  # Newton steps at most; 1 to 4 are usual
 INNER = 500  # conjugate gradient steps at most, in each
@@ -57,13 +57,15 @@ def exclusive_group_l21(
     >>> print(sj.prox.exclusive_group_l21(jnp.array([3.0, 0.5, 1.0]), 0.5, groups))
     [1.5 0.  1. ]
     """
-    V = floating("exclusive_group_l21", V)
+    name = "exclusive_group_l21"
+    check_groups(groups)
+    V = floating(name, "V", V)
     if V.ndim not in (1, 2) or V.shape[0] != groups.num_features:
         raise ValueError(
             f"prox.exclusive_group_l21: V has shape {V.shape}; it must have {groups.num_features} rows, as "
             "groups has features."
         )
-    strength = cast(alpha, V) * cast(scaling, V)
+    strength = factor(name, "alpha", alpha, V, (0, 1)) * factor(name, "scaling", scaling, V)
     if strength.shape not in ((), (groups.num_groups,)):
         raise ValueError(
             f"prox.exclusive_group_l21: alpha has shape {strength.shape}; it must be a scalar or one value a "

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.prox._arguments import cast, floating, one_group
+from sparsejax.prox._arguments import factor, floating, one_group
 from sparsejax.prox._threshold import moments, newton, sum_squares
 
 Arrays = tuple[jax.Array, ...]
@@ -29,8 +29,12 @@ def l1(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
     >>> print(sj.prox.l1(jnp.array([3.0, -0.5]), 1.0))
     [ 2. -0.]
     """
-    x = floating("l1", x)
-    t = jnp.broadcast_to(cast(strength, x) * cast(scaling, x), x.shape)
+    x = floating("l1", "x", x)
+    t = factor("l1", "strength", strength, x, tuple(range(x.ndim + 1))) * factor("l1", "scaling", scaling, x)
+    try:
+        t = jnp.broadcast_to(t, x.shape)
+    except ValueError:
+        raise ValueError(f"prox.l1: strength has shape {t.shape}, x has {x.shape}.") from None
     return _soft_threshold(x, t)
 
 
@@ -66,7 +70,7 @@ def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
     [1.5 2. ]
     """
     x = one_group("l2", x)
-    return l2_columns(x, cast(strength, x) * cast(scaling, x))
+    return l2_columns(x, factor("l2", "strength", strength, x) * factor("l2", "scaling", scaling, x))
 
 
 def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
@@ -122,7 +126,7 @@ def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Arr
     [2. 1.]
     """
     x = one_group("linf", x)
-    return linf_columns(x, cast(strength, x) * cast(scaling, x))
+    return linf_columns(x, factor("linf", "strength", strength, x) * factor("linf", "scaling", scaling, x))
 
 
 def linf_columns(x: jax.Array, strength: jax.Array) -> jax.Array:

@@ -22,6 +22,7 @@ def prepare(
     maxiter: ArrayLike,
     history: Any = 0,
     unfit: Callable[[Problem], str | None] | None = None,
+    names: tuple[str, str] = ("tol", "maxiter"),
 ) -> tuple[Problem, Any, jax.Array, jax.Array, int]:
     """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays.
 
@@ -30,6 +31,7 @@ def prepare(
       problem: as the user gave it.
       init, tol, maxiter, history: as `sparsejax.admm`; None is the default.
       unfit: says in words why the solver does not take a problem, None if it does.
+      names: what the user calls tol and maxiter.
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
@@ -50,8 +52,8 @@ def prepare(
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
     try:
-        tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
-        maxiter = maxiter if is_traced(maxiter) else as_int("maxiter", maxiter, 0, floats=True)
+        tol = as_nonnegative(names[0], default_tol(dtype) if tol is None else tol, dtype)
+        maxiter = maxiter if is_traced(maxiter) else as_int(names[1], maxiter, 0, floats=True)
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None

@@ -3,14 +3,7 @@
 import math
 from typing import Any
 
-import numpy as np
-
-
-def as_number(name: str, value: Any) -> float:
-    """A real number, no boolean; may be NaN or infinite."""
-    if isinstance(value, (bool, np.bool_)) or np.ndim(value) or np.asarray(value).dtype.kind not in "iuf":
-        raise TypeError(f"{name} must be a number, got {value!r}.")
-    return float(value)
+from sparsejax._core.checks import as_number
 
 
 def positive(name: str, value: Any) -> float:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsejax._core.checks import is_sparse
+from sparsejax._core.checks import as_numpy, is_sparse
 
 
 class Data:
@@ -73,7 +73,7 @@ def as_data(X: Any) -> Data:
     else:
         if is_sparse(X):
             raise TypeError(f"X is a {type(X).__name__}; a dense or scipy.sparse array is needed.")
-        X = np.asarray(X)
+        X = as_numpy("X", X)
         _check_real(X.dtype)
         X = values = np.asarray(X, dtype=float)
     if len(X.shape) != 2 or 0 in X.shape:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import as_int
+from sparsejax._core.checks import as_int, as_numpy
 from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import agreement, classes_of
@@ -55,14 +55,16 @@ def path(
     >>> [bool(model.converged) for model in models]
     [True, True]
     """
-    if (np.ndim(budget), np.ndim(C)) not in ((0, 1), (1, 0)):
+    budgets, Cs = as_numpy("budget", budget), as_numpy("C", C)
+    if (budgets.ndim, Cs.ndim) not in ((0, 1), (1, 0)):
         raise ValueError("exactly one of budget and C must be a sequence.")
-    size = len(np.atleast_1d(budget if np.ndim(budget) else C))
+    size = max(budgets.size, Cs.size)
+    budgets, Cs = (np.broadcast_to(values, size).tolist() for values in (budgets, Cs))
     data, init = as_data(X), None
     models: list[Model] = []
-    for b, c in zip(np.broadcast_to(budget, size), np.broadcast_to(C, size), strict=True):
+    for b, c in zip(budgets, Cs, strict=True):
         try:
-            init = fit(data, y, measure=measure, budget=float(b), C=float(c), init=init, **options)
+            init = fit(data, y, measure=measure, budget=b, C=c, init=init, **options)
         except Interrupted as stop:
             text = f"multivariate.path: interrupted after {len(models)} of {size} fits"
             raise Interrupted(text, [*models, stop.partial]) from None

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsejax._core.checks import as_int
+from sparsejax._core.checks import as_int, as_numpy
 from sparsejax.metrics import auc
 from sparsejax.models._labels import two_classes
 from sparsejax.models.multivariate import _oracles
@@ -237,9 +237,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     >>> labels.tolist(), float(value)  # nothing is violated
     ([1, -1], 0.0)
     """
-    measure, positive, v = as_measure(measure), as_signs(y), np.asarray(v, dtype=float)
-    if v.shape != positive.shape or not np.isfinite(v).all():
-        raise ValueError(f"v must be finite and of y's shape {positive.shape}, got shape {v.shape}.")
+    measure, positive = as_measure(measure), as_signs(y)
+    v = _as_scores(v, positive)
     z, delta = measure.oracle(positive)(v)
     value = delta - float(z @ v)
     if measure.name == "roc_area":
@@ -266,13 +265,12 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     >>> round(multivariate.tune_threshold(multivariate.f_beta(), [0.2, 0.4, 0.6], [-1, 1, 1]), 3)
     0.3
     """
-    signs = set(np.unique(y)) <= {-1, 1}  # of one class, too
+    y = as_numpy("y", y)
+    signs = y.dtype.kind in "iuf" and set(np.unique(y)) <= {-1, 1}  # of one class, too
     positive = as_signs(y) if signs else two_classes(y)[0]
-    measure, v = as_measure(measure), np.asarray(v, dtype=float)
+    measure, v = as_measure(measure), _as_scores(v, positive)
     if measure.delta is None:
         raise ValueError("roc_area does not depend on a threshold.")
-    if v.shape != positive.shape or not np.isfinite(v).all():
-        raise ValueError(f"v must be finite and of y's shape {positive.shape}, got shape {v.shape}.")
     order = np.argsort(-v, kind="stable")
     levels, p, n = v[order], positive.sum(), len(v)
     a = np.concatenate([[0.0], np.cumsum(positive[order])])
@@ -322,9 +320,18 @@ def as_measure(measure: Any) -> Measure:
     )
 
 
+def _as_scores(v: Any, positive: np.ndarray) -> np.ndarray:
+    scores = as_numpy("v", v)
+    if scores.dtype.kind not in "biuf":
+        raise TypeError(f"v has dtype {scores.dtype}; real numbers are needed.")
+    if scores.shape != positive.shape or not np.isfinite(scores).all():
+        raise ValueError(f"v must be finite and of y's shape {positive.shape}, got shape {scores.shape}.")
+    return scores.astype(float)
+
+
 def as_signs(y: Any) -> np.ndarray:
     """True where y is 1, (n,); raises unless y holds -1 and 1 only."""
-    y = np.asarray(y)
+    y = as_numpy("y", y)
     if y.ndim != 1 or y.size == 0:
         raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
     if y.dtype.kind not in "iuf":
