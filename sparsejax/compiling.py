@@ -75,7 +75,7 @@ def differentiable(
 
         # jit reads the names of static arguments from the signature
         nested, alone = (functools.wraps(solver)(functools.partial(whole, flag)) for flag in (False, True))
-        compiled = Compiled(nested, static, alone)
+        compiled = Compiled(nested, static, alone, whole=(True, False))
 
         def end(problem: Problem, kept: _Kept, solution: Solution, *limits: jax.Array) -> Solution:
             assert finish is not None
@@ -129,7 +129,7 @@ def _with_derivative(derivative: Callable[..., Solution]) -> Callable[..., Solut
 
         return jax.linearize(answer, primal)[1]
 
-    linearised = Compiled(linear, ("moves",))
+    linearised = Compiled(linear, ("moves",), whole=False)
     apply = jax.jit(lambda function, tangent: function(tangent))
 
     @jax.custom_jvp

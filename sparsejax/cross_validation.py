@@ -16,6 +16,7 @@ from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
+from sparsejax._core.spread import check_one_process
 from sparsejax.compiling import Compiled
 from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
@@ -219,6 +220,7 @@ def cross_validate(
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
+    check_one_process(NAME, progress or checkpoint is not None, arguments)
     store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
     task = _Folds(count, scoring)
     if progress or store is not None:

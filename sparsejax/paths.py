@@ -17,6 +17,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
+from sparsejax._core.spread import check_one_process, looked_at
 from sparsejax.compiling import Compiled
 from sparsejax.hoisting import hoisted
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
@@ -95,6 +96,7 @@ def path(
     """
     arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
     check_progress("path", progress, arguments, checkpoint)
+    check_one_process("path", progress or checkpoint is not None, arguments)
     store = checkpoint_of("path", checkpoint, arguments)
     chunked = progress or store is not None
     solution = _path_in_chunks(arguments, progress, store) if chunked else batched_path(arguments)
@@ -272,8 +274,8 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new) and np.isnan(np.asarray(new)).any():  # bounds may be infinite
-            raise ValueError(f"{caller}: {name} must not be NaN, got {np.asarray(new)}.")
+        if not is_traced(new) and looked_at(_any_nan, new):  # bounds may be infinite
+            raise ValueError(f"{caller}: {name} must not be NaN, got {new}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
                 f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
@@ -287,6 +289,10 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
     if len(shapes) > 1 or any(0 in shape for shape in shapes):
         raise ValueError(f"{caller}: leading axes must agree and not be empty, got {sorted(shapes)}.")
     return tuple(axes), shapes.pop()
+
+
+def _any_nan(xp: Any, x: Any) -> Any:
+    return xp.isnan(x).any()
 
 
 def _in_one_axis(penalties: Any, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Any:

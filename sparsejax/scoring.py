@@ -5,10 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sparsejax import metrics
 from sparsejax._core.checks import check_choice, is_traced
+from sparsejax._core.spread import first_of, looked_at
 from sparsejax.losses import Loss
 from sparsejax.resampling import weights_of
 
@@ -98,12 +98,20 @@ def check_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, given: Any
     Y = _targets(smooth, init)
     if scoring == "r2" or is_traced(Y):
         return
-    values = np.unique(np.asarray(Y))
-    if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
+    if not looked_at(_are_labels, Y):
         raise ValueError(
             f"{caller}: scoring={scoring!r} needs a Y of labels, 0 and 1 or -1 and 1 (centred targets: leave "
-            f"them as they are and use intercept=True); it has {values[~np.isin(values, (-1, 0, 1))][:1]}."
+            f"them as they are and use intercept=True); it has {looked_at(_strangest, Y):g}."
         )
+
+
+def _are_labels(xp: Any, y: Any) -> Any:
+    return ((y == 0) | (y == 1)).all() | (xp.abs(y) == 1).all()
+
+
+def _strangest(xp: Any, y: Any) -> Any:
+    row, rest = first_of(xp, (y != 1) & ((y != 0) | (y == -1).any()) & (y != -1))
+    return y.reshape(y.shape[0], -1)[row, rest]
 
 
 def _check_function(caller: str, scoring: Any, smooth: Loss, init: Any, weights: jax.Array) -> None:

@@ -24,6 +24,7 @@ from sparsejax._core.chunks import (
 )
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
+from sparsejax._core.spread import check_one_process
 from sparsejax.compiling import Compiled
 from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
@@ -156,6 +157,7 @@ def stability_selection(
         raise ValueError(f"{NAME}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
     check_progress(NAME, progress, arguments, checkpoint)
+    check_one_process(NAME, progress or checkpoint is not None, arguments)
     store = checkpoint_of(NAME, checkpoint, arguments, subsamples=masks)
     if progress or store is not None:
         found = _in_chunks(arguments, masks, threshold, progress, store)

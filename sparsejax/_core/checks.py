@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from sparsejax._core.spread import admitted, check_placed, first_of, is_spread, looked_at, mesh_of
+
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max
 
@@ -48,7 +50,8 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     """``x`` as a float32 or float64 array (of ``dtype`` if given), or an error that names it.
 
     Integers and booleans are converted. Values are looked at only outside a transformation,
-    and with numpy, since inside one even `jnp.isfinite` of a constant is traced.
+    and with numpy, since inside one even `jnp.isfinite` of a constant is traced; where they are, if no device
+    holds all of them.
     """
     if is_sparse(x):
         method = "toarray" if hasattr(x, "toarray") else "todense"
@@ -64,6 +67,10 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     if x.ndim not in ndims:
         allowed = " or ".join(f"{n}-d" for n in ndims)
         raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {allowed}.")
+    if is_traced(x):
+        check_placed(name, x)
+    elif is_spread(x) or mesh_of(x) is not None:
+        x = admitted(name, x)
     if dtype is None:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
@@ -84,25 +91,34 @@ def known_cast(x: Any, dtype: Any) -> jax.Array:
 
 def _check_finite(name: str, x: Any, dtype: Any) -> None:
     with np.errstate(over="ignore"):
-        finite = np.isfinite(np.asarray(x).astype(dtype))
-    if not finite.all():
-        where = tuple(int(i) for i in np.argwhere(~finite)[0])
-        at = f", the first at {where}" if where else ""
-        raise ValueError(
-            f"{name} has {int((~finite).sum())} value(s) that are NaN, infinite or too large for "
-            f"{dtype.name}{at}; all must be finite."
-        )
+        if looked_at(_all_finite, x, dtype=dtype):
+            return
+        count, row, rest = looked_at(_not_finite, x, dtype=dtype)
+    where = (int(row), *(int(i) for i in np.unravel_index(rest, x.shape[1:])))[: x.ndim]
+    at = f", the first at {where}" if where else ""
+    raise ValueError(
+        f"{name} has {int(count)} value(s) that are NaN, infinite or too large for "
+        f"{dtype.name}{at}; all must be finite."
+    )
+
+
+def _all_finite(xp: Any, x: Any, dtype: Any) -> Any:
+    return xp.isfinite(x.astype(dtype)).all()
+
+
+def _not_finite(xp: Any, x: Any, dtype: Any) -> tuple[Any, ...]:
+    wrong = ~xp.isfinite(x.astype(dtype))
+    return wrong.sum(), *first_of(xp, xp.atleast_1d(wrong))
 
 
 def as_strength(name: str, x: Any) -> jax.Array:
     """A nonnegative finite strength, scalar or one a row; converted to the default float if not float."""
     strength = as_float(name, x, (0, 1))
     if not is_traced(strength):
-        numbers = np.asarray(strength)
         if strength.ndim == 1 and strength.size == 0:
             raise ValueError(f"{name} is empty; a scalar or one value a row is needed.")
-        if (numbers < 0).any():
-            raise ValueError(f"{name} must be >= 0, got {numbers.min():g}.")
+        if (least := least_of(strength)) < 0:
+            raise ValueError(f"{name} must be >= 0, got {least:g}.")
     return strength
 
 
@@ -129,9 +145,23 @@ def as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
         raise ValueError(
             f"weights has shape {weights.shape}; it must be one a row, {Y.shape[:1]}, or Y's {Y.shape}."
         )
-    if not is_traced(weights) and (np.asarray(weights) < 0).any():
-        raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
+    check_weights(weights)
     return weights
+
+
+def check_weights(weights: Any) -> None:
+    """Raise if a concrete weight is negative."""
+    if not is_traced(weights) and (least := least_of(weights)) < 0:
+        raise ValueError(f"weights must be >= 0, got {least:g}.")
+
+
+def least_of(x: Any) -> Any:
+    """The least number of a concrete array that is not empty."""
+    return looked_at(_least, x)
+
+
+def _least(xp: Any, x: Any) -> Any:
+    return x.min()
 
 
 def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool = False) -> int:
@@ -180,13 +210,21 @@ def check_labels(
     """
     if is_traced(Y):
         return
-    y = np.asarray(Y)
-    strange = y[(y != allowed[0]) & (y != allowed[1])]
-    if strange.size:
+    if looked_at(_any_strange, Y, allowed=allowed):
+        value = looked_at(_strange, Y, allowed=allowed)
         whose, more = f" for {owner}" if owner else "", f" ({others})" if others else ""
         raise ValueError(
-            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {strange[0]:g}{more}."
+            f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {value:g}{more}."
         )
+
+
+def _any_strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
+    return ((y != allowed[0]) & (y != allowed[1])).any()
+
+
+def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
+    row, rest = first_of(xp, (y != allowed[0]) & (y != allowed[1]))
+    return y.reshape(y.shape[0], -1)[row, rest]
 
 
 def check_registered(name: str, x: Any, page: str) -> None:

@@ -6,8 +6,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
 from sparsejax._core.checks import is_eager
+from sparsejax._core.spread import by_compiler, check_same, mesh_of, whole_on
 
 # Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.
 OPTIONS = {
@@ -18,24 +20,43 @@ OPTIONS = {
 
 
 class Compiled:
-    """A function compiled with `OPTIONS` for eager calls, where it may be another; nested without."""
+    """A function compiled with `OPTIONS` for eager calls, where it may be another; nested without.
+
+    Called eagerly with arrays that are spread over devices it returns what each device has whole, so that
+    every process can read it: all, or the outputs that ``whole`` says, a prefix of their tree.
+    """
 
     def __init__(
         self,
         function: Callable[..., Any],
         static: tuple[str, ...] = (),
         eager: Callable[..., Any] | None = None,
+        whole: Any = True,
     ):
         alone = function if eager is None else eager
         self.nested = jax.jit(function, static_argnames=static)
         self.eager = jax.jit(alone, static_argnames=static)
-        self._alone, self._static = alone, static
+        self._alone, self._static, self._whole = alone, static, whole
+        self._spread: dict[tuple[Mesh, bool], Any] = {}
         self.accepted = True  # the options, by this version of XLA
 
     @functools.cached_property
     def quick(self) -> Any:
         """Compiled with the options."""
         return jax.jit(self._alone, static_argnames=self._static, compiler_options=dict(OPTIONS))
+
+    def _jitted(self, mesh: Mesh | None, quick: bool) -> Any:
+        if mesh is None:
+            return self.quick if quick else self.eager
+        if (mesh, quick) not in self._spread:
+            everywhere = whole_on(mesh)
+            self._spread[mesh, quick] = jax.jit(
+                self._alone,
+                static_argnames=self._static,
+                compiler_options=dict(OPTIONS) if quick else None,
+                out_shardings=jax.tree.map(lambda one: everywhere if one else None, self._whole),
+            )
+        return self._spread[mesh, quick]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, `alone` where nothing is traced."""
@@ -44,16 +65,22 @@ class Compiled:
 
     def alone(self, *args: Any, **kwargs: Any) -> Any:
         """Call it where nothing is traced."""
-        args = on_device(args)
-        return self._with_options(lambda jitted: jitted(*args, **kwargs))
+        args = by_compiler(on_device(args))
+        mesh = mesh_of(args)
+        if mesh is not None:
+            check_same(args, mesh)
+        return self._with_options(mesh, lambda jitted: jitted(*args, **kwargs))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
 
         A thread for each: what one thread starts JAX runs one after the other. The threads run one program
         that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
-        arrays, which would be read in a thread's own precision.
+        arrays, which would be read in a thread's own precision. On several devices it is one after the other:
+        what these tell each other must be in the same order everywhere.
         """
+        if mesh_of((shared, parts)) is not None:
+            return [self.alone(*shared, *part, **static) for part in parts]
         shared = on_device(jax.device_put(shared))
         program = self.program(*shared, *parts[0], **static)
         wait: Callable[[Any], Any] = jax.block_until_ready
@@ -64,19 +91,19 @@ class Compiled:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
         args = on_device(args)
         program: Callable[..., Any] = self._with_options(
-            lambda jitted: jitted.lower(*args, **static).compile()
+            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile()
         )
         return program
 
-    def _with_options(self, call: Callable[[Any], Any]) -> Any:
+    def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any]) -> Any:
         if self.accepted and jax.default_backend() == "cpu":
             try:
-                return call(self.quick)
+                return call(self._jitted(mesh, True))
             except jax.errors.JaxRuntimeError as error:
                 if "compile option" not in str(error):
                     raise
                 self.accepted = False
-        return call(self.eager)
+        return call(self._jitted(mesh, False))
 
 
 def on_device(tree: Any) -> Any:

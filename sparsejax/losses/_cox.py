@@ -9,9 +9,10 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, is_traced
+from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, check_weights, is_traced
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
+from sparsejax._core.spread import check_here
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._linear import FLATTEST, NEED_DENSE
 from sparsejax.losses._risks import (
@@ -87,16 +88,18 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         n, d = X.shape
         if n == 0 or d == 0:
             raise ValueError(f"X is empty: its shape is {X.shape}.")
+        check_here("time", time)
         checked = as_float("time", time, (1,))
         time = checked if is_traced(time) else np.asarray(time)  # as given: a cast could make ties
         event = as_float("event", event, (1,), X.dtype)
         if weights is not None:
             weights = as_float("weights", weights, (1,), X.dtype)
-            if not is_traced(weights) and (np.asarray(weights) < 0).any():
-                raise ValueError(f"weights must be >= 0, got {np.asarray(weights).min():g}.")
         for name, given in (("time", time), ("event", event), ("weights", weights)):
             if given is not None and given.shape[0] != n:
                 raise ValueError(f"X has {n} rows and {name} has {given.shape[0]}; they must agree.")
+            check_here(name, given)
+        if weights is not None:
+            check_weights(weights)
         check_labels(event, (0, 1), "CoxLoss", name="event")
         check_bool("intercept", intercept)
         if intercept:

@@ -1,5 +1,7 @@
 """Logistic regression, a label a column."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +9,7 @@ import optax
 from jax.scipy.special import xlogy
 
 from sparsejax._core.checks import check_labels, is_traced
+from sparsejax._core.spread import looked_at
 from sparsejax.losses._linear import LinearModelLoss
 
 
@@ -41,11 +44,10 @@ class LogisticLoss(LinearModelLoss):
         """Only 0 and 1, both of them in every column if there is an intercept."""
         check_labels(self.Y, (0, 1), "LogisticLoss")
         if self.has_intercept and not is_traced(self.Y):
-            y = np.asarray(self.Y)
-            constant = np.flatnonzero(np.atleast_1d((y == y[:1]).all(axis=0)))
-            if constant.size:
+            constant = looked_at(_constant_columns, self.Y)
+            if constant.any():
                 raise ValueError(
-                    f"column {constant[0]} of Y has one label only, so its intercept has no finite "
+                    f"column {np.argmax(constant)} of Y has one label only, so its intercept has no finite "
                     "minimiser: drop it, or use intercept=False."
                 )
 
@@ -71,3 +73,7 @@ class LogisticLoss(LinearModelLoss):
         excess = xlogy(p, p) - p * jax.nn.log_sigmoid(H)
         excess += xlogy(1 - p, 1 - p) - (1 - p) * jax.nn.log_sigmoid(-H)
         return jnp.where(inside, jnp.maximum(excess, 0), jnp.inf)
+
+
+def _constant_columns(xp: Any, y: Any) -> Any:
+    return xp.atleast_1d(y.min(axis=0) == y.max(axis=0))

@@ -1,11 +1,14 @@
 """Counts, by Poisson regression."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.spread import first_of, looked_at
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._linear import LinearModelLoss
 
@@ -46,17 +49,16 @@ class PoissonLoss(LinearModelLoss):
         """No negative count; if there is an intercept, a positive one in every column."""
         if is_traced(self.Y):
             return
-        y = np.asarray(self.Y)
-        if (y < 0).any():
-            where = tuple(int(i) for i in np.argwhere(y < 0)[0])
-            raise ValueError(f"Y holds counts, which must be >= 0; it has {y[where]:g} at {where}.")
+        if looked_at(_any_negative, self.Y):
+            where, value = looked_at(_negative, self.Y)
+            at = (int(where[0]), *(int(i) for i in np.unravel_index(where[1], self.Y.shape[1:])))
+            raise ValueError(f"Y holds counts, which must be >= 0; it has {value:g} at {at}.")
         if not self.has_intercept or is_traced(self.weights):
             return
-        on = np.broadcast_to(np.asarray(self._weights()) > 0, y.shape)
-        silent = np.atleast_1d(on.any(axis=0) & ~(on & (y > 0)).any(axis=0))
+        silent = looked_at(_silent_columns, self.Y, self._weights())
         if silent.any():
             raise ValueError(
-                f"column {np.flatnonzero(silent)[0]} of Y has nothing but zeros, so its best intercept is "
+                f"column {np.argmax(silent)} of Y has nothing but zeros, so its best intercept is "
                 "minus infinity: drop it, or use intercept=False."
             )
 
@@ -98,3 +100,17 @@ class PoissonLoss(LinearModelLoss):
         known = counts > 0
         best = jnp.log(jnp.where(known, counts, 1)) - jnp.log(jnp.where(known, total, 1)) - top
         return jnp.where(known, best, jnp.where(total > 0, -top - self.reach, 0))
+
+
+def _any_negative(xp: Any, y: Any) -> Any:
+    return (y < 0).any()
+
+
+def _negative(xp: Any, y: Any) -> tuple[Any, Any]:
+    where = first_of(xp, y < 0)
+    return where, y.reshape(y.shape[0], -1)[where]
+
+
+def _silent_columns(xp: Any, y: Any, weights: Any) -> Any:
+    on = xp.broadcast_to(weights > 0, y.shape)
+    return xp.atleast_1d(on.any(axis=0) & ~(on & (y > 0)).any(axis=0))

@@ -1,6 +1,7 @@
 """Multinomial logistic regression: classes that compete."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jax import lax
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax._core.sparse import Sparse
+from sparsejax._core.spread import looked_at
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
@@ -71,21 +73,20 @@ class SoftmaxLoss(LinearModelLoss):
             )
         if is_traced(self.Y):
             return
-        y = np.asarray(self.Y)
-        sums, k = y.sum(axis=1), y.shape[1]
-        wrong = (np.abs(sums - 1) > 10 * eps_of(self.Y) * k) | (y < 0).any(axis=1)
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
-            what = f"sums to {sums[row]:.17g}" if (y[row] >= 0).all() else f"has {y[row].min():g}"
+        tol = 10 * eps_of(self.Y) * self.Y.shape[1]
+        if looked_at(_any_wrong, self.Y, tol=tol):
+            row, total, least = looked_at(_wrong, self.Y, tol=tol)
+            what = f"sums to {total:.17g}" if least >= 0 else f"has {least:g}"
             raise ValueError(
                 f"row {row} of Y {what}; each row must be one-hot or probabilities: >= 0, with the sum 1."
             )
         if not self.has_intercept or is_traced(self.weights):
             return
-        w = np.ones(len(y), y.dtype) if self.weights is None else np.asarray(self.weights)
-        absent = np.flatnonzero(w @ y == 0)
-        if absent.size and w.any():
-            left = k - absent.size
+        given = (self.Y,) if self.weights is None else (self.Y, self.weights)
+        counts = looked_at(_counts, *given)
+        absent = np.flatnonzero(counts == 0)
+        if absent.size and counts.any():
+            left = counts.size - absent.size
             which = "Y has one class only" if left == 1 else f"no row of Y has class {absent[0]}"
             raise ValueError(
                 f"{which}, so the best intercept is infinite: drop the columns without a row, or use "
@@ -162,3 +163,20 @@ class SoftmaxLoss(LinearModelLoss):
         beyond = jnp.maximum(left - 64 * eps_of(H) * jnp.sum(classes.counts), 0)
         far = jnp.where(classes.w[:, None] > 0, jnp.abs(H), 0)
         return error + self.scale * jnp.sum(beyond) * (40 + 2 * jnp.max(far))
+
+
+def _wrong_rows(xp: Any, y: Any, tol: float) -> Any:
+    return (xp.abs(y.sum(axis=1) - 1) > tol) | (y < 0).any(axis=1)
+
+
+def _any_wrong(xp: Any, y: Any, tol: float) -> Any:
+    return _wrong_rows(xp, y, tol).any()
+
+
+def _wrong(xp: Any, y: Any, tol: float) -> tuple[Any, ...]:
+    row = xp.argmax(_wrong_rows(xp, y, tol))
+    return row, y[row].sum(), y[row].min()
+
+
+def _counts(xp: Any, y: Any, weights: Any = None) -> Any:
+    return y.sum(axis=0) if weights is None else weights @ y

@@ -5,12 +5,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced, known_cast
 from sparsejax._core.layout import columns, like
 from sparsejax._core.protocol import Protocol
+from sparsejax._core.spread import looked_at
 from sparsejax.groups import Groups
 
 
@@ -332,8 +332,10 @@ def check_strengths(caller: str, penalty: Any) -> None:
     paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
     for number in sorted(set(_strength_numbers(_numbered(penalty)))):
         key, leaf = paths[number]
-        if not is_traced(leaf):
-            values = np.asarray(leaf)
-            if not (np.isfinite(values).all() and (values >= 0).all()):
-                name = jax.tree_util.keystr(key).lstrip(".")
-                raise ValueError(f"{caller}: {name} must be finite and >= 0, got {values}.")
+        if not is_traced(leaf) and not looked_at(_all_valid, leaf):
+            name = jax.tree_util.keystr(key).lstrip(".")
+            raise ValueError(f"{caller}: {name} must be finite and >= 0, got {leaf}.")
+
+
+def _all_valid(xp: Any, x: Any) -> Any:
+    return (xp.isfinite(x) & (x >= 0)).all()

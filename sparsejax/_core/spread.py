@@ -1,0 +1,152 @@
+"""Arrays of which no device holds all: looked at where they are, by all processes alike."""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+
+def is_spread(x: Any) -> bool:
+    """No device holds all of a concrete array: it may be that this process cannot fetch it."""
+    return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_fully_replicated
+
+
+def mesh_of(tree: Any) -> Mesh | None:
+    """The mesh that concrete arrays of the tree are on; None if they are on none."""
+    for leaf in jax.tree.leaves(tree):
+        concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        if concrete and isinstance(leaf.sharding, NamedSharding):
+            mesh: Any = leaf.sharding.mesh
+            return mesh  # type: ignore[no-any-return]
+    return None
+
+
+def whole_on(mesh: Mesh) -> NamedSharding:
+    """All of an array on every device."""
+    return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+
+
+def looked_at(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+    """``question(xp, *arrays, **options)`` as numpy's.
+
+    Args:
+      question: a function by its name, since a program is kept for each, with small answers; xp is numpy, or
+        jax.numpy in one program where an array is spread.
+      arrays: concrete ones.
+      options: what the program knows of, hashable.
+    """
+    mesh = next((mesh_of(array) for array in arrays if is_spread(array)), None)
+    if mesh is None:
+        return question(np, *map(np.asarray, arrays), **options)
+    return jax.device_get(_program(question, mesh, tuple(options.items()))(*arrays))
+
+
+@functools.cache
+def _program(question: Callable[..., Any], mesh: Mesh, options: tuple[Any, ...]) -> Callable[..., Any]:
+    return jax.jit(functools.partial(question, jax.numpy, **dict(options)), out_shardings=whole_on(mesh))
+
+
+def first_of(xp: Any, mask: Any) -> tuple[Any, Any]:
+    """Where the first True of a mask of one or more axes is: on the first axis, and on the rest as one."""
+    rows = mask.reshape(mask.shape[0], -1)
+    row = xp.argmax(rows.any(axis=1))
+    return row, xp.argmax(rows[row])
+
+
+def admitted(name: str, x: jax.Array) -> jax.Array:
+    """An array on several devices as the work wants it: `by_compiler`, and of one shape on all processes.
+
+    Raises:
+      TypeError: it is on no mesh.
+      ValueError: its shape is another one on other processes.
+    """
+    sharding = x.sharding
+    if not isinstance(sharding, NamedSharding):
+        raise TypeError(f"{name} has a {type(sharding).__name__}; put it on a mesh by a NamedSharding.")
+    mesh: Any = sharding.mesh
+    if not is_same((x.shape, x.dtype.name, str(sharding.spec)), mesh):
+        raise ValueError(
+            f"{name} has shape {x.shape} and {sharding.spec} on process {jax.process_index()} and others on "
+            "other processes: parts of unequal length make arrays of unequal length. Give every process as "
+            "many rows: fill up with rows of weight 0."
+        )
+    same: jax.Array = by_compiler(x)
+    return same
+
+
+def by_compiler(tree: Any) -> Any:
+    """Arrays on a mesh whose axes are part of types, as `jax.make_mesh` has them, on one where they are not.
+
+    Those would have to be named in every product. Nothing is copied.
+    """
+
+    def one(leaf: Any) -> Any:
+        mesh: Any = mesh_of(leaf)
+        if mesh is None or all(kind == AxisType.Auto for kind in mesh.axis_types):
+            return leaf
+        return jax.device_put(leaf, NamedSharding(Mesh(mesh.devices, mesh.axis_names), leaf.sharding.spec))
+
+    return jax.tree.map(one, tree)
+
+
+def check_placed(name: str, x: Any) -> None:
+    """Raise if a traced array has axes of a mesh in its type."""
+    if any(part is not None for part in jax.typeof(x).sharding.spec):
+        raise TypeError(
+            f"{name} is sharded by its type, {jax.typeof(x)}, which every product would have to name: make "
+            "the mesh with axis_types=(AxisType.Auto, ...), or the loss outside jit."
+        )
+
+
+def check_one_process(caller: str, chunked: bool, tree: Any) -> None:
+    """Raise if progress or a checkpoint is asked for of arrays on several processes: they would part."""
+    mesh = mesh_of(tree) if chunked else None
+    if mesh is not None and _is_shared(mesh):
+        raise TypeError(
+            f"{caller}: progress=True and checkpoint=... go by the clock of one process, and the data are on "
+            "several: leave them out."
+        )
+
+
+def check_here(name: str, x: Any) -> None:
+    """Raise if x is an array that this process cannot fetch."""
+    if is_spread(x) and not x.is_fully_addressable:
+        raise TypeError(
+            f"{name} is spread over processes; each must have all of it: hand in an array of numpy."
+        )
+
+
+def check_same(tree: Any, mesh: Mesh) -> None:
+    """Raise if what is not on the mesh, and counts for all processes, is not the same on all of them."""
+    if not _is_shared(mesh):
+        return
+    there = [leaf for leaf in jax.tree.leaves(tree) if mesh_of(leaf) is None]
+    hosts = [np.asarray(leaf) for leaf in there]
+    if not is_same([(a.shape, a.dtype.name, zlib.crc32(a.tobytes())) for a in hosts], mesh):
+        raise ValueError(
+            "what is not sharded (strengths, init, tol, arrays of numpy) differs from process to process: it "
+            "must be the same on all, so seed random numbers alike and read the same files."
+        )
+
+
+def is_same(facts: Any, mesh: Mesh) -> bool:
+    """Whether all processes of a mesh have the same facts, by the text of these; all of them must ask."""
+    if not _is_shared(mesh):
+        return True
+    code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)
+    by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))  # type: ignore[no-untyped-call]
+    codes = jax.make_array_from_callback((mesh.size,), by_device, lambda _: code)
+    low, high = looked_at(_range, codes)
+    return bool(low == high)
+
+
+def _range(xp: Any, codes: Any) -> Any:
+    return xp.min(codes), xp.max(codes)
+
+
+def _is_shared(mesh: Mesh) -> bool:
+    return len({device.process_index for device in mesh.devices.flat}) > 1
