@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import eps_of, joint_norm, norm, opaque, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
 from sparsejax.penalties import L1, strengths_valid
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -42,7 +42,7 @@ class Certificate(NamedTuple):
 def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     """The `Scale` of a problem whose W has this shape; ``smooth``: a cheaper form of its loss."""
     penalty = problem.penalty
-    zero = penalty.feasible(opaque(jnp.zeros_like(W)))
+    zero = penalty.feasible(hidden_zeros(W.shape, W.dtype))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis = None
@@ -265,7 +265,7 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
-    G = jax.grad(problem.smooth if scaled is None else scaled.loss)(opaque(jnp.zeros_like(W)))
+    G = jax.grad(problem.smooth if scaled is None else scaled.loss)(hidden_zeros(W.shape, W.dtype))
     top = problem.penalty.dual_norm(-G) * (1 + 4 * eps_of(G))
     top = top if scaled is None else top / scaled.units.gamma * scaled.units.sigma
-    return jnp.where(problem.smooth.valid(), top, jnp.nan)
+    return jnp.where(problem.smooth.valid() & jnp.all(jnp.isfinite(G)), top, jnp.nan)

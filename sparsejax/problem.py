@@ -7,7 +7,8 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import opaque
+from sparsejax._core.checks import is_traced
+from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, check_batch
 from sparsejax.penalties import Penalty, as_penalty
@@ -74,8 +75,10 @@ def zeros(problem: Problem) -> jax.Array:
             "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
             "of sparsejax.losses."
         )
+    shape, dtype = tuple(problem.smooth.params_shape), problem.smooth.dtype
     # By numpy: a zero made by JAX would be compiled first.
-    return opaque(jax.device_put(np.zeros(problem.smooth.params_shape, problem.smooth.dtype)))
+    start = jax.device_put(np.zeros(shape, dtype))
+    return hidden_zeros(shape, dtype) if is_traced(start) else start
 
 
 class Scaled(NamedTuple):

@@ -249,3 +249,15 @@ def test_hessian(options):
         V = rng.standard_normal((3, 4))
         H, product = map(np.asarray, hessian_and_product(loss, W, V))
         np.testing.assert_allclose((H @ V.T.ravel()).reshape(4, 3).T, product, atol=1e-13)
+
+
+def test_the_gradient_at_zero_of_many_rows():
+    """jaxlib 0.10.2 makes a program that reads what was never written of a product with known zeros."""
+    n, d, k = 4000, 200, 5
+    X, Y = np.random.default_rng(0).standard_normal((n, d)), np.eye(k)[np.arange(n) % k]
+    expected = np.linalg.norm(X.T @ (1 / k - Y), axis=1).max() / n
+    problem = sj.Problem(sj.losses.SoftmaxLoss(X, Y), sj.penalties.L21(0.1))
+    for _ in range(4):
+        used = [np.full(size << 12, np.nan) for size in range(1, 40)]
+        del used  # this memory is what comes next
+        np.testing.assert_allclose(sj.lambda_max(problem), expected, rtol=1e-12)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +65,17 @@ def opaque(x: jax.Array) -> jax.Array:
         return x
     same: jax.Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
     return same
+
+
+def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """Zeros of which XLA does not know that they are one number: one of them is -0.
+
+    Of a product with a matrix of one number, and of what reduces it row by row, jaxlib 0.10.2 makes a program
+    for a CPU that reads what was never written, and its answer may be NaN.
+    """
+    zero = np.zeros(math.prod(shape), dtype)
+    zero[-1:] = -0.0
+    return opaque(jnp.asarray(zero.reshape(shape)))
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
