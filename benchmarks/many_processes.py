@@ -3,12 +3,12 @@
     python benchmarks/many_processes.py [--rows 160000] [--features 200] [--outputs 5] [--processes 1,2,4]
 
 X (rows, features) in float64 is made by its processes, block by block, so that it is the same however many
-these are, and none ever has more than its part. Each loss is solved with l2,1 at lambda_max/10 to a gap of 1e-8
-by `sj.solve`, called eagerly, twice: the first call compiles. Each process has one thread.
+these are, and none ever has more than its part. Each loss is solved with l2,1 at lambda_max/10 to a gap of
+1e-8 by `sj.solve`, called eagerly, twice: the first call compiles. Each process has one thread.
 
 **memory**: the peak of the resident memory of a process, the largest of all, beyond what it has after a tiny
-solve of the same loss; its part of X is in it. **difference**: of W from that of one process. **killed**: four
-processes solve in a loop and one of them is killed by SIGKILL, first the last one, then number 0, which holds
+solve of the same loss; its part of X is in it. **difference**: of W from that of one process. **killed**: of
+four processes that solve in a loop one is killed by SIGKILL, first the last one, then number 0, which holds
 the coordination service; seconds until all others have ended, with ``heartbeat_timeout_seconds=10``, and how.
 **collectives**: what the compiled text of a solve has with X on four devices, by the depth of its loops: 0 is
 outside, an iteration is in the innermost one; certificates and the finish have loops of their own, which are

@@ -30,6 +30,7 @@ PLAIN = (
     "choose-a-solver",
     "derivatives-and-tuning",
     "float32-and-gpu",
+    "many-devices",
     "porting",
     "progress",
     "papers/aaai16",

@@ -8,6 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.spread import check_here
 
 
 def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -41,6 +42,7 @@ def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
     >>> np.flatnonzero(np.asarray(solution.params).any(axis=1)).tolist()
     [0, 1]
     """
+    check_here("Y", Y)
     try:
         numbers: Any = Y if is_traced(Y) else np.asarray(Y)
     except ValueError as error:  # ragged lists
