@@ -128,15 +128,9 @@ def measured(options: argparse.Namespace) -> None:
                 sys.exit((folder / f"{next(i for i, code in enumerate(codes) if code)}.log").read_text())
             for loss in LOSSES:
                 found[count, loss] = [dict(np.load(folder / f"{loss}{i}.npz")) for i in range(count)]
-    columns = (
-        ("gap", ">9.1e"),
-        ("steps", ">7d"),
-        ("MB each", ">9.0f"),
-        ("of one", ">8.2f"),
-        ("first s", ">9.1f"),
-    )
-    more = ("then s", ">8.1f"), ("CPU s each", ">12.1f"), ("difference", ">12.1e")
-    table = Printed(("loss", "<14"), ("processes", ">9d"), *columns, *more)
+    answer = ("gap", ">9.1e"), ("steps", ">7d"), ("difference", ">12.1e")
+    cost = ("MB each", ">9.0f"), ("of one", ">8.2f"), ("first s", ">9.1f"), ("then s", ">8.1f")
+    table = Printed(("loss", "<14"), ("processes", ">9d"), *answer, *cost, ("CPU s each", ">12.1f"))
     for loss in LOSSES:
         one = found[options.processes[0], loss][0]
         for count in options.processes:
