@@ -14,14 +14,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
-from sparsejax._core.chunks import (
-    SLICES,
-    Interrupted,
-    Place,
-    bar_of,
-    check_progress,
-    in_slices,
-)
+from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
