@@ -31,7 +31,7 @@ def test_every_loss_is_the_same_function(name):
     W = np.random.default_rng(1).standard_normal((cases.D, cases.K))
     weights = np.arange(cases.N) % 3.0
     dense, stored = both(lambda X: case(X, H, weights=weights, intercept=True), SMALL)
-    assert stored.X.data.size == np.count_nonzero(SMALL)
+    assert np.count_nonzero(np.asarray(stored.X.data)) == np.count_nonzero(SMALL)
 
     @jax.jit
     def facts(loss):
@@ -79,6 +79,26 @@ def test_solvers_paths_and_folds():
     np.testing.assert_allclose(found.objective[1], reference.objective, rtol=1e-8)
     a, b = (sj.cross_validate(problem, strengths, folds=2, tol=1e-8) for problem in (ours, theirs))
     np.testing.assert_allclose(a.fold_loss, b.fold_loss, rtol=1e-5)
+
+
+def test_working_sets_that_stay_sparse(monkeypatch):
+    """Where their columns are too many to be dense: gathered entries, in more than one chunk."""
+    for name in ("DENSE", "LEAST"):
+        monkeypatch.setattr(f"sparsejax._core.sparse.{name}", 0)
+    for name in ("CHUNK", "NARROWEST"):
+        monkeypatch.setattr(f"sparsejax._core.sparse.{name}", 512)
+    dense, stored = both(lambda X: LogisticLoss(X, (TARGETS[:, 0] > 0) * 1.0, intercept=True), WIDE[:, :1100])
+    top = float(sj.lambda_max(sj.Problem(dense, L1(1.0))))
+    np.testing.assert_allclose(sj.lambda_max(sj.Problem(stored, L1(1.0))), top, rtol=1e-12)
+    theirs, ours = (sj.Problem(loss, L1(top / 4)) for loss in (dense, stored))
+    solution = sj.working_set(ours, tol=1e-9)
+    assert solution.converged and solution.num_iters <= 5
+    np.testing.assert_allclose(solution.objective, sj.solve(theirs, tol=1e-10).objective, rtol=1e-8)
+    columns = np.array([3, 1100, 1, 7])  # the second is none
+    part = np.asarray(stored.X.columns_at(columns) @ np.eye(4))
+    np.testing.assert_array_equal(part, np.insert(WIDE[:, [3, 1, 7]], 1, 0, axis=1))
+    batch = rng.standard_normal((2, N, 3))
+    np.testing.assert_allclose(jax.vmap(lambda U: stored.X.T @ U)(batch)[1], WIDE[:, :1100].T @ batch[1])
 
 
 def test_derivatives():
@@ -135,7 +155,7 @@ def test_bad_input(name):
 def test_duplicates_are_added_and_zeros_dropped():
     entries = ([1.0, 2.0, 0.0, 4.0], ([0, 0, 1, 1], [2, 2, 0, 1]))
     X = SquaredLoss(scipy.sparse.coo_matrix(entries, shape=(2, 3)), np.zeros(2)).X
-    assert X.data.tolist() == [3.0, 4.0] and X.cols.tolist() == [2, 1]
+    assert X.data.tolist() == [4.0, 3.0] and X.cols.tolist() == [1, 2]
 
 
 def test_what_needs_a_dense_x_says_so():

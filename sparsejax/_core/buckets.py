@@ -15,18 +15,35 @@ LEAST = 256  # features of a working set
 MANY = 512  # features from which it is worth while to gather those that matter
 
 
-def chosen(active: jax.Array, score: jax.Array, room: jax.Array | int, m: int) -> jax.Array:
+def chosen(
+    active: jax.Array,
+    score: jax.Array,
+    room: jax.Array | int,
+    m: int,
+    sizes: jax.Array | None = None,
+    most: int = 0,
+) -> jax.Array:
     """The numbers of the active features and of the others of the largest scores, at most ``room``, in (m,).
 
     The active ones come first. Places that are left hold d, the number of no feature; where even the active
-    ones are too many the last of them are left out.
+    ones are too many the last of them are left out. With ``sizes`` (d,) they have no more than ``most``
+    together.
     """
     d = score.shape[0]
-    free = jnp.asarray(room, jnp.int32) - jnp.sum(active, dtype=jnp.int32)
-    rank = ranks(active, score, lambda more: jnp.sum(more, dtype=jnp.int32) <= free)
+
+    def fits(more: jax.Array) -> jax.Array:
+        number = jnp.sum(more | active, dtype=jnp.int32) <= room
+        if sizes is None:
+            return number
+        return number & (jnp.sum(jnp.where(more | active, sizes, 0), dtype=jnp.int32) <= most)
+
+    rank = ranks(active, score, fits)
     place = places(rank, 1, m)
     place = jnp.where(place < room, place, m)
-    return jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+    ix = jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+    if sizes is None:
+        return ix
+    return jnp.where(jnp.cumsum(take(sizes, ix, 0), dtype=jnp.int32) <= most, ix, d)
 
 
 def ranks(active: jax.Array, score: jax.Array, fits: Callable[[jax.Array], jax.Array]) -> jax.Array:

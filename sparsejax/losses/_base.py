@@ -168,6 +168,10 @@ class Loss(Protocol):
         """The loss of a W of these features; an index of d is none."""
         raise NotImplementedError
 
+    def column_sizes(self) -> tuple[jax.Array, int] | None:
+        """What each feature takes in ``columns_at``, (d,), and the most of all; None: room for any."""
+        return None
+
     def row_units(self) -> jax.Array:
         """Powers of two near the root of the size of what each row of W multiplies, (d,)."""
         raise NotImplementedError

@@ -365,6 +365,10 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         """The same loss of these columns of X."""
         return self._replace(X=columns_at(self.X, ix))
 
+    def column_sizes(self) -> tuple[jax.Array, int] | None:
+        """Of a sparse X the numbers of entries."""
+        return (self.X.sizes, self.X.room) if isinstance(self.X, Sparse) else None
+
     def in_units(self) -> tuple[Loss, Units]:
         """Scale times the weights of the events near 1, where it is not of that order already."""
         weights = self.event if self.weights is None else self.event * self.weights

@@ -342,6 +342,10 @@ class LinearModelLoss(Loss):
         """The same loss of these columns of X."""
         return self._replace(X=columns_at(self.X, ix))
 
+    def column_sizes(self) -> tuple[jax.Array, int] | None:
+        """Of a sparse X the numbers of entries."""
+        return (self.X.sizes, self.X.room) if isinstance(self.X, Sparse) else None
+
     def row_units(self) -> jax.Array:
         """By the deviations of each column of X from its mean, or without an intercept from 0."""
         return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)

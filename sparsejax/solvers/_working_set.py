@@ -16,12 +16,13 @@ from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._fista import first_step
+from sparsejax.solvers._fista import first_step, iterated
 
 ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
 FEWER = 0.95  # a round that does not bring the gap below this share of the last makes no progress
 FILL = 0.8  # of the working set by active rows: beyond it the engine takes all features
+NEAR = 0.8  # slopes, of those that move a row, from which a row comes into a sparse working set
 INNER = 10_000  # iterations of the engine in a round at most
 
 
@@ -33,15 +34,18 @@ def working_set(
     maxiter: ArrayLike = 20_000,
     history: int = 0,
 ) -> Solution:
-    r"""Minimise by `admm` on a working set of features, the same number in every round.
+    r"""Minimise by `admm` on a working set of features, at most as many in every round.
 
     A row can only be active at the optimum if the gradient there leaves the subdifferential of the penalty at
     0. A round takes the active rows and those where it leaves it furthest (``penalty.row_slopes``), solves
     the problem of these features to a few hundredths of the gap of the whole, from where the last round
     ended, and looks at the gradient of the whole once.
 
+    Of a sparse X with many rows the working set stays sparse, holds up to an eighth of the features and half
+    of the entries, and `fista` solves its problem: a product costs what the entries of its features cost.
+
     What this does not solve `admm` takes over from where it stands, or `newton_admm` where the loss is not
-    quadratic: more active rows than the working set holds, or rounds without progress.
+    quadratic, `fista` of a sparse X: more active rows than the working set holds, or rounds without progress.
 
     Args:
       problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
@@ -72,16 +76,25 @@ def unfit(problem: Problem) -> str | None:
     smooth, penalty = problem.smooth, problem.penalty
     if "sparse rows" not in penalty.provides:
         return f"needs a penalty that is a sum over rows and zero in some, got {kinds(problem)}."
-    if not {"shape", "columns"} <= smooth.provides or "curvature" not in _part(smooth).provides:
+    known = {"shape", "columns"} <= smooth.provides
+    if not known or ("curvature" not in smooth.provides and smooth.column_sizes() is None):
         return f"needs a loss with columns_at() and majorizer(), got {kinds(problem)}."
     return None
 
 
-def _part(smooth: Any) -> Any:
-    """The loss of some features, in shapes: of a sparse X it is dense."""
+def _part(smooth: Any, m: int) -> Any:
+    """The loss of m features, in shapes: of a sparse X it is dense if they are few."""
     if "curvature" in smooth.provides:
         return smooth
-    return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(1, jnp.int32)), smooth)
+    return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(m, jnp.int32)), smooth)
+
+
+def _size(smooth: Any, params_shape: tuple[int, ...]) -> int:
+    """How many features a working set holds: more where they stay sparse."""
+    m = working_set_size(smooth.num_rows, params_shape)
+    if "curvature" in _part(smooth, m).provides:
+        return m
+    return min(params_shape[0], max(m, params_shape[0] // 8))
 
 
 def suits(problem: Problem) -> bool:
@@ -112,7 +125,9 @@ def _working_set(
 
 def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    d, m = init.shape[0], working_set_size(smooth.num_rows, init.shape)
+    d, m = init.shape[0], _size(smooth, init.shape)
+    by_fista = "curvature" not in _part(smooth, m).provides
+    sizes, most = smooth.column_sizes() or (None, 0)
     scale = scale_of(problem, init)
     if "curvature" in smooth.provides:
         squares = jnp.sum(smooth.majorizer() ** 2)
@@ -126,7 +141,10 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
     def look(s: State) -> State:
         facts = smooth.facts(s.W, scale.sizes)
         found = certify(problem, s.W, step, scale, facts)
-        over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(active(s.W)) > int(FILL * m))
+        on = active(s.W)
+        over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(on) > int(FILL * m))
+        if sizes is not None:
+            over |= jnp.sum(jnp.where(on, sizes, 0)) > int(FILL * most)
         history = _loop.recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(gradient=facts.gradient, certificate=found, over=over, history=history)
 
@@ -134,12 +152,18 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         return ~s.over & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, ROUNDS))
 
     def body(s: State) -> State:
-        ix = chosen(active(s.W), penalty.row_slopes(s.gradient), m, m)
+        slopes = penalty.row_slopes(s.gradient)
+        if by_fista:  # whose products are as fast as the entries are few
+            slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
+        ix = chosen(active(s.W), slopes, m, m, sizes, most)
         part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
         wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 2)
-        solution, rho = _admm.resume(
-            part, factorise(part.smooth), take(s.W, ix, 0), s.rho, wanted, jnp.int32(INNER), complete=False
-        )
+        start, rho = take(s.W, ix, 0), s.rho
+        if by_fista:
+            solution = iterated(part, start, wanted, jnp.int32(INNER), 0)
+        else:
+            factor = factorise(part.smooth)
+            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER), complete=False)
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         after = look(s._replace(W=W, rho=rho, k=s.k + 1))
         if smooth.quadratic:
