@@ -192,7 +192,9 @@ def test_strengths_by_feature():
 
 
 def test_sparse_data():
-    """The same problem, in any order of the rows; a row of weight 2 is two."""
+    """The same problem, in any order of the rows; a row of weight 2 is two; folds of one form."""
+    from sparsejax.sklearn._tables import gathered  # noqa: PLC0415
+
     Z = np.where(np.abs(X) > 0.5, X, 0)
     stored = scipy.sparse.coo_array(Z)
     model = SparseRegressor(alpha=0.1).fit(stored, Y)
@@ -202,6 +204,12 @@ def test_sparse_data():
     again = SparseRegressor(alpha=0.1).fit(stored.tocsr()[twice], Y[twice])
     weighted = SparseRegressor(alpha=0.1).fit(stored, Y, 1.0 + (np.arange(60) == 3))
     np.testing.assert_allclose(again.coef_, weighted.coef_, rtol=1e-12)
+    size = np.count_nonzero(Z, axis=1)
+    folds = [stored.tocsr()[rows] for rows in (np.arange(60) != i for i in (size.argmin(), size.argmax()))]
+    tables = [gathered(part, Y[:59], np.ones(59)) for part in folds]
+    assert folds[0].nnz != folds[1].nnz
+    one, other = (jax.tree.map(jnp.shape, losses.SquaredLoss(t.X, t.Y).X) for t in tables)
+    assert one == other  # so that they share their programs
     with pytest.raises(TypeError, match="Sparse data was passed"):
         UncorrelatedGroupClassifier().fit(stored, CODES)
 

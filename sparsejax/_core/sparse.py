@@ -12,14 +12,14 @@ from jax import lax
 from sparsejax._core.buckets import take
 from sparsejax._core.checks import INT32_MAX, as_float, is_sparse, is_traced
 from sparsejax._core.linalg import column_sums as dense_column_sums
-from sparsejax._core.pytree import Pytree
+from sparsejax._core.products import Products
 
 CHUNK, NARROWEST = 8192, 1024  # entries that a product moves at once, of one column and of many
 DENSE = 2**21  # numbers: as many columns as hold no more are made dense
 LEAST = 2**14  # entries of a part of the columns: at least, where there are so many
 
 
-class Sparse(Pytree, leaves=("data", "rows", "cols", "starts", "used"), static=("shape",)):
+class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static=("shape",)):
     """X (n, d) by its stored entries, column after column: ``X[rows[i], cols[i]] = data[i]``.
 
     16 bytes a stored value in float64. A product goes through the entries in chunks that stay in the cache:
@@ -41,23 +41,24 @@ class Sparse(Pytree, leaves=("data", "rows", "cols", "starts", "used"), static=(
         """That of the entries."""
         return self.data.dtype
 
-    @property
-    def ndim(self) -> int:
-        """2."""
-        return 2
+    def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
+        """XW or X'W."""
+        used = jnp.int32(self.data.shape[0]) if self.used is None else self.used
+        product: jax.Array = _by_chunks(transposed, self.shape)(self.data, self.rows, self.cols, used, W)
+        return product
 
-    def __matmul__(self, W: jax.Array) -> jax.Array:
-        """XW, (n, k) or (n,)."""
-        return _product(self, jnp.asarray(W), transposed=False)
+    def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
+        """Of W, and H under it, W and H - XW: of use for derivatives in the entries only."""
+        n, d = self.shape
+        to, of = (self.cols + n, self.rows) if transposed else (self.rows + d, self.cols)
 
-    def __rmatmul__(self, U: jax.Array) -> jax.Array:
-        """UX, (k, d) or (d,)."""
-        return (self.T @ jnp.asarray(U).T).T
+        def column(both: jax.Array) -> jax.Array:
+            moved = self.data * both.at[of].get(mode="promise_in_bounds")
+            return both.at[to].add(-moved, mode="promise_in_bounds")
 
-    @property
-    def T(self) -> "Transposed":
-        """X', for products."""
-        return Transposed(self)
+        # One column after the other: the entries of all of them at once would be k times the matrix.
+        found: jax.Array = lax.map(column, both.T)
+        return found.T
 
     def map(self, function: Callable[[jax.Array], jax.Array]) -> "Sparse":
         """Entry by entry, by a function that is 0 at 0."""
@@ -102,70 +103,6 @@ class Sparse(Pytree, leaves=("data", "rows", "cols", "starts", "used"), static=(
         if dense:
             return jnp.zeros((n, m), self.dtype).at[rows, slot].add(data)
         return Sparse(data, rows, slot, starts, ends[-1], (n, m))
-
-
-class Transposed:
-    """X' of a sparse X."""
-
-    def __init__(self, X: Sparse):
-        self.X = X
-        self.shape = X.shape[::-1]
-
-    def __matmul__(self, U: jax.Array) -> jax.Array:
-        """X'U, (d, k) or (d,)."""
-        return _product(self.X, U, transposed=True)
-
-
-def _product(X: Sparse, W: jax.Array, *, transposed: bool) -> jax.Array:
-    """XW or X'W, linear in W for every transformation, and differentiable in the entries.
-
-    Loops over chunks, as many as there are entries, have no transpose that is any good, so that JAX is told
-    it: as the solution of an equation (I, 0; -X, I) (W, H) = (W, 0), whose transpose has X' in it.
-    """
-    n, d = X.shape
-    vector = W.ndim == 1
-    W = W[:, None] if vector else W
-    k = W.shape[1]
-    if k == 0:
-        return jnp.zeros((d if transposed else n, 0), W.dtype)
-    data, rows, cols, used = X.data, X.rows, X.cols, X.used
-    if used is None:
-        used = jnp.int32(data.shape[0])
-
-    size, from_ = (d, n) if transposed else (n, d)
-
-    def system(both: jax.Array) -> jax.Array:
-        to, of = (cols, rows) if transposed else (rows, cols)
-        return _system(data, to + from_, of, both)
-
-    def solve(_: Any, both: jax.Array) -> jax.Array:
-        H = _moved(transposed, (n, d), data, rows, cols, used, both[:from_])
-        return both.at[from_:].add(H)
-
-    def transpose(_: Any, both: jax.Array) -> jax.Array:
-        W = _moved(not transposed, (n, d), data, rows, cols, used, both[from_:])
-        return both.at[:from_].add(W)
-
-    both = jnp.concatenate([W, jnp.zeros((size, k), W.dtype)])
-    H: jax.Array = lax.custom_linear_solve(system, both, solve, transpose)[from_:]
-    return H[:, 0] if vector else H
-
-
-def _system(data: jax.Array, to: jax.Array, of: jax.Array, both: jax.Array) -> jax.Array:
-    """Of W, and H under it, W and H - XW: of use for derivatives in the entries only."""
-
-    def column(both: jax.Array) -> jax.Array:
-        moved = data * both.at[of].get(mode="promise_in_bounds")
-        return both.at[to].add(-moved, mode="promise_in_bounds")
-
-    # One column after the other: the entries of all of them at once would be k times the matrix.
-    found: jax.Array = lax.map(column, both.T)
-    return found.T
-
-
-def _moved(transposed: bool, shape: tuple[int, int], *args: jax.Array) -> jax.Array:
-    product: jax.Array = _by_chunks(transposed, shape)(*args)
-    return product
 
 
 @functools.cache
@@ -237,8 +174,8 @@ def divided(X: Any, units: jax.Array) -> Any:
 
 def as_matrix(name: str, X: Any) -> Any:
     """X as a dense array or `Sparse`: a matrix of scipy.sparse or of jax.experimental.sparse stays sparse."""
-    if isinstance(X, Sparse) or not is_sparse(X):
-        return X if isinstance(X, Sparse) else as_float(name, X, (2,))
+    if isinstance(X, Products) or not is_sparse(X):
+        return X if isinstance(X, Products) else as_float(name, X, (2,))
     if len(X.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(X.shape)}; it must be 2-d.")
     shape = n, d = (int(X.shape[0]), int(X.shape[1]))

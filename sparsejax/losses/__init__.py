@@ -15,6 +15,7 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import Loss
 from sparsejax.losses._batches import BatchedSquaredLoss
+from sparsejax.losses._chunks import from_batches
 from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._curvature import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
@@ -47,5 +48,6 @@ __all__ = [
     "SquaredHingeLoss",
     "SquaredLoss",
     "SumLoss",
+    "from_batches",
     "observed",
 ]

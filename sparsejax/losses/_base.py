@@ -96,6 +96,7 @@ class Loss(Protocol):
 
     quadratic: Any = False
     separable: Any = False
+    rereads: Any = False  # every product reads the data again: few of them matter, not what they cost besides
     params_shape: Any = None
     dtype: Any = None
     weights: Any = None

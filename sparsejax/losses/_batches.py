@@ -13,7 +13,7 @@ from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._squared import GramLoss
 
-ROWS = 65536  # whose products are formed at once
+ROWS = 16384  # whose products are formed at once
 
 
 class BatchedSquaredLoss(
@@ -166,21 +166,22 @@ def from_batches(
     counts = np.zeros(folds)
     seen, width, origin = 0, None, None
     for number, batch in enumerate(_iterated(batches)):
-        X, Y = _checked(number, batch, width)
+        X, Y = checked_batch(number, batch, width)
         if origin is None:
             width, k = (X.shape[1], Y.shape[1:]), int(np.prod(Y.shape[1:]))
             d = X.shape[1]
             origin = (X.mean(0), Y.mean(0)) if intercept else (np.zeros(d), np.zeros(Y.shape[1:]))
             sums = [_Sums(_Sum((d + 1, d + k)), _Sum((1 + k,))) for _ in range(folds)]
         for start in range(0, len(X), ROWS):
-            x, y = X[start : start + ROWS] - origin[0], Y[start : start + ROWS] - origin[1]
-            both = np.concatenate([x, y.reshape(len(y), -1)], axis=1)
-            fold_of = (seen + start + np.arange(len(x))) % folds
+            x, y = X[start : start + ROWS], Y[start : start + ROWS]
+            both = np.ones((len(x), 1 + d + k))  # one copy of the rows, with a column of ones
+            np.subtract(x, origin[0], out=both[:, 1 : d + 1])
+            np.subtract(y.reshape(len(y), -1), np.reshape(origin[1], -1), out=both[:, d + 1 :])
             for fold in range(folds):
-                rows = both if folds == 1 else both[fold_of == fold]
-                ones = np.ones((1, len(rows)))
-                sums[fold].products.add(np.concatenate([ones, rows[:, :d].T]) @ rows)
-                sums[fold].targets.add(np.append(np.sum(rows[:, d:] ** 2), rows[:, d:].sum(0)))
+                rows = both[(fold - seen - start) % folds :: folds]
+                targets = rows[:, d + 1 :]
+                sums[fold].products.add(rows[:, : d + 1].T @ rows[:, 1:])
+                sums[fold].targets.add(np.append(np.sum(targets**2), targets.sum(0)))
                 counts[fold] += len(rows)
         seen += len(X)
     if origin is None:
@@ -221,7 +222,7 @@ def _iterated(batches: Any) -> Any:
         raise TypeError(f"batches must be an iterable of (X, Y), got {type(batches).__name__}.") from None
 
 
-def _checked(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
+def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
     """X and Y of a batch, in float64, like those before."""
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise TypeError(f"batch {number} must be a pair (X, Y), got {type(batch).__name__}.")

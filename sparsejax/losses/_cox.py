@@ -11,10 +11,11 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, check_weights, is_traced
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.products import Products
 from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.spread import check_here
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._linear import FLATTEST, NEED_DENSE
+from sparsejax.losses._linear import FLATTEST
 from sparsejax.losses._risks import (
     Risks,
     by_falling_time,
@@ -183,7 +184,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
     @property
     def provides(self) -> frozenset[str]:
         """All that a sparse X allows."""
-        return self._given - NEED_DENSE if isinstance(self.X, Sparse) else self._given
+        return self._given - self.X.lacks if isinstance(self.X, Products) else self._given
 
     def facts(self, W: jax.Array, sizes: Sizes) -> Facts:
         """With the predictions."""

@@ -10,11 +10,19 @@ from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import eps_of, safe_divide
 
 
-def by_products(loss: Any, W: jax.Array) -> jax.Array:
-    """The Hessian in the columns of W one after the other, (1, kd, kd), of any loss."""
+def by_products(loss: Any, W: jax.Array, together: int | None = None) -> jax.Array:
+    """The Hessian in the columns of W one after the other, (1, kd, kd), of any loss.
+
+    So many of its columns at once, if not all.
+    """
     product = jax.linearize(jax.grad(loss), W)[1]
     basis = jnp.eye(W.size, dtype=W.dtype).reshape(W.size, *columns(W).shape)
-    H = jax.vmap(lambda Vt: columns(product(like(Vt, W))))(basis).reshape(W.size, W.size)
+
+    def column(Vt: jax.Array) -> jax.Array:
+        return columns(product(like(Vt, W)))
+
+    found = jax.vmap(column)(basis) if together is None else lax.map(column, basis, batch_size=together)
+    H = found.reshape(W.size, W.size)
     return (H + H.T)[None] / 2
 
 

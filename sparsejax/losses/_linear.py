@@ -9,7 +9,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_numpy, as_positive, as_weights, check_bool, is_traced
+from sparsejax._core.chunked import Chunked
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.products import Products
 from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
@@ -20,8 +22,6 @@ from sparsejax.losses._units import Units, power_of_two, row_units
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
-# What forms matrices of the size of X, or products with itself: not where X is sparse.
-NEED_DENSE = frozenset({"curvature", "least squares", "free features"})
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
 
@@ -47,8 +47,7 @@ class LinearModelLoss(Loss):
 
     Args:
       X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
-        dtype is the dtype of the whole solve. Constant columns are allowed. A matrix of scipy.sparse, BCOO or
-        BCSR stays sparse: `working_set` and `fista` take it.
+        dtype is that of the whole solve. A matrix of scipy.sparse, BCOO or BCSR stays sparse, see the guide.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/n``, n the number of rows of X whatever the weights.
       weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
@@ -71,7 +70,7 @@ class LinearModelLoss(Loss):
     curvature: Any = None
     reach: Any = None
 
-    X: Any  # an array, or `Sparse`
+    X: Any  # an array, or `Products`
     Y: jax.Array
     scale: jax.Array
     weights: jax.Array | None
@@ -170,7 +169,7 @@ class LinearModelLoss(Loss):
             groups.add("dual")
         if stated["divergence"]:
             groups.add("free features")
-        return frozenset(groups - NEED_DENSE if isinstance(self.X, Sparse) else groups)
+        return frozenset(groups - self.X.lacks if isinstance(self.X, Products) else groups)
 
     @property
     def params_shape(self) -> tuple[int, ...]:
@@ -181,6 +180,11 @@ class LinearModelLoss(Loss):
     def dtype(self) -> Any:
         """dtype of the work: that of X."""
         return self.X.dtype
+
+    @property
+    def rereads(self) -> bool:
+        """X is read in batches, by `from_batches`."""
+        return isinstance(self.X, Chunked)
 
     @property
     def quadratic(self) -> bool:
@@ -309,8 +313,7 @@ class LinearModelLoss(Loss):
 
     def valid(self) -> jax.Array:
         """Scale > 0 and finite, no negative weight."""
-        valid = (self.scale > 0) & (self.scale < jnp.inf)
-        return valid if self.weights is None else valid & jnp.all(self.weights >= 0)
+        return (self.scale > 0) & (self.scale < jnp.inf) & jnp.all(self._weights() >= 0)
 
     def in_units(self) -> tuple[Loss, Units]:
         """Scale times the sum of the weights near 1, where it is not of that order already."""
@@ -335,8 +338,10 @@ class LinearModelLoss(Loss):
         if isinstance(self.X, Sparse):
             return super().hessian(W)
         second = self.derivatives(self._predict(W) if H is None else H)[1]
-        curved = self.scale * self._weights() * second
-        return of_columns(self.X, curved.reshape(self.X.shape[0], -1), self.has_intercept)
+        curved = (self.scale * self._weights() * second).reshape(self.X.shape[0], -1)
+        if isinstance(self.X, Chunked):
+            return self.X.gram(curved, centred=self.has_intercept)
+        return of_columns(self.X, curved, self.has_intercept)
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsejax._core.chunked import Chunked
 from sparsejax._core.linalg import safe_divide, safe_sqrt
 from sparsejax._core.sparse import column_sums, row_sums
 
@@ -18,5 +19,7 @@ class Sizes(NamedTuple):
 
 def sizes_of(X: Any) -> Sizes:
     """Those of X, dense or sparse."""
+    if isinstance(X, Chunked):  # known since the first pass
+        return Sizes(X.lengths, X.squares)
     squares = column_sums(jnp.square, X)
     return Sizes(safe_sqrt(row_sums(jnp.square, X, safe_divide(1.0, squares))), squares)

@@ -10,7 +10,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax._core.sparse import Sparse
+from sparsejax._core.products import Products
 from sparsejax._core.spread import looked_at
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
@@ -18,6 +18,7 @@ from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear import LinearModelLoss
 from sparsejax.losses._sizes import Sizes
 
+TOGETHER = 16  # columns of a Hessian by products that are found at once
 ROUNDED = 16  # times eps k: by how much a row may miss its sum
 
 
@@ -105,8 +106,8 @@ class SoftmaxLoss(LinearModelLoss):
 
     def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
         """Of all classes together, (1, kd, kd)."""
-        if isinstance(self.X, Sparse):
-            return by_products(self, W)
+        if isinstance(self.X, Products):
+            return by_products(self, W, TOGETHER)
         p = jax.nn.softmax(self._predict(W) if H is None else H, axis=1)
         w = jnp.broadcast_to(self.scale * self._weights()[:, 0], p.shape[:1])
         return of_classes(self.X, p, w, self.has_intercept)[None]

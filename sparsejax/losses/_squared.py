@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
-from sparsejax._core.sparse import Sparse
+from sparsejax._core.products import Products
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._curvature import quadratic_scaling
 from sparsejax.losses._linear import LinearModelLoss
@@ -83,8 +83,8 @@ class SquaredLoss(LinearModelLoss):
         Raises:
           TypeError: weights are by entry, so that every column of Y has another X'X.
         """
-        if isinstance(self.X, Sparse):
-            raise TypeError("gram: X is sparse, and X'X need not be; GramLoss takes one of yours.")
+        if isinstance(self.X, Products):
+            raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X of yours.")
         if not self.quadratic:
             raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
         A, B = self.majorizer(), self.target()
@@ -131,7 +131,7 @@ class SquaredLoss(LinearModelLoss):
     def condensed(self) -> Loss:
         """`gram` where there are more rows than columns and one X'X."""
         tall = self.X.shape[0] > self.X.shape[1]
-        return self.gram() if self.quadratic and tall and not isinstance(self.X, Sparse) else self
+        return self.gram() if self.quadratic and tall and not isinstance(self.X, Products) else self
 
     def target(self) -> jax.Array:
         """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` A of ``majorizer``; of use where ``quadratic``."""

@@ -63,8 +63,8 @@ def gathered(
     Rows of weight 0 are left out and equal ones are made one, in an order of their own: a row of weight k is
     to the last digit what k copies of it are, and nothing depends on the order of the rows. The table is
     filled up to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of zeros,
-    whose coefficients are 0: folds and subsets of nearly one size share what JAX compiles. A sparse X, whose
-    programs are of its number of entries, is not filled up.
+    whose coefficients are 0: folds and subsets of nearly one size share what JAX compiles. A sparse X is
+    filled up by rows only.
     """
     there = np.flatnonzero(weights > 0)
     fold = np.zeros(X.shape[0], int) if folds is None else folds
@@ -73,11 +73,15 @@ def gathered(
     digests = b"".join(_digest(*_entries(X, int(i)), Y[i], fold[i]) for i in there)
     _, first, number = np.unique(np.frombuffer(digests, "V16"), return_index=True, return_inverse=True)
     n, d = len(first), X.shape[1]
-    rows, width = (n, d) if sparse.issparse(X) else _room(n, d)
+    rows, width = _room(n, d)
     # filled up with copies, which leave the size of a column as it is
     ix = there[np.append(first, np.full(rows - n, first[0]))]
     mass = np.append(np.bincount(number.ravel(), weights[there]), np.zeros(rows - n))
     mean_one = (mass * (rows / mass.sum())).astype(X.dtype)
+    if sparse.issparse(X):  # with rows without entries, whose number is rounded up where they are stored
+        table = X[there[first]]
+        table.resize((rows, d))
+        return Table(table, Y[ix], mean_one, fold[ix])
     table = X[ix]
     if widen and width > d:
         table = np.append(table, np.zeros((rows, width - d), X.dtype), axis=1)

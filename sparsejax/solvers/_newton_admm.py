@@ -31,6 +31,7 @@ PATIENCE = 20  # steps without progress, at the precision of the dtype
 LARGEST = 2048  # unknowns that a block of the Hessian couples, at most
 # Features up to which, and rows for each of them from which, `sparsejax.solve` takes this solver.
 SMALL, ROWS = 64, 4
+REREAD = 512  # likewise, where a pass over the data is dear and the Hessian one pass
 
 
 def newton_admm(
@@ -96,6 +97,8 @@ def unfit(problem: Problem) -> str | None:
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: where the Hessian costs no more than some steps of `admm`."""
     smooth = problem.smooth
+    if smooth.rereads and smooth.separable:
+        return _block(problem) <= REREAD and smooth.num_rows >= ROWS * _block(problem)
     if not {"shape", "columns"} <= smooth.provides or smooth.num_rows is None:
         return False
     size = _block(problem)

@@ -1,0 +1,109 @@
+"""A matrix whose rows are read again, chunk by chunk, for every product."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsejax._core.products import Products
+
+
+class Source:
+    """Where the rows come from, for the host: a function that begins anew, and what it gave at first."""
+
+    def __init__(self, begin: Callable[[], Iterator[np.ndarray]], counts: tuple[int, ...], width: int):
+        self.begin, self.counts, self.width = begin, counts, width
+        self.failed: Exception | None = None  # why the last product is NaN
+
+    def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
+        """The rows and their numbers; an error where they are not as many as at first."""
+        start, number = 0, -1
+        for number, X in enumerate(self.begin()):
+            if number >= len(self.counts) or X.shape != (self.counts[number], self.width):
+                raise ValueError(f"batch {number} has another shape than when it was read first: {X.shape}.")
+            yield slice(start, start + len(X)), X
+            start += len(X)
+        if number + 1 < len(self.counts):
+            raise ValueError(f"there are {number + 1} batches; at first there were {len(self.counts)}.")
+
+    def guarded(self, product: Callable[..., np.ndarray], *args: Any) -> Any:
+        """What the host computes, NaN where a read fails: nothing may be raised in a callback."""
+        args = tuple(np.asarray(a) for a in args)
+        try:
+            self.failed = None
+            return product(*args)
+        except Exception as error:  # whatever a reader of files may raise
+            self.failed = error
+            return None
+
+
+class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape")):
+    """X (n, d) by its `Source`: every product is one pass over the rows, by numpy.
+
+    A batch of products is one pass. There are no columns to be gathered and no derivative in X.
+    """
+
+    lacks: ClassVar[frozenset[str]] = Products.lacks | {"columns", "rows"}
+    squares: jax.Array  # (d,), of the columns
+    lengths: jax.Array  # (n,), the norms of the rows of X over the norms of its columns
+    source: Source
+    shape: tuple[int, int]
+
+    @property
+    def dtype(self) -> Any:
+        """That of the work."""
+        return self.squares.dtype
+
+    def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
+        """XW or X'W."""
+        size = self.shape[1 if transposed else 0]
+
+        def product(W: np.ndarray) -> np.ndarray:
+            lead, (_, k) = W.shape[:-2], W.shape[-2:]
+            flat = np.moveaxis(W.reshape(-1, *W.shape[-2:]), 0, 1).reshape(W.shape[-2], -1)
+            found = np.zeros((size, flat.shape[1]), W.dtype)
+            for rows, read in self.source.chunks():
+                X = read.astype(W.dtype, copy=False)
+                if transposed:
+                    found += X.T @ flat[rows]
+                else:
+                    found[rows] = X @ flat
+            return np.moveaxis(found.reshape(size, -1, k), 1, 0).reshape(*lead, size, k)
+
+        return self._on_host(product, (size, W.shape[1]), W)
+
+    def gram(self, C: jax.Array, *, centred: bool) -> jax.Array:
+        """X' diag(c) X for each column c of C (n, k), (k, d, d); ``centred`` about the mean by c."""
+        k, d = C.shape[1], self.shape[1]
+
+        def product(C: np.ndarray) -> np.ndarray:
+            lead = C.shape[:-2]
+            flat = np.moveaxis(C, -2, 0).reshape(self.shape[0], -1)
+            found = np.zeros((flat.shape[1], d, d), C.dtype)
+            sums = np.zeros((flat.shape[1], d), C.dtype)
+            for rows, read in self.source.chunks():
+                X = read.astype(C.dtype, copy=False)
+                for i, c in enumerate(flat[rows].T):
+                    found[i] += X.T @ (X * c[:, None])
+                    sums[i] += c @ X
+            if centred:
+                total = flat.sum(axis=0)
+                over = np.divide(1, total, out=np.zeros_like(total), where=total != 0)
+                found -= over[:, None, None] * sums[:, :, None] * sums[:, None, :]
+            return found.reshape(*lead, k, d, d)
+
+        return self._on_host(product, (k, d, d), C)
+
+    def _on_host(self, product: Callable[..., np.ndarray], shape: tuple[int, ...], A: jax.Array) -> jax.Array:
+        def call(A: Any) -> np.ndarray:
+            found = self.source.guarded(product, A)
+            if found is None:
+                return np.full((*np.shape(A)[:-2], *shape), np.nan, A.dtype)
+            answer: np.ndarray = found
+            return answer
+
+        like: Any = jax.eval_shape(lambda A: jnp.zeros(shape, A.dtype), A)
+        answer: jax.Array = jax.pure_callback(call, like, A, vmap_method="broadcast_all")
+        return answer

@@ -1,0 +1,97 @@
+"""Losses of a linear model on rows that are read again for every gradient."""
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from sparsejax._core.chunked import Chunked, Source
+from sparsejax.losses._batches import checked_batch
+from sparsejax.losses._linear import LinearModelLoss
+
+Batches = Iterable[tuple[Any, Any]]
+
+
+def from_batches(
+    loss: type[LinearModelLoss], batches: Batches | Callable[[], Batches], **options: Any
+) -> LinearModelLoss:
+    r"""A loss whose rows of X are read anew, batch by batch, for every product with X.
+
+    For losses that are not quadratic, of which no sums can be kept: logistic, softmax, Poisson, Huber, ...
+    A value is one pass over the rows, its gradient another, whatever the number of columns of W, of folds or
+    of strengths in a batch; memory is that of one batch, and of Y, XW and the like, (n, k) each. All else
+    is as with X in memory: intercept, weights, gap, `path`, `cross_validate`. Least squares need one pass
+    in all: `SquaredLoss.from_batches`.
+
+    `sparsejax.fista` solves, and for losses that are not quadratic `sparsejax.newton_admm`: one more pass a
+    step for the Hessian, (k, d, d), of losses whose columns do not meet, and a dozen steps.
+
+    The rows are read by the host, so that X never is on an accelerator. If a later read fails, or gives
+    batches of other shapes than the first, the loss is NaN and a solution says ``NON_FINITE``:
+    ``loss.X.source.failed`` is the error.
+
+    Args:
+      loss: a class of `sparsejax.losses`, or another `LinearModelLoss`.
+      batches: pairs (X, Y), as the loss takes them but dense, of any number of rows: a list, or a function
+        without arguments that begins to read from the start whenever it is called. They must be the same rows
+        in the same order every time. Float32 batches make a loss in float32.
+      options: all other arguments of the loss, such as ``intercept=True``; weights are of all rows.
+
+    Returns:
+      An instance of the loss, after two passes.
+
+    Raises:
+      TypeError, ValueError: an iterator or generator, which can be read once only; a function that gives the
+        same one again; no batch; one not like those before, or not finite, by its number; as the loss.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((100, 4))
+    >>> read = lambda: ((X[i : i + 30], X[i : i + 30, 0] > 0) for i in range(0, 100, 30))
+    >>> loss = sj.losses.from_batches(sj.losses.LogisticLoss, read, intercept=True)
+    >>> np.flatnonzero(sj.solve(sj.Problem(loss, sj.penalties.L1(0.1))).params).tolist()
+    [0]
+    """
+    if not (isinstance(loss, type) and issubclass(loss, LinearModelLoss)):
+        raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}.")
+    begin = _beginner(batches)
+    targets, counts, dtype, width = [], [], None, None
+    squares: Any = 0.0
+    for number, batch in enumerate(begin()):
+        X, Y = checked_batch(number, batch, width)
+        width = (X.shape[1], Y.shape[1:])
+        dtype = np.result_type(np.asarray(batch[0]).dtype, np.float32) if dtype is None else dtype
+        squares = squares + np.sum(X * X, axis=0)
+        targets.append(Y)
+        counts.append(len(X))
+    if width is None:
+        raise ValueError("batches is empty; at least one (X, Y) is needed.")
+    source = Source(lambda: (np.asarray(X) for X, _ in begin()), tuple(counts), width[0])
+    inverse = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
+    lengths = np.concatenate([np.sqrt((X.astype(float) ** 2) @ inverse) for _, X in source.chunks()])
+    dtype = jax.dtypes.canonicalize_dtype(np.float32 if dtype == np.float32 else np.float64)
+    squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
+    return loss(
+        Chunked(squares, lengths, source, (len(lengths), width[0])), np.concatenate(targets), **options
+    )
+
+
+def _beginner(batches: Any) -> Callable[[], Iterator[Any]]:
+    """A function that begins to read; an error for what can be read once only."""
+    again = batches if callable(batches) else lambda: batches
+    first, second = again(), again()
+    kind = type(first).__name__
+    try:
+        same = iter(first) is iter(second)
+    except TypeError:
+        what = f"a function that returned {kind}" if callable(batches) else kind
+        raise TypeError(
+            f"batches must be a list of (X, Y), or a function that reads them, got {what}."
+        ) from None
+    if same:
+        what = "a function that gives the same iterator again" if callable(batches) else f"a {kind}"
+        raise ValueError(
+            f"batches is {what}, which can be read once only; every product reads the rows again: give a "
+            "list, or a function that begins anew whenever it is called, such as `lambda: read(path)`."
+        )
+    return lambda: iter(again())
