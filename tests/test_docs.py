@@ -31,6 +31,7 @@ PLAIN = (
     "derivatives-and-tuning",
     "float32-and-gpu",
     "many-devices",
+    "large-data",
     "porting",
     "progress",
     "papers/aaai16",

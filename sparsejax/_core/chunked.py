@@ -75,7 +75,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
         return self._on_host(product, (size, W.shape[1]), W)
 
     def gram(self, C: jax.Array, *, centred: bool) -> jax.Array:
-        """X' diag(c) X for each column c of C (n, k), (k, d, d); ``centred`` about the mean by c."""
+        """X' diag(c) X for each column c >= 0 of C (n, k), (k, d, d); ``centred`` about the mean by c."""
         k, d = C.shape[1], self.shape[1]
 
         def product(C: np.ndarray) -> np.ndarray:
@@ -86,7 +86,8 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
             for rows, read in self.source.chunks():
                 X = read.astype(C.dtype, copy=False)
                 for i, c in enumerate(flat[rows].T):
-                    found[i] += X.T @ (X * c[:, None])
+                    root = X * np.sqrt(c)[:, None]
+                    found[i] += root.T @ root  # BLAS forms half of it
                     sums[i] += c @ X
             if centred:
                 total = flat.sum(axis=0)

@@ -77,7 +77,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static
     def room(self) -> int:
         """How many entries `columns_at` has room for."""
         nnz = self.data.shape[0]
-        return min(nnz, max(nnz // 2, LEAST))
+        return min(nnz, max(nnz // 2 // CHUNK * CHUNK, LEAST))
 
     def columns_at(self, ix: jax.Array) -> "jax.Array | Sparse":
         """The columns of these numbers, of number d: zero. Dense if they are few, else with `room` entries.
@@ -115,7 +115,7 @@ def _by_chunks(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Ar
     ) -> jax.Array:
         nnz, k = data.shape[0], W.shape[1]
         to, of, size = (cols, rows, shape[1]) if transposed else (rows, cols, shape[0])
-        length = min(max(CHUNK // k, NARROWEST), nnz)
+        length = min(max(1 << (CHUNK // k).bit_length() >> 1, NARROWEST), nnz)
 
         def add(start: Any, length: int, H: jax.Array) -> jax.Array:
             x, i, j = (lax.dynamic_slice(a, (start,), (length,)) for a in (data, to, of))

@@ -100,8 +100,9 @@ def iterated(
     maxiter: jax.Array,
     history: int,
     stepsize: jax.Array | None = None,
+    complete: bool = True,
 ) -> Solution:
-    """`fista` within a program."""
+    """`fista` within a program; without the finish of its loop unless ``complete``."""
     problem, init, restore = flattened(problem, init)
     backtrack = stepsize is None and "curvature" not in problem.smooth.provides
     if stepsize is not None:
@@ -115,7 +116,7 @@ def iterated(
         step=lambda s: s.step,
         check_every=CHECK,
     )
-    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()
+    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history, complete).run()
     return solution._replace(params=restore(solution.params))
 
 

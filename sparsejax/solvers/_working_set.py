@@ -160,7 +160,7 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 2)
         start, rho = take(s.W, ix, 0), s.rho
         if by_fista:
-            solution = iterated(part, start, wanted, jnp.int32(INNER), 0)
+            solution = iterated(part, start, wanted, jnp.int32(INNER), 0, complete=False)
         else:
             factor = factorise(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER), complete=False)
