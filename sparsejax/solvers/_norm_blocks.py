@@ -13,6 +13,7 @@ from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import Groups
 
 FILL = 0.95  # of a bucket: a full one could not exchange blocks
+STAYS = 0.2  # of the blocks about to come in, how many are taken to stay
 
 Size = tuple[int, int]  # of a bucket: features, blocks
 
@@ -76,6 +77,10 @@ class Rows(Blocks):
         m = size[0]
         return jnp.sum(active) > (int(FILL * m) if m < active.shape[0] else m)
 
+    def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
+        """Whether a bucket of this size will have too little room, for these beside the active blocks."""
+        return jnp.sum(active) + STAYS * jnp.sum(beyond & ~active) > FILL * size[0]
+
     def curvature(
         self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int
     ) -> jax.Array:
@@ -133,6 +138,11 @@ class Grouped(Blocks):
         larger = jnp.max(jnp.where(~active & (ratios > 1), self.counts, 0))
         full = self.held(active) + larger > m
         return full | (jnp.sum(active) > int(FILL * b)) if b < active.shape[0] else full
+
+    def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
+        """As of `Rows`."""
+        crowded: jax.Array = self.held(active) + STAYS * self.held(beyond & ~active) > FILL * size[0]
+        return crowded
 
     def curvature(
         self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int

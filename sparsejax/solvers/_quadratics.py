@@ -33,6 +33,11 @@ class Wide(NamedTuple):
         """Of A'A."""
         return jnp.sum(self.A * self.A)
 
+    @property
+    def rank(self) -> int:
+        """The most that the Hessian by the weights can have."""
+        return int(self.B.size)
+
     def small(self, m: int) -> bool:
         """Whether a bucket of m features goes through its Gram matrix."""
         return 2 * m <= self.A.shape[0]
@@ -102,6 +107,11 @@ class Tall(NamedTuple):
     def trace(self) -> jax.Array:
         """Of A'A."""
         return jnp.trace(self.G)
+
+    @property
+    def rank(self) -> int:
+        """As of `Wide`."""
+        return int(self.b.size)
 
     def zero(self) -> Any:
         """``aux`` at t = 0."""

@@ -1,6 +1,7 @@
 r"""Newton's method on one scalar a row or group: the iteration of `variational_newton` and `prox_newton`."""
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,8 @@ NEWTON = 100  # steps at most
 SWEEPS = 4
 ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
+# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for.
+CURVED = 0.75
 
 
 class Point(NamedTuple):
@@ -119,8 +122,8 @@ class Newton:
         c, primal, dual, ratios = self.values(point)
         excess = jnp.max(ratios)
         right = jnp.all(self.blocks.alpha > 0) & (excess <= self.weakest)
-        level = jnp.where(right, self.level(point.t, ratios, jnp.int32(0)), self.over)
         tau, zero = jnp.maximum(SHRINK * excess, 1), jnp.int32(0)
+        level = jnp.where(right, self.level(point.t, ratios, tau), self.over)
         state = State(point, c, primal, dual, level, zero, tau, zero, history)
         return lax.while_loop(self.going, self.body, self.recorded(state))
 
@@ -136,12 +139,22 @@ class Newton:
         gap = safe_divide(s.primal - s.dual, jnp.maximum(s.primal, self.quadratic.size / 2))
         return jnp.where(s.point.known, gap, jnp.inf)
 
-    def level(self, t: jax.Array, ratios: jax.Array, level: jax.Array) -> jax.Array:
-        """The first bucket, not below this one, that is not full."""
-        for number, size in enumerate(self.blocks.sizes):
-            full = self.blocks.full(size, t > 0, ratios)
+    def level(self, t: jax.Array, ratios: jax.Array, tau: jax.Array) -> jax.Array:
+        """The first bucket that is not full, or the next one where many blocks are about to come in.
+
+        To let them in together saves steps, unless the Hessian becomes singular by it.
+        """
+        sizes, active = self.blocks.sizes, t > 0
+        level = jnp.int32(0)
+        for number, size in enumerate(sizes):
+            full = self.blocks.full(size, active, ratios)
             level = jnp.where((level == number) & full, number + 1, level)
-        return level.astype(jnp.int32)
+        wider = level
+        for number, (size, (m, _)) in enumerate(itertools.pairwise(sizes)):
+            if m <= CURVED * self.quadratic.rank:
+                crowded = self.blocks.crowded(size, active, ratios > tau)
+                wider = jnp.where((level == number) & crowded, number + 1, wider)
+        return wider.astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
         return s._replace(history=_loop.recorded(s.history, s.k, s.primal, self.gap(s)))
@@ -155,8 +168,8 @@ class Newton:
         t, aux, shift = self.step(s)
         point = look(self.quadratic, t, aux)
         c, primal, dual, ratios = self.values(point)
-        level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, s.level), self.over)
         tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
+        level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, tau), self.over)
         k = jnp.where(s.point.known, s.k + 1, s.k)
         new = self.recorded(State(point, c, primal, dual, level, shift, tau, k, s.history))
         needs = [self.quadratic.needs_root(m) for m, _ in self.blocks.sizes]
@@ -186,7 +199,7 @@ class Newton:
             r = squares * jnp.where(j == 0, q * q * (q - 1), (q * q - 1) / 2)
             larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
             nu = jnp.where(j < 2, eps ** (2 / 3), larger)
-            sweeps = jnp.where(known, jnp.where(j == 0, SWEEPS, 2 * SWEEPS), 0)
+            sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
             model = _Model(point.aux, known, chosen, C, t, ridge, c, r, q > 1, nu, sweeps)
             moved = a.t, a.aux, a.along
             for number, size in enumerate(blocks.sizes):
@@ -216,13 +229,16 @@ class Newton:
             return s if at is None else take(s, at, 0)
 
         part = self.quadratic.part(ix)
-        H = self.blocks.curvature(self.quadratic, model.aux, of_features(t), part, C, at, b)
-        if ridge is not None:  # by s, until now
-            e = 1 / (1 + ridge * t)
-            H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
-        H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
-        change = _bounded(H, r, t, (t > 0) | beyond, model.sweeps)
-        new = jnp.where(model.known, jnp.maximum(t + change, 0), t)
+
+        def step(t: jax.Array) -> jax.Array:
+            H = self.blocks.curvature(self.quadratic, model.aux, of_features(t), part, C, at, b)
+            if ridge is not None:  # by s, until now
+                e = 1 / (1 + ridge * t)
+                H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
+            H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
+            return jnp.maximum(t + _bounded(H, r, t, (t > 0) | beyond, model.sweeps), 0)
+
+        new = once(model.known, step, t)
         aux, along = self.quadratic.evaluate(of_features(new), part)
         return jnp.zeros_like(model.t).at[:b].set(new), self.quadratic.placed(ix, aux), along
 

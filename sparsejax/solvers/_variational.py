@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_eager
 from sparsejax._core.layout import columns
-from sparsejax._core.linalg import norm
+from sparsejax._core.linalg import norm, safe_divide
 from sparsejax.certificate import Scale, certify
 from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import cautious_step
@@ -28,6 +28,7 @@ SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
 # Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
 # and the engine is the faster for that.
 MANY, WEAK = 8, 32
+FARTHEST = 2.0  # times the last change of the strengths: how far along a path the norms are extrapolated
 
 
 def variational_newton(
@@ -170,7 +171,40 @@ def share(smooth: Any) -> Shared:
     return Shared(quadratic, quadratic.look(quadratic.zero())[0], smooth.sizes())
 
 
-def start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
+class Walked(NamedTuple):
+    """Where a path is: the last point, and the norms of the blocks at the last two strengths."""
+
+    point: Point
+    alpha: jax.Array
+    norms: jax.Array
+    alpha_before: jax.Array
+    norms_before: jax.Array
+
+
+def start(shared: Shared, problem: Problem, init: jax.Array) -> Walked:
+    """The start of a path."""
+    none = jnp.zeros_like(_blocks(problem, init).alpha)
+    return Walked(_start(shared, problem, init), none, none, none, none)
+
+
+def _predicted(blocks: Rows | Grouped, walked: Walked) -> Point:
+    """The point from which the next strengths are gone on to.
+
+    The norms are extrapolated, which are linear in the strength for a single column while no row enters or
+    leaves; where all strengths have changed, and by about as much as before.
+    """
+    point, alpha, norms, alpha_before, norms_before = walked
+    times = safe_divide(alpha - blocks.alpha, alpha_before - alpha)
+    right = jnp.all((times > 0) & (times < FARTHEST)) & jnp.all((alpha_before > 0) & (blocks.alpha > 0))
+    ahead = jnp.maximum(norms + times * jnp.where(norms > 0, norms - norms_before, 0), 0)
+    t = jnp.where(right, safe_divide(ahead, blocks.alpha), point.t)
+    same = jnp.all(t == point.t)
+    if blocks.ridge is not None:  # of another ridge, perhaps
+        same = ~jnp.any(t > 0)
+    return point._replace(t=t, known=point.known & same)
+
+
+def _start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
     """The point of a start."""
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
 
@@ -191,18 +225,17 @@ def resume(
     problem: Problem,
     shared: Shared,
     init: jax.Array,
-    state: Point | None,
+    state: Walked | None,
     tol: jax.Array,
     maxiter: jax.Array,
     history: int = 0,
     complete: bool = True,
-) -> tuple[Solution, Point]:
-    """From a point, or from W; where ``complete`` is True, `admm` does what is left."""
+) -> tuple[Solution, Walked]:
+    """From where a path is, or from W; where ``complete`` is True, `admm` does what is left."""
     smooth, penalty = problem.smooth, problem.penalty
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
-    point = start(shared, problem, init) if state is None else state
-    if state is not None and blocks.ridge is not None:  # of another ridge, perhaps
-        point = point._replace(known=~jnp.any(point.t > 0))
+    walked = start(shared, problem, init) if state is None else state
+    point = _predicted(blocks, walked)
     weakest: jax.Array | float = jnp.inf
     if state is None and _is_crowded(problem):
         weakest = jnp.where(jnp.any(init != 0), jnp.inf, WEAK)
@@ -216,7 +249,7 @@ def resume(
     solution = _loop.judged(W, certificate, tol, end.k, end.history)
     if complete:
         solution = _admm.completed(problem, solution, tol, maxiter)
-    return solution, end.point
+    return solution, Walked(end.point, blocks.alpha, blocks.alpha * end.point.t, walked.alpha, walked.norms)
 
 
 @differentiable("history", finish=Finish(_admm.take_over, _admm.unfinished))
