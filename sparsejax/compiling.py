@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
-from sparsejax._core.compiled import OPTIONS, Compiled, on_device
+from sparsejax._core.compiled import OPTIONS, Compiled, cores, on_device
 from sparsejax._core.pytree import movable, moving
 from sparsejax.factor import Factor
 from sparsejax.hoisting import hoisted
@@ -29,6 +29,7 @@ __all__ = [
     "OPTIONS",
     "Compiled",
     "Finish",
+    "cores",
     "differentiable",
     "in_users_units",
     "on_device",

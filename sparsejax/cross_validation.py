@@ -13,11 +13,11 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_int, as_numpy, check_bool, is_traced
+from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax.compiling import Compiled
+from sparsejax.compiling import Compiled, cores
 from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import kept, masked, num_rows, weights_of
@@ -156,7 +156,8 @@ def cross_validate(
     """The held-out loss of every candidate penalty on every fold, in one compiled call.
 
     A fold is a mask in the weights of the loss, so all folds have one shape: they are solved one after the
-    other in mode "warm", all at once in mode "batch".
+    other in mode "warm", on a CPU outside jit as many at a time as there are cores, all at once in mode
+    "batch".
     The weights that remain are scaled up to their old sum: a strength means on a fold what it means on
     the whole set. The rows left out are judged by the same loss, likewise scaled, with the
     intercept of the fit.
@@ -226,8 +227,7 @@ def cross_validate(
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
-        static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
-        found = _cross_validate(arguments[:5], fold_of, **static)
+        found = _on_folds(arguments, fold_of, task)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     result = _result(arguments, found)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
@@ -295,9 +295,22 @@ class _Folds:
         return all_of_them
 
 
+def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+    """`_all_folds` of every fold: in one call, or in one a fold, on all cores."""
+    static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+    numbers, shared = np.arange(task.count, dtype=np.int32), (arguments[:5], fold_of)
+    several = arguments.mode == "warm" and jax.default_backend() == "cpu" and cores() > 1
+    if not (several and is_eager(shared)):
+        return _cross_validate(*shared, numbers, **static)  # type: ignore[no-any-return]
+    parts = _cross_validate.together(shared, [(number[None],) for number in numbers], **static)
+    joined: _Judged = jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    return joined
+
+
 def _all_folds(
     arguments: tuple[Any, ...],
     fold_of: jax.Array,
+    numbers: jax.Array,
     *,
     axes: tuple[int | None, ...],
     mode: str,
@@ -311,7 +324,6 @@ def _all_folds(
         judged: _Judged = jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
         return judged
 
-    numbers = jnp.arange(task.count)
     # one after the other on a CPU, where a batch would take every branch for each of its problems
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
 
@@ -331,9 +343,7 @@ def _in_chunks(
             (place,) = walk(arguments, task, [(fold_of, folds)], nothing, bar)
             found, folds = place.found, int(place.round)
         else:
-            static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
-            problem, _, *rest = arguments[:5]
-            call = lambda some: _cross_validate((problem, some, *rest), fold_of, **static)
+            call = lambda some: _on_folds(arguments._replace(penalties=some), fold_of, task)
             bar.each = folds
             found = slices(arguments, call, nothing, 1, bar)
         if bar.stop.is_set():

@@ -1,7 +1,6 @@
 """Which features are selected on most subsamples of the rows."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_pro
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax.compiling import Compiled
+from sparsejax.compiling import Compiled, cores
 from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import kept, num_rows
@@ -241,7 +240,7 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
 
 def _cores(count: int, most: int) -> int:
     """How many calls at a time: a path by itself keeps one core busy, hardly more."""
-    return -(-count // -(-count // min(count, most, os.cpu_count() or 1)))
+    return -(-count // -(-count // min(count, most, cores())))
 
 
 def _static(arguments: PathArguments, chunk: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """A function compiled for eager calls: in little time, and once wherever its arguments come from."""
 
 import functools
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -74,7 +75,7 @@ class Compiled:
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
 
-        A thread for each: what one thread starts JAX runs one after the other. The threads run one program
+        A thread for each, as many at a time as there are cores: what one thread starts JAX runs one after the other. The threads run one program
         that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
         arrays, which would be read in a thread's own precision. On several devices it is one after the other:
         what these tell each other must be in the same order everywhere.
@@ -84,7 +85,7 @@ class Compiled:
         shared = on_device(jax.device_put(shared))
         program = self.program(*shared, *parts[0], **static)
         wait: Callable[[Any], Any] = jax.block_until_ready
-        with ThreadPoolExecutor(len(parts)) as pool:
+        with ThreadPoolExecutor(min(len(parts), cores())) as pool:
             return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
 
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
@@ -104,6 +105,11 @@ class Compiled:
                     raise
                 self.accepted = False
         return call(self._jitted(mesh, False))
+
+
+def cores() -> int:
+    """How many cores this machine has."""
+    return os.cpu_count() or 1
 
 
 def on_device(tree: Any) -> Any:

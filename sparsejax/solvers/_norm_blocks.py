@@ -62,6 +62,10 @@ class Rows(Blocks):
         """Of the blocks of C (k, d)."""
         return safe_norm(C)
 
+    def norms_of(self, C: jax.Array, at: jax.Array | None, b: int) -> jax.Array:
+        """Of the b blocks of a bucket, by C (k, m) of its features and their places."""
+        return safe_norm(C)
+
     def spread(self, t: jax.Array) -> jax.Array:
         """From blocks to features, (d,)."""
         return t
@@ -79,7 +83,8 @@ class Rows(Blocks):
 
     def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
         """Whether a bucket of this size will have too little room, for these beside the active blocks."""
-        return jnp.sum(active) + STAYS * jnp.sum(beyond & ~active) > FILL * size[0]
+        more = jnp.sum(beyond & ~active, dtype=self.alpha.dtype)
+        return jnp.sum(active, dtype=self.alpha.dtype) + STAYS * more > FILL * size[0]
 
     def curvature(
         self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int
@@ -100,6 +105,10 @@ class Grouped(Blocks):
     def norms(self, C: jax.Array) -> jax.Array:
         """As of `Rows`."""
         return safe_sqrt(self.groups.sums(jnp.sum(C * C, axis=0)))
+
+    def norms_of(self, C: jax.Array, at: jax.Array | None, b: int) -> jax.Array:
+        """As of `Rows`."""
+        return safe_sqrt(jnp.zeros(b, C.dtype).at[at].add(jnp.sum(C * C, axis=0), mode="drop"))
 
     def spread(self, t: jax.Array) -> jax.Array:
         """As of `Rows`."""
@@ -141,8 +150,8 @@ class Grouped(Blocks):
 
     def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
         """As of `Rows`."""
-        crowded: jax.Array = self.held(active) + STAYS * self.held(beyond & ~active) > FILL * size[0]
-        return crowded
+        held, more = (self.held(some).astype(self.alpha.dtype) for some in (active, beyond & ~active))
+        return held + STAYS * more > FILL * size[0]
 
     def curvature(
         self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int

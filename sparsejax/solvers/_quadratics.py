@@ -82,6 +82,11 @@ class Wide(NamedTuple):
         xi = lower_solve(L, half, transposed=True)
         return (xi, L if self.needs_root(X.shape[1]) else none), jnp.sum(half * half)
 
+    def gradient(self, aux: Any, part: Any) -> jax.Array:
+        """C' of the features of a bucket, (k, m), by its ``aux``."""
+        C: jax.Array = aux[0].T @ part[0]
+        return C
+
     def placed(self, ix: jax.Array, aux: Any) -> Any:
         """``aux`` of a bucket as that of all features."""
         return aux
@@ -134,6 +139,12 @@ class Tall(NamedTuple):
         G, b = part
         W = _weights(t, G, b)
         return W, self.size - jnp.sum(b * W)
+
+    def gradient(self, aux: Any, part: Any) -> jax.Array:
+        """C' of the features of a bucket, (k, m), by its ``aux``."""
+        G, b = part
+        C: jax.Array = b - aux @ G
+        return C
 
     def placed(self, ix: jax.Array, aux: Any) -> Any:
         """``aux`` of a bucket as that of all features."""

@@ -79,14 +79,13 @@ class _Model(NamedTuple):
     """The quadratic model of phi in the largest bucket, and how it is to be minimised."""
 
     aux: Any
-    known: jax.Array
+    known: jax.Array  # whether the one above and C are those of t
     chosen: Chosen
     C: jax.Array  # of its features
     t: jax.Array  # of its blocks, as all that follows
     ridge: jax.Array | None
-    c: jax.Array
-    r: jax.Array  # right side
-    beyond: jax.Array  # dphi/dt < 0
+    alpha: jax.Array
+    first: jax.Array  # whether the right side is that of Newton's method for 1/||c||
     nu: jax.Array  # relative shift of the diagonal
     sweeps: jax.Array
 
@@ -157,25 +156,28 @@ class Newton:
         return wider.astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
-        return s._replace(history=_loop.recorded(s.history, s.k, s.primal, self.gap(s)))
+        if s.history.gap.shape[0] == 0:
+            return s
+        objective = jnp.where(s.point.known, s.primal, jnp.nan)
+        gap = jnp.where(s.point.known, self.gap(s), jnp.nan)
+        return s._replace(history=_loop.recorded(s.history, s.k, objective, gap))
 
     def going(self, s: State) -> jax.Array:
-        more = (self.gap(s) > self.tol) & (s.k < self.maxiter)
-        return (more | ~s.point.known) & (s.level < self.over)
+        more = (self.gap(s) > self.tol) | ~s.point.known
+        return more & (s.k < self.maxiter) & (s.level < self.over)
 
     def body(self, s: State) -> State:
-        """A step; the first look at a point of which t alone is known is none."""
+        """A step, and the product with all of A where it ends."""
         t, aux, shift = self.step(s)
         point = look(self.quadratic, t, aux)
         c, primal, dual, ratios = self.values(point)
         tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
         level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, tau), self.over)
-        k = jnp.where(s.point.known, s.k + 1, s.k)
-        new = self.recorded(State(point, c, primal, dual, level, shift, tau, k, s.history))
+        new = self.recorded(State(point, c, primal, dual, level, shift, tau, s.k + 1, s.history))
         needs = [self.quadratic.needs_root(m) for m, _ in self.blocks.sizes]
         if all(needs) or not any(needs):
             return new
-        # A larger bucket needs more in ``aux`` than this one has left there: another look at the same t.
+        # A larger bucket needs more in ``aux`` than this one has left there.
         lacking = jnp.asarray([*needs, False])
         again = lacking[level] & ~lacking[s.level] & self.going(new)
         return new._replace(point=point._replace(known=~again))
@@ -187,20 +189,19 @@ class Newton:
         level = jnp.minimum(s.level, self.over - 1)
         chosen = blocks.chosen(point.t > 0, blocks.ratios(point.t, s.c), level)
         ix = chosen.blocks
-        t, c, alpha = take(point.t, ix, 0), take(s.c, ix, 0), s.tau * take(blocks.alpha, ix, 0)
+        t, alpha = take(point.t, ix, 0), s.tau * take(blocks.alpha, ix, 0)
         ridge = None if blocks.ridge is None else take(blocks.ridge, ix, 0)
         C = take(point.C, chosen.ix, 1)
-        squares, q = alpha * alpha, safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
+        squares = alpha * alpha
         most = float(np.finfo(t.dtype).max) / 2
         phi = jnp.where(known, (point.along + jnp.sum(squares * t)) / 2, most)
 
         def attempt(a: _Attempt) -> _Attempt:
             j = a.number + 1
-            r = squares * jnp.where(j == 0, q * q * (q - 1), (q * q - 1) / 2)
             larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
             nu = jnp.where(j < 2, eps ** (2 / 3), larger)
             sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
-            model = _Model(point.aux, known, chosen, C, t, ridge, c, r, q > 1, nu, sweeps)
+            model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
             moved = a.t, a.aux, a.along
             for number, size in enumerate(blocks.sizes):
                 moved = once(s.level == number, functools.partial(self.moved, model, size), moved)
@@ -219,8 +220,7 @@ class Newton:
     def moved(self, model: _Model, size: Size, _: Any) -> tuple[jax.Array, Any, jax.Array]:
         """t of the bucket, ``aux`` and <B, K^-1 B> after the step of the model in its first blocks."""
         m, b = size
-        t, c, r, beyond = (x[:b] for x in (model.t, model.c, model.r, model.beyond))
-        ix, C = model.chosen.ix[:m], model.C[:, :m]
+        t, alpha, ix = model.t[:b], model.alpha[:b], model.chosen.ix[:m]
         at = None if model.chosen.at is None else model.chosen.at[:m]
         ridge = None if model.ridge is None else model.ridge[:b]
 
@@ -230,15 +230,20 @@ class Newton:
 
         part = self.quadratic.part(ix)
 
-        def step(t: jax.Array) -> jax.Array:
-            H = self.blocks.curvature(self.quadratic, model.aux, of_features(t), part, C, at, b)
-            if ridge is not None:  # by s, until now
-                e = 1 / (1 + ridge * t)
-                H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
-            H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
-            return jnp.maximum(t + _bounded(H, r, t, (t > 0) | beyond, model.sweeps), 0)
+        def look(_: Any) -> tuple[Any, jax.Array]:
+            aux, _ = self.quadratic.evaluate(of_features(t), part)
+            return self.quadratic.placed(ix, aux), self.quadratic.gradient(aux, part)
 
-        new = once(model.known, step, t)
+        aux, C = once(~model.known, look, (model.aux, model.C[:, :m]))
+        c = self.blocks.norms_of(C, at, b)
+        q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
+        r = alpha * alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)
+        H = self.blocks.curvature(self.quadratic, aux, of_features(t), part, C, at, b)
+        if ridge is not None:  # by s, until now
+            e = 1 / (1 + ridge * t)
+            H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
+        H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
+        new = jnp.maximum(t + _bounded(H, r, t, (t > 0) | (q > 1), model.sweeps), 0)
         aux, along = self.quadratic.evaluate(of_features(new), part)
         return jnp.zeros_like(model.t).at[:b].set(new), self.quadratic.placed(ix, aux), along
 
