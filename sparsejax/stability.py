@@ -1,6 +1,7 @@
 """Which features are selected on most subsamples of the rows."""
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -276,9 +277,9 @@ def _in_chunks(
             like = _nothing(arguments, chunk, size).found
             done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
-            cores = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
+            threads = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
             # One that was begun on a machine with more cores goes on with as many threads.
-            calls = int(kept_in(store, "threads", np.int64(0), cores))
+            calls = int(kept_in(store, "threads", np.int64(0), threads))
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]

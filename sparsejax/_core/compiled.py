@@ -75,8 +75,8 @@ class Compiled:
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
 
-        A thread for each, as many at a time as there are cores: what one thread starts JAX runs one after the other. The threads run one program
-        that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
+        A thread for each, as many at a time as there are cores: what one thread starts JAX runs one after the
+        other. The threads run one program that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
         arrays, which would be read in a thread's own precision. On several devices it is one after the other:
         what these tell each other must be in the same order everywhere.
         """

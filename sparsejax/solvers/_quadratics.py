@@ -9,6 +9,7 @@ from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import take
 from sparsejax._core.layout import columns
+from sparsejax._core.linalg import across
 
 KEPT = 256  # rows up to which the root of K is kept
 
@@ -54,7 +55,7 @@ class Wide(NamedTuple):
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
         X = take(self.A, ix, 1)
-        return X, (X.T @ X, self.B.T @ X) if self.small(ix.shape[0]) else None
+        return X, (X.T @ X, across(self.B, X)) if self.small(ix.shape[0]) else None
 
     def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
         """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
@@ -84,8 +85,7 @@ class Wide(NamedTuple):
 
     def gradient(self, aux: Any, part: Any) -> jax.Array:
         """C' of the features of a bucket, (k, m), by its ``aux``."""
-        C: jax.Array = aux[0].T @ part[0]
-        return C
+        return across(aux[0], part[0])
 
     def placed(self, ix: jax.Array, aux: Any) -> Any:
         """``aux`` of a bucket as that of all features."""
@@ -94,7 +94,7 @@ class Wide(NamedTuple):
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
-        return xi.T @ self.A, jnp.sum(xi * xi), jnp.sum(self.B * xi)
+        return across(xi, self.A), jnp.sum(xi * xi), jnp.sum(self.B * xi)
 
     @staticmethod
     def _root(t: jax.Array, X: jax.Array) -> jax.Array:
