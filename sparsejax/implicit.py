@@ -21,8 +21,14 @@ Hessian is never formed, but for small problems, where its factorisation is the 
 * Its accuracy is that of the solution: the relative residual is ``3e-2 * sqrt(gap)``, at least
   1e-11 (1e-6 in float32). The derivative of a solution that has not converged is that of a
   nearby problem at best; outside jit it comes with a warning.
+* Where it rests on a support that the solution has not settled, it is NaN: if a point as good as W by its gap
+  lies as far off along the derivative as the entries of W are large, and a Newton step from W does lead over
+  0, or changes a row by half, where more than `DOUBT` of the derivative is. So columns 1e-3 to 1e-5 apart, of
+  which the gap does not tell which one is needed, give NaN until ``tol`` is low enough, and not a large
+  number without meaning. How near copies share what they have in common may stay as undetermined by the gap
+  as in W itself.
 * A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient
-  step.
+  step, without this check.
 * Gap, residual and history carry no derivative; the start and the tolerance have none.
 
 Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 23, 2022 (sparse-ho).
@@ -30,7 +36,7 @@ Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 2
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +45,7 @@ from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import MANY, take, working_set_size
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide
+from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, once, safe_divide, safe_norm
 from sparsejax._core.pytree import movable, moving
 from sparsejax.factor import Factor, factorise
 from sparsejax.problem import Problem, flattened
@@ -51,6 +57,8 @@ DENSE = 256  # unknowns up to which the Hessian is factorised
 INNER = 2000  # conjugate gradient steps at most
 # Of the mean eigenvalue of A'A, in the preconditioner; between 0.1 and 1 the number of steps hardly changes.
 BALANCE = 0.2
+# Of a derivative, on entries that may still leave the support: beyond, it is NaN.
+DOUBT = 0.1
 
 
 def attach(problem: Problem, solution: Solution, factor: Factor | None = None) -> Solution:
@@ -140,11 +148,14 @@ def _solve_all(
     """With the identity off the support."""
     smooth, penalty = problem.smooth, problem.penalty
     problem = problem._replace(smooth=smooth.condensed())  # the same Hessian, in cheaper products
-    _, hessian = jax.linearize(jax.grad(problem), W)
+    G, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
         product: jax.Array = mask * hessian(mask * V) + (1 - mask) * V
         return product
+
+    size = jnp.maximum(jnp.abs(problem(W)), problem(jnp.zeros_like(W)))
+    doubt = _Doubt(*lax.stop_gradient((penalty, W, mask, mask * G, measure * size)))
 
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
@@ -154,7 +165,43 @@ def _solve_all(
         precondition = _split(*fixed, mask)
     else:
         precondition = lambda R: R
-    return _symmetric_solve(matvec, rhs, precondition, measure)
+    return _symmetric_solve(matvec, rhs, precondition, measure, doubt)
+
+
+class _Doubt(NamedTuple):
+    """What tells whether the support of W is settled where a derivative needs it."""
+
+    penalty: Any
+    W: jax.Array
+    mask: jax.Array
+    gradient: jax.Array  # of the objective on the support
+    excess: jax.Array  # of the objective over its minimum, at most
+
+    def fails(self, solve: Product, x: jax.Array, b: jax.Array) -> jax.Array:
+        """Whether too much of x = solve(b), a derivative, lies on what may still leave the support.
+
+        That is where a Newton step from W leads over 0, or changes a row by more than half. The step is made
+        only where along x a point as good as W, which is as far as ``excess = curvature / 2`` allows, is that
+        far from W: elsewhere the gap has settled what the derivative depends on.
+        """
+        reach = jnp.sqrt(safe_divide(2 * self.excess, jnp.abs(jnp.sum(x * b)))) * jnp.abs(x)
+        far = self.on(2 * reach > jnp.abs(self.W), x)
+        failed: jax.Array = once(far, lambda _: self.on(self.loose(solve), x), far)
+        return failed
+
+    def loose(self, solve: Product) -> jax.Array:
+        """The entries that may still leave the support, or in which the curvature may still change much."""
+        moved = self.W - solve(self.gradient)
+        across = jnp.where(moved * self.W > 0, moved, 0)
+        Wt, step = columns(self.W), columns(moved - self.W)
+        turned = (2 * safe_norm(step) > safe_norm(Wt)) & jnp.any(Wt != 0, axis=0)
+        rows = like(jnp.broadcast_to(turned, Wt.shape), self.W)
+        loose: jax.Array = rows | ~self.penalty.smooth_where(across)
+        return loose
+
+    def on(self, where: jax.Array, x: jax.Array) -> jax.Array:
+        """Whether more than `DOUBT` of x is there."""
+        return norm(jnp.where(where, self.mask * x, 0)) > DOUBT * norm(x)
 
 
 def _through_prox(
@@ -196,7 +243,13 @@ def _through_prox(
     return dW
 
 
-def _symmetric_solve(matvec: Product, rhs: jax.Array, precondition: Product, measure: jax.Array) -> jax.Array:
+def _symmetric_solve(
+    matvec: Product,
+    rhs: jax.Array,
+    precondition: Product,
+    measure: jax.Array,
+    doubt: _Doubt | None = None,
+) -> jax.Array:
     """Solve as accurately as a solution with this certificate deserves; NaN where that fails."""
     eps = eps_of(rhs)
     tol = jnp.clip(3e-2 * jnp.sqrt(lax.stop_gradient(measure)), max(1e-11, 8 * eps), 1e-4).astype(rhs.dtype)
@@ -204,6 +257,8 @@ def _symmetric_solve(matvec: Product, rhs: jax.Array, precondition: Product, mea
     def solve(matvec: Product, b: jax.Array) -> jax.Array:
         x, r = conjugate_gradients(matvec, b, precondition, tol, INNER, confirmed=True)
         failed = ~(norm(r) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
+        if doubt is not None:
+            failed |= doubt.fails(lambda b: conjugate_gradients(matvec, b, precondition, tol, INNER)[0], x, b)
         return jnp.where(failed, jnp.nan, x)
 
     solution: jax.Array = lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)

@@ -76,9 +76,9 @@ class Compiled:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
 
         A thread for each, as many at a time as there are cores: what one thread starts JAX runs one after the
-        other. The threads run one program that is compiled before, since contexts such as `jax.enable_x64` do not reach them: nor do numpy's
-        arrays, which would be read in a thread's own precision. On several devices it is one after the other:
-        what these tell each other must be in the same order everywhere.
+        other. The threads run one program that is compiled before, since contexts such as `jax.enable_x64` do
+        not reach them: nor do numpy's arrays, which would be read in a thread's own precision. On several
+        devices it is one after the other: what these tell each other must be in the same order everywhere.
         """
         if mesh_of((shared, parts)) is not None:
             return [self.alone(*shared, *part, **static) for part in parts]

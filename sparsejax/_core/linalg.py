@@ -1,4 +1,4 @@
-"""Small pieces of linear algebra that proximal operators, derivatives and solvers share."""
+"""Small pieces of linear algebra, and of control, that proximal operators, derivatives and solvers share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -85,6 +85,11 @@ def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
     zero = np.zeros(math.prod(shape), dtype)
     zero[-1:] = -0.0
     return opaque(jnp.asarray(zero.reshape(shape)))
+
+
+def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
+    """``function(value)`` where ``active``, else value: as a loop, so that a batch skips it if none is."""
+    return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:

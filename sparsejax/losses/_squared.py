@@ -10,7 +10,6 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.products import Products
-from sparsejax._core.sparse import Sparse
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._curvature import quadratic_scaling
 from sparsejax.losses._linear import LinearModelLoss
@@ -77,7 +76,7 @@ class SquaredLoss(LinearModelLoss):
         R = H - self.Y
         wR = 2 * self.scale * self._weights() * R
         # not by differentiation, whose product with X' is slow where X is wide; a best b moves nothing
-        if R.ndim == 1 or isinstance(self.X, Sparse):
+        if R.ndim == 1 or isinstance(self.X, Products):
             gradient = self.X.T @ wR
         else:
             gradient = opaque(across(wR, self.X)).T

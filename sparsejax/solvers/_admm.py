@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, joint_norm, once, safe_divide, tiny_of
 from sparsejax.compiling import Finish, differentiable
 from sparsejax.factor import Factor, factorise
 from sparsejax.penalties import joined
@@ -221,7 +221,7 @@ def take_over(
 
 def completed(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
     """The solution, by `take_over` where it is `unfinished`."""
-    finished: Solution = _loop.once(
+    finished: Solution = once(
         unfinished(solution, tol, maxiter), lambda s: take_over(problem, None, s, tol, maxiter), solution
     )
     return finished

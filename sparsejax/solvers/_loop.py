@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of
+from sparsejax._core.linalg import eps_of, once
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
@@ -297,8 +297,3 @@ def unknown(dtype: Any) -> Certificate:
     """The certificate before the first."""
     infinite = jnp.full((), jnp.inf, dtype)
     return Certificate(infinite, infinite, infinite)
-
-
-def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
-    """``function(value)`` where ``active``, else value: as a loop, so that a batch skips it if none is."""
-    return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]

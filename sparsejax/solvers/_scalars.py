@@ -12,10 +12,9 @@ from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import take
 from sparsejax._core.layout import like
-from sparsejax._core.linalg import eps_of, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, once, safe_divide, tiny_of
 from sparsejax.solution import History
 from sparsejax.solvers import _loop
-from sparsejax.solvers._loop import once
 from sparsejax.solvers._norm_blocks import Chosen, Grouped, Rows, Size, limited, scales, weights
 from sparsejax.solvers._quadratics import cholesky
 
