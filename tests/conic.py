@@ -3,8 +3,9 @@
 Both from the formulas in the docstrings, and from nothing of the library but the numbers of a problem.
 """
 
+import contextlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,8 +155,21 @@ ENTRIES = {
 }
 
 
+_precision: list[type] = [np.float64]
+
+
+@contextlib.contextmanager
+def long_doubles() -> Iterator[None]:
+    """Objectives and intercepts in 64 bits of mantissa, where the machine has them."""
+    _precision.append(np.longdouble)
+    try:
+        yield
+    finally:
+        _precision.pop()
+
+
 def _numbers(x: Any) -> np.ndarray:
-    return np.asarray(x, np.float64)
+    return np.asarray(x, _precision[-1])
 
 
 def _target(loss: Any) -> np.ndarray:
@@ -179,6 +193,13 @@ def intercept(loss: Any, W: Any) -> np.ndarray:
     if ENTRIES[type(loss).__name__].intercept is not None:
         return ENTRIES[type(loss).__name__].intercept(H, Y, weights)
     bound = 50 + np.abs(H).max() + np.abs(Y).max()
+    if _precision[-1] is np.longdouble:
+        low, high = np.full(Y.shape[1], -bound), np.full(Y.shape[1], bound)
+        for _ in range(120):
+            middle = (low + high) / 2
+            rises = np.sum(weights * slope(H + middle, Y, loss), axis=0) > 0
+            low, high = np.where(rises, low, middle), np.where(rises, middle, high)
+        return (low + high) / 2
     return np.array([
         brentq(lambda b, h=h, y=y, w=w: w @ slope(h + b, y, loss), -bound, bound, xtol=1e-15, rtol=1e-14)
         for h, y, w in zip(H.T, Y.T, weights.T, strict=True)
@@ -302,8 +323,8 @@ def penalty_conic(penalty: Any, W: cp.Variable) -> tuple[Any, list[Any]]:
 # ------------------------------------------------------------------ problems
 
 
-def objective(problem: sj.Problem, W: Any) -> float:
-    """F(W) in float64, with the best intercept."""
+def objective(problem: sj.Problem, W: Any) -> Any:
+    """F(W) in float64, or as `long_doubles` has it, with the best intercept."""
     return loss_value(problem.smooth, W) + penalty_value(problem.penalty, W)
 
 

@@ -11,6 +11,7 @@ from cases import PROXES
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from properties import assert_firm, assert_optimal, drawn, properties
 
 from sparsejax import penalties, prox
 
@@ -48,6 +49,61 @@ def test_minimises_the_documented_objective(p, scaling, rng):
     X = jnp.asarray(rng.standard_normal((200, 6)) * 3)
     worse, value = excess(X, jnp.asarray(rng.standard_normal((200, 20, 6))))
     assert (worse >= -1e-14 * value).all()
+
+
+VALUES = {
+    "l1": lambda z, s: s * np.abs(z).sum(),
+    "l2": lambda z, s: s * np.sqrt((z * z).sum()),
+    "linf": lambda z, s: s * np.abs(z).max(),
+    "squared_l1": lambda z, b: b * np.abs(z).sum() ** 2,
+    "exclusive_l21": lambda z, a, b: a * np.sqrt((z * z).sum()) + b * np.abs(z).sum() ** 2,
+}
+SQUARES = {"squared_l1": (True,), "exclusive_l21": (False, True)}  # which strengths multiply squares
+# In units of each other 60 decades apart, 0 and alike; subnormal numbers come from units.
+NUMBERS = (0.0, 5e-324, -1e-310, 1e-30, 1e-12, 1.0, 1.0, -1.0, 3.0, 0.1, 1e12, 1e30, -1e30)
+numbers = arrays(np.float64, 7, elements=st.sampled_from(NUMBERS) | st.floats(-10, 10))
+
+
+@functools.cache
+def of_rows(p):
+    return jax.jit(jax.vmap(p.call, in_axes=(0, *(0 for _ in p.strengths), None)))
+
+
+@properties
+@every
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@drawn(25)
+@given(
+    x=numbers,
+    y=numbers,
+    parts=arrays(np.float64, 2, elements=st.sampled_from([0.0, 1e-12, 0.3, 1 - 1e-12, 1.0, 2.0, 1e6])),
+    seed=st.integers(0, 99),
+    power=st.integers(-150, 150),
+)
+def test_what_a_prox_is(p, dtype, x, y, parts, seed, power):
+    """Optimal, firmly non-expansive, blind to order and signs, and of numbers in other units the same."""
+    rng, eps, tiny = np.random.default_rng(seed), np.finfo(dtype).eps, float(np.finfo(dtype).tiny)
+    power = power / 2 if dtype == np.float32 and x.any() else power
+    unit = 2.0 ** np.round(power - np.log2(max(np.abs(x).max(), 1e-30)) if dtype == np.float32 else power)
+    x, y = x.astype(dtype), y.astype(dtype)
+    order, sign = rng.permutation(7), rng.choice([-1, 1], 7).astype(dtype)
+    square = SQUARES.get(p.name, (False,))
+    size = np.linalg.norm(x.astype(float))
+    strengths = [dtype(part if sq else part * size) for part, sq in zip(parts, square, strict=False)]
+    in_units = [s if sq else dtype(s * unit) for s, sq in zip(strengths, square, strict=True)]
+    rows = np.stack([x, y, x[order], x * sign, (x * unit).astype(dtype)])
+    by_row = [np.array([s, s, s, s, t]) for s, t in zip(strengths, in_units, strict=True)]
+    z, zy, permuted, flipped, scaled = np.asarray(of_rows(p)(rows, *by_row, dtype(1)))
+    largest = np.abs(x).astype(float).max()
+    near = 8 * eps * largest + 7 * tiny * max(1, 1 / unit)  # subnormal numbers count as 0
+    assert np.isfinite(z).all()
+    value = lambda u: VALUES[p.name](np.asarray(u, np.longdouble), *map(np.longdouble, strengths))
+    others = [y, zy, 0 * x, x, z * (1 + 1e-3 * rng.standard_normal(7)), np.where(rng.random(7) < 0.5, z, 0)]
+    assert_optimal(x, z, others, value, 1, 20 * eps, 7 * tiny)
+    assert_firm(x, y, z, zy, 20 * eps, 7 * tiny)
+    np.testing.assert_allclose(permuted, z[order], rtol=0, atol=near)
+    np.testing.assert_allclose(flipped, z * sign, rtol=0, atol=near)
+    np.testing.assert_allclose(scaled / unit, z, rtol=0, atol=near)
 
 
 def kkt_error(x, w, alpha, beta):
