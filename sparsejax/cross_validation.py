@@ -302,7 +302,7 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Ju
     several = arguments.mode == "warm" and jax.default_backend() == "cpu" and cores() > 1
     if not (several and is_eager(shared)):
         return _cross_validate(*shared, numbers, **static)  # type: ignore[no-any-return]
-    parts = _cross_validate.together(shared, [(number[None],) for number in numbers], **static)
+    parts = _cross_validate.together(shared, [(one,) for one in numbers[:, None]], **static)
     joined: _Judged = jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
     return joined
 

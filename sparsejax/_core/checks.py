@@ -138,6 +138,21 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     return value
 
 
+def check_params(W: Any, shape: tuple[int, ...]) -> None:
+    """Raise unless W is of this shape."""
+    given = W.shape if isinstance(W, jax.Array) else as_numpy("W", W).shape
+    if given != shape:
+        raise ValueError(f"W has shape {given}; one W has shape {shape}: for a batch of them use jax.vmap.")
+
+
+def as_intercept(x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """One number a column, from those or one for all."""
+    b = jnp.asarray(x, dtype) if is_traced(x) else as_float("intercept", x, (0, 1), dtype)
+    if b.shape not in ((), shape):
+        raise ValueError(f"intercept has shape {b.shape}; it must be a number, or {shape}.")
+    return jnp.broadcast_to(b, shape)
+
+
 def as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
     """Sample weights >= 0, by row or of the shape of Y, in its dtype."""
     weights = as_float("weights", weights, (1, 2), Y.dtype)

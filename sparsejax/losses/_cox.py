@@ -9,7 +9,15 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, check_bool, check_labels, check_weights, is_traced
+from sparsejax._core.checks import (
+    as_float,
+    as_positive,
+    check_bool,
+    check_labels,
+    check_params,
+    check_weights,
+    is_traced,
+)
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.products import Products
 from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
@@ -150,11 +158,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def _predict(self, W: jax.Array) -> jax.Array:
         """H = XW, (n,)."""
-        if jnp.shape(W) != self.params_shape:
-            raise ValueError(
-                f"W has shape {jnp.shape(W)}; one W has shape {self.params_shape}: for a batch of them use "
-                "jax.vmap."
-            )
+        check_params(W, self.params_shape)
         H: jax.Array = self.X @ W
         return H
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_numpy, as_positive, as_weights, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_intercept, as_positive, as_weights, check_bool, check_params
 from sparsejax._core.chunked import Chunked
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.products import Products
@@ -201,7 +201,7 @@ class LinearModelLoss(Loss):
 
     def intercept(self, W: jax.Array) -> jax.Array:
         """The best intercept b at W, shape (k,) or () for a vector target; 0 if none is fitted."""
-        self._check_params(W)
+        check_params(W, self.params_shape)
         if not self.has_intercept:
             return jnp.zeros(self.Y.shape[1:], self.dtype)
         return self._best_intercept(self.X @ W)[0]
@@ -216,15 +216,11 @@ class LinearModelLoss(Loss):
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
         """Y, XW + b and what is expected of Y there."""
-        self._check_params(W)
-        if not is_traced(W):
-            W = as_float("W", W, (1, 2), self.dtype)
-        if not is_traced(intercept):
-            intercept = as_float("intercept", intercept, (0, 1), self.dtype)
-        if jnp.shape(intercept) not in ((), self.Y.shape[1:]):
-            needed = f"() or {self.Y.shape[1:]}"
-            raise ValueError(f"intercept has shape {jnp.shape(intercept)}; {needed} is needed.")
-        H = self.X @ W + jnp.broadcast_to(jnp.asarray(intercept, self.dtype), self.Y.shape[1:])[None]
+        check_params(W, self.params_shape)
+        H = (
+            self.X @ as_float("W", W, (1, 2), self.dtype)
+            + as_intercept(intercept, self.Y.shape[1:], self.dtype)[None]
+        )
         return Predictions(self.Y, H, self.mean(H))
 
     def majorizer(self) -> jax.Array:
@@ -369,13 +365,6 @@ class LinearModelLoss(Loss):
         total = self.scale * jnp.sum(w) * (self.X.shape[0] / w.shape[0])
         return 1 / power_of_two(lax.stop_gradient(total))
 
-    def _check_params(self, W: Any) -> None:
-        shape = W.shape if isinstance(W, jax.Array) else as_numpy("W", W).shape
-        if shape != self.params_shape:
-            raise ValueError(
-                f"W has shape {shape}; one W has shape {self.params_shape}: for a batch of them use jax.vmap."
-            )
-
     def _weights(self) -> jax.Array:
         """Weights broadcastable to Y."""
         if self.weights is None:
@@ -384,7 +373,7 @@ class LinearModelLoss(Loss):
         return self.weights.reshape(self.weights.shape + (1,) * extra)
 
     def _predict(self, W: jax.Array) -> jax.Array:
-        self._check_params(W)
+        check_params(W, self.params_shape)
         H: jax.Array = self.X @ W
         return H + self._best_intercept(H) if self.has_intercept else H
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import check_params
 from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.products import Products
 from sparsejax.losses._base import Facts, Loss
@@ -192,11 +193,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         return self.B.dtype
 
     def __call__(self, W: jax.Array) -> jax.Array:
-        if jnp.shape(W) != self.B.shape:
-            raise ValueError(
-                f"W has shape {jnp.shape(W)}; one W has shape {self.B.shape}: for a batch of them use "
-                "jax.vmap."
-            )
+        check_params(W, self.B.shape)
         return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
 
     def majorizer(self) -> jax.Array:

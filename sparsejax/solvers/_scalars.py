@@ -152,7 +152,8 @@ class Newton:
             if m <= CURVED * self.quadratic.rank:
                 crowded = self.blocks.crowded(size, active, ratios > tau)
                 wider = jnp.where((level == number) & crowded, number + 1, wider)
-        return wider.astype(jnp.int32)
+        chosen: jax.Array = wider.astype(jnp.int32)
+        return chosen
 
     def recorded(self, s: State) -> State:
         if s.history.gap.shape[0] == 0:
