@@ -80,6 +80,7 @@ def refusals(shared, sharding, number):
         "differs from process to process": lambda: sj.solve(
             squared.replace(penalty=sj.penalties.L21(0.1 + number))
         ),
+        "sharded by its type": lambda: jax.jit(lambda X: loss(X, noisy).scale)(spread(X[own])),
         "of one process": lambda: sj.path(
             squared, jax.vmap(sj.penalties.L21)(np.array([0.2, 0.1])), progress=True
         ),
