@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.chunks import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
+from sparsejax._core.spread import check_one_process
 from sparsejax.hoisting import hoisted
 from sparsejax.losses import as_loss
 from sparsejax.penalties import split_strengths
@@ -161,6 +162,7 @@ def tune(
     known = hoisted(known, init)
     options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
     check_progress("tune", progress, (known, held_out, init, options))
+    check_one_process("tune", progress, (known, held_out, init, options))
     tuned = _shown if progress else _tune
     tuning: Tuning = tuned(known, held_out, init, options, optimizer, maxiter)
     warn_unconverged(known, tuning.solution, solver_tol)
