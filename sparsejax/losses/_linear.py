@@ -48,6 +48,7 @@ class LinearModelLoss(Loss):
     Args:
       X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
         dtype is that of the whole solve. A matrix of scipy.sparse, BCOO or BCSR stays sparse, see the guide.
+        An array on several devices or processes stays there: docs/many-devices.md.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/n``, n the number of rows of X whatever the weights.
       weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
