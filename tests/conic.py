@@ -110,7 +110,7 @@ ENTRIES = {
         lambda H, w, loss: (_squares(w, H - _target(loss)), []),
     ),
     "LogisticLoss": Entrywise(
-        lambda h, y, loss: np.logaddexp(0, h) - y * h,
+        lambda h, y, loss: (1 - y) * np.logaddexp(0, h) + y * np.logaddexp(0, -h),
         lambda h, y, loss: expit(h) - y,
         lambda H, w, loss: (cp.sum(cp.multiply(w, cp.logistic(H) - cp.multiply(_target(loss), H))), []),
     ),

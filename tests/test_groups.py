@@ -8,6 +8,9 @@ import pytest
 from aaai16_example import X as EXAMPLE_X
 from aaai16_example import Y as EXAMPLE_Y
 from cases import GROUPS, LOSSES, D, K, data
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import drawn, properties
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties, prox
@@ -55,6 +58,45 @@ def test_sums_and_spread_are_products_with_the_memberships(kind, rng):
     if g.num_groups:
         maxima = [r[M[:, j] > 0].max() for j in range(g.num_groups)]
         np.testing.assert_array_equal(g.maxima(jnp.asarray(r)), maxima)
+
+
+@jax.jit
+def _of_groups(alpha, g, V):
+    penalty = penalties.ExclusiveGroupL21(alpha, g)
+    return g.sums(V[:, 0]), g.maxima(V[:, 0]), g.spread(alpha), penalty.value(V), penalty.prox(V)
+
+
+@properties
+@drawn(20)
+@given(seed=st.integers(0, 2**16))
+def test_equal_groups_however_they_are_written(seed):
+    """Labels of any names, lists in any order, features in any order: the same sums, values and proxes."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation(np.concatenate([np.arange(4), rng.integers(0, 4, D - 4)]))
+    alpha, V = rng.uniform(0.1, 1, 4), rng.standard_normal((D, 2))
+    expected = [np.asarray(x) for x in _of_groups(alpha, groups.from_labels(labels), V)]
+    names = np.sort(rng.choice(1000, 4, replace=False)) - 500
+    order = rng.permutation(4)
+    lists = [rng.permutation(np.flatnonzero(labels == g)).tolist() for g in order]
+    features = rng.permutation(D)
+    renamed, listed, moved = (
+        [np.asarray(x) for x in _of_groups(*args)]
+        for args in (
+            (alpha, groups.from_labels(names[labels]), V),
+            (alpha[order], groups.from_lists(lists, D), V),
+            (alpha, groups.from_labels(labels[features]), V[features]),
+        )
+    )
+    for (sums, maxima, spread, value, prox_), by_group, by_feature in (
+        (renamed, np.arange(4), np.arange(D)),
+        (listed, order, np.arange(D)),
+        (moved, np.arange(4), features),
+    ):
+        np.testing.assert_allclose(sums, expected[0][by_group], atol=1e-14)
+        np.testing.assert_array_equal(maxima, expected[1][by_group])
+        np.testing.assert_array_equal(spread, expected[2][by_feature])
+        np.testing.assert_allclose(value, expected[3], rtol=1e-14)
+        np.testing.assert_allclose(prox_, expected[4][by_feature], atol=1e-14)
 
 
 def test_lists_come_back():

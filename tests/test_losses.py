@@ -8,7 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import LOSSES, SIMILARITY, SUMS, D, K, data, signs, smooth, weights, zero_one
+from cases import LOSSES, SIMILARITY, SUMS, D, K, N, data, signs, smooth, weights, zero_one
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import drawn, properties
 from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
 from scipy.special import expit
@@ -33,6 +36,41 @@ def test_value_is_the_documented_formula(loss, rng):
     step = rng.standard_normal((D, K))
     ahead, back = (conic.loss_value(f, W + h * step) for h in (1e-6, -1e-6))
     np.testing.assert_allclose(np.sum(np.asarray(gradient) * step), (ahead - back) / 2e-6, rtol=1e-7)
+
+
+@functools.cache
+def majorised(loss):
+    """A of the bound of the curvature A'A; None where there is none."""
+    f = smooth(loss)
+    return np.asarray(f.majorizer()) if "curvature" in f.provides else None
+
+
+@properties
+@pytest.mark.parametrize("loss", LOSSES)
+@drawn(20)
+@given(seed=st.integers(0, 2**16), size=st.floats(-3, 2), near=st.floats(-6, 0), copied=st.booleans())
+def test_what_a_loss_is(loss, seed, size, near, copied):
+    """Above its tangents and below its majorizer; blind to the order of rows and of columns of Y."""
+    rng = np.random.default_rng(seed)
+    f, W = smooth(loss), 10**size * rng.standard_normal((D, K))
+    if copied:
+        W[1], W[:, 2] = W[0], W[:, 1]
+    step = 10**near * rng.standard_normal((D, K)) * np.abs(W).max()
+    value, gradient, b = map(np.asarray, facts(f, W))
+    there, slope, _ = map(np.asarray, facts(f, W + step))
+    rise, rounding = there - value - np.sum(gradient * step), 1e-13 * (there + value)
+    rounding += 1e-9 * np.sum(np.abs((slope - gradient) * step))  # of the intercept, in the gradient
+    assert rise >= -rounding
+    if majorised(loss) is not None:
+        assert rise <= np.sum((majorised(loss) @ step) ** 2) / 2 + rounding
+    rows, columns = rng.permutation(N), rng.permutation(K)
+    X, Y, w = (np.asarray(x)[rows] for x in (f.X, f.Y, f.weights))
+    mixed = LOSSES[loss].make(X, Y[:, columns], weights=w, intercept=True)
+    again, mixed_gradient, mixed_b = facts(mixed, W[:, columns])
+    np.testing.assert_allclose(again, value, rtol=1e-11)
+    np.testing.assert_allclose(mixed_gradient, gradient[:, columns], atol=1e-9 * (1 + np.abs(gradient).max()))
+    if size < 0:  # beyond, a whole interval of intercepts can be best
+        np.testing.assert_allclose(mixed_b, b[columns], atol=1e-7)
 
 
 # ------------------------------------------------------------------ weights and intercepts

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import PENALTIES, D, K
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import assert_firm, assert_optimal, drawn, properties
 
 import sparsejax as sj
 from sparsejax import penalties
@@ -59,22 +60,39 @@ def conjugates(penalty, Z, W):
     return feasible, penalty.value(W), penalty.conjugate(feasible), T, *at_T
 
 
+@properties
 @every
-@settings(max_examples=40, deadline=None, derandomize=True, database=None)
-@given(seed=st.integers(0, 2**16), size=st.floats(-3, 3))
-def test_fenchel_young(name, seed, size):
-    """<Z, W> <= g(W) + g*(Z) for every pair, with equality at Z in the subdifferential at W."""
+@drawn(30)
+@given(seed=st.integers(0, 2**16), size=st.floats(-3, 3), ties=st.booleans(), power=st.integers(-40, 40))
+def test_what_a_penalty_is(name, seed, size, ties, power):
+    """Fenchel-Young for every pair, with equality at Z in the subdifferential at W; its prox is one."""
     rng = np.random.default_rng(seed)
-    Z, W = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
+    Z, W, V = 10**size * rng.standard_normal((D, K)), *rng.standard_normal((2, D, K))
+    if ties:
+        W, V = np.round(W), np.where(rng.random((D, K)) < 0.5, 0, W)
+        W[1], W[2] = W[0], 0
     case = PENALTIES[name]
-    penalty = case.make(*rng.uniform(0.1, 2, (len(case.strengths), case.length)))
+    strengths = rng.uniform(0.1, 2, (len(case.strengths), case.length))
+    penalty = case.make(*strengths)
     feasible, value, conjugate, T, at_T, there, dual_scale = map(np.asarray, conjugates(penalty, Z, W))
     assert value + conjugate - np.sum(feasible * W) >= -1e-13 * (np.abs(feasible * W).sum() + value)
     slack, tiny = at_T + there - np.sum((W - T) * T), 1e-12 * np.abs(W).sum() ** 2
     assert slack >= -tiny
-    if len(penalty.terms) == 1:  # of several, the prox is iterative and the conjugate a bound
+    exact = len(penalty.terms) == 1  # of several, the prox is iterative and the conjugate a bound
+    if exact:
         assert slack <= tiny
     assert dual_scale >= 1 - 1e-12
+    near = 1e-13 if exact else 1e-8
+    other = np.asarray(conjugates(penalty, Z, V)[3])
+    assert_firm(W, V, T, other, near)
+    few = np.where(rng.random((D, K)) < 0.5, T, 0)
+    g = lambda U: conic.penalty_value(penalty, U)
+    assert_optimal(W, T, [V, other, 0 * W, few, T + 1e-3 * V], g, 1, near)
+    # in other units the same
+    unit = 2.0**power
+    scaled = [s * unit ** (2 - degree) for s, degree in zip(strengths, case.degrees, strict=True)]
+    again = np.asarray(conjugates(case.make(*scaled), Z, unit * W)[3]) / unit
+    np.testing.assert_allclose(again, T, rtol=0, atol=near * np.abs(W).max())
 
 
 def supremum(penalty, Z):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cases import LOSSES, D, K, data
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import assert_firm, assert_optimal, drawn, properties
 
 import sparsejax as sj
 from sparsejax.penalties import (
@@ -89,11 +90,12 @@ def test_prox_is_the_minimiser(name, rng):
     assert conic.objective(problem, ours) <= theirs.objective + 1e-8 * abs(theirs.objective)
 
 
+@properties
 @pytest.mark.parametrize("name", EXACT)
-@settings(max_examples=25, deadline=None, derandomize=True, database=None)
+@drawn(20)
 @given(seed=st.integers(0, 2**16), size=st.floats(-2, 2))
-def test_fenchel_young(name, seed, size):
-    """Equality at the subgradient that the prox leaves, inequality to the edge of the domain."""
+def test_what_a_sum_is(name, seed, size):
+    """Equality at the subgradient that the prox leaves, inequality to the edge of the domain; a prox."""
     rng = np.random.default_rng(seed)
     penalty = penalty_of(name, rng.uniform(0.1, 3))
     Z, V = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
@@ -103,6 +105,10 @@ def test_fenchel_young(name, seed, size):
     assert value + conjugate - np.sum(edge * W) >= -1e-12 * (np.abs(edge * W).sum() + abs(value))
     assert abs(at_T + there - np.sum((V - T) * T)) <= 1e-11 * np.abs(V).sum() ** 2
     assert scale >= 1 - 1e-10
+    far = 10**size * rng.standard_normal((D, K))
+    other = np.asarray(_conjugates(penalty, Z, far)[2])
+    assert_firm(V, far, T, other, 1e-12)
+    assert_optimal(V, T, [W, other], lambda U: float(penalty.value(U)), 1, 1e-12)
 
 
 @jax.jit

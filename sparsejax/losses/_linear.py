@@ -300,13 +300,18 @@ class LinearModelLoss(Loss):
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
         lengths = safe_sqrt(sizes.squares @ (W * W))
-        error = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]
-        error = 2 * eps_of(H) * error
+        reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # of XW
+        error = 2 * eps_of(H) * reach
         first, second = self.derivatives(H)
         top = second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error
         w = self._weights()
-        return self.scale * jnp.sum(jnp.where(w > 0, w * each, 0))
+        bound = jnp.sum(jnp.where(w > 0, w * each, 0))
+        if self.has_intercept:
+            # Slopes that do not quite sum to 0 tell the predictions from those without the intercept b.
+            left = jnp.abs(jnp.sum(jnp.where(w > 0, w * first, 0), axis=0))
+            bound += jnp.sum(left * (jnp.min(jnp.abs(H) + reach, axis=0) + jnp.max(reach, axis=0)))
+        return self.scale * bound
 
     def valid(self) -> jax.Array:
         """Scale > 0 and finite, no negative weight."""

@@ -61,17 +61,18 @@ class LogisticLoss(LinearModelLoss):
         return entropy
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """p - y and p (1 - p), with p = sigmoid(h)."""
-        p = jax.nn.sigmoid(H)
-        return p - self.Y, p * (1 - p)
+        """p - y and p (1 - p), with p = sigmoid(h): with all digits where p is near its label."""
+        p, q = jax.nn.sigmoid(H), jax.nn.sigmoid(-H)
+        return (1 - self.Y) * p - self.Y * q, p * q
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
         """Kullback-Leibler, of the probabilities that belong to first + change from sigmoid(h)."""
-        p = self.Y + first + change
-        inside = (p >= 0) & (p <= 1)
-        p = jnp.where(inside, p, 0)
+        slope = first + change
+        p, q = self.Y + slope, (1 - self.Y) - slope
+        inside = (p >= 0) & (q >= 0)
+        p, q = jnp.where(inside, p, 0), jnp.where(inside, q, 1)
         excess = xlogy(p, p) - p * jax.nn.log_sigmoid(H)
-        excess += xlogy(1 - p, 1 - p) - (1 - p) * jax.nn.log_sigmoid(-H)
+        excess += xlogy(q, q) - q * jax.nn.log_sigmoid(-H)
         return jnp.where(inside, jnp.maximum(excess, 0), jnp.inf)
 
 

@@ -147,12 +147,18 @@ class SquaredLoss(LinearModelLoss):
         return jnp.sqrt(2 * self.scale * w) * Y
 
     def in_units(self) -> tuple[Loss, Units]:
-        """Y of the order of 1 too, where it is of another."""
+        """Y of the order of 1 too, where it is of another; with an intercept, less its mean.
+
+        That tells nothing, and takes the digits of targets far from 0.
+        """
         loss, units = super().in_units()
-        return loss._replace(Y=self.Y / units.sigma), units
+        return loss._replace(Y=self._centred() / units.sigma), units
 
     def _unit_of_params(self) -> jax.Array:
-        return power_of_two(lax.stop_gradient(jnp.max(jnp.abs(self.Y))))
+        return power_of_two(lax.stop_gradient(jnp.max(jnp.abs(self._centred()))))
+
+    def _centred(self) -> jax.Array:
+        return self.Y - self._best_intercept(jnp.zeros_like(self.Y)) if self.has_intercept else self.Y
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         w = jnp.broadcast_to(self._weights(), H.shape)
