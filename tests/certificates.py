@@ -34,7 +34,7 @@ if __name__ == "__main__":  # as a script: with 64-bit numbers and this copy of 
 
 import conic
 import numpy as np
-from cases import ALIKE, LOSSES, PAIRS, PENALTIES, SOLVERS, K, data
+from cases import ALIKE, GROUPS, LOSSES, PAIRS, PENALTIES, SOLVERS, K, PenaltyCase, data, weights
 
 import sparsejax as sj
 from sparsejax.problem import as_protocol
@@ -48,9 +48,17 @@ KINDS = ("plain", "conditioned", "near copies", "decades", "copied rows", "no co
 SIZED = ("SquaredLoss", "HuberLoss", "QuantileLoss")  # their targets have any size
 TRUTH = 1e-16  # relative error of what is evaluated in long doubles
 SLACK = {np.float64: 1e-14, np.float32: 1e-6}  # of comparing the objective with the gap of the dtype
-# One column: what takes no other. Then every pair of the table of tests.
+P = sj.penalties
+TABLE = PENALTIES | {
+    "elastic net": PenaltyCase(lambda a, m: P.L1(a) + P.SquaredL2(m), (1, 1), (1, 2)),
+    "nonnegative": PenaltyCase(lambda a: P.L1(a) + P.NonNegative(), (1,)),
+    "overlapping": PenaltyCase(lambda a: P.GroupLasso(a, GROUPS), (1,), (1,), GROUPS.num_groups),
+    "sparse rows": PenaltyCase(lambda a, b: P.L1(a) + P.L21(b), (1, 1), (1, 1)),
+}
+# One column: what takes no other. Then every pair of the table of tests, and some sums.
 CELLS = [("LogisticLoss", "L21", 1), ("HuberLoss", "L1", 1)]
 CELLS += [(loss, penalty, K) for loss, penalty in [*PAIRS, *((name, "L1") for name in ALIKE)]]
+CELLS += [(loss, penalty, K) for loss, penalty in zip(LOSSES, [*TABLE][len(PENALTIES) :], strict=False)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Cell:
     columns: int
     rows: int
     intercept: bool
+    weighted: bool  # by row, one of 0
     solvers: tuple[str, ...]  # in float64
     single: str  # in float32
 
@@ -101,13 +110,12 @@ def cells(rng: np.random.Generator) -> list[Cell]:
     for i, (loss, penalty, k) in enumerate(CELLS):
         n = ROWS[i % 2 if k == K else 0]
         intercept = bool(rng.integers(2)) and loss not in ("SoftmaxLoss", "PoissonLoss")
-        problem = as_protocol(
-            "solve", make(Cell(loss, penalty, k, n, intercept, (), ""), draw(loss, penalty, k, n, rng))
-        )
+        cell = Cell(loss, penalty, k, n, intercept, bool(rng.integers(2)), (), "")
+        problem = as_protocol("solve", make(cell, draw(loss, penalty, k, n, rng)))
         fit = [name for name, solver in SOLVERS.items() if solver.fits(problem) is None]
         first = [name for name in ("prox_newton",) if k == 1 and name in fit]
         chosen = [*first, *(str(s) for s in rng.permutation([name for name in fit if name not in first]))]
-        found.append(Cell(loss, penalty, k, n, intercept, tuple(chosen[:2]), chosen[-1]))
+        found.append(dataclasses.replace(cell, solvers=tuple(chosen[:2]), single=chosen[-1]))
     return found
 
 
@@ -135,7 +143,7 @@ def draw(loss: str, penalty: str, k: int, n: int, rng: np.random.Generator, *, s
         rng.uniform(-4, 0.3) if wide < 0.7 else rng.uniform(-20, -4) if wide < 0.85 else rng.uniform(0, 12)
     )
     at_zero = float(np.sum(conic._weights(smooth) * conic.ENTRIES[loss].value(np.zeros_like(Y), Y, smooth)))
-    case, strengths = PENALTIES[penalty], []
+    case, strengths = TABLE[penalty], []
     for degree in case.degrees:
         natural = top if degree == 1 else top**2 / max(at_zero, 1e-300)
         strengths.append(np.full(case.length, share * natural))
@@ -165,7 +173,9 @@ def awkward(kind: str, X: np.ndarray, rng: np.random.Generator, decades: float) 
 def make(cell: Cell, drawn: Drawn, dtype: Any = np.float64) -> sj.Problem:
     X, Y, *strengths = (x.astype(dtype) for x in (drawn.X, drawn.Y, *drawn.strengths))
     options = {} if cell.loss in ("SoftmaxLoss", "PoissonLoss") else {"intercept": cell.intercept}
-    return sj.Problem(LOSSES[cell.loss].make(X, Y, **options), PENALTIES[cell.penalty].make(*strengths))
+    if cell.weighted:
+        options["weights"] = np.round(weights(cell.rows), 2).astype(np.float32).astype(dtype)
+    return sj.Problem(LOSSES[cell.loss].make(X, Y, **options), TABLE[cell.penalty].make(*strengths))
 
 
 # ------------------------------------------------------------------ the truth
@@ -185,10 +195,7 @@ def check(cell: Cell, drawn: Drawn, single: bool, tol: float | None) -> Tally:
         at_zero = conic.objective(doubles, np.zeros(doubles.smooth.params_shape))
         points = [np.asarray(answer.params) for *_, answer in answers]
         values = [conic.objective(doubles, W) for W in points]
-        # and without the rows of empty columns, which can be noise at strengths below the precision
-        dead = ~drawn.X.any(axis=0)
-        without = [np.where(dead.reshape(-1, *(1 for _ in W.shape[1:])), 0, W) for W in points if dead.any()]
-        others = [conic.objective(doubles, W) for W in without]
+        others = [conic.objective(doubles, W) for W in nearby(drawn, points)]
     best = min([at_zero, *(value for value in values + others if np.isfinite(value))])
     tally = Tally(problems=1)
     for (name, dtype, used, answer), value in zip(answers, values, strict=True):
@@ -198,6 +205,18 @@ def check(cell: Cell, drawn: Drawn, single: bool, tol: float | None) -> Tally:
         found.wrong = [f"{label}: {text}" for text in found.wrong]
         tally.add(found)
     return tally
+
+
+def nearby(drawn: Drawn, points: list[np.ndarray]) -> list[np.ndarray]:
+    """Points that may be better than those of the solvers."""
+    points = [W.astype(LONG) for W in points if np.isfinite(W).all()]
+    # without the rows of empty columns, which can be noise at strengths below the precision
+    dead = ~drawn.X.any(axis=0)
+    found = [np.where(dead.reshape(-1, *(1 for _ in W.shape[1:])), 0, W) for W in points if dead.any()]
+    for i, W in enumerate(points):  # longer, shorter, and on the lines through two of them
+        found += [W * (1 + sign * step) for step in (0.5, 1e-2, 1e-4, 1e-6, 1e-8) for sign in (-1, 1)]
+        found += [W + t * (V - W) for V in points[:i] for t in (-1, -0.1, 0.1, 0.5, 0.9, 1.1, 2)]
+    return found
 
 
 def judged(answer: sj.Solution, value: Any, best: Any, at_zero: Any, dtype: Any, tol: float | None) -> Tally:
