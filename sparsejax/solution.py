@@ -60,6 +60,8 @@ class ConvergenceError(RuntimeError):
 class History(NamedTuple):
     """The first iterations of a solver, the start at index 0, NaN after its end.
 
+    NaN also at a start other than 0 of `variational_newton`, which does not look at it.
+
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
     >>> sj.fista(problem, history=3).history.objective.shape

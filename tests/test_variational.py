@@ -7,7 +7,7 @@ import pytest
 
 import sparsejax as sj
 from sparsejax._core.buckets import buckets
-from sparsejax.solvers import pick
+from sparsejax.solvers import _variational, pick
 from sparsejax.solvers._scalars import NEWTON
 
 N, D, K = 24, 90, 3
@@ -168,6 +168,36 @@ def test_history():
     np.testing.assert_allclose(solution.history.objective[k], solution.objective, rtol=1e-9)
     assert np.all(np.diff(solution.history.gap[: k + 1][-3:]) < 0)
     assert np.isnan(solution.history.gap[k + 1])
+
+
+def test_prediction():
+    """Exact where the norms are linear in the strength; where it would be a leap, the point itself."""
+    y = np.array([5.0, -4.0, 3.0, 0.5])
+    loss = sj.losses.SquaredLoss(np.eye(4, 5), y, scale=0.5)
+    shared, zero = _variational.share(loss), jnp.zeros(5)
+    make = lambda alpha: sj.Problem(loss, sj.penalties.L1(alpha))
+    walked = _variational.start(shared, make(2.0), zero)
+    point = walked.point._replace(known=jnp.ones((), bool))
+    for alpha in (2.0, 1.5):
+        norms = jnp.maximum(jnp.append(jnp.abs(y), 0) - alpha, 0)
+        walked = _variational.Walked(point._replace(t=norms / alpha), jnp.full(5, alpha), norms, *walked[1:3])
+    predicted = lambda alpha: _variational._predicted(_variational._blocks(make(alpha), zero), walked)
+    np.testing.assert_allclose(predicted(1.2).t * 1.2, [3.8, 2.8, 1.8, 0, 0], rtol=1e-12)
+    assert not predicted(1.2).known
+    for alpha in (1.7, 0.2):
+        assert predicted(alpha).known and np.array_equal(predicted(alpha).t, walked.point.t)
+
+
+@pytest.mark.parametrize("weights", ["row", "entry"])
+def test_gradient_of_the_certificate(weights, rng):
+    """By a product of its own; `jax.grad` gives the same."""
+    X, Y = rng.standard_normal((6, 9)), rng.standard_normal((6, 2))
+    w = {"row": np.arange(6.0), "entry": rng.uniform(size=(6, 2))}[weights]
+    loss = sj.losses.SquaredLoss(X, Y, weights=w, intercept=True)
+    W = jnp.asarray(rng.standard_normal((9, 2)))
+    facts = loss.facts(W, loss.sizes())
+    np.testing.assert_allclose(facts.gradient, jax.grad(loss)(W), atol=1e-13)
+    np.testing.assert_allclose(facts.value, loss(W), rtol=1e-13)
 
 
 def test_jit_and_vmap():

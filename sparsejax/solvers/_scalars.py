@@ -147,7 +147,7 @@ class Newton:
         for number, size in enumerate(sizes):
             full = self.blocks.full(size, active, ratios)
             level = jnp.where((level == number) & full, number + 1, level)
-        wider = level
+        wider: jax.Array = level
         for number, (size, (m, _)) in enumerate(itertools.pairwise(sizes)):
             if m <= CURVED * self.quadratic.rank:
                 crowded = self.blocks.crowded(size, active, ratios > tau)
@@ -164,7 +164,8 @@ class Newton:
 
     def going(self, s: State) -> jax.Array:
         more = (self.gap(s) > self.tol) | ~s.point.known
-        return more & (s.k < self.maxiter) & (s.level < self.over)
+        going: jax.Array = more & (s.k < self.maxiter) & (s.level < self.over)
+        return going
 
     def body(self, s: State) -> State:
         """A step, and the product with all of A where it ends."""

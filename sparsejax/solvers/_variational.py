@@ -107,8 +107,12 @@ def variational_newton(
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
-    leaves, treedef = jax.tree.flatten((problem.smooth, problem.penalty))
-    return _reason(treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves))
+    return _reason(*_shapes((problem.smooth, problem.penalty)))
+
+
+def _shapes(tree: Any) -> tuple[Any, tuple[Any, ...]]:
+    leaves, treedef = jax.tree.flatten(tree)
+    return treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
 
 
 @functools.lru_cache(maxsize=1024)  # shapes are found by tracing, which takes milliseconds
@@ -119,9 +123,13 @@ def _reason(treedef: Any, leaves: tuple[Any, ...]) -> str | None:
         found.append(_reason_of(*both))
         return jnp.zeros(())
 
-    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
-    jax.eval_shape(inspect, jax.tree.unflatten(treedef, shapes))
+    jax.eval_shape(inspect, _of_shapes(treedef, leaves))
     return found[0]
+
+
+def _of_shapes(treedef: Any, leaves: tuple[Any, ...]) -> Any:
+    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
+    return jax.tree.unflatten(treedef, shapes)
 
 
 def _reason_of(smooth: Any, penalty: Any) -> str | None:
@@ -146,8 +154,14 @@ def suits(problem: Problem) -> bool:
 
 def _is_crowded(problem: Problem) -> bool:
     """Whether most rows may be active; in float32 the engine seldom gets to the end of that."""
-    n, d = jax.eval_shape(problem.smooth.majorizer).shape
+    n, d = _shape_of_majorizer(*_shapes(problem.smooth))
     return bool(d < MANY * n) and np.finfo(problem.smooth.dtype).bits > 32
+
+
+@functools.lru_cache(maxsize=1024)
+def _shape_of_majorizer(treedef: Any, leaves: tuple[Any, ...]) -> tuple[int, ...]:
+    shape = jax.eval_shape(lambda smooth: smooth.majorizer(), _of_shapes(treedef, leaves)).shape
+    return tuple(shape)
 
 
 @jax.jit
