@@ -83,6 +83,17 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     return converted
 
 
+def as_float_on_host(name: str, data: Any) -> np.ndarray:
+    """A vector that is known, as `as_float` has it, but by numpy, and no copy of what is floating already."""
+    data = np.asarray(data)
+    as_float(name, data[:0], (1,))  # its dtype
+    kind = data.dtype if jnp.issubdtype(data.dtype, jnp.floating) else jnp.result_type(float)
+    dtype = jax.dtypes.canonicalize_dtype(kind)
+    _check_finite(name, data, dtype)
+    values: np.ndarray = data.astype(dtype, copy=False)
+    return values
+
+
 def known_cast(x: Any, dtype: Any) -> jax.Array:
     """``x`` in a dtype; by numpy where its values are known, since JAX would compile that."""
     cast: jax.Array = jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype))
@@ -103,11 +114,11 @@ def _check_finite(name: str, x: Any, dtype: Any) -> None:
 
 
 def _all_finite(xp: Any, x: Any, dtype: Any) -> Any:
-    return xp.isfinite(x.astype(dtype)).all()
+    return xp.isfinite(x.astype(dtype, copy=False)).all()
 
 
 def _not_finite(xp: Any, x: Any, dtype: Any) -> tuple[Any, ...]:
-    wrong = ~xp.isfinite(x.astype(dtype))
+    wrong = ~xp.isfinite(x.astype(dtype, copy=False))
     return wrong.sum(), *first_of(xp, xp.atleast_1d(wrong))
 
 

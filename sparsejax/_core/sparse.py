@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.buckets import take
-from sparsejax._core.checks import INT32_MAX, as_float, is_sparse, is_traced
+from sparsejax._core.checks import INT32_MAX, as_float, as_float_on_host, is_sparse, is_traced
 from sparsejax._core.linalg import column_sums as dense_column_sums
 from sparsejax._core.products import Products
 
@@ -19,8 +19,8 @@ DENSE = 2**21  # numbers: as many columns as hold no more are made dense
 LEAST = 2**14  # entries of a part of the columns: at least, where there are so many
 
 
-class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static=("shape",)):
-    """X (n, d) by its stored entries, column after column: ``X[rows[i], cols[i]] = data[i]``.
+class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"), static=("shape",)):
+    """X (n, d) by its stored entries, column after column: ``X[rows[i], cols[i]] = data[i]``, times a scale.
 
     16 bytes a stored value in float64. A product goes through the entries in chunks that stay in the cache:
     per entry it gathers a row of W and adds it to a row of XW. For 2e6 entries of 20 000 x 200 000 and one
@@ -33,6 +33,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static
     rows: jax.Array  # (nnz,)
     cols: jax.Array  # (nnz,), sorted
     starts: jax.Array  # (d + 1,), where the entries of each column begin
+    scale: jax.Array | None  # (d,), which every column is multiplied by, in place of a copy; None: 1
     used: jax.Array | None  # (), how many entries there are, where that is not all of them
     shape: tuple[int, int]
 
@@ -43,30 +44,49 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static
 
     def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
         """XW or X'W."""
+        return self._product(W, transposed)
+
+    def sums(
+        self, function: Callable[[jax.Array], jax.Array], w: jax.Array, *, transposed: bool
+    ) -> jax.Array:
+        """f(X) w or f(X)' w, entry by entry, not differentiable in X; f(0) = 0 and f(xy) = f(x) f(y)."""
+        return self._product(w[:, None], transposed, function)[:, 0]
+
+    def _product(self, W: jax.Array, transposed: bool, function: Any = None) -> jax.Array:
         used = jnp.int32(self.data.shape[0]) if self.used is None else self.used
-        product: jax.Array = _by_chunks(transposed, self.shape)(self.data, self.rows, self.cols, used, W)
-        return product
+        product = _by_chunks(transposed, self.shape, function)
+        data, scale = self.data, self.scale
+        if function is not None:
+            data, scale = lax.stop_gradient(data), None if scale is None else function(scale)
+        if scale is None:
+            H: jax.Array = product(data, self.rows, self.cols, used, W)
+            return H
+        if transposed:
+            H = product(data, self.rows, self.cols, used, W) * scale[:, None]
+            return H
+        H = product(data, self.rows, self.cols, used, W * scale[:, None])
+        return H
 
     def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
         """Of W, and H under it, W and H - XW: of use for derivatives in the entries only."""
         n, d = self.shape
         to, of = (self.cols + n, self.rows) if transposed else (self.rows + d, self.cols)
 
+        data = self.data
+        if self.scale is not None:
+            data = data * self.scale.at[self.cols].get(mode="promise_in_bounds")
+
         def column(both: jax.Array) -> jax.Array:
-            moved = self.data * both.at[of].get(mode="promise_in_bounds")
+            moved = data * both.at[of].get(mode="promise_in_bounds")
             return both.at[to].add(-moved, mode="promise_in_bounds")
 
         # One column after the other: the entries of all of them at once would be k times the matrix.
         found: jax.Array = lax.map(column, both.T)
         return found.T
 
-    def map(self, function: Callable[[jax.Array], jax.Array]) -> "Sparse":
-        """Entry by entry, by a function that is 0 at 0."""
-        return self._replace(data=function(self.data))
-
     def divided(self, units: jax.Array) -> "Sparse":
         """Columns divided by units (d,)."""
-        return self._replace(data=self.data / units.at[self.cols].get(mode="promise_in_bounds"))
+        return self._replace(scale=1 / units if self.scale is None else self.scale / units)
 
     @property
     def sizes(self) -> jax.Array:
@@ -77,7 +97,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static
     def room(self) -> int:
         """How many entries `columns_at` has room for."""
         nnz = self.data.shape[0]
-        return min(nnz, max(nnz // 2 // CHUNK * CHUNK, LEAST))
+        return min(nnz, max(nnz // 4 // CHUNK * CHUNK, LEAST))
 
     def columns_at(self, ix: jax.Array) -> "jax.Array | Sparse":
         """The columns of these numbers, of number d: zero. Dense if they are few, else with `room` entries.
@@ -99,15 +119,20 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "used"), static
         there = place < ends[-1]
         source = jnp.where(there, place + first[slot], 0)
         data = jnp.where(there, self.data[source], 0)
+        if self.scale is not None:
+            data = data * take(self.scale, ix, 0)[slot]
         rows = jnp.where(there, self.rows[source], 0)
         if dense:
             return jnp.zeros((n, m), self.dtype).at[rows, slot].add(data)
-        return Sparse(data, rows, slot, starts, ends[-1], (n, m))
+        return Sparse(data, rows, slot, starts, None, ends[-1], (n, m))
 
 
 @functools.cache
-def _by_chunks(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Array]:
-    """XW or X'W of (data, rows, cols, used, W); a batch of W is more columns, and reads X once."""
+def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Callable[..., jax.Array]:
+    """XW or X'W of (data, rows, cols, used, W), of a function of the entries if one is given.
+
+    A batch of W is more columns, and reads X once.
+    """
 
     @jax.custom_batching.custom_vmap
     def product(
@@ -119,6 +144,7 @@ def _by_chunks(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Ar
 
         def add(start: Any, length: int, H: jax.Array) -> jax.Array:
             x, i, j = (lax.dynamic_slice(a, (start,), (length,)) for a in (data, to, of))
+            x = x if function is None else function(x)
             moved = x[:, None] * W.at[j].get(mode="promise_in_bounds")
             return H.at[i].add(moved, mode="promise_in_bounds")
 
@@ -149,14 +175,14 @@ def _by_chunks(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Ar
 def column_sums(function: Callable[[jax.Array], jax.Array], X: Any) -> jax.Array:
     """The sums down the columns of ``function(X)``, elementwise, of single rows too, and 0 at 0."""
     if isinstance(X, Sparse):
-        return X.map(function).T @ jnp.ones(X.shape[0], X.dtype)
+        return X.sums(function, jnp.ones(X.shape[0], X.dtype), transposed=True)
     return dense_column_sums(function, X)
 
 
 def row_sums(function: Callable[[jax.Array], jax.Array], X: Any, weights: jax.Array) -> jax.Array:
     """The sums along the rows of ``function(X)``, likewise, times weights (d,)."""
     if isinstance(X, Sparse):
-        return X.map(function) @ weights
+        return X.sums(function, weights, transposed=False)
     return jnp.sum(function(X) * weights[None], axis=1)
 
 
@@ -185,16 +211,22 @@ def as_matrix(name: str, X: Any) -> Any:
     if max(n, d, room) > INT32_MAX:
         raise ValueError(f"{name} has {nnz} stored values and shape {shape}: at most {INT32_MAX}.")
     starts = by_column.indptr.astype(np.int32)
-
-    def fill(a: np.ndarray, value: int) -> jax.Array:
-        """Up to the room there is, by zeros at the end of the last column."""
-        filled: jax.Array = jax.device_put(np.append(a, np.full(room - nnz, value, a.dtype)))
-        return filled
-
-    data, rows = fill(by_column.data, 0), fill(by_column.indices.astype(np.int32, copy=False), 0)
+    parts = [by_column.data, by_column.indices.astype(np.int32, copy=False)]
     del by_column
-    cols = fill(np.repeat(np.arange(d, dtype=np.int32), np.diff(starts)), d - 1)
-    return Sparse(data, rows, cols, jax.device_put(starts), None, shape)
+    # What fills it up: zeros at the end of the last column. One array after the other, for memory.
+    rows = _placed(parts.pop(), room, 0)
+    data = _placed(parts.pop(), room, 0)
+    cols = _placed(np.repeat(np.arange(d, dtype=np.int32), np.diff(starts)), room, d - 1)
+    return Sparse(data, rows, cols, jax.device_put(starts), None, None, shape)
+
+
+def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
+    """JAX's array of ``a``, filled up."""
+    filled = np.full(room, value, a.dtype)
+    filled[: len(a)] = a
+    del a
+    placed: jax.Array = jax.device_put(filled)
+    return placed
 
 
 def _room(nnz: int) -> int:
@@ -211,7 +243,7 @@ def _by_column(name: str, X: Any) -> Any:
         raise TypeError(f"{name} is sparse and traced: build the loss outside jit, and hand it in.")
 
     def values(data: Any) -> np.ndarray:
-        return np.asarray(as_float(f"the stored values of {name}", data, (1,)))
+        return as_float_on_host(f"the stored values of {name}", data)
 
     if scipy.sparse.issparse(X) and X.format in ("csr", "csc", "bsr"):
         try:  # scipy follows indices without looking at them

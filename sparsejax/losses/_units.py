@@ -78,7 +78,9 @@ def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
     """
     if isinstance(X, Sparse):
         n, centred = X.shape[0], False  # a mean would have to be taken off what is not stored
-        top = jnp.zeros(X.shape[1], X.dtype).at[X.cols].max(jnp.abs(X.data))
+        zero = jnp.zeros(X.shape[1], X.dtype)  # largest and least: absolute values would be a copy
+        top = jnp.maximum(zero.at[X.cols].max(X.data), -zero.at[X.cols].min(X.data))
+        top = top if X.scale is None else top * X.scale
         return row_unit(safe_sqrt(sparse_column_sums(jnp.abs, X) / n) * safe_sqrt(top))
     X = opaque(X)
     n, d = X.shape
