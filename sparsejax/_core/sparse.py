@@ -24,9 +24,10 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
 
     16 bytes a stored value in float64. A product goes through the entries in chunks that stay in the cache:
     per entry it gathers a row of W and adds it to a row of XW. For 2e6 entries of 20 000 x 200 000 and one
-    column that takes 14 ms, X'u 6; all entries at once 21 and 8; padded columns 64; scipy 4 and 3. For
-    9e5 entries and 20 columns 17 ms and 22; column after column, as it was once, 60 and 91; scipy 11 and 10.
-    A callback to scipy would gain up to half, but not work on an accelerator, nor in an exported program.
+    column XW and X'u take 9 and 7 ms (benchmarks/sparse.py); all entries at once, by row, 21 and 8; padded
+    columns 64; scipy 5 and 4. For 9e5 entries and 20 columns 24 and 29; column after column 60 and 91; scipy
+    8 and 9.
+    A callback to scipy would gain that, but not work on an accelerator, nor in an exported program.
     """
 
     data: jax.Array  # (nnz,); what fills it up is 0
