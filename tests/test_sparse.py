@@ -141,6 +141,10 @@ BAD = {
     "an index beyond the columns": (damaged(indices=(0, 50)), "X is no valid csr_matrix"),
     "pointers that fall": (damaged(indptr=(1, 40)), "X is no valid csr_matrix"),
     "NaN": (damaged(data=(0, np.nan)), "stored values of X has 1 value"),
+    "too many columns": (
+        scipy.sparse.csr_matrix(([1.0], ([0], [2])), shape=(cases.N, 2**31)),
+        "indices are int32",
+    ),
     "complex": (scipy.sparse.csr_matrix(SMALL * 1j), "stored values of X is complex"),
 }
 

@@ -206,11 +206,12 @@ def as_matrix(name: str, X: Any) -> Any:
     if len(X.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(X.shape)}; it must be 2-d.")
     shape = n, d = (int(X.shape[0]), int(X.shape[1]))
+    if max(n, d) >= INT32_MAX:  # before a pointer a column is made
+        raise ValueError(f"{name} has shape {shape}; indices are int32, up to {INT32_MAX}.")
     by_column = _by_column(name, X)
-    nnz = by_column.nnz
-    room = _room(nnz)
-    if max(n, d, room) > INT32_MAX:
-        raise ValueError(f"{name} has {nnz} stored values and shape {shape}: at most {INT32_MAX}.")
+    room = _room(by_column.nnz)
+    if room > INT32_MAX:
+        raise ValueError(f"{name} has {by_column.nnz} stored values; places are int32, up to {INT32_MAX}.")
     starts = by_column.indptr.astype(np.int32)
     parts = [by_column.data, by_column.indices.astype(np.int32, copy=False)]
     del by_column

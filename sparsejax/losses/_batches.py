@@ -168,7 +168,7 @@ def from_batches(
     for number, batch in enumerate(_iterated(batches)):
         X, Y = checked_batch(number, batch, width)
         if origin is None:
-            width, k = (X.shape[1], Y.shape[1:]), int(np.prod(Y.shape[1:]))
+            width, k = like_those(batch, X, Y), int(np.prod(Y.shape[1:]))
             d = X.shape[1]
             origin = (X.mean(0), Y.mean(0)) if intercept else (np.zeros(d), np.zeros(Y.shape[1:]))
             sums = [_Sums(_Sum((d + 1, d + k)), _Sum((1 + k,))) for _ in range(folds)]
@@ -233,12 +233,18 @@ def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.n
         )
     if not X.size or not Y.size:
         raise ValueError(f"batch {number} is empty: X has shape {X.shape}, Y {Y.shape}.")
-    if width not in (None, (X.shape[1], Y.shape[1:])):
+    like = like_those(batch, X, Y)
+    if width not in (None, like):
         raise ValueError(
-            f"batch {number}: X has {X.shape[1]} columns and Y {Y.shape[1:]}; before they had {width[0]} and "
-            f"{width[1]}."
+            f"batch {number}: X has {like[0]} columns and Y {like[1]}, X of {like[2]}; before they had "
+            f"{width[0]} and {width[1]}, X of {width[2]}."
         )
     return X, Y
+
+
+def like_those(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int, ...], Any]:
+    """What all batches share: columns of X, those of Y, and the dtype in which X comes."""
+    return X.shape[1], Y.shape[1:], np.asarray(batch[0]).dtype
 
 
 def _numbers(name: str, a: Any) -> np.ndarray:

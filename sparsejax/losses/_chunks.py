@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax._core.chunked import Chunked, Source
-from sparsejax.losses._batches import checked_batch
+from sparsejax.losses._batches import checked_batch, like_those
 from sparsejax.losses._linear import LinearModelLoss
 
 Batches = Iterable[tuple[Any, Any]]
@@ -55,12 +55,11 @@ def from_batches(
     if not (isinstance(loss, type) and issubclass(loss, LinearModelLoss)):
         raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}.")
     begin = _beginner(batches)
-    targets, counts, dtype, width = [], [], None, None
+    targets, counts, width = [], [], None
     squares: Any = 0.0
     for number, batch in enumerate(begin()):
         X, Y = checked_batch(number, batch, width)
-        width = (X.shape[1], Y.shape[1:])
-        dtype = np.result_type(np.asarray(batch[0]).dtype, np.float32) if dtype is None else dtype
+        width = like_those(batch, X, Y)
         squares = squares + np.sum(X * X, axis=0)
         targets.append(Y)
         counts.append(len(X))
@@ -69,7 +68,7 @@ def from_batches(
     source = Source(lambda: (np.asarray(X) for X, _ in begin()), tuple(counts), width[0])
     inverse = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
     lengths = np.concatenate([np.sqrt((X.astype(float) ** 2) @ inverse) for _, X in source.chunks()])
-    dtype = jax.dtypes.canonicalize_dtype(np.float32 if dtype == np.float32 else np.float64)
+    dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
     return loss(
         Chunked(squares, lengths, source, (len(lengths), width[0])), np.concatenate(targets), **options
