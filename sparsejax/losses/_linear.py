@@ -301,9 +301,8 @@ class LinearModelLoss(Loss):
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
         lengths = safe_sqrt(sizes.squares @ (W * W))
         reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # of XW
-        error = 2 * eps_of(H) * reach
         first, second = self.derivatives(H)
-        top = second if self.curvature is None else self.curvature
+        error, top = 2 * eps_of(H) * reach, second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error
         w = self._weights()
         bound = jnp.sum(jnp.where(w > 0, w * each, 0))
