@@ -330,8 +330,7 @@ class LinearModelLoss(Loss):
         X = self.X
         if self.has_intercept:
             X = X - safe_divide(curved[:, 0] @ X, jnp.sum(curved))[None]
-        root = jnp.sqrt(curved)
-        A = root * X
+        A = (root := jnp.sqrt(curved)) * X
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
 
     def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
