@@ -6,6 +6,7 @@ numbers switched off, as a user of plain JAX has it; ``SPARSEJAX_OPTIMISED=1`` c
 
 import gc
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -23,13 +24,14 @@ if not OPTIMISED:
         "constant_folding",
         "while-loop-trip-count-annotator",
     )
-    quick = (
+    quick = [
         f"disable_hlo_passes={','.join(passes)}",
         "backend_optimization_level=0",
-        "cpu_use_fusion_emitters=false",
         "cpu_parallel_codegen_split_count=1",
         "backend_extra_options=xla_cpu_optimize_for_size=true",
-    )
+    ]
+    if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a flag that XLA does not know ends it
+        quick.append("cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in quick))
 
 import jax

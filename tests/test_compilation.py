@@ -173,12 +173,16 @@ def test_eager_and_nested_calls_agree():
         np.testing.assert_allclose(alone.params, within.params, atol=1e-12)
 
 
-def test_without_the_options():
-    """A version of XLA that does not know them compiles without."""
-    from sparsejax.compiling import Compiled  # noqa: PLC0415
+def test_without_an_option(monkeypatch):
+    """A version of XLA that does not know one compiles with the others."""
+    from sparsejax.compiling import OPTIONS, Compiled  # noqa: PLC0415
 
+    known = dict(OPTIONS)
     twice = Compiled(lambda x: 2 * x)
-    twice.quick = jax.jit(lambda x: 2 * x, compiler_options={"xla_no_such_option": True})
-    assert float(twice(np.ones(()))) == 2 and not twice.accepted
+    monkeypatch.setitem(OPTIONS, "xla_no_such_option", True)
+    assert float(twice(np.ones(()))) == 2 and known == OPTIONS
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert float(twice(np.ones(()))) == 2
+    monkeypatch.undo()
     assert float(jax.jit(twice)(np.ones(()))) == 2
     assert float(jax.grad(twice)(np.ones(()))) == 2

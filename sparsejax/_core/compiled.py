@@ -1,6 +1,5 @@
 """A function compiled for eager calls: in little time, and once wherever its arguments come from."""
 
-import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,26 +37,21 @@ class Compiled:
         self.nested = jax.jit(function, static_argnames=static)
         self.eager = jax.jit(alone, static_argnames=static)
         self._alone, self._static, self._whole = alone, static, whole
-        self._spread: dict[tuple[Mesh, bool], Any] = {}
-        self.accepted = True  # the options, by this version of XLA
+        self._programs: dict[Any, Any] = {}
 
-    @functools.cached_property
-    def quick(self) -> Any:
-        """Compiled with the options."""
-        return jax.jit(self._alone, static_argnames=self._static, compiler_options=dict(OPTIONS))
-
-    def _jitted(self, mesh: Mesh | None, quick: bool) -> Any:
-        if mesh is None:
-            return self.quick if quick else self.eager
-        if (mesh, quick) not in self._spread:
-            everywhere = whole_on(mesh)
-            self._spread[mesh, quick] = jax.jit(
-                self._alone,
-                static_argnames=self._static,
-                compiler_options=dict(OPTIONS) if quick else None,
-                out_shardings=jax.tree.map(lambda one: everywhere if one else None, self._whole),
+    def _jitted(self, mesh: Mesh | None, options: dict[str, Any]) -> Any:
+        if mesh is None and not options:
+            return self.eager
+        key = mesh, *options.items()
+        if key not in self._programs:
+            everywhere = None if mesh is None else whole_on(mesh)
+            placed: dict[str, Any] = {}
+            if mesh is not None:
+                placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
+            self._programs[key] = jax.jit(
+                self._alone, static_argnames=self._static, compiler_options=dict(options) or None, **placed
             )
-        return self._spread[mesh, quick]
+        return self._programs[key]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it, `alone` where nothing is traced."""
@@ -97,14 +91,16 @@ class Compiled:
         return program
 
     def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any]) -> Any:
-        if self.accepted and jax.default_backend() == "cpu":
+        while OPTIONS and jax.default_backend() == "cpu":
             try:
-                return call(self._jitted(mesh, True))
+                return call(self._jitted(mesh, OPTIONS))
             except jax.errors.JaxRuntimeError as error:
-                if "compile option" not in str(error):
+                unknown = [name for name in OPTIONS if f"'{name}'" in str(error)]
+                if "compile option" not in str(error) or not unknown:
                     raise
-                self.accepted = False
-        return call(self._jitted(mesh, False))
+                for name in unknown:  # to this version of XLA; the others stay
+                    del OPTIONS[name]
+        return call(self._jitted(mesh, {}))
 
 
 def cores() -> int:

@@ -81,9 +81,9 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
             moved = data * both.at[of].get(mode="promise_in_bounds")
             return both.at[to].add(-moved, mode="promise_in_bounds")
 
-        # One column after the other: the entries of all of them at once would be k times the matrix.
-        found: jax.Array = lax.map(column, both.T)
-        return found.T
+        # No loop over columns, which would take less memory: JAX 0.6 does not transpose it.
+        found: jax.Array = jax.vmap(column, in_axes=1, out_axes=1)(both)
+        return found
 
     def divided(self, units: jax.Array) -> "Sparse":
         """Columns divided by units (d,)."""
