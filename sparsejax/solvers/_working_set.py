@@ -22,7 +22,7 @@ ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
 FEWER = 0.95  # a round that does not bring the gap below this share of the last makes no progress
 FILL = 0.8  # of the working set by active rows: beyond it the engine takes all features
-NEAR = 0.8  # slopes, of those that move a row, from which a row comes into a sparse working set
+NEAR = 0.9  # slopes, of those that move a row, from which a row comes into a sparse working set
 INNER = 10_000  # iterations of the engine in a round at most
 
 
