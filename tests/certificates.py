@@ -94,7 +94,7 @@ class Tally:
     converged: int = 0
     by_residual: int = 0  # no gap is known
     loose: int = 0  # of these, converged and worse than tol
-    margin: float = 0.0  # the truth over the gap, at most; up to 1 all is well
+    margin: float = 0.0  # the truth over the gap, at most, where it can be told to 1e-3
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
@@ -236,7 +236,7 @@ def judged(answer: sj.Solution, value: Any, best: Any, at_zero: Any, dtype: Any,
         tally.loose = int(bool(answer.converged) and excess > allowed * (1 + 1e-9) + TRUTH)
         return tally
     if np.isfinite(gap):
-        tally.margin = excess / gap if gap > 0 and excess > TRUTH else 0.0
+        tally.margin = excess / gap if gap > 0 and excess > 1e3 * TRUTH else 0.0
         if excess > gap * (1 + 1e-9) + TRUTH:
             tally.wrong.append(f"gap {gap:.3g} below the truth, {excess:.6g}")
         if error > gap + slack:
