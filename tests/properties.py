@@ -27,6 +27,7 @@ def assert_optimal(x, z, others, value, scaling, tol, tiny=1e-300):
 
     ``tol`` is relative to what is summed, entries of z are known to ``tiny``.
     """
+    tiny = np.longdouble(tiny)  # whose square is no float64
     for u in others:
         gain, size = scaling * (value(u) - value(z)), scaling * (abs(value(u)) + abs(value(z)))
         step = np.asarray(u, np.longdouble) - z
@@ -37,6 +38,7 @@ def assert_optimal(x, z, others, value, scaling, tol, tiny=1e-300):
 
 def assert_firm(x, y, zx, zy, tol, tiny=1e-300):
     r"""Firmly non-expansive: :math:`\|z_x - z_y\|^2 \le \langle z_x - z_y, x - y\rangle`."""
+    tiny = np.longdouble(tiny)
     step, size = np.asarray(zx, np.longdouble) - zy, inner(np.abs(x) + np.abs(y), np.abs(x) + np.abs(y))
     assert inner(step, np.asarray(x, np.longdouble) - y) - inner(step, step) >= -tol * size - tiny * (
         tiny + np.abs(x).sum() + np.abs(y).sum()
