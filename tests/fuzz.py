@@ -366,6 +366,19 @@ LINEAR = {
 }
 NAMED = {"scale": None, "weights": None, "intercept": False}
 
+
+@functools.cache
+def fitted(name: str) -> Any:
+    """A model, fitted when it is first asked for."""
+    if name == "multivariate":
+        return models.multivariate.fit(X, SIGNS[:, 0], **CUT)
+    if name == "mil":
+        return models.mil.fit(X, BAGS, BAG_SIGNS, **CUT)
+    if name == "uncorrelated_group":
+        return models.uncorrelated_group.fit(X, LABELS, alpha=0.1, groups=PAIRS)
+    return models.ofa_lasso.fit(X, Y, 0.1, 0.1)
+
+
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     **{name: (getattr(losses, name), {"X": X, "Y": Y_, **NAMED}) for name, Y_ in LINEAR.items()},
     "HuberLoss delta": (losses.HuberLoss, {**DATA, "delta": 1.0}),
@@ -457,6 +470,14 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "uncorrelated_group.fit": (
         models.uncorrelated_group.fit,
         {"X": X, "Y": LABELS, "alpha": 0.1, "groups": PAIRS, "maxiter": 50},
+    ),
+    "multivariate.predict": (lambda X: fitted("multivariate").predict(X), {"X": X}),
+    "multivariate.score": (lambda X, y: fitted("multivariate").score(X, y), {"X": X, "y": SIGNS[:, 0]}),
+    "uncorrelated_group.predict": (lambda X: fitted("uncorrelated_group").predict(X), {"X": X}),
+    "ofa_lasso.predict": (lambda X: fitted("ofa_lasso").predict(X), {"X": X}),
+    "mil.predict": (
+        lambda instances, bag_ids: fitted("mil").predict(instances, bag_ids),
+        {"instances": X, "bag_ids": BAGS},
     ),
     "multi_semantic.fit": (
         models.multi_semantic.fit,

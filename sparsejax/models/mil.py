@@ -236,7 +236,8 @@ def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     if ids.dtype.kind not in "iu":
         raise TypeError(f"bag_ids have dtype {ids.dtype}; integers are needed.")
     if ids.shape != X.shape[:1] or not ids.size:
-        raise ValueError(f"bag_ids must have shape ({X.shape[0]},), one for each instance; got {ids.shape}.")
+        shape = X.shape[:1]
+        raise ValueError(f"bag_ids must have shape {shape}, one for each of the instances; got {ids.shape}.")
     if ids.min() < 0:
         raise ValueError(f"bag_ids must be >= 0; there is {ids.min()}.")
     if ids.max() >= ids.size:  # not counted: it may be 2**40

@@ -10,6 +10,7 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import Classes, decoded, positives
 from sparsejax.models._summary import summary
+from sparsejax.models.multivariate._data import as_data
 from sparsejax.models.multivariate._measures import Measure
 from sparsejax.models.multivariate._restricted import WorkingSet
 from sparsejax.models.multivariate._support_norm import by_size
@@ -119,14 +120,15 @@ class Model(
 
     def decision_function(self, X: Any) -> Any:
         """Scores Xw, (n,); X dense or scipy.sparse. NumPy arrays in, NumPy out, and so for JAX."""
-        if np.ndim(X) != 2 or X.shape[1] != self.w.shape[0]:
-            raise ValueError(f"X has shape {np.shape(X)}; it must be (n, {self.w.shape[0]}).")
-        if hasattr(X, "tocsc"):
-            return X @ np.asarray(self.w)
-        if isinstance(X, jax.Array) or isinstance(self.w, jax.Array):
-            X = as_float("X", X, (2,), None)
-            return X @ jnp.asarray(self.w, X.dtype)
-        return np.asarray(X) @ self.w
+        sparse = hasattr(X, "tocsc")
+        if isinstance(X, jax.Array) or (isinstance(self.w, jax.Array) and not sparse):
+            X = as_float("X", X, (2,))
+        else:
+            checked = as_data(X)
+            X = X if sparse else checked.X
+        if X.shape[1:] != self.w.shape:
+            raise ValueError(f"X has shape {X.shape}; it must be (n, {self.w.shape[0]}).")
+        return X @ (jnp.asarray(self.w, X.dtype) if isinstance(X, jax.Array) else np.asarray(self.w))
 
     def predict(self, X: Any, threshold: float = 0.0) -> Any:
         """Labels as they were given to fit, (n,): the second where the score exceeds the threshold.
