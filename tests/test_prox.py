@@ -95,12 +95,12 @@ def test_what_a_prox_is(p, dtype, x, y, parts, seed, power):
     by_row = [np.array([s, s, s, s, t]) for s, t in zip(strengths, in_units, strict=True)]
     z, zy, permuted, flipped, scaled = np.asarray(of_rows(p)(rows, *by_row, dtype(1)))
     largest = np.abs(x).astype(float).max()
-    near = 8 * eps * largest + 7 * tiny * max(1, 1 / unit)  # subnormal numbers count as 0
+    near = 8 * eps * largest + 100 * tiny * max(1, 1 / unit)  # subnormal numbers count as 0
     assert np.isfinite(z).all()
     value = lambda u: VALUES[p.name](np.asarray(u, np.longdouble), *map(np.longdouble, strengths))
     others = [y, zy, 0 * x, x, z * (1 + 1e-3 * rng.standard_normal(7)), np.where(rng.random(7) < 0.5, z, 0)]
-    assert_optimal(x, z, others, value, 1, 20 * eps, 7 * tiny)
-    assert_firm(x, y, z, zy, 20 * eps, 7 * tiny)
+    assert_optimal(x, z, others, value, 1, 20 * eps, 100 * tiny)
+    assert_firm(x, y, z, zy, 20 * eps, 100 * tiny)
     np.testing.assert_allclose(permuted, z[order], rtol=0, atol=near)
     np.testing.assert_allclose(flipped, z * sign, rtol=0, atol=near)
     np.testing.assert_allclose(scaled / unit, z, rtol=0, atol=near)
