@@ -103,7 +103,6 @@ def arrays(rng: np.random.Generator, good: Any) -> list[Drawn]:
             np.full(shape, np.datetime64("2020-01-01")),
             np.array([{}] * max(good.size, 1), object).reshape(shape),
             np.zeros((2, 2, 2, 2)),
-            good.astype(np.float16) if good.dtype.kind == "f" else good + 1j,
         ),
         *maybe(
             None,
@@ -115,8 +114,9 @@ def arrays(rng: np.random.Generator, good: Any) -> list[Drawn]:
             good.tolist(),
             -good,
             good.T,
-            good.astype(np.float32) * 1e38,
+            np.float64(1e38) * good.astype(np.float32),
             good.astype(np.int64),
+            good.astype(np.float16),
             good > 0,
             np.zeros(other),
             rng.standard_normal(other),
