@@ -218,10 +218,8 @@ class LinearModelLoss(Loss):
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
         """Y, XW + b and what is expected of Y there."""
         check_params(W, self.params_shape)
-        H = (
-            self.X @ as_float("W", W, (1, 2), self.dtype)
-            + as_intercept(intercept, self.Y.shape[1:], self.dtype)[None]
-        )
+        b = as_intercept(intercept, self.Y.shape[1:], self.dtype)
+        H = self.X @ as_float("W", W, (1, 2), self.dtype) + b[None]
         return Predictions(self.Y, H, self.mean(H))
 
     def majorizer(self) -> jax.Array:
@@ -301,14 +299,13 @@ class LinearModelLoss(Loss):
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
         lengths = safe_sqrt(sizes.squares @ (W * W))
         reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # of XW
-        first, second = self.derivatives(H)
+        (first, second), w = self.derivatives(H), self._weights()
         error, top = 2 * eps_of(H) * reach, second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error
-        w = self._weights()
         bound = jnp.sum(jnp.where(w > 0, w * each, 0))
         if self.has_intercept:
             # Slopes that do not quite sum to 0 tell the predictions from those without the intercept b.
-            left = jnp.abs(jnp.sum(jnp.where(w > 0, w * first, 0), axis=0))
+            left = jnp.abs(self._left(jnp.where(w > 0, w * first, 0)))
             bound += jnp.sum(left * (jnp.min(jnp.abs(H) + reach, axis=0) + jnp.max(reach, axis=0)))
         return self.scale * bound
 
@@ -368,6 +365,9 @@ class LinearModelLoss(Loss):
         w = self._weights()
         total = self.scale * jnp.sum(w) * (self.X.shape[0] / w.shape[0])
         return 1 / power_of_two(lax.stop_gradient(total))
+
+    def _left(self, slopes: jax.Array) -> jax.Array:
+        return jnp.sum(slopes, axis=0)
 
     def _weights(self) -> jax.Array:
         """Weights broadcastable to Y."""

@@ -154,6 +154,11 @@ class SoftmaxLoss(LinearModelLoss):
         away = jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least
         return jnp.where(classes.present, classes.newton(b), lax.stop_gradient(-away))[None]
 
+    def _left(self, slopes: jax.Array) -> jax.Array:
+        """Less what all classes share, which moves no prediction."""
+        left = jnp.sum(slopes, axis=0)
+        return left - jnp.mean(left)
+
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
         """Of the base; and what an intercept that is not the best would leave, where rows are strange."""
         error = super()._rounding(H, W, sizes)
