@@ -191,9 +191,8 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
             raise TypeError(f"lists: group {g} must list integer indices of features, got {row.tolist()}.")
         outside = row[(row < 0) | (row >= num_features)]
         if outside.size:
-            raise ValueError(
-                f"lists: group {g} has index {outside[0]}; it must be in 0 ... {num_features - 1}."
-            )
+            allowed = f"0 ... {num_features - 1}, by num_features"
+            raise ValueError(f"lists: group {g} has index {outside[0]}; it must be in {allowed}.")
         if len(np.unique(row)) < len(row):
             values, counts = np.unique(row, return_counts=True)
             raise ValueError(f"lists: group {g} has feature {values[counts > 1][0]} more than once.")
@@ -224,7 +223,10 @@ def from_labels(labels: ArrayLike) -> Groups:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
     if labels.dtype.kind == "f" and np.isnan(labels).any():
         raise ValueError("labels has a NaN.")
-    names, ids = np.unique(labels, return_inverse=True)
+    try:
+        names, ids = np.unique(labels, return_inverse=True)
+    except TypeError:
+        raise TypeError("labels are of several kinds, which cannot be sorted.") from None
     order = np.argsort(ids, kind="stable")
     return Groups(order, ids[order], len(labels), len(names))
 

@@ -74,7 +74,7 @@ class Measure:
     def score(self, v: np.ndarray, positive: np.ndarray) -> float:
         """How well scores v (n,) do for this truth, (n,) bool; greater is better, see `Model.score`."""
         if v.shape != positive.shape:
-            raise ValueError(f"y must have shape {v.shape}, a label for each score; got {positive.shape}.")
+            raise ValueError(f"y must have shape {v.shape}, a label for each row of X; got {positive.shape}.")
         n, p = len(v), int(positive.sum())
         if self.name == "roc_area":
             return float(auc(positive, v))

@@ -96,7 +96,11 @@ def cross_validate(
         require_positive(name, jnp.atleast_1d(as_float(name, x, (0, 1), Y.dtype)))
         for name, x in (("lams", lams), ("betas", betas))
     )
-    n = min(X.shape[0], Y.shape[0])
+    if not (lams.size and betas.size):
+        raise ValueError("lams and betas must hold one strength at least, each.")
+    n = X.shape[0]
+    if Y.shape[0] != n:
+        raise ValueError(f"X has {n} rows and Y has {Y.shape[0]}.")
     folds = as_int("folds", folds, 2)
     if folds > n or n - -(-n // folds) < 2:
         raise ValueError(f"folds must be at most the {n} rows and leave two of them, got {folds}.")
