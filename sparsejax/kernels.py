@@ -123,7 +123,8 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
 
     Raises:
       TypeError, ValueError: as `squared_distances`; one row; a median of 0, where more than half of the pairs
-        are equal rows: choose a bandwidth by hand. Under jit the 0 is returned.
+        are equal rows: choose a bandwidth by hand; distances whose squares overflow. Under jit the 0 or
+        infinity is returned.
 
     >>> import numpy as np, sparsejax as sj
     >>> round(float(sj.kernels.median_bandwidth(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))), 2)
@@ -141,6 +142,8 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
         raise ValueError(
             "the median distance of X's rows is 0 (more than half of the pairs are equal): give a bandwidth."
         )
+    if not np.isfinite(median):
+        raise ValueError(f"the squared distances of X's rows overflow in {X.dtype}: rescale X.")
     return jnp.asarray(median, X.dtype)
 
 

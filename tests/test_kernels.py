@@ -93,6 +93,7 @@ def test_memory_of_many_rows():
     [
         (lambda X: kernels.median_bandwidth(X[:1]), ValueError, "one row"),
         (lambda X: kernels.median_bandwidth(X[[0, 0, 0]]), ValueError, "median distance .* is 0"),
+        (lambda X: kernels.median_bandwidth(1e300 * X), ValueError, "overflow in float64: rescale X"),
         (lambda X: kernels.gaussian(X, bandwidth=0.0), ValueError, "bandwidth must be > 0, got 0"),
         (lambda X: kernels.gaussian(X, bandwidth=-1.0), ValueError, "bandwidth must be > 0, got -1"),
         (lambda X: kernels.gaussian(X, bandwidth=np.nan), ValueError, "bandwidth has 1 value"),

@@ -595,6 +595,7 @@ def fit_with(X=DATA, y=SIGNS, measure=None, budget=1, C=1.0, **options):
         (dict(y=-np.ones(4)), ValueError, "one class only, -1; both"),
         (dict(y=[0, 1, 2, 0]), ValueError, "y has 3 classes; a label is one of two here"),
         (dict(y=[0, np.nan, 1, 0]), ValueError, "y has a NaN among its labels"),
+        (dict(y=[0, np.inf, 1, 0]), ValueError, "y has an infinity among its labels"),
         (dict(y=[0, 1j, 1, 0]), TypeError, "y has dtype complex128; labels are"),
         (dict(y=[1, -1]), ValueError, "X has 4 rows and y has 2"),
         (dict(y=np.array([1, "b", 1, "b"], object)), TypeError, "labels of several kinds"),

@@ -457,6 +457,7 @@ def test_constant_and_repeated():
         (lambda X, Y: dict(Y=np.where(Y > 1, np.nan, Y)), ValueError, "Y has .* NaN"),
         (lambda X, Y: dict(X=np.where(X > 1, np.inf, X)), ValueError, "X has .* infinite"),
         (lambda X, Y: dict(X=np.ones_like(X)), ValueError, "median distance .* is 0"),
+        (lambda X, Y: dict(Y=1e300 * Y), ValueError, "without column 0 .* overflows: .* rescale Y"),
         (
             lambda X, Y: dict(Y=np.c_[Y[:, 0], np.ones(14)]),
             ValueError,

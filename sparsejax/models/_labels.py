@@ -22,8 +22,9 @@ def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tu
         raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
     if y.dtype.kind not in "biufUSO":
         raise TypeError(f"y has dtype {y.dtype}; labels are numbers, booleans or strings.")
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        raise ValueError("y has a NaN among its labels.")
+    if y.dtype.kind == "f" and not np.isfinite(y).all():
+        kind = "a NaN" if np.isnan(y).any() else "an infinity"
+        raise ValueError(f"y has {kind} among its labels.")
     try:
         classes = np.unique(y)
     except TypeError:

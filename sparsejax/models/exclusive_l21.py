@@ -78,7 +78,7 @@ def fit(
 
     Raises:
       TypeError, ValueError: as `SquaredLoss` and `ExclusiveL21`; one class only; X and y of different
-        lengths; a NaN among the labels.
+        lengths; a NaN or infinity among the labels.
     Source: Ming & Ding, IJCAI 2019, Eq. (14), with an unpenalised intercept added.
 
     >>> import numpy as np, sparsejax as sj

@@ -69,8 +69,8 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
         return kernels.median_bandwidth(jnp.delete(Y, j, axis=1))
     except ValueError as error:
         raise ValueError(
-            f"without column {j} the rows of Y have a median distance of 0 (constant or repeated outputs): "
-            "give output_bandwidth."
+            f"without column {j} the rows of Y have a median distance of 0 (constant or repeated outputs) or "
+            "one that overflows: give output_bandwidth, or rescale Y."
         ) from error
 
 
