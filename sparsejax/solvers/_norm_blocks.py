@@ -87,10 +87,10 @@ class Rows(Blocks):
         return jnp.sum(active, dtype=self.alpha.dtype) + STAYS * more > FILL * size[0]
 
     def curvature(
-        self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int
+        self, quadratic: Any, root: Any, part: Any, C: jax.Array, at: jax.Array | None, b: int
     ) -> jax.Array:
-        """The Hessian by the scales of b blocks, (b, b); C (k, m), s (m,) and ``part`` of their features."""
-        H: jax.Array = quadratic.curvature(aux, s, part) * (C.T @ C)
+        """The Hessian by the scales of b blocks, (b, b); C (k, m) and ``part`` of their features."""
+        H: jax.Array = quadratic.curvature(root, part) * (C.T @ C)
         return H
 
 
@@ -154,16 +154,16 @@ class Grouped(Blocks):
         return held + STAYS * more > FILL * size[0]
 
     def curvature(
-        self, quadratic: Any, aux: Any, s: jax.Array, part: Any, C: jax.Array, at: jax.Array | None, b: int
+        self, quadratic: Any, root: Any, part: Any, C: jax.Array, at: jax.Array | None, b: int
     ) -> jax.Array:
         """As of `Rows`, by the cheaper order of sums."""
         assert at is not None
         (k, m), numbers = C.shape, jnp.arange(b, dtype=jnp.int32)
         held = (at[:, None] == numbers[None]).astype(C.dtype)
         if m <= k * b:
-            H: jax.Array = held.T @ (quadratic.curvature(aux, s, part) * (C.T @ C)) @ held
+            H: jax.Array = held.T @ (quadratic.curvature(root, part) * (C.T @ C)) @ held
         else:
-            H = quadratic.curvature(aux, s, part, held[:, None] * C.T[:, :, None])
+            H = quadratic.curvature(root, part, held[:, None] * C.T[:, :, None])
         return H
 
 

@@ -17,8 +17,8 @@ KEPT = 256  # rows up to which the root of K is kept
 class Wide(NamedTuple):
     """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
 
-    ``aux`` is K^-1 B and, of few rows, the root of K if the bucket made it: to carry a large one along takes
-    longer than the steps of small buckets.
+    ``aux`` is K^-1 B and, of few rows, the root of K and whether it is that of t: small buckets leave none,
+    and to carry a large one along takes longer than their steps.
     """
 
     A: jax.Array
@@ -43,45 +43,47 @@ class Wide(NamedTuple):
         """Whether a bucket of m features goes through its Gram matrix."""
         return 2 * m <= self.A.shape[0]
 
-    def needs_root(self, m: int) -> bool:
-        """Whether it needs the root in ``aux``."""
-        return self.A.shape[0] <= KEPT and not self.small(m)
-
     def zero(self) -> Any:
         """``aux`` at t = 0."""
         n = self.A.shape[0]
-        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.A.dtype)
+        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.A.dtype), jnp.ones((), bool)
 
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
         X = take(self.A, ix, 1)
         return X, (X.T @ X, across(self.B, X)) if self.small(ix.shape[0]) else None
 
-    def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
+    def kept_root(self, aux: Any, m: int) -> tuple[Any, jax.Array]:
+        """A root of the form that `evaluate` finds, and whether it is that of t."""
+        n, no = self.A.shape[0], jnp.zeros((), bool)
+        if self.small(m):
+            return _no_root(m, self.A), no
+        return (aux[1], aux[2]) if n <= KEPT else (jnp.zeros((n, n), self.A.dtype), no)
+
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any, jax.Array]:
+        """``aux`` of a bucket at its t, the root that `curvature` needs, and <B, K^-1 B>."""
+        X, gram = part
+        if gram is not None:
+            W, root = _weights(t, *gram)
+            aux = (self.B - X @ W.T, self.zero()[1], jnp.zeros((), bool))
+            return aux, root, self.size - jnp.sum(gram[1] * W)
+        L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
+        half = lower_solve(L, self.B)
+        kept = L if self.A.shape[0] <= KEPT else self.zero()[1]
+        aux = (lower_solve(L, half, transposed=True), kept, jnp.ones((), bool))
+        return aux, L, jnp.sum(half * half)
+
+    def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
         """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
         X, gram = part
         if gram is not None:
-            return _curvature(t, gram[0], P)
-        L = aux[1] if self.needs_root(X.shape[1]) else self._root(t, X)
+            return _curvature(root, gram[0], P)
         if P is None:
-            half = lower_solve(L, X)
+            half = lower_solve(root, X)
         else:
             n, (m, k, b) = X.shape[0], P.shape
-            half = lower_solve(L, X @ P.reshape(m, k * b)).reshape(n * k, b)
+            half = lower_solve(root, X @ P.reshape(m, k * b)).reshape(n * k, b)
         return half.T @ half
-
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
-        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        X, gram = part
-        _, none = self.zero()
-        if gram is not None:
-            G, b = gram
-            W = _weights(t, G, b)
-            return (self.B - X @ W.T, none), self.size - jnp.sum(b * W)
-        L = self._root(t, X)
-        half = lower_solve(L, self.B)
-        xi = lower_solve(L, half, transposed=True)
-        return (xi, L if self.needs_root(X.shape[1]) else none), jnp.sum(half * half)
 
     def gradient(self, aux: Any, part: Any) -> jax.Array:
         """C' of the features of a bucket, (k, m), by its ``aux``."""
@@ -91,14 +93,14 @@ class Wide(NamedTuple):
         """``aux`` of a bucket as that of all features."""
         return aux
 
+    def taken(self, ix: jax.Array, aux: Any) -> Any:
+        """And back."""
+        return aux
+
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
         return across(xi, self.A), jnp.sum(xi * xi), jnp.sum(self.B * xi)
-
-    @staticmethod
-    def _root(t: jax.Array, X: jax.Array) -> jax.Array:
-        return cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
 
 
 class Tall(NamedTuple):
@@ -122,23 +124,22 @@ class Tall(NamedTuple):
         """``aux`` at t = 0."""
         return jnp.zeros_like(self.b)
 
-    def needs_root(self, m: int) -> bool:
-        """None does."""
-        return False
-
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
         return take(take(self.G, ix, 0), ix, 1), take(self.b, ix, 1)
 
-    def curvature(self, aux: Any, t: jax.Array, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """As of `Wide`."""
-        return _curvature(t, part[0], P)
+    def kept_root(self, aux: Any, m: int) -> tuple[Any, jax.Array]:
+        """As of `Wide`: none is."""
+        return _no_root(m, self.G), jnp.zeros((), bool)
 
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, jax.Array]:
-        """``aux`` of a bucket at its t, and <B, K^-1 B>."""
-        G, b = part
-        W = _weights(t, G, b)
-        return W, self.size - jnp.sum(b * W)
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any, jax.Array]:
+        """As of `Wide`."""
+        W, root = _weights(t, *part)
+        return W, root, self.size - jnp.sum(part[1] * W)
+
+    def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
+        """As of `Wide`."""
+        return _curvature(root, part[0], P)
 
     def gradient(self, aux: Any, part: Any) -> jax.Array:
         """C' of the features of a bucket, (k, m), by its ``aux``."""
@@ -150,15 +151,19 @@ class Tall(NamedTuple):
         """``aux`` of a bucket as that of all features."""
         return jnp.zeros_like(self.b).at[:, ix].set(aux, mode="drop")
 
+    def taken(self, ix: jax.Array, aux: Any) -> Any:
+        """And back."""
+        return take(aux, ix, 1)
+
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
         C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
         return C, self.size - along - jnp.sum(C * aux), self.size - along
 
 
-def _curvature(t: jax.Array, G: jax.Array, P: jax.Array | None) -> jax.Array:
+def _curvature(root: Any, G: jax.Array, P: jax.Array | None) -> jax.Array:
     """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-    h, L = _root(t, G)
+    h, L = root
     if P is None:
         half = lower_solve(L, h[:, None] * G)
         S: jax.Array = G - half.T @ half
@@ -171,16 +176,16 @@ def _curvature(t: jax.Array, G: jax.Array, P: jax.Array | None) -> jax.Array:
     return S
 
 
-def _weights(t: jax.Array, G: jax.Array, b: jax.Array) -> jax.Array:
-    """W' = b (diag(1/t) + G)^-1, (k, m)."""
-    h, L = _root(t, G)
-    W: jax.Array = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
-    return W
-
-
-def _root(t: jax.Array, G: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _weights(t: jax.Array, G: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
+    """W' = b (diag(1/t) + G)^-1, (k, m), and the root of t: that of I + diag(h) G diag(h), h = t^.5."""
     h = jnp.sqrt(t)
-    return h, cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
+    L = cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
+    W: jax.Array = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
+    return W, (h, L)
+
+
+def _no_root(m: int, like: jax.Array) -> Any:
+    return jnp.zeros(m, like.dtype), jnp.zeros((m, m), like.dtype)
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":

@@ -174,14 +174,7 @@ class Newton:
         c, primal, dual, ratios = self.values(point)
         tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
         level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, tau), self.over)
-        new = self.recorded(State(point, c, primal, dual, level, shift, tau, s.k + 1, s.history))
-        needs = [self.quadratic.needs_root(m) for m, _ in self.blocks.sizes]
-        if all(needs) or not any(needs):
-            return new
-        # A larger bucket needs more in ``aux`` than this one has left there.
-        lacking = jnp.asarray([*needs, False])
-        again = lacking[level] & ~lacking[s.level] & self.going(new)
-        return new._replace(point=point._replace(known=~again))
+        return self.recorded(State(point, c, primal, dual, level, shift, tau, s.k + 1, s.history))
 
     def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
         """t and ``aux`` after a Newton step, and the attempts it took."""
@@ -229,24 +222,32 @@ class Newton:
             s = weights(t, ridge)
             return s if at is None else take(s, at, 0)
 
-        part = self.quadratic.part(ix)
+        quadratic, part = self.quadratic, self.quadratic.part(ix)
+        root, kept = quadratic.kept_root(model.aux, m)
 
-        def look(_: Any) -> tuple[Any, jax.Array]:
-            aux, _ = self.quadratic.evaluate(of_features(t), part)
-            return self.quadratic.placed(ix, aux), self.quadratic.gradient(aux, part)
+        def turn(c: Any) -> Any:
+            """The step from where all that it needs is known, and that again where it ends."""
+            number, new, _, root, _, C = c
+            new = once(number == 1, functools.partial(stepped, root, C), new)
+            aux, root, along = quadratic.evaluate(of_features(new), part)
+            return number + 1, new, aux, root, along, quadratic.gradient(aux, part)
 
-        aux, C = once(~model.known, look, (model.aux, model.C[:, :m]))
-        c = self.blocks.norms_of(C, at, b)
-        q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-        r = alpha * alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)
-        H = self.blocks.curvature(self.quadratic, aux, of_features(t), part, C, at, b)
-        if ridge is not None:  # by s, until now
-            e = 1 / (1 + ridge * t)
-            H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
-        H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
-        new = jnp.maximum(t + _bounded(H, r, t, (t > 0) | (q > 1), model.sweeps), 0)
-        aux, along = self.quadratic.evaluate(of_features(new), part)
-        return jnp.zeros_like(model.t).at[:b].set(new), self.quadratic.placed(ix, aux), along
+        def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
+            c = self.blocks.norms_of(C, at, b)
+            q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
+            r = alpha * alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)
+            H = self.blocks.curvature(quadratic, root, part, C, at, b)
+            if ridge is not None:  # by s, until now
+                e = 1 / (1 + ridge * t)
+                H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
+            H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
+            return jnp.maximum(t + _bounded(H, r, t, (t > 0) | (q > 1), model.sweeps), 0)
+
+        # Two turns, of which the first only evaluates, so that this is compiled once.
+        first = (model.known & kept).astype(jnp.int32)
+        start = (first, t, quadratic.taken(ix, model.aux), root, jnp.zeros((), t.dtype), model.C[:, :m])
+        _, new, aux, _, along, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
+        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux), along
 
 
 def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:

@@ -141,8 +141,8 @@ def fit_one_vs_rest(
 
     Raises:
       Interrupted: Ctrl-C; a model needs all its classes, ``partial`` is None. No process is left.
-      TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1; a number of
-        measures that is not the number of classes.
+      TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1; another
+        number of measures than of classes.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
