@@ -22,6 +22,7 @@ from sparsejax._core.chunks import (
     in_chunks,
     in_slices,
 )
+from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.compiling import Compiled, on_device, solve_in_units
 from sparsejax.factor import Factor
@@ -248,7 +249,8 @@ def walk(
     else:  # contexts such as `jax.enable_x64` do not reach threads: they are given the program
         shared = on_device(jax.device_put(shared))
         program = _walked.program(shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static)
-    return in_chunks(step, [place] * len(parts), [count * length for _, count in parts], bar)
+    with threads_for(shared):
+        return in_chunks(step, [place] * len(parts), [count * length for _, count in parts], bar)
 
 
 def slices(arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, axis: int, bar: Bar) -> Any:

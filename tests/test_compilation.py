@@ -2,16 +2,20 @@
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import threadpoolctl
 from cases import D, K, data
 from jax.experimental.compilation_cache import compilation_cache
 
 import sparsejax as sj
 from sparsejax import losses, penalties
+from sparsejax._core.compiled import Compiled
+from sparsejax._core.threads import FEW, one_blas_thread
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -186,3 +190,22 @@ def test_without_an_option(monkeypatch):
     monkeypatch.undo()
     assert float(jax.jit(twice)(np.ones(()))) == 2
     assert float(jax.grad(twice)(np.ones(()))) == 2
+
+
+def test_blas_has_one_thread_while_a_program_of_small_matrices_runs():
+    """And as many as before afterwards; large matrices have all threads, other threads what they find."""
+
+    def blas():
+        return {pool["num_threads"] for pool in threadpoolctl.threadpool_info() if pool["user_api"] == "blas"}
+
+    with one_blas_thread():  # which loads the library
+        pass
+    seen = []
+    count = lambda: seen.append(blas()) or np.float32(0)
+    call = Compiled(lambda x: jax.pure_callback(count, jax.ShapeDtypeStruct((), np.float32)))
+    with threadpoolctl.threadpool_limits(3, user_api="blas"):
+        for size in (2, FEW + 1):
+            call(jnp.ones((size, size)))
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(call, jnp.ones((2, 2))).result()
+        assert seen == [{1}, {3}, {3}] and blas() == {3}

@@ -414,7 +414,10 @@ BAD = {
     "event 2": (dict(event=EVENT + 1), "event must hold 0 and 1 only for CoxLoss; it has 2"),
     "signs": (dict(event=2 * EVENT - 1.0), "event must hold 0 and 1 only"),
     "censored": (dict(event=0 * EVENT), "every row is censored"),
-    "events of weight 0": (dict(weights=1.0 - EVENT), "every row is censored or has weight 0"),
+    "events of weight 0": (
+        dict(weights=1.0 - EVENT),
+        "event and weights: every row is censored",
+    ),
     "alone": (dict(event=np.max(TIME) == TIME), "the only row in its risk set"),
     "alone by weights": (dict(weights=1.0 * (TIME[EVENT][0] == TIME)), "the only row in its risk set"),
     "intercept": (dict(intercept=True), "no intercept: .*cancel"),

@@ -58,6 +58,12 @@ def test_embedding_under_transformations(rng):
     assert float(g) == pytest.approx(float(f(X, 1.1 + h).sum() - f(X, 1.1 - h).sum()) / (2 * h), rel=1e-7)
 
 
+@pytest.mark.parametrize("bandwidth", [1e-320, 1e-200])
+def test_a_bandwidth_whose_square_is_0_tells_equal_from_unequal(bandwidth):
+    X = np.array([[0.0, 1.0], [2.0, 3.0]])
+    np.testing.assert_array_equal(mil.embed(X, [0, 1], X, bandwidth), np.eye(2))
+
+
 def test_bandwidth(rng):
     X = rng.standard_normal((400, 50))
     assert mil.median_bandwidth(X) == pytest.approx(np.sqrt(50), rel=0.05)

@@ -138,6 +138,7 @@ BAD = {
     "Y1 rows": (lambda: fit(X, Y1[:9], Y2, 0.1), ValueError, r"Y1 must have 40 rows.*got shape \(9, 2\)"),
     "Y2 rows": (lambda: fit(X, Y1, Y2[:9], 0.1), ValueError, r"Y2 must have 40 rows.*got shape \(9, 3\)"),
     "Y2 vector": (lambda: fit(X, Y1, Y2[:, 0], 0.1), ValueError, r"Y2 has shape \(40,\); it must be 2-d"),
+    "Y1 ragged": (lambda: fit(X, [[1, 0], [1]], Y2, 0.1), ValueError, "Y1 is not a rectangular array"),
     "Y1 empty": (lambda: fit(X, Y1[:, :0], Y2, 0.1), ValueError, "Y1 must have .* a column a label"),
     "names": (lambda: fit(X, [["cat"]] * N, Y2, 0.1), TypeError, "Y1 has dtype <U3"),
     "X": (lambda: fit(X * np.inf, Y1, Y2, 0.1), ValueError, "X has 240 .*infinite"),

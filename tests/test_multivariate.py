@@ -639,6 +639,8 @@ def test_other_bad_input(small):
         mv.fit(X[1:], y[1:], measure=mv.f_beta(), budget=2, C=1.0, init=model)
     with pytest.raises(ValueError, match="exactly one of budget and C"):
         mv.path(X, y, measure=mv.f_beta(), budget=2, C=1.0)
+    with pytest.raises(ValueError, match="C is empty"):
+        mv.path(X, y, measure=mv.f_beta(), budget=2, C=[])
     rest = functools.partial(mv.fit_one_vs_rest, X, budget=2, C=1.0)
     with pytest.raises(ValueError, match="one class only"):
         rest(np.zeros(30), measure=mv.f_beta())
@@ -664,7 +666,7 @@ def test_blas_works_on_one_thread_within(monkeypatch):
     """And as before afterwards; without threadpoolctl it works as it is."""
     from threadpoolctl import threadpool_info  # noqa: PLC0415
 
-    from sparsejax.models import _threads  # noqa: PLC0415
+    from sparsejax._core import threads as within_one  # noqa: PLC0415
 
     def threads():
         return [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
@@ -676,5 +678,5 @@ def test_blas_works_on_one_thread_within(monkeypatch):
     )
     first = fit()
     assert within and all(set(counts) == {1} for counts in within) and threads() == before
-    monkeypatch.setattr(_threads, "_pools", lambda: None)
+    monkeypatch.setattr(within_one, "_pools", lambda: None)
     np.testing.assert_array_equal(fit().w, first.w)

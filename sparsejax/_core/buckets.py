@@ -65,14 +65,15 @@ def ranks(active: jax.Array, score: jax.Array, fits: Callable[[jax.Array], jax.A
 
 
 def places(rank: jax.Array, size: jax.Array | int, none: int) -> jax.Array:
-    """Where each begins, put one after the other by rank, each taking its size; of rank 3 ``none``."""
-    place, before = jnp.full_like(rank, none), jnp.int32(0)
-    for number in range(3):
-        members = rank == number
-        taken = jnp.where(members, size, 0).astype(jnp.int32)
-        place = jnp.where(members, before + jnp.cumsum(taken, dtype=jnp.int32) - size, place)
-        before = before + jnp.sum(taken, dtype=jnp.int32)
-    return place
+    """Where each begins, put one after the other by rank, each taking its size; of rank 3 ``none``.
+
+    One running sum over the three ranks in turn: three of them take three times as long to compile.
+    """
+    members = rank[None] == jnp.arange(3, dtype=rank.dtype)[:, None]
+    size = jnp.broadcast_to(size, rank.shape)[None]
+    taken = jnp.where(members, size, 0).astype(jnp.int32)
+    begin = jnp.cumsum(taken.ravel(), dtype=jnp.int32).reshape(taken.shape) - size
+    return jnp.where(rank < 3, jnp.sum(jnp.where(members, begin, 0), axis=0, dtype=jnp.int32), none)
 
 
 def can_be_active(n: int, k: int) -> int:

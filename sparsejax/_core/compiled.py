@@ -10,6 +10,7 @@ from jax.sharding import Mesh
 
 from sparsejax._core.checks import is_eager
 from sparsejax._core.spread import by_compiler, check_same, mesh_of, whole_on
+from sparsejax._core.threads import threads_for
 
 # Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.
 OPTIONS = {
@@ -64,7 +65,10 @@ class Compiled:
         mesh = mesh_of(args)
         if mesh is not None:
             check_same(args, mesh)
-        return self._with_options(mesh, lambda jitted: jitted(*args, **kwargs))
+        with threads_for(args):
+            return jax.block_until_ready(  # type: ignore[no-untyped-call]
+                self._with_options(mesh, lambda jitted: jitted(*args, **kwargs))
+            )
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
@@ -79,7 +83,7 @@ class Compiled:
         shared = on_device(jax.device_put(shared))
         program = self.program(*shared, *parts[0], **static)
         wait: Callable[[Any], Any] = jax.block_until_ready
-        with ThreadPoolExecutor(min(len(parts), cores())) as pool:
+        with threads_for((shared, parts)), ThreadPoolExecutor(min(len(parts), cores())) as pool:
             return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
 
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:

@@ -129,7 +129,8 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         order, ends = np.asarray(self.order), np.asarray(self.ends)
         events = (counted & (np.asarray(self.event) > 0))[order]
         if not events.any():
-            raise ValueError("event: every row is censored or has weight 0, so there is nothing to fit.")
+            names = "event" if self.weights is None else "event and weights"
+            raise ValueError(f"{names}: every row is censored or has weight 0, so there is nothing to fit.")
         if not (events & (np.cumsum(counted[order])[ends] > 1)).any():
             raise ValueError(
                 "event: every event is the only row in its risk set, the rows with time at least its own, so "

@@ -58,7 +58,7 @@ def positives(y: Any, classes: Classes) -> np.ndarray:
 
 def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tuple[jax.Array, Classes]:
     """A matrix of labels, or a vector of one, as 0 and 1, and what it said it by."""
-    labels = not is_traced(Y) and np.asarray(Y).dtype == bool
+    labels = not is_traced(Y) and as_numpy(name, Y).dtype == bool
     Y = as_float(name, Y, ndims, dtype)
     if is_traced(Y):
         return Y, PRESENT

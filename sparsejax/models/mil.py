@@ -131,7 +131,9 @@ def _embed(
         return jax.ops.segment_min(d2, ids, bags, indices_are_sorted=True)
 
     d2 = jnp.maximum(lax.map(nearest, blocks), 0)
-    return jnp.exp(-jnp.moveaxis(d2, 0, 1).reshape(bags, -1)[:, :N] / (2 * bandwidth**2))
+    d2 = jnp.moveaxis(d2, 0, 1).reshape(bags, -1)[:, :N]
+    # a square of the bandwidth could be 0, and a distance, too
+    return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
 
 
 def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:

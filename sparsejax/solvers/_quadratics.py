@@ -60,18 +60,15 @@ class Wide(NamedTuple):
             return _no_root(m, self.A), no
         return (aux[1], aux[2]) if n <= KEPT else (jnp.zeros((n, n), self.A.dtype), no)
 
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any, jax.Array]:
-        """``aux`` of a bucket at its t, the root that `curvature` needs, and <B, K^-1 B>."""
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any]:
+        """``aux`` of a bucket at its t, and the root that `curvature` needs."""
         X, gram = part
         if gram is not None:
             W, root = _weights(t, *gram)
-            aux = (self.B - X @ W.T, self.zero()[1], jnp.zeros((), bool))
-            return aux, root, self.size - jnp.sum(gram[1] * W)
+            return (self.B - X @ W.T, self.zero()[1], jnp.zeros((), bool)), root
         L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
-        half = lower_solve(L, self.B)
         kept = L if self.A.shape[0] <= KEPT else self.zero()[1]
-        aux = (lower_solve(L, half, transposed=True), kept, jnp.ones((), bool))
-        return aux, L, jnp.sum(half * half)
+        return (cho_solve((L, True), self.B), kept, jnp.ones((), bool)), L
 
     def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
         """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
@@ -97,10 +94,14 @@ class Wide(NamedTuple):
         """And back."""
         return aux
 
+    def along(self, aux: Any) -> jax.Array:
+        """<B, K^-1 B>."""
+        return jnp.sum(self.B * aux[0])
+
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
-        return across(xi, self.A), jnp.sum(xi * xi), jnp.sum(self.B * xi)
+        return across(xi, self.A), jnp.sum(xi * xi), self.along(aux)
 
 
 class Tall(NamedTuple):
@@ -132,10 +133,9 @@ class Tall(NamedTuple):
         """As of `Wide`: none is."""
         return _no_root(m, self.G), jnp.zeros((), bool)
 
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any, jax.Array]:
+    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any]:
         """As of `Wide`."""
-        W, root = _weights(t, *part)
-        return W, root, self.size - jnp.sum(part[1] * W)
+        return _weights(t, *part)
 
     def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
         """As of `Wide`."""
@@ -155,10 +155,14 @@ class Tall(NamedTuple):
         """And back."""
         return take(aux, ix, 1)
 
+    def along(self, aux: Any) -> jax.Array:
+        """<B, B - AW>."""
+        return self.size - jnp.sum(self.b * aux)
+
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
-        C, along = self.b - aux @ self.G, jnp.sum(self.b * aux)
-        return C, self.size - along - jnp.sum(C * aux), self.size - along
+        C, along = self.b - aux @ self.G, self.along(aux)
+        return C, along - jnp.sum(C * aux), along
 
 
 def _curvature(root: Any, G: jax.Array, P: jax.Array | None) -> jax.Array:

@@ -95,7 +95,6 @@ class _Attempt(NamedTuple):
     number: jax.Array
     t: jax.Array
     aux: Any
-    along: jax.Array
     phi: jax.Array
 
 
@@ -196,23 +195,21 @@ class Newton:
             nu = jnp.where(j < 2, eps ** (2 / 3), larger)
             sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
             model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
-            moved = a.t, a.aux, a.along
+            moved = a.t, a.aux
             for number, size in enumerate(blocks.sizes):
                 moved = once(s.level == number, functools.partial(self.moved, model, size), moved)
-            new, aux, along = moved
-            return _Attempt(j, new, aux, along, (along + jnp.sum(squares * new)) / 2)
+            new, aux = moved
+            return _Attempt(j, new, aux, (self.quadratic.along(aux) + jnp.sum(squares * new)) / 2)
 
         def failed(a: _Attempt) -> jax.Array:
             return ~(a.phi <= phi + 8 * eps * jnp.abs(phi)) & (a.number < ATTEMPTS)
 
-        before = _Attempt(
-            jnp.maximum(s.shift - 1, 0) - 1, t, point.aux, point.along, jnp.full_like(phi, jnp.inf)
-        )
+        before = _Attempt(jnp.maximum(s.shift - 1, 0) - 1, t, point.aux, jnp.full_like(phi, jnp.inf))
         a = lax.while_loop(failed, attempt, before)
         return jnp.zeros_like(point.t).at[ix].set(a.t, mode="drop"), a.aux, a.number
 
-    def moved(self, model: _Model, size: Size, _: Any) -> tuple[jax.Array, Any, jax.Array]:
-        """t of the bucket, ``aux`` and <B, K^-1 B> after the step of the model in its first blocks."""
+    def moved(self, model: _Model, size: Size, _: Any) -> tuple[jax.Array, Any]:
+        """t of the bucket, and ``aux``, after the step of the model in its first blocks."""
         m, b = size
         t, alpha, ix = model.t[:b], model.alpha[:b], model.chosen.ix[:m]
         at = None if model.chosen.at is None else model.chosen.at[:m]
@@ -227,10 +224,10 @@ class Newton:
 
         def turn(c: Any) -> Any:
             """The step from where all that it needs is known, and that again where it ends."""
-            number, new, _, root, _, C = c
+            number, new, _, root, C = c
             new = once(number == 1, functools.partial(stepped, root, C), new)
-            aux, root, along = quadratic.evaluate(of_features(new), part)
-            return number + 1, new, aux, root, along, quadratic.gradient(aux, part)
+            aux, root = quadratic.evaluate(of_features(new), part)
+            return number + 1, new, aux, root, quadratic.gradient(aux, part)
 
         def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
             c = self.blocks.norms_of(C, at, b)
@@ -245,9 +242,9 @@ class Newton:
 
         # Two turns, of which the first only evaluates, so that this is compiled once.
         first = (model.known & kept).astype(jnp.int32)
-        start = (first, t, quadratic.taken(ix, model.aux), root, jnp.zeros((), t.dtype), model.C[:, :m])
-        _, new, aux, _, along, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
-        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux), along
+        start = (first, t, quadratic.taken(ix, model.aux), root, model.C[:, :m])
+        _, new, aux, _, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
+        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux)
 
 
 def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:

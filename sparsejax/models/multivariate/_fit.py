@@ -9,8 +9,8 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of
+from sparsejax._core.threads import one_blas_thread
 from sparsejax.models._labels import SIGNS, two_classes
-from sparsejax.models._threads import one_blas_thread
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
 from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
 from sparsejax.models.multivariate._cutting_plane import SCHEDULES, CuttingPlane, Progress, Result

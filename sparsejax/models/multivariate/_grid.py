@@ -46,7 +46,7 @@ def path(
 
     Raises:
       Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far, the last of them not converged.
-      TypeError, ValueError: as `fit`; budget and C both sequences, or neither.
+      TypeError, ValueError: as `fit`; budget and C both sequences, or neither, or an empty one.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -58,6 +58,9 @@ def path(
     budgets, Cs = as_numpy("budget", budget), as_numpy("C", C)
     if (budgets.ndim, Cs.ndim) not in ((0, 1), (1, 0)):
         raise ValueError("exactly one of budget and C must be a sequence.")
+    for name, values in (("budget", budgets), ("C", Cs)):
+        if not values.size:
+            raise ValueError(f"{name} is empty; at least one value is needed.")
     size = max(budgets.size, Cs.size)
     budgets, Cs = (np.broadcast_to(values, size).tolist() for values in (budgets, Cs))
     data, init = as_data(X), None
@@ -141,8 +144,8 @@ def fit_one_vs_rest(
 
     Raises:
       Interrupted: Ctrl-C; a model needs all its classes, ``partial`` is None. No process is left.
-      TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1; another
-        number of measures than of classes.
+      TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1;
+        another number of measures than of classes.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
