@@ -67,7 +67,8 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
     """XW or X'W, linear in W for every transformation.
 
     JAX would not find the transpose of a loop or of a call of the host, so that it is told: as the solution
-    of an equation (I, 0; -X, I) (W, H) = (W, 0), whose transpose has X' in it.
+    of an equation (I, 0; -X, I) (W, H) = (W, 0), whose transpose has X' in it. Where nothing depends on the
+    product, JAX 0.6 hands that transpose no array of zeros; that of the barrier makes one.
     """
     n, d = X.shape
     at, size = (n, d) if transposed else (d, n)
@@ -87,4 +88,5 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
 
     both = jnp.concatenate([W, jnp.zeros((size, W.shape[1]), W.dtype)])
     H: jax.Array = lax.custom_linear_solve(system, both, solve, transpose)[at:]
+    H = lax.optimization_barrier(H)  # type: ignore[no-untyped-call]
     return H[:, 0] if vector else H
