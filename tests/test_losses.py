@@ -48,12 +48,21 @@ def majorised(loss):
 @properties
 @pytest.mark.parametrize("loss", LOSSES)
 @drawn(20)
-@given(seed=st.integers(0, 2**16), size=st.floats(-3, 2), near=st.floats(-6, 0), copied=st.booleans())
-def test_what_a_loss_is(loss, seed, size, near, copied):
-    """Above its tangents and below its majorizer; blind to the order of rows and of columns of Y."""
+@given(
+    seed=st.integers(0, 2**16),
+    size=st.floats(-3, 2) | st.sampled_from([-320, -30]),
+    near=st.floats(-6, 0),
+    copied=st.booleans(),
+    power=st.sampled_from([0, 0, -900, -100, 100, 900]),
+)
+def test_what_a_loss_is(loss, seed, size, near, copied, power):
+    """Above its tangents, below its majorizer; blind to the order of rows and columns and the units of X."""
     rng = np.random.default_rng(seed)
     f, W = smooth(loss), 10**size * rng.standard_normal((D, K))
-    if copied:
+    if copied:  # rows and columns of X and of W
+        X = np.array(f.X)
+        X[1:4], X[:, 1] = X[0], X[:, 0]
+        f = LOSSES[loss].make(X, f.Y, weights=f.weights, intercept=True)
         W[1], W[:, 2] = W[0], W[:, 1]
     step = 10**near * rng.standard_normal((D, K)) * np.abs(W).max()
     value, gradient, b = map(np.asarray, facts(f, W))
@@ -61,14 +70,16 @@ def test_what_a_loss_is(loss, seed, size, near, copied):
     rise, rounding = there - value - np.sum(gradient * step), 1e-13 * (there + value)
     rounding += 1e-9 * np.sum(np.abs((slope - gradient) * step))  # of the intercept, in the gradient
     assert rise >= -rounding
-    if majorised(loss) is not None:
+    if majorised(loss) is not None and not copied:
         assert rise <= np.sum((majorised(loss) @ step) ** 2) / 2 + rounding
     rows, columns = rng.permutation(N), rng.permutation(K)
     X, Y, w = (np.asarray(x)[rows] for x in (f.X, f.Y, f.weights))
-    mixed = LOSSES[loss].make(X, Y[:, columns], weights=w, intercept=True)
-    again, mixed_gradient, mixed_b = facts(mixed, W[:, columns])
+    unit = 2.0**power
+    mixed = LOSSES[loss].make(unit * X, Y[:, columns], weights=w, intercept=True)
+    again, mixed_gradient, mixed_b = facts(mixed, W[:, columns] / unit)
     np.testing.assert_allclose(again, value, rtol=1e-11)
-    np.testing.assert_allclose(mixed_gradient, gradient[:, columns], atol=1e-9 * (1 + np.abs(gradient).max()))
+    close = 1e-9 * (1 + np.abs(gradient).max())
+    np.testing.assert_allclose(np.asarray(mixed_gradient) / unit, gradient[:, columns], atol=close)
     if size < 0:  # beyond, a whole interval of intercepts can be best
         np.testing.assert_allclose(mixed_b, b[columns], atol=1e-7)
 

@@ -5,7 +5,10 @@ import math
 
 import numpy as np
 import pytest
-from sklearn.metrics import f1_score, fbeta_score, roc_auc_score
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import drawn, inner, properties
+from sklearn.metrics import fbeta_score, roc_auc_score
 
 from sparsejax.models import multivariate as mv
 
@@ -35,27 +38,6 @@ MEASURES = {
 }
 
 
-def loss(name, y, guess, k=None):
-    """Delta from the definition in words, by scikit-learn where it has it; None if not allowed."""
-    a, b = int(((y == 1) & (guess == 1)).sum()), int(((y == -1) & (guess == 1)).sum())
-    c, d = int((y == 1).sum()) - a, int((y == -1).sum()) - b
-    p = a + c
-    if name.startswith("hamming"):
-        return (2.0 if "2" in name else 1.0) * (b + c)
-    if name == "F1":
-        return 100 * (1 - f1_score(y, guess, zero_division=0))
-    if name.startswith("F"):
-        return 100 * (1 - fbeta_score(y, guess, beta=float(name[1:]), zero_division=0))
-    if name == "prbep":
-        return 100 * (1 - a / p) if b == c else None
-    if name.startswith("precision"):
-        return 100 * (1 - a / k) if a + b == k else None
-    if name.startswith("recall"):
-        return 100 * (1 - a / p) if a + b == k else None
-    value = (gmean_loss if name == "own" else at_most_three)(*np.array([a, b, c, d], float))
-    return float(value) if np.isfinite(value) else None
-
-
 def cases(rng):
     """Scores of all kinds for truths of all kinds; n <= 7."""
     for n in (1, 2, 4, 7):
@@ -65,25 +47,6 @@ def cases(rng):
             yield y, np.zeros(n)
             yield y, rng.integers(-2, 3, n) / 2.0  # ties, also with the losses
             yield y, rng.standard_normal(n) * 10.0 ** rng.integers(-1, 3)
-
-
-@pytest.mark.parametrize("name", MEASURES)
-def test_oracle_is_brute_force(name, rng):
-    for y, v in cases(rng):
-        n, p = len(y), int((y == 1).sum())
-        measure = MEASURES[name](n, p)
-        k = measure.parameter
-        best = -math.inf
-        values = {}
-        for guess in map(np.array, itertools.product((-1, 1), repeat=n)):
-            delta = loss(name, y, guess, k)
-            if delta is not None:
-                values[tuple(guess.tolist())] = delta - (y - guess) @ v
-                best = max(best, values[tuple(guess.tolist())])
-        labels, value = mv.most_violated(measure, v, y)
-        assert value == pytest.approx(best, rel=1e-12, abs=1e-12)
-        assert labels.dtype == y.dtype
-        assert values[tuple(labels.tolist())] == pytest.approx(best, rel=1e-12, abs=1e-12)
 
 
 def test_roc_area_is_brute_force(rng):
@@ -117,6 +80,107 @@ def test_roc_area_counts_each_pair_once():
             np.testing.assert_allclose(code / rho, np.round(code / rho), atol=1e-9)
 
 
+# ------------------------------------------------------------------ drawn
+
+
+KINDS = ("normal", "ties", "subnormal", "decades", "huge", "neighbours", "zero", "enormous")
+
+
+def scored(seed, kind):
+    """A truth, of one class too, and scores; n from 1 to 30."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.choice([1, 1, 2, 3, 5, 7, 30]))
+    x, steps = rng.standard_normal(n), rng.integers(-3, 4, n)
+    v = {
+        "normal": x,
+        "ties": steps / 1.0,
+        "subnormal": 5e-324 * steps,
+        "decades": x * 10.0 ** rng.integers(-320, 31, n),
+        "huge": 1e30 * np.where(rng.random(n) < 0.5, x, steps),
+        "neighbours": 1 + (steps + 3) * 2.0**-52,
+        "zero": 0 * x,
+        "enormous": 1e305 * np.sign(x),
+    }[kind]
+    return rng, np.where(rng.random(n) < rng.choice([0, 0.3, 0.7, 1]), 1, -1), v
+
+
+def losses_of(name, k, y, guesses):
+    """Delta of labellings, -inf where not allowed: the definitions, in long doubles."""
+    p, q = ((y == s).sum().astype(np.longdouble) for s in (1, -1))
+    a, b = (((y == s) & (guesses == 1)).sum(axis=1).astype(np.longdouble) for s in (1, -1))
+    c, d = p - a, q - b
+    if name.startswith("hamming"):
+        return (2 if "2" in name else 1) * (b + c)
+    if name.startswith("F"):
+        square = np.longdouble(name[1:]) ** 2
+        return 100 * (b + square * c) / ((1 + square) * a + b + square * c)
+    if name.startswith("own"):
+        return (gmean_loss if name == "own" else at_most_three)(*(x.astype(float) for x in (a, b, c, d)))
+    allowed = b == c if name == "prbep" else a + b == k
+    return np.where(allowed, 100 * (1 - a / (k if name.startswith("precision") else p)), -np.inf)
+
+
+@properties
+@drawn(60)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS))
+def test_what_an_oracle_is(seed, kind):
+    """Its value is that of its labelling; none of all, or of many, is better; in any order."""
+    rng, y, v = scored(seed, kind)
+    n, p, exact = len(y), int((y == 1).sum()), v.astype(np.longdouble)
+    if n <= 7:
+        guesses = np.array([*itertools.product((-1, 1), repeat=n)])
+    else:
+        guesses = np.where(rng.random((200, n)) < rng.random((200, 1)), 1, -1)
+    near = 4 * np.finfo(float).eps * n * (100 + 2 * float(np.abs(v).sum()))
+    order = rng.permutation(n)
+    for name, make in MEASURES.items():
+        if p == 0 and not name.startswith("hamming"):
+            continue
+        measure = make(n, p)
+        labels, value = mv.most_violated(measure, v, y)
+        swapped = np.stack([rng.permuted(np.append(labels, -labels[0]))[:n] for _ in range(20)])
+        flipped = np.where(np.eye(n, dtype=bool), -labels, labels)
+        tried = np.concatenate([guesses, swapped, flipped, labels[None]])
+        violations = losses_of(name, measure.parameter, y, tried) - (y - tried) @ exact
+        assert labels.dtype == y.dtype
+        assert abs(violations[-1] - value) <= near and violations.max() <= value + near, name
+        assert abs(mv.most_violated(measure, v[order], y[order])[1] - value) <= near, name
+
+
+@properties
+@drawn(60)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS))
+def test_what_the_oracle_of_pairs_is(seed, kind):
+    """The pairs it counts are those in the wrong order, by the definition, also where v + 1 is v."""
+    _, y, v = scored(seed, kind)
+    if len(set(y)) == 2:
+        apart = v.astype(np.longdouble)[y == 1][:, None] - v[y == -1][None]
+        code, delta = mv.roc_area().oracle(y == 1)(v)
+        size = np.finfo(float).eps * (1 + np.abs(v).max())
+        assert 100 * (apart <= max(1 - size, 0)).mean() <= delta + 1e-12  # ties of any size
+        assert delta <= 100 * (apart < 1 + min(size, 0.5)).mean() + 1e-12
+        risk = 100 * np.maximum(1 - apart, 0).mean()
+        assert abs(delta - inner(code, v) - risk) <= 1e3 * len(y) * size
+
+
+@properties
+@drawn(60)
+@given(seed=st.integers(0, 2**32 - 1), kind=st.sampled_from(KINDS))
+def test_no_threshold_is_better(seed, kind):
+    """Of all that part the scores, neighbours among the floating-point numbers, too."""
+    _, y, v = scored(seed, kind)
+    if len(set(y)) < 2:
+        return
+    for name in ("hamming", "F3", "own", "prbep"):
+        lost = lambda t, name=name: losses_of(name, None, y, np.where(v > t, 1, -1)[None])[0]
+        best = min((loss for loss in map(lost, [-np.inf, *np.unique(v)]) if np.isfinite(loss)), default=None)
+        if best is None:
+            with pytest.raises(ValueError, match="no threshold"):
+                mv.tune_threshold(MEASURES[name](len(y), 1), v, y)
+        else:
+            assert abs(lost(mv.tune_threshold(MEASURES[name](len(y), 1), v, y)) - best) <= 1e-12
+
+
 def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
     """n = 500, where labellings cannot be enumerated: the fast F against every table, in blocks."""
     monkeypatch.setattr("sparsejax.models.multivariate._oracles.BLOCK", 1000)
@@ -137,7 +201,10 @@ def test_deltas_are_the_measures(rng):
         y, guess = (np.where(rng.random(9) < 0.5, 1, -1) for _ in range(2))
         y[0] = 1
         table = [float(((y == s) & (guess == t)).sum()) for s, t in ((1, 1), (-1, 1), (1, -1), (-1, -1))]
-        assert mv.f_beta().delta(*table) == pytest.approx(loss("F1", y, guess))
+        for beta in (0.4, 1.0, 3.0):
+            expected = pytest.approx(100 * (1 - fbeta_score(y, guess, beta=beta, zero_division=0)))
+            assert mv.f_beta(beta).delta(*table) == expected
+            assert losses_of(f"F{beta}", None, y, guess[None])[0] == expected
         assert mv.hamming(3.0).delta(*table) == 3 * (y != guess).sum()
     y, v = np.array([1, 1, -1, -1, -1]), np.array([2.0, 1.0, 1.0, 0.5, 3.0])
     # at scale -> infinity the risk is that of the order itself; ties count half in the area
@@ -190,6 +257,7 @@ def test_threshold_is_the_best(rng):
         (lambda: mv.most_violated(mv.f_beta(), [[0.0]], [[1]]), ValueError, r"shape \(n,\)"),
         (lambda: mv.most_violated(mv.f_beta(), [0.0, np.nan], [1, -1]), ValueError, "v must be finite"),
         (lambda: mv.most_violated(mv.f_beta(), [0.0], [1, -1]), ValueError, "v must be finite and of"),
+        (lambda: mv.most_violated(mv.f_beta(), [1e308, 0], [1, -1]), ValueError, "whose sum is no finite"),
         (lambda: mv.most_violated(lambda a, b, c, d: a * np.nan, [0.0], [1]), ValueError, "gives NaN"),
         (lambda: mv.most_violated(lambda a, b, c, d: -c, [0.0], [1]), ValueError, "negative loss"),
         (lambda: mv.most_violated(lambda *t: -np.inf, [0.0], [1]), ValueError, "allows no table"),

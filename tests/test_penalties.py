@@ -63,7 +63,12 @@ def conjugates(penalty, Z, W):
 @properties
 @every
 @drawn(30)
-@given(seed=st.integers(0, 2**16), size=st.floats(-3, 3), ties=st.booleans(), power=st.integers(-40, 40))
+@given(
+    seed=st.integers(0, 2**16),
+    size=st.floats(-3, 3) | st.sampled_from([-320, -30, 30]),
+    ties=st.booleans(),
+    power=st.integers(-40, 40) | st.sampled_from([-900, -100, 100, 900]),
+)
 def test_what_a_penalty_is(name, seed, size, ties, power):
     """Fenchel-Young for every pair, with equality at Z in the subdifferential at W; its prox is one."""
     rng = np.random.default_rng(seed)
@@ -93,6 +98,22 @@ def test_what_a_penalty_is(name, seed, size, ties, power):
     scaled = [s * unit ** (2 - degree) for s, degree in zip(strengths, case.degrees, strict=True)]
     again = np.asarray(conjugates(case.make(*scaled), Z, unit * W)[3]) / unit
     np.testing.assert_allclose(again, T, rtol=0, atol=near * np.abs(W).max())
+
+
+@every
+def test_prox_in_any_units(name, rng):
+    """In float32 squares of 1e19 overflow and those of 1e-23 are 0: the same bits all the same."""
+    case, V = PENALTIES[name], rng.standard_normal((D, K)).astype(np.float32)
+    prox = jax.jit(lambda penalty, V: penalty.prox(V))
+    points = []
+    for unit in np.float32(2.0) ** np.array([0, -90, 90]):
+        strengths = (
+            (s * unit ** (2 - p)).astype(np.float32) for s, p in zip(case.spread(), case.degrees, strict=True)
+        )
+        points.append(np.asarray(prox(case.make(*strengths), unit * V)) / unit)
+    assert np.abs(points[0]).max() > 0.1
+    np.testing.assert_array_equal(points[1], points[0])
+    np.testing.assert_array_equal(points[2], points[0])
 
 
 def supremum(penalty, Z):

@@ -23,6 +23,21 @@ def tiny_of(x: jax.Array) -> float:
     return float(np.finfo(x.dtype).tiny)
 
 
+def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """A power of 2 near the largest entry of x, 1 at x = 0, and its inverse; no derivative.
+
+    In units of it no square of an entry overflows, as of 1e20 in float32, and not all of them underflow;
+    what is multiplied or divided by it is not rounded. Strengths are multiplied by the inverse, of which XLA
+    knows nothing: it makes ``a / (unit * norm)`` of ``a / unit / norm``, and the product may underflow.
+    """
+    top = lax.stop_gradient(jnp.max(jnp.abs(x)))
+    fine = (top >= tiny_of(x)) & jnp.isfinite(top)
+    exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # so that the inverse is a normal number, too
+    exponent = jnp.maximum(exponent, np.finfo(x.dtype).minexp)
+    unit = jnp.ldexp(jnp.ones((), x.dtype), exponent)
+    return unit, opaque(1 / unit)
+
+
 def safe_divide(a: ArrayLike, b: jax.Array, otherwise: ArrayLike = 0.0) -> jax.Array:
     """``a / b`` where b > 0, ``otherwise`` elsewhere, with finite derivatives in both."""
     positive = b > 0

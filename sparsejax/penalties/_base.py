@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced, known_cast
 from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import opaque, unit_of
 from sparsejax._core.protocol import Protocol
 from sparsejax._core.spread import looked_at
 from sparsejax.groups import Groups
@@ -162,9 +163,18 @@ class Penalty(Protocol):
 
     def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Penalty":
         r"""gamma g(sigma V) / sigma^2 of V: strengths of degree p times gamma sigma^(p-2)."""
-        factors = [gamma if degree == 2 else gamma * sigma ** (degree - 2) for degree in self.degrees]
+        # Behind a barrier for the reason that `unit_of` gives.
+        factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in self.degrees]
         scaled: Penalty = scale_strengths(self, factors)
         return scaled
+
+    def prox_in_units(self, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike) -> jax.Array:
+        """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
+        scaling = jnp.asarray(scaling, V.dtype)
+        if "units" not in self.provides or len(self.degrees) != len(self.strengths):
+            return prox(self, V, scaling)
+        unit, _ = unit_of(V)
+        return unit * prox(self.in_units(unit, jnp.ones((), V.dtype)), V / unit, scaling)
 
     @property
     def terms(self) -> tuple[Any, ...]:

@@ -28,8 +28,8 @@ class RowPenalty(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        Vt = columns(V)
-        return like(self._prox(Vt, jnp.asarray(scaling, Vt.dtype)), V)
+        found = self.prox_in_units(lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it).

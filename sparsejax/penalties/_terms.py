@@ -38,8 +38,8 @@ class SeveralTerms(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The proximal point of V; where there are several terms to the last digits, by iteration."""
-        Vt = columns(V)
-        return like(self._prox(Vt, jnp.asarray(scaling, Vt.dtype)), V)
+        found = self.prox_in_units(lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        return like(found, V)
 
     def prox_columns(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array

@@ -5,10 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from sparsejax._core.checks import as_float, as_numpy, is_traced
-from sparsejax._core.linalg import tiny_of
 
 ANY_RANK = tuple(range(33))
 
@@ -50,15 +48,3 @@ def one_group(name: str, x: Any) -> jax.Array:
             f"prox.{name}: one group has shape (p,) with p >= 1, got {group.shape} for x; use jax.vmap."
         )
     return group
-
-
-def unit_of(x: jax.Array) -> jax.Array:
-    """A power of 2 near the largest entry of x, 1 at x = 0; no derivative.
-
-    In units of it no square of an entry overflows, as of 1e20 in float32, and not all of them underflow;
-    what is multiplied or divided by it is not rounded.
-    """
-    top = lax.stop_gradient(jnp.max(jnp.abs(x)))
-    fine = (top >= tiny_of(x)) & jnp.isfinite(top)
-    exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 1
-    return jnp.ldexp(jnp.ones((), x.dtype), exponent)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.prox._arguments import factor, one_group, unit_of
+from sparsejax._core.linalg import safe_divide, safe_norm, unit_of
+from sparsejax.prox._arguments import factor, one_group
 from sparsejax.prox._threshold import moments, newton, sum_squares
 
 Arrays = tuple[jax.Array, ...]
@@ -37,7 +37,7 @@ def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.A
     [1.5 0. ]
     """
     x = one_group("squared_l1", x)
-    unit, zero = unit_of(x), jnp.zeros((), x.dtype)
+    (unit, _), zero = unit_of(x), jnp.zeros((), x.dtype)
     beta = factor("squared_l1", "beta", beta, x) * factor("squared_l1", "scaling", scaling, x)
     return unit * exclusive_l21_columns(x / unit, zero, beta, zero)[0]
 
@@ -75,10 +75,10 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
     [0. 0.]
     """
     x = one_group("exclusive_l21", x)
-    name, unit = "exclusive_l21", unit_of(x)
+    name, (unit, inverse) = "exclusive_l21", unit_of(x)
     scaling = factor(name, "scaling", scaling, x)
     alpha, beta = factor(name, "alpha", alpha, x) * scaling, factor(name, "beta", beta, x) * scaling
-    return unit * exclusive_l21_columns(x / unit, alpha / unit, beta, jnp.zeros((), x.dtype))[0]
+    return unit * exclusive_l21_columns(x / unit, alpha * inverse, beta, jnp.zeros((), x.dtype))[0]
 
 
 def exclusive_l21_columns(

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.prox._arguments import factor, floating, one_group, unit_of
+from sparsejax._core.linalg import safe_divide, safe_norm, unit_of
+from sparsejax.prox._arguments import factor, floating, one_group
 from sparsejax.prox._threshold import moments, newton, sum_squares
 
 Arrays = tuple[jax.Array, ...]
@@ -70,9 +70,9 @@ def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
     [1.5 2. ]
     """
     x = one_group("l2", x)
-    unit = unit_of(x)
+    unit, inverse = unit_of(x)
     strength = factor("l2", "strength", strength, x) * factor("l2", "scaling", scaling, x)
-    return unit * l2_columns(x / unit, strength / unit)
+    return unit * l2_columns(x / unit, strength * inverse)
 
 
 def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:

@@ -230,7 +230,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
       in place of y'.
 
     Raises:
-      TypeError, ValueError: as `fit` for measure and y; v not finite or of another length.
+      TypeError, ValueError: as `fit` for measure and y; v not finite, so large that its sum is not, or of
+        another length.
 
     >>> from sparsejax.models import multivariate
     >>> labels, value = multivariate.most_violated(multivariate.hamming(), [2.0, -2.0], [1, -1])
@@ -239,6 +240,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     """
     measure, positive = as_measure(measure), as_signs(y)
     v = _as_scores(v, positive)
+    if np.abs(v).max() > 1e308 / (2 * len(v) + 200):  # of the code's entries none is above 100
+        raise ValueError(f"v has values to {np.abs(v).max():.3g}, whose sum is no finite number.")
     z, delta = measure.oracle(positive)(v)
     value = delta - float(z @ v)
     if measure.name == "roc_area":
@@ -282,7 +285,8 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     i = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
     if i in (0, n):
         return math.inf if i == 0 else -math.inf
-    return float(levels[i] + (levels[i - 1] - levels[i]) / 2)
+    middle = levels[i] / 2 + levels[i - 1] / 2  # the sum of both may be infinite
+    return float(middle if levels[i] < middle < levels[i - 1] else levels[i])  # between neighbours is none
 
 
 def _delta(measure: Measure, a: Any, b: Any, c: Any, d: Any) -> Any:

@@ -134,7 +134,9 @@ def swapped_pairs(positive: np.ndarray) -> Oracle:
 
     def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
         order = plus[np.argsort(v[plus], kind="stable")]
-        below = np.searchsorted(v[order], v[minus] + 1, side="left")  # positives swapped with each negative
+        # Positives swapped with each negative; where v + 1 is v, beyond 1/eps, those of its score are, too.
+        below, alike = (np.searchsorted(v[order], *at) for at in ((v[minus] + 1,), (v[minus], "right")))
+        below = np.maximum(below, alike)
         above = np.cumsum(np.bincount(below, minlength=len(plus) + 1)[::-1])[::-1][1:]
         z = np.zeros(len(v))
         z[order], z[minus] = rho * above, -rho * below
