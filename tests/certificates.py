@@ -11,6 +11,8 @@ wrong:
 
 * a gap below how much worse its point is than the best one, or below the error of its objective;
 * a point called converged that is worse than tol allows;
+* a row that is 0 in a converged W, though moving it alone lowers P by more than the gap: among the points
+  compared are those down every way from a row of 0 that falls at first, found by the slope in long doubles;
 * a W that is not 0 where the strength leaves nothing else; W = 0, converged, where it does not; a row on an
   empty column of X that costs more than the gap allows.
 
@@ -34,7 +36,7 @@ if __name__ == "__main__":  # as a script: with 64-bit numbers and this copy of 
 
 import conic
 import numpy as np
-from cases import ALIKE, GROUPS, LOSSES, PAIRS, PENALTIES, SOLVERS, K, PenaltyCase, data, weights
+from cases import ALIKE, GROUPS, LOSSES, PAIRS, PENALTIES, SOLVERS, K, LossCase, PenaltyCase, data, weights
 
 import sparsejax as sj
 from sparsejax.problem import as_protocol
@@ -55,10 +57,29 @@ TABLE = PENALTIES | {
     "overlapping": PenaltyCase(lambda a: P.GroupLasso(a, GROUPS), (1,), (1,), GROUPS.num_groups),
     "sparse rows": PenaltyCase(lambda a, b: P.L1(a) + P.L21(b), (1, 1), (1, 1)),
 }
+
+
+def cox(X: Any, Y: Any, **options: Any) -> Any:
+    """Of times and events."""
+    return sj.losses.CoxLoss(X, Y[:, 0], Y[:, 1], **options)
+
+
+def times(H: np.ndarray) -> np.ndarray:
+    """Times that fall with H, and all but two rows with an event."""
+    return np.stack([np.exp(H.min() - H[:, 0]), np.arange(len(H)) > 1], axis=1)
+
+
+COX = {
+    "CoxLoss": LossCase(cox, times),
+    "CoxLoss, ties": LossCase(cox, lambda H: np.round(times(H) * 4) / 4),
+}
+TARGETS = LOSSES | COX
+NO_INTERCEPT = ("SoftmaxLoss", "PoissonLoss", *COX)
 # One column: what takes no other. Then every pair of the table of tests, and some sums.
 CELLS = [("LogisticLoss", "L21", 1), ("HuberLoss", "L1", 1)]
 CELLS += [(loss, penalty, K) for loss, penalty in [*PAIRS, *((name, "L1") for name in ALIKE)]]
 CELLS += [(loss, penalty, K) for loss, penalty in zip(LOSSES, [*TABLE][len(PENALTIES) :], strict=False)]
+CELLS += [("CoxLoss", "L1", 1), ("CoxLoss, ties", "elastic net", 1), ("CoxLoss, ties", "GroupLasso", 1)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +113,14 @@ class Tally:
     problems: int = 0
     solves: int = 0
     converged: int = 0
+    rows: int = 0  # of 0, in points that converged
     by_residual: int = 0  # no gap is known
     loose: int = 0  # of these, converged and worse than tol
     margin: float = 0.0  # the truth over the gap, at most, where it can be told to 1e-3
     wrong: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, other: "Tally") -> None:
-        for name in ("problems", "solves", "converged", "by_residual", "loose"):
+        for name in ("problems", "solves", "converged", "rows", "by_residual", "loose"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.margin = max(self.margin, other.margin)
         self.wrong += other.wrong
@@ -109,7 +131,7 @@ def cells(rng: np.random.Generator) -> list[Cell]:
     found = []
     for i, (loss, penalty, k) in enumerate(CELLS):
         n = ROWS[i % 2 if k == K else 0]
-        intercept = bool(rng.integers(2)) and loss not in ("SoftmaxLoss", "PoissonLoss")
+        intercept = bool(rng.integers(2)) and loss not in NO_INTERCEPT
         cell = Cell(loss, penalty, k, n, intercept, bool(rng.integers(2)), (), "")
         problem = as_protocol("solve", make(cell, draw(loss, penalty, k, n, rng)))
         fit = [name for name, solver in SOLVERS.items() if solver.fits(problem) is None]
@@ -127,14 +149,13 @@ def draw(loss: str, penalty: str, k: int, n: int, rng: np.random.Generator, *, s
     X, H = data(seed=int(rng.integers(2**31)), n=n, k=k, dtype=np.float64)
     kind = str(rng.choice(KINDS))
     X = awkward(kind, X, rng, 8 if not single else 4)
-    Y = np.asarray(LOSSES[loss].targets(H), np.float64)
+    Y = np.asarray(TARGETS[loss].targets(H), np.float64)
     if loss in SIZED:
         Y = Y * 10 ** rng.uniform(-6, 6)
     if single:
         X, Y = (x.astype(np.float32).astype(np.float64) for x in (X, Y))
-    smooth = LOSSES[loss].make(X, Y)
-    slope = conic.ENTRIES[loss].slope(np.zeros_like(Y), Y, smooth) * conic._weights(smooth)
-    G = np.abs(X.T @ slope)
+    smooth = TARGETS[loss].make(X, Y)
+    G = np.abs(X.T @ conic.slopes(smooth, np.zeros(smooth.params_shape)))
     order = {"L1": np.inf, "L1Inf": 1}.get(penalty, 2)
     norms = np.linalg.norm(G, order, axis=1)
     top = float(norms.max())
@@ -142,7 +163,7 @@ def draw(loss: str, penalty: str, k: int, n: int, rng: np.random.Generator, *, s
     share = 10 ** (
         rng.uniform(-4, 0.3) if wide < 0.7 else rng.uniform(-20, -4) if wide < 0.85 else rng.uniform(0, 12)
     )
-    at_zero = float(np.sum(conic._weights(smooth) * conic.ENTRIES[loss].value(np.zeros_like(Y), Y, smooth)))
+    at_zero = float(conic.loss_value(smooth, np.zeros(smooth.params_shape)))
     case, strengths = TABLE[penalty], []
     for degree in case.degrees:
         natural = top if degree == 1 else top**2 / max(at_zero, 1e-300)
@@ -172,10 +193,10 @@ def awkward(kind: str, X: np.ndarray, rng: np.random.Generator, decades: float) 
 
 def make(cell: Cell, drawn: Drawn, dtype: Any = np.float64) -> sj.Problem:
     X, Y, *strengths = (x.astype(dtype) for x in (drawn.X, drawn.Y, *drawn.strengths))
-    options = {} if cell.loss in ("SoftmaxLoss", "PoissonLoss") else {"intercept": cell.intercept}
+    options = {} if cell.loss in NO_INTERCEPT else {"intercept": cell.intercept}
     if cell.weighted:
         options["weights"] = np.round(weights(cell.rows), 2).astype(np.float32).astype(dtype)
-    return sj.Problem(LOSSES[cell.loss].make(X, Y, **options), TABLE[cell.penalty].make(*strengths))
+    return sj.Problem(TARGETS[cell.loss].make(X, Y, **options), TABLE[cell.penalty].make(*strengths))
 
 
 # ------------------------------------------------------------------ the truth
@@ -196,8 +217,11 @@ def check(cell: Cell, drawn: Drawn, single: bool, tol: float | None) -> Tally:
         points = [np.asarray(answer.params) for *_, answer in answers]
         values = [conic.objective(doubles, W) for W in points]
         others = [conic.objective(doubles, W) for W in nearby(drawn, points)]
+        settled = [W for (*_, answer), W in zip(answers, points, strict=True) if bool(answer.converged)]
+        moved = [freed(doubles, drawn, W) for W in settled]
+    others += [value for values, _ in moved for value in values]
     best = min([at_zero, *(value for value in values + others if np.isfinite(value))])
-    tally = Tally(problems=1)
+    tally = Tally(problems=1, rows=sum(rows for _, rows in moved))
     for (name, dtype, used, answer), value in zip(answers, values, strict=True):
         label = f"{name}, {np.dtype(dtype)}, {drawn.kind}, strength {drawn.share:.1e}, tol {used}"
         found = judged(answer, value, best, at_zero, dtype, used)
@@ -217,6 +241,44 @@ def nearby(drawn: Drawn, points: list[np.ndarray]) -> list[np.ndarray]:
         found += [W * (1 + sign * step) for step in (0.5, 1e-2, 1e-4, 1e-6, 1e-8) for sign in (-1, 1)]
         found += [W + t * (V - W) for V in points[:i] for t in (-1, -0.1, 0.1, 0.5, 0.9, 1.1, 2)]
     return found
+
+
+def freed(problem: sj.Problem, drawn: Drawn, params: np.ndarray) -> tuple[list[Any], int]:
+    """Objectives at which P falls from rows that are 0, each alone and all together; and how many there are.
+
+    P is convex: along a way at whose start its slope is not negative it does not fall. The ways are those of
+    the steepest descent of each penalty: minus the gradient, its largest entries alone, their signs, what a
+    threshold leaves of it, with either sign of its entries where only one is allowed.
+    """
+    W = params.astype(LONG).reshape(len(params), -1)
+    G = drawn.X.astype(LONG).T @ conic.slopes(problem.smooth, W)
+    off, values = np.flatnonzero(~W.any(axis=1)), []
+    at_W, g = conic.objective(problem, W), lambda V: conic.penalty_value(problem.penalty, V)
+    at_g, ordinary = g(W), 1e-6 * max(float(np.abs(W).max()), 1e-30)
+    for rows in [[i] for i in off] + ([off] if len(off) > 1 else []):
+        for way in ways(-G[rows], drawn.strengths):
+            length = np.sqrt(np.sum(way * way))
+            if not length > 0:
+                continue
+            D = np.zeros_like(W)
+            D[rows] = way / length
+            fall = -np.sum(G * D) - (g(W + ordinary * D) - at_g) / ordinary
+            if fall > 0:
+                # the step at which a parabola with the slope and one value is least, and others
+                bend = conic.objective(problem, W + ordinary * D) - at_W + ordinary * fall
+                best = fall * ordinary**2 / (2 * bend) if bend > 0 else ordinary
+                values += [conic.objective(problem, W + t * best * D) for t in (1e-2, 0.3, 1, 3)]
+    return values, len(off)
+
+
+def ways(V: np.ndarray, strengths: list[np.ndarray]) -> list[np.ndarray]:
+    """From rows of 0 with minus the gradient V (r, k), of any length."""
+    size = np.abs(V)
+    found = [V, np.sign(V), *(np.sign(V) * np.maximum(size - s[0], 0) for s in strengths)]
+    for m in range(1, V.shape[1]):
+        largest = size >= np.sort(size, axis=1)[:, [-m]]
+        found += [V * largest, np.sign(V) * largest]
+    return found + [np.maximum(way, 0) for way in found[:2]] if (V < 0).any() else found
 
 
 def judged(answer: sj.Solution, value: Any, best: Any, at_zero: Any, dtype: Any, tol: float | None) -> Tally:
@@ -250,7 +312,7 @@ def zeros(cell: Cell, drawn: Drawn, answer: sj.Solution, dtype: Any) -> list[str
     """W that is not 0 and has to be, or the other way round."""
     W, wrong = np.asarray(answer.params), []
     room = 1e-6 if dtype is np.float64 else 1e-3
-    if drawn.top and not cell.intercept and bool(answer.converged):
+    if drawn.top and not cell.intercept and not cell.weighted and bool(answer.converged):
         if drawn.share > 1 + room and W.any():
             wrong.append("W is not 0 above lambda_max")
         if drawn.share < 0.5 and not W.any() and float(answer.gap) < 1e-9:
@@ -285,7 +347,7 @@ def run(problems: int, seed: int, seconds: float, show: bool = True) -> Tally:
 
 def row(name: str, solvers: str, t: Tally) -> None:
     print(
-        f"{name:<38}{t.problems:>6}{t.solves:>7}{t.converged:>7}{t.by_residual:>6}{t.loose:>5}"
+        f"{name:<38}{t.problems:>6}{t.solves:>7}{t.converged:>7}{t.rows:>7}{t.by_residual:>6}{t.loose:>5}"
         f"{len(t.wrong):>5}{t.margin:>9.4f}   {solvers}",
         flush=True,
     )
@@ -300,9 +362,8 @@ def main() -> None:
     options.add_argument("--minutes", type=float, default=170, help="of CPU time")
     args = options.parse_args()
     warnings.simplefilter("ignore", sj.ConvergenceWarning)
-    print(
-        f"{'':<38}{'drawn':>6}{'solved':>7}{'conv.':>7}{'resid':>6}{'>tol':>5}{'wrong':>5}{'truth/gap':>10}"
-    )
+    names = f"{'drawn':>6}{'solved':>7}{'conv.':>7}{'0 rows':>7}{'resid':>6}{'>tol':>5}{'wrong':>5}"
+    print(f"{'':<38}{names}{'truth/gap':>10}")
     sys.exit(bool(run(args.problems, args.seed, 60 * args.minutes).wrong))
 
 

@@ -216,10 +216,35 @@ def _edges(graph: Any) -> list[tuple[int, int, float]]:
     return [(i, j, float(graph.strength) / 2 * (P[i, j] + P[j, i]) / 2) for i in range(k) for j in range(i)]
 
 
+def _cox(loss: Any, h: np.ndarray) -> tuple[Any, np.ndarray]:
+    """The partial likelihood of h (n,), event by event, and its slope; as the loss has sorted the rows."""
+    order, ends = np.asarray(loss.order), np.asarray(loss.ends)
+    w = np.ones(len(h), h.dtype) if loss.weights is None else _numbers(loss.weights)
+    value, slope = h.dtype.type(0), np.zeros_like(h)
+    for place in np.flatnonzero((np.asarray(loss.event) * w)[order] > 0):
+        i, risk = order[place], order[: ends[place] + 1]
+        log_sum = logsumexp(h[risk], b=w[risk])
+        value += w[i] * (log_sum - h[i])
+        slope[i] -= w[i]
+        slope[risk] += w[i] * w[risk] * np.exp(h[risk] - log_sum)
+    return float(loss.scale) * value, float(loss.scale) * slope
+
+
+def slopes(loss: Any, W: Any) -> np.ndarray:
+    """The derivative of f in XW, (n, k), at the best intercept."""
+    W = _numbers(W).reshape(loss.X.shape[1], -1)
+    H = _numbers(loss.X) @ W
+    if isinstance(loss, sj.losses.CoxLoss):
+        return _cox(loss, H[:, 0])[1][:, None]
+    return _weights(loss) * ENTRIES[type(loss).__name__].slope(H + intercept(loss, W), _target(loss), loss)
+
+
 def loss_value(smooth: Any, W: Any) -> float:
     """f(W), with the best intercept."""
     loss, graphs = _of_data(smooth)
     W = _numbers(W).reshape(loss.X.shape[1], -1)
+    if isinstance(loss, sj.losses.CoxLoss):
+        return _cox(loss, (_numbers(loss.X) @ W)[:, 0])[0]
     H = _numbers(loss.X) @ W + intercept(loss, W)
     H = np.where(_weights(loss) > 0, H, 0)
     value = np.sum(_weights(loss) * ENTRIES[type(loss).__name__].value(H, _target(loss), loss))

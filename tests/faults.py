@@ -1,12 +1,14 @@
-"""Threads, repeated calls and thousands of solves: the same bits, and no memory that is not given back.
+"""Threads, repeated calls, thousands of solves, Ctrl-C: the same bits, no memory and no process that stays.
 
-    python tests/faults.py [--solves 10000] [--shapes 500]
+    python tests/faults.py [--solves 10000] [--shapes 500] [--interrupts 5]
 
 **threads**: eight of them solve 40 problems each, by five solvers; every answer must have the bits of the
 same call alone. **bits**: calls repeated, in this process and in another one, must agree to the last bit;
 an eager call and one within a user's jit, which are two programs, to 1e-10 of the largest weight at the
 tolerance 1e-12. **memory**: thousands of solves of changing strengths must add nothing; each of hundreds of
-shapes adds what JAX keeps of its program.
+shapes adds what JAX keeps of its program. **Ctrl-C**: every long call, in a process of its own, gets SIGINT
+at random moments, as does all that it started; it must end with a KeyboardInterrupt within `PATIENCE`
+seconds, leave no process, and the records of a checkpoint that can be read.
 
 Prints the figures; the exit status is 1 where bits differ or memory grows.
 """
@@ -14,9 +16,15 @@ Prints the figures; the exit status is 1 where bits differ or memory grows.
 import argparse
 import gc
 import hashlib
+import itertools
 import os
+import random
+import signal
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -104,12 +112,105 @@ def check_memory(solves: int, shapes: int) -> tuple[float, float]:
     return one, each
 
 
+# ------------------------------------------------------------------ Ctrl-C
+
+PATIENCE = 60
+LATEST = 8  # seconds after which the signal comes at the latest
+WIDE = np.random.default_rng(1).standard_normal((200, 600))
+RESPONSE = WIDE[:, :10].sum(axis=1) + np.random.default_rng(2).standard_normal(200)
+SEVERAL = WIDE[:, :3] + np.random.default_rng(3).standard_normal((200, 3))
+CLASSES = np.argmax(SEVERAL, axis=1)
+
+
+def strengths(problem: sj.Problem) -> sj.penalties.L1:
+    top = float(sj.lambda_max(problem))
+    return jax.vmap(sj.penalties.L1)(np.geomspace(top, top / 1e4, 200))
+
+
+def long_calls() -> dict[str, Callable[[str], object]]:
+    """By name, of a folder for a checkpoint."""
+    least = sj.Problem(sj.losses.SquaredLoss(WIDE, RESPONSE), sj.penalties.L1(1.0))
+    a, fit, ofa = strengths(least), sj.models.multivariate, sj.models.ofa_lasso
+    measure = fit.f_beta()
+    return {
+        "path, one program": lambda folder: sj.path(least, a, tol=1e-9),
+        "path": lambda folder: sj.path(least, a, tol=1e-9, progress=True),
+        "path, checkpoint": lambda folder: sj.path(least, a, tol=1e-9, checkpoint=folder),
+        "cross_validate": lambda folder: sj.cross_validate(least, a, folds=3, checkpoint=folder),
+        "stability_selection": lambda folder: sj.stability_selection(least, a, checkpoint=folder),
+        "multivariate.fit": lambda folder: fit.fit(
+            WIDE, 2 * (RESPONSE > 0) - 1, measure=measure, budget=20, C=10.0, tol=1e-9
+        ),
+        "fit_one_vs_rest": lambda folder: fit.fit_one_vs_rest(
+            WIDE, CLASSES, measure=measure, budget=20, C=10.0, workers=2, tol=1e-9
+        ),
+        "ofa_lasso.cross_validate": lambda folder: ofa.cross_validate(WIDE, SEVERAL, progress=True),
+        "mil.fit": lambda folder: sj.models.mil.fit(
+            WIDE, np.arange(200) // 4, np.where(RESPONSE[::4] > 0, 1, -1), budget=20, C=10.0
+        ),
+    }
+
+
+def again_and_again(name: str, folder: str) -> None:
+    """The child: the call for ever, each time with a new folder."""
+    print("begin", flush=True)
+    for number in itertools.count():
+        long_calls()[name](str(Path(folder) / str(number)))
+
+
+def interrupted(name: str, wait: float) -> tuple[float, str]:
+    """Seconds until the process ends, and what is wrong."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(Path(__file__).resolve()), "--child", name, folder]
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        assert process.stdout is not None and process.stdout.readline() == "begin\n"
+        time.sleep(wait)
+        os.killpg(process.pid, signal.SIGINT)
+        begin = time.perf_counter()
+        try:
+            _, told = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return PATIENCE, "it goes on"
+        seconds = time.perf_counter() - begin
+        if process.returncode == 0 or ("KeyboardInterrupt" not in told and "Interrupted" not in told):
+            return seconds, f"exit status {process.returncode}: {told[-300:]}"
+        for record in Path(folder).rglob("*.npz"):
+            with np.load(record) as arrays:
+                assert all(arrays[entry] is not None for entry in arrays.files)
+    time.sleep(1)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return seconds, ""
+    return seconds, "a process is left"
+
+
+def check_interrupts(times: int) -> int:
+    """How many went wrong; prints the longest time to the end of each call."""
+    draw, wrong = random.Random(0), 0
+    for name in long_calls() if times else ():
+        found = [interrupted(name, draw.uniform(0, LATEST)) for _ in range(times)]
+        bad = [text for _, text in found if text]
+        wrong += len(bad)
+        longest = max(seconds for seconds, _ in found)
+        print(f"Ctrl-C: {name}: {times} times, ended within {longest:.1f} s", *bad, sep="\n   ", flush=True)
+    return wrong
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--solves", type=int, default=10_000)
     options.add_argument("--shapes", type=int, default=500)
+    options.add_argument("--interrupts", type=int, default=5, help="of each call")
     options.add_argument("--digest", action="store_true")
+    options.add_argument("--child", nargs=2)
     given = options.parse_args()
+    if given.child:
+        again_and_again(*given.child)
     if given.digest:
         print(digest_of_all())
         return
@@ -120,7 +221,8 @@ def main() -> None:
     print(f"bits: again {again}, in another process {elsewhere}; eager and within jit differ by {apart:.1e}")
     memory = f"{one:.1f} MB more after {given.solves} solves"
     print(f"memory: {memory}; {each:.2f} MB for each of {given.shapes} shapes")
-    sys.exit(bool(different) or not (again and elsewhere) or apart > 1e-10 or one > 20)
+    wrong = check_interrupts(given.interrupts)
+    sys.exit(bool(different) or not (again and elsewhere) or apart > 1e-10 or one > 20 or wrong > 0)
 
 
 if __name__ == "__main__":
