@@ -8,7 +8,9 @@ an eager call and one within a user's jit, which are two programs, to 1e-10 of t
 tolerance 1e-12. **memory**: thousands of solves of changing strengths must add nothing; each of hundreds of
 shapes adds what JAX keeps of its program. **Ctrl-C**: every long call, in a process of its own, gets SIGINT
 at random moments, as does all that it started; it must end with a KeyboardInterrupt within `PATIENCE`
-seconds, leave no process, and the records of a checkpoint that can be read.
+seconds, leave no process, and the records of a checkpoint that can be read. **Address space**: what works on
+the host, given 20, 60 and 100 MB more than the process has (RLIMIT_AS), must return or raise a `MemoryError`,
+or JAX's, and work again without the limit.
 
 Prints the figures; the exit status is 1 where bits differ or memory grows.
 """
@@ -19,6 +21,7 @@ import hashlib
 import itertools
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -30,6 +33,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import scipy.sparse
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -37,6 +41,7 @@ if __name__ == "__main__":
 
 import sparsejax as sj
 
+PATIENCE = 60  # seconds until a process counts as hanging
 RNG = np.random.default_rng(0)
 X = RNG.standard_normal((40, 12))
 Y = X[:, :2] + 0.3 * RNG.standard_normal((40, 2))
@@ -112,9 +117,62 @@ def check_memory(solves: int, shapes: int) -> tuple[float, float]:
     return one, each
 
 
+# ------------------------------------------------------------------ too little memory
+
+
+def on_host(large: bool) -> dict[str, Callable[[], object]]:
+    """What numpy and scipy do, on 64 MB of data or on a little."""
+    n = 4000 if large else 20
+    A, y = np.ones((n, n), np.float32), np.where(np.arange(n) % 2, 1, -1)
+    A[:: n // 10] = np.random.default_rng(0).standard_normal((10, n))
+    target, losses, fit = (y > 0).astype(np.float32), sj.losses, sj.models.multivariate
+    rows = scipy.sparse.csr_array(A)
+    entries = rows.tocoo()
+    return {
+        "multivariate.fit": lambda: fit.fit(A, y, measure=fit.hamming(), budget=2, C=1.0, maxiter=2),
+        "SquaredLoss.from_batches": lambda: losses.SquaredLoss.from_batches([(A, target)]),
+        "losses.from_batches": lambda: losses.from_batches(losses.LogisticLoss, [(A, target)]),
+        "sparse X by rows": lambda: losses.SquaredLoss(rows, target),
+        "sparse X by entries": lambda: losses.SquaredLoss(entries, target),
+    }
+
+
+def limited(name: str, room: int) -> None:
+    """The child: the call within so many MB, and again on a little without a limit."""
+    small, call = on_host(False)[name], on_host(True)[name]
+    small()  # compiled
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    used = pages * os.sysconf("SC_PAGE_SIZE")
+    resource.setrlimit(resource.RLIMIT_AS, (used + room * 2**20, resource.RLIM_INFINITY))
+    try:
+        call()
+        told = "returned"
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        told = type(error).__name__
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    small()
+    print(told)
+
+
+def check_limits() -> int:
+    """How many ended otherwise."""
+    wrong = 0
+    for name in on_host(False):
+        told = []
+        for room in (20, 60, 100):
+            command = [sys.executable, str(Path(__file__).resolve()), "--limited", name, str(room)]
+            try:
+                done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+                told.append(done.stdout.strip() if done.returncode == 0 else f"status {done.returncode}")
+            except subprocess.TimeoutExpired:
+                told.append("it hangs")
+            wrong += told[-1] not in ("returned", "MemoryError", "JaxRuntimeError")
+        print(f"address space: {name}: {', '.join(told)}", flush=True)
+    return wrong
+
+
 # ------------------------------------------------------------------ Ctrl-C
 
-PATIENCE = 60
 LATEST = 8  # seconds after which the signal comes at the latest
 WIDE = np.random.default_rng(1).standard_normal((200, 600))
 RESPONSE = WIDE[:, :10].sum(axis=1) + np.random.default_rng(2).standard_normal(200)
@@ -170,7 +228,7 @@ def interrupted(name: str, wait: float) -> tuple[float, str]:
         os.killpg(process.pid, signal.SIGINT)
         begin = time.perf_counter()
         try:
-            _, told = process.communicate(timeout=PATIENCE)
+            _, told = process.communicate(timeout=PATIENCE, check=False)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
@@ -208,9 +266,13 @@ def main() -> None:
     options.add_argument("--interrupts", type=int, default=5, help="of each call")
     options.add_argument("--digest", action="store_true")
     options.add_argument("--child", nargs=2)
+    options.add_argument("--limited", nargs=2)
     given = options.parse_args()
     if given.child:
         again_and_again(*given.child)
+    if given.limited:
+        limited(given.limited[0], int(given.limited[1]))
+        return
     if given.digest:
         print(digest_of_all())
         return
@@ -221,7 +283,7 @@ def main() -> None:
     print(f"bits: again {again}, in another process {elsewhere}; eager and within jit differ by {apart:.1e}")
     memory = f"{one:.1f} MB more after {given.solves} solves"
     print(f"memory: {memory}; {each:.2f} MB for each of {given.shapes} shapes")
-    wrong = check_interrupts(given.interrupts)
+    wrong = check_limits() + check_interrupts(given.interrupts)
     sys.exit(bool(different) or not (again and elsewhere) or apart > 1e-10 or one > 20 or wrong > 0)
 
 
