@@ -228,7 +228,7 @@ def interrupted(name: str, wait: float) -> tuple[float, str]:
         os.killpg(process.pid, signal.SIGINT)
         begin = time.perf_counter()
         try:
-            _, told = process.communicate(timeout=PATIENCE, check=False)
+            _, told = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
