@@ -205,15 +205,18 @@ def long_calls() -> dict[str, Callable[[str], object]]:
         "fit_one_vs_rest": lambda folder: fit.fit_one_vs_rest(
             WIDE, CLASSES, measure=measure, budget=20, C=10.0, workers=2, tol=1e-9
         ),
-        "ofa_lasso.cross_validate": lambda folder: ofa.cross_validate(WIDE, SEVERAL, progress=True),
+        "ofa_lasso.cross_validate": lambda folder: ofa.cross_validate(
+            WIDE, SEVERAL, np.geomspace(1, 0.01, 20), [0.1, 1.0], progress=True
+        ),
         "mil.fit": lambda folder: sj.models.mil.fit(
-            WIDE, np.arange(200) // 4, np.where(RESPONSE[::4] > 0, 1, -1), budget=20, C=10.0
+            WIDE, np.arange(200) // 4, np.where(RESPONSE[::4] > 0, 1, -1), measure=measure, budget=20, C=10.0
         ),
     }
 
 
 def again_and_again(name: str, folder: str) -> None:
     """The child: the call for ever, each time with a new folder."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     print("begin", flush=True)
     for number in itertools.count():
         long_calls()[name](str(Path(folder) / str(number)))
@@ -243,11 +246,13 @@ def interrupted(name: str, wait: float) -> tuple[float, str]:
         for record in Path(folder).rglob("*.npz"):
             with np.load(record) as arrays:
                 assert all(arrays[entry] is not None for entry in arrays.files)
-    time.sleep(1)
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return seconds, ""
+    for _ in range(AGAIN):
+        try:
+            os.killpg(process.pid, 0)
+        except ProcessLookupError:
+            return seconds, ""
+        time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
     return seconds, "a process is left"
 
 
