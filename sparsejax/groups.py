@@ -118,16 +118,24 @@ class Groups(
             )
 
     def at(self, ix: jax.Array) -> "Groups":
-        """What the features of these numbers have of disjoint groups that hold all; d is in none."""
-        m = ix.shape[0]
-        ids = jnp.take(self.sorted_group_ids, ix, mode="fill", fill_value=self.num_groups)
-        order = jnp.argsort(ids)
-        names = ("members", "group_ids", "sorted_members", "sorted_group_ids")
-        arrays = (order.astype(jnp.int32), ids[order], jnp.arange(m, dtype=jnp.int32), ids)
-        nothing = jnp.zeros((0, 0), jnp.int32)
+        """What the features of these numbers have of the groups; d is in none. Not of 65 families.
+
+        Each has a place for every family. A place that holds nothing belongs to no feature and to no group,
+        and sums leave it out; a free feature that is not among these has the number of none of them.
+        """
+        m, families = ix.shape[0], self.num_families
+        place = self.sorted_members, self.family[self.sorted_group_ids]
+        table = jnp.full((self.num_features, families), self.num_groups, jnp.int32)
+        table = table.at[place].set(self.sorted_group_ids)
+        ids = jnp.take(table, ix, axis=0, mode="fill", fill_value=self.num_groups).ravel()
+        members = jnp.where(ids < self.num_groups, jnp.repeat(jnp.arange(m, dtype=jnp.int32), families), m)
+        by_group, by_feature = jnp.argsort(ids), jnp.argsort(members)
+        here = self.free[:, None] == ix[None].astype(jnp.int32)
         return self._replace(
-            **dict(zip(names, arrays, strict=True)), free=nothing[0:0].reshape(0), common=nothing,
-            num_features=m,
+            members=members[by_group], group_ids=ids[by_group],
+            sorted_members=members[by_feature], sorted_group_ids=ids[by_feature],
+            free=jnp.where(jnp.any(here, axis=1), jnp.argmax(here, axis=1), m).astype(jnp.int32),
+            common=jnp.zeros((0, 0), jnp.int32), num_features=m,
         )  # fmt: skip
 
     def tolist(self) -> list[list[int]]:

@@ -135,7 +135,7 @@ def _room(problem: Problem, W: jax.Array) -> int | None:
     smooth, penalty = problem.smooth, problem.penalty
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or smooth.num_rows is None:
         return None
-    m = working_set_size(smooth.num_rows, W.shape)
+    m = working_set_size(smooth.num_rows, W.shape, penalty.least_active)
     return m if W.shape[0] >= max(MANY, 2 * m) else None
 
 

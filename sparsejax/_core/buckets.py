@@ -106,10 +106,10 @@ def group_buckets(n: int, d: int, k: int, count: int) -> tuple[tuple[int, int], 
     return tuple(sorted(found))
 
 
-def working_set_size(n: int, params_shape: tuple[int, ...]) -> int:
-    """Of a working set: what can be active, within `LEAST` and `LARGEST`."""
+def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> int:
+    """Of a working set: what can be active beside what ``always`` is, within `LEAST` and `LARGEST`."""
     d, k = (*params_shape, 1)[:2]
-    return min(max(64 * math.ceil(can_be_active(n, k) / 64), LEAST), LARGEST, d)
+    return min(max(64 * math.ceil((always + can_be_active(n, k)) / 64), LEAST), LARGEST, d)
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:

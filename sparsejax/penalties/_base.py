@@ -201,6 +201,15 @@ class Penalty(Protocol):
         """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
         return jnp.ones(Wt.shape[1:], bool)
 
+    @property
+    def least_active(self) -> int:
+        """About how many rows are active however large the strengths are."""
+        return 0
+
+    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
+        """`row_slopes` at W, for penalties whose rows depend on one another."""
+        return self.row_slopes(Z)
+
     def inside(self, W: jax.Array) -> jax.Array:
         """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
         smooth: jax.Array = self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)

@@ -11,7 +11,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import safe_divide, safe_norm, tiny_of
-from sparsejax.groups import Groups, check_groups
+from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rows import SmoothRowPenalty, cast
 
@@ -55,6 +55,17 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         self._set(alpha=as_strength("alpha", alpha), groups=groups)
 
     @property
+    def provides(self) -> frozenset[str]:
+        """No sparse rows where groups overlap so much that a part of them has no static size."""
+        hidden = {"sparse rows"} if self.groups.num_families > FAMILIES else set()
+        return self._given - hidden
+
+    @property
+    def least_active(self) -> int:
+        """A row of every group, and the unpenalised ones."""
+        return self.groups.num_groups + int(self.groups.free.shape[-1])
+
+    @property
     def free(self) -> jax.Array:
         """The unpenalised features, (f,)."""
         return self.groups.free
@@ -71,6 +82,24 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     def slopes(self, norms: jax.Array) -> jax.Array:
         r"""c (d,): the penalty grows by :math:`2c_i` for each unit of the norm of row i."""
         return self.groups.spread(cast(self.alpha, norms) * self.groups.sums(norms))
+
+    def row_slopes(self, Z: jax.Array) -> jax.Array:
+        """At W = 0, where any slope moves a row."""
+        return self.row_slopes_at(Z, jnp.zeros_like(Z))
+
+    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
+        r"""(d,), 1 and :math:`\|z_i\| - 2c_i` in units of the largest ||z_i||: a row of 0 stays if at most 1.
+
+        Unpenalised rows: inf. A ratio would put those first whose groups are empty, however flat.
+        """
+        norms = safe_norm(columns(Z))
+        beyond = norms - 2 * self.slopes(safe_norm(columns(W)))
+        slopes = 1 + safe_divide(beyond, jnp.max(norms, initial=0), 0)
+        return slopes.at[self.groups.free].set(jnp.inf)
+
+    def rows_at(self, ix: jax.Array) -> Penalty:
+        """The penalty of a W of these rows: what it has of each group."""
+        return self._replace(groups=self.groups.at(ix))
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         r"""An upper bound of g*(Z), shape (), exact if Z is a subgradient of g at ``aux``.
@@ -94,7 +123,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         held = jnp.broadcast_to(alpha > 0, y.shape)
         degree = groups.spread(held.astype(Zt.dtype))
         missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
-        y = jnp.where(held, y + groups.maxima(missing), 0)
+        y = jnp.where(held, y + jnp.maximum(groups.maxima(missing), 0), 0)  # some may be empty
         return jnp.sum(safe_divide(y * y, 4 * alpha))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:

@@ -106,11 +106,20 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
                 room |= True
         return room
 
+    @property
+    def least_active(self) -> int:
+        """Of the cores."""
+        return sum(int(core.least_active) for core in self.cores)
+
     def row_slopes(self, Z: jax.Array) -> jax.Array:
         """(d,), the largest of the cores' where there is one, else by the scale that a row allows."""
+        return self.row_slopes_at(Z, jnp.zeros_like(Z))
+
+    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
+        """Likewise."""
         Zt = self._side(columns(Z))
         if len(self.cores) == 1:
-            slopes: jax.Array = self.cores[0].row_slopes(like(Zt, Z))
+            slopes: jax.Array = self.cores[0].row_slopes_at(like(Zt, Z), W)
             return slopes
         return safe_divide(1.0, self._scales(Zt), jnp.inf)
 

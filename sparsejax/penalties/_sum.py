@@ -209,9 +209,18 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     # ------------------------------------------------------------------ by its only term
 
+    @property
+    def least_active(self) -> int:
+        """About how many rows are active however large the strengths are."""
+        return int(self.terms[0].least_active)
+
     def row_slopes(self, Z: jax.Array) -> jax.Array:
         """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
         return self.terms[0].row_slopes(Z)  # type: ignore[no-any-return]
+
+    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
+        """`row_slopes` at W."""
+        return self.terms[0].row_slopes_at(Z, W)  # type: ignore[no-any-return]
 
     def rows_at(self, ix: jax.Array) -> "Sum":
         """The penalty of a W of these rows."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.buckets import MANY, chosen, take, working_set_size
+from sparsejax._core.buckets import LARGEST, MANY, can_be_active, chosen, take, working_set_size
 from sparsejax._core.layout import columns
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.compiling import Finish, differentiable
@@ -49,7 +49,8 @@ def working_set(
 
     Args:
       problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
-        rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`.
+        rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`, or `ExclusiveGroupL21`, if its
+        groups do not overlap too much (64 families of disjoint groups at most).
       init, tol, maxiter, history: as `admm`; an iteration is a round, here at most 30.
 
     Returns:
@@ -89,9 +90,10 @@ def _part(smooth: Any, m: int) -> Any:
     return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(m, jnp.int32)), smooth)
 
 
-def _size(smooth: Any, params_shape: tuple[int, ...]) -> int:
+def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """How many features a working set holds: more where they stay sparse."""
-    m = working_set_size(smooth.num_rows, params_shape)
+    smooth = problem.smooth
+    m = working_set_size(smooth.num_rows, params_shape, problem.penalty.least_active)
     if "curvature" in _part(smooth, m).provides:
         return m
     return min(params_shape[0], max(m, params_shape[0] // 8))
@@ -99,8 +101,12 @@ def _size(smooth: Any, params_shape: tuple[int, ...]) -> int:
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
-    n, d = problem.smooth.num_rows, problem.smooth.params_shape[0]
-    return n is not None and d >= MANY and 2 * working_set_size(n, problem.smooth.params_shape) <= d
+    n, (d, *columns) = problem.smooth.num_rows, problem.smooth.params_shape
+    always = problem.penalty.least_active
+    if n is None or d < MANY or 2 * working_set_size(n, (d, *columns), always) > d:
+        return False
+    # Seldom is all active that can be; where it is, the rounds are lost.
+    return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= LARGEST * 5 // 4)
 
 
 class State(NamedTuple):
@@ -109,6 +115,7 @@ class State(NamedTuple):
     W: jax.Array
     gradient: jax.Array
     certificate: Certificate
+    wanted: jax.Array  # gap of the next part
     rho: jax.Array  # of the engine
     over: jax.Array  # no more to be had
     k: jax.Array
@@ -125,7 +132,7 @@ def _working_set(
 
 def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    d, m = init.shape[0], _size(smooth, init.shape)
+    d, m = init.shape[0], _size(problem, init.shape)
     by_fista = "curvature" not in _part(smooth, m).provides
     sizes, most = smooth.column_sizes() or (None, 0)
     scale = scale_of(problem, init)
@@ -145,20 +152,24 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(on) > int(FILL * m))
         if sizes is not None:
             over |= jnp.sum(jnp.where(on, sizes, 0)) > int(FILL * most)
+        # Rows that compete leave late: a part that was solved loosely has more of them than it will have.
+        finer = over & (s.wanted > tol / 2) & (penalty.least_active > 0)
+        wanted = jnp.maximum(LOOSE * jnp.minimum(found.measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         history = _loop.recorded(s.history, s.k, found.objective, found.gap)
-        return s._replace(gradient=facts.gradient, certificate=found, over=over, history=history)
+        return s._replace(
+            gradient=facts.gradient, certificate=found, wanted=wanted, over=over & ~finer, history=history
+        )
 
     def going(s: State) -> jax.Array:
         return ~s.over & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, ROUNDS))
 
     def body(s: State) -> State:
-        slopes = penalty.row_slopes(s.gradient)
+        slopes = penalty.row_slopes_at(s.gradient, s.W)
         if by_fista:  # whose products are as fast as the entries are few
             slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
         part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
-        wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 2)
-        start, rho = take(s.W, ix, 0), s.rho
+        start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
             solution = iterated(part, start, wanted, jnp.int32(INNER), 0, complete=False)
         else:
@@ -173,7 +184,8 @@ def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Arra
         return after._replace(over=after.over | crawls)
 
     unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
-    first = State(init, init, unknown, rho, jnp.zeros((), bool), jnp.int32(0), empty)
+    one = jnp.ones((), init.dtype)
+    first = State(init, init, unknown, one, rho, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))
     return _loop.judged(end.W, end.certificate, tol, end.k, end.history)
 
