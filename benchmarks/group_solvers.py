@@ -1,12 +1,16 @@
 """Reweighting, FISTA and ADMM on the exclusive group l2,1 penalty; and its cost as features grow.
 
-    python benchmarks/group_solvers.py --data DIR [--only solvers|scale] [--theta 0.3] [--repeats 3]
+    python benchmarks/group_solvers.py --data DIR [--only solvers|wide|scale] [--theta 0.3] [--repeats 3]
 
 **solvers**: seconds to an objective within 1e-2, 1e-4, 1e-6 of the minimum (relative), and to a certified
 gap of 1e-6, on scene, emotions and corel5k, squared and logistic loss, over strengths. The number of
 iterations to an objective is read off a run with history, then that many are timed; compiled before timing,
 medians, solvers in turn, columns standardised, float64, groups of pairs of features with absolute correlation
 above ``--theta``, 0.3. `irls` is timed with ``polish`` where a gap is asked for.
+**wide**: CPU seconds to a gap of 1e-6 of the engine on all features and of working sets, on glioma and nci60,
+with groups of features that say the same (k-means of the columns, by correlation), disjoint and with half as
+many larger ones over them; one thread by ``OMP_NUM_THREADS=1
+XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"``.
 **scale**: seconds and peak memory of building groups and of solving to a gap of 1e-4, n = 200, 5 outputs, 10
 random pairs a feature, each size in a process of its own (``--only one --size D``: one size in this process).
 """
@@ -17,12 +21,13 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from harness.data import folder, load_multilabel, standardise
+from harness.data import folder, load_multilabel, load_standardised, standardise
 from harness.jobs import alone, parser
 from harness.tables import Printed
 from harness.timing import in_turn, peak_mb, timed
 
 import sparsejax as sj
+from sparsejax.solvers import pick
 
 jax.config.update("jax_enable_x64", True)
 
@@ -103,6 +108,46 @@ def solvers(args: argparse.Namespace) -> None:
                     printed.row(alpha, zeros, solver, *(texts.get((solver, end)) for end in (*LEVELS, "gap")))
 
 
+# ---------------------------------------------------------------- wide
+
+
+def alike(X: np.ndarray, counts: tuple[int, ...]) -> sj.groups.Groups:
+    """Of every number of groups a partition of the features by the correlation of their columns."""
+    from sklearn.cluster import KMeans  # noqa: PLC0415
+
+    columns = (X / np.linalg.norm(X, axis=0)).T
+    labels = [
+        KMeans(G, n_init=1, max_iter=10, random_state=i).fit(columns).labels_ for i, G in enumerate(counts)
+    ]
+    return sj.groups.from_lists(
+        [np.flatnonzero(label == g) for label in labels for g in np.unique(label)], X.shape[1]
+    )
+
+
+def wide(args: argparse.Namespace) -> None:
+    """One table."""
+    print()
+    loss_names = {"squared": sj.losses.SquaredLoss, "logistic": sj.losses.LogisticLoss}
+    columns = [("groups", ">6"), ("alpha", ">7g"), ("active", ">8"), ("admm", ">17")]
+    printed = Printed(("set", "<7"), ("loss", "<9"), *columns, ("working_set", ">17"), ("solve", ">13"))
+    calls = {name: jax.jit(partial(getattr(sj, name), tol=1e-6)) for name in ("admm", "working_set")}
+    for name, losses in (("nci60", ("squared",)), ("glioma", ("squared", "logistic"))):
+        X, Y = load_standardised(folder(args.data), name)
+        for counts in ((30,), (200,), (60, 30)):
+            groups = alike(X, counts)
+            for kind in losses:
+                targets = Y if kind == "squared" else (Y > 0).astype(float)
+                loss = loss_names[kind](X, targets)
+                for alpha in (1e-2, 1.0):
+                    problem = sj.Problem(loss, sj.penalties.ExclusiveGroupL21(alpha, groups))
+                    runs = {solver: partial(call, problem) for solver, call in calls.items()}
+                    found = in_turn(runs, args.repeats)
+                    texts = [f"{t.cpu:.3f} s / {int(t.result.num_iters)}" for t in found.values()]
+                    active = int(np.asarray(found["working_set"].result.params).any(axis=1).sum())
+                    chosen = pick(problem).function.__name__
+                    printed.row(name, kind, "+".join(map(str, counts)), alpha, active, *texts, chosen)
+
+
 # ---------------------------------------------------------------- scale
 
 
@@ -141,7 +186,7 @@ def grown(d: int) -> tuple:
     return d, len(pairs), built.seconds, solved.seconds, steps, gap, peak_mb()
 
 
-PARTS = {"solvers": solvers, "scale": scale, "one": one}
+PARTS = {"solvers": solvers, "wide": wide, "scale": scale, "one": one}
 
 
 def main() -> None:
@@ -156,7 +201,7 @@ def main() -> None:
     options.add_argument("--maxiter", type=int, default=20_000)
     options.add_argument("--size", type=int, default=1000)
     args = options.parse_args()
-    for part in (args.only,) if args.only else ("solvers", "scale"):
+    for part in (args.only,) if args.only else ("solvers", "wide", "scale"):
         PARTS[part](args)
 
 

@@ -89,6 +89,8 @@ def test_groups_jit_vmap_derivative_and_float32():
     p, h = grouped("squared"), 1e-4
     many = sj.groups.from_lists([[0, i] for i in range(1, 70)], D)
     assert "sparse rows" not in sj.penalties.ExclusiveGroupL21(0.1, many).provides
+    assert "sparse rows" in (p.penalty + sj.penalties.SquaredL2(0.1)).provides
+    assert "sparse rows" not in (p.penalty + sj.penalties.NonNegative()).provides
 
     def solved(factor):
         penalty = sj.penalties.ExclusiveGroupL21(factor * p.penalty.alpha, GROUPS)

@@ -48,7 +48,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             found |= {"dual"}
         if self.box is None and all("support" in core.provides for core in cores):
             found |= {"support"}
-        if self.box is None and cores and all("sparse rows" in core.provides for core in cores):
+        # Groups that compete under W >= 0: rounds take as long as the engine on all features.
+        slow = self.positive and self.least_active > 0
+        if self.box is None and not slow and cores and all("sparse rows" in core.provides for core in cores):
             found |= {"sparse rows"}
         return frozenset(found)
 
