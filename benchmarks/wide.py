@@ -1,6 +1,6 @@
 """Many features, few samples: time to a certified gap beside celer and scikit-learn, and how it grows.
 
-    python benchmarks/wide.py --data DIR --out DIR [--only single,path,lasso,exclusive,growth] [--threads 1]
+    python benchmarks/wide.py --data DIR --out DIR [--only single,rule,path,lasso,exclusive,growth] [--threads 1]
 
 Without the packages of `PEERS` ours alone is timed. Columns standardised, Y centred, float64, compiled before
 timing, all taken in turn. CPU seconds, medians of five. The time of a peer is that of the loosest of its
@@ -10,6 +10,7 @@ they take what the machine has.
 
 **single**: l2,1 at alpha_max/10 and /100 on glioma, yale, isolet, and on generated sets that no constant was
 chosen on: n 60 to 400, d 1000 to 20 000, k 1 to 30, columns independent or strongly correlated.
+**rule**: twelve shapes of the same ranges, drawn by ``--seed``, to 1e-6 at alpha_max/10 and /100.
 **path**: 50 strengths from alpha_max to /100.
 **lasso**: n 100, d 100 000, at 0.3 and 0.1 of lambda_max.
 **exclusive**: exclusive l2,1 on glioma, beside the engine on all features.
@@ -47,7 +48,7 @@ ONE_THREAD = {
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 PEERS = ("celer", "scikit-learn")  # pip install celer scikit-learn
-PARTS = ("single", "path", "lasso", "exclusive", "growth")
+PARTS = ("single", "rule", "path", "lasso", "exclusive", "growth")
 TARGETS = (1e-6, 1e-9)
 SHAPES = (
     (60, 1000, 1, 0.0),
@@ -160,6 +161,37 @@ def single(args: argparse.Namespace) -> None:
                 printed.row(name, f"/{part}", f"{target:.0e}", rows, ours.cpu, *times)
 
 
+def drawn(seed: int, count: int = 12) -> Iterator[tuple[int, int, int, float]]:
+    """Shapes and shares in common, n and d by their logarithms."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        n, d = (int(np.exp(rng.uniform(*np.log(ends)))) for ends in ((60, 400), (1000, 20_000)))
+        yield n, d, int(rng.integers(1, 31)), (0.0, 0.9)[number % 2]
+
+
+def rule(args: argparse.Namespace) -> None:
+    """Shapes that nothing was chosen on."""
+    heads = ("n", ">4"), ("d", ">6"), ("k", ">3"), ("common", ">7"), ("alpha", ">6"), ("rows", ">5")
+    printed = Printed(*heads, ("ours", ">8.4f"), ("celer", ">8.4f"), ("ratio", ">6.2f"))
+    for shape in drawn(args.seed):
+        X, Y = generated(*shape, seed=args.seed)
+        loss, others = sj.losses.SquaredLoss(X, Y), peers(X, Y)
+        for part in (10, 100):
+            alpha = top_of(loss) / part
+            problem = sj.Problem(loss, sj.penalties.L21(alpha))
+            ours = in_turn({"": lambda p=problem: sj.solve(p)}, 5)[""]
+            goal = float(sj.solve(problem, tol=1e-9).objective) * (1 + 1e-6)
+            rows = int((abs(ours.result.params).sum(1) > 0).sum())
+            celer = "celer" in others and to_target(
+                lambda tol, peer=others.get("celer"), a=alpha: peer(a, tol),
+                lambda W, a=alpha, X=X, Y=Y: objective(X, Y, a, W),
+                goal,
+            )
+            printed.row(
+                *shape, f"/{part}", rows, ours.cpu, celer or None, celer / ours.cpu if celer else None
+            )
+
+
 def path(args: argparse.Namespace) -> None:
     """Fifty strengths."""
     printed = Printed(("data", "<36"), ("ours", ">8.3f"), ("first", ">6.2f"), ("celer, tol 1e-6", ">16.3f"))
@@ -267,6 +299,7 @@ def main() -> None:
     found = parser(__doc__, out="the figure")
     found.add_argument("--only", default=",".join(PARTS))
     found.add_argument("--datasets", default="", help="parts of names of sets, between commas")
+    found.add_argument("--seed", type=int, default=2026, help="of the shapes of rule")
     found.add_argument("--threads", choices=["1"])
     args = found.parse_args()
     if args.threads and os.environ.get("OMP_NUM_THREADS") != "1":

@@ -122,6 +122,10 @@ class Loss(Protocol):
         """B, shape of Y, if the loss is ``1/2 ||AW - B||^2`` + constant, A of ``majorizer``; else None."""
         return None
 
+    def factored(self) -> tuple[jax.Array, jax.Array | None]:
+        """A of ``majorizer``: a matrix in memory, and by what its rows are to be multiplied, (n,) or None."""
+        return self.majorizer(), None
+
     def laplacian(self) -> jax.Array | None:
         """(k, k): what the Hessian has in each row of W beside A'A; None if nothing."""
         return None

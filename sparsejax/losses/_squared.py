@@ -146,6 +146,13 @@ class SquaredLoss(LinearModelLoss):
             Y = Y - self._best_intercept(jnp.zeros_like(Y))
         return jnp.sqrt(2 * self.scale * w) * Y
 
+    def factored(self) -> tuple[jax.Array, jax.Array | None]:
+        """X itself, unless columns are centred."""
+        if self.has_intercept or not self.quadratic or isinstance(self.X, Products):
+            return super().factored()
+        root = jnp.sqrt(2 * self.scale * self._weights().reshape(-1))
+        return opaque(self.X), jnp.broadcast_to(root, self.X.shape[:1])
+
     def in_units(self) -> tuple[Loss, Units]:
         """Y of the order of 1 too, where it is of another; with an intercept, less its mean.
 

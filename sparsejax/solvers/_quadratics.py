@@ -17,12 +17,19 @@ KEPT = 256  # rows up to which the root of K is kept
 class Wide(NamedTuple):
     """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
 
-    ``aux`` is K^-1 B and, of few rows, the root of K and whether it is that of t: small buckets leave none,
-    and to carry a large one along takes longer than their steps.
+    A is ``matrix``, its rows times ``factor``: no second matrix of that size is written. ``aux`` is K^-1 B
+    and, of few rows, the root of K and whether it is that of t: small buckets leave none, and to carry a large
+    one along takes longer than their steps.
     """
 
-    A: jax.Array
+    matrix: jax.Array  # (n, d)
+    factor: jax.Array | None  # (n, 1)
     B: jax.Array  # (n, k)
+
+    @property
+    def rows(self) -> int:
+        """n."""
+        return self.matrix.shape[0]
 
     @property
     def size(self) -> jax.Array:
@@ -32,7 +39,7 @@ class Wide(NamedTuple):
     @property
     def trace(self) -> jax.Array:
         """Of A'A."""
-        return jnp.sum(self.A * self.A)
+        return jnp.sum(self._times(self.matrix) ** 2)
 
     @property
     def rank(self) -> int:
@@ -41,24 +48,24 @@ class Wide(NamedTuple):
 
     def small(self, m: int) -> bool:
         """Whether a bucket of m features goes through its Gram matrix."""
-        return 2 * m <= self.A.shape[0]
+        return 2 * m <= self.rows
 
     def zero(self) -> Any:
         """``aux`` at t = 0."""
-        n = self.A.shape[0]
-        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.A.dtype), jnp.ones((), bool)
+        n = self.rows
+        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.B.dtype), jnp.ones((), bool)
 
     def part(self, ix: jax.Array) -> Any:
         """What a step needs of these features."""
-        X = take(self.A, ix, 1)
+        X = self._times(take(self.matrix, ix, 1))
         return X, (X.T @ X, across(self.B, X)) if self.small(ix.shape[0]) else None
 
     def kept_root(self, aux: Any, m: int) -> tuple[Any, jax.Array]:
         """A root of the form that `evaluate` finds, and whether it is that of t."""
-        n, no = self.A.shape[0], jnp.zeros((), bool)
+        n, no = self.rows, jnp.zeros((), bool)
         if self.small(m):
-            return _no_root(m, self.A), no
-        return (aux[1], aux[2]) if n <= KEPT else (jnp.zeros((n, n), self.A.dtype), no)
+            return _no_root(m, self.B), no
+        return (aux[1], aux[2]) if n <= KEPT else (jnp.zeros((n, n), self.B.dtype), no)
 
     def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any]:
         """``aux`` of a bucket at its t, and the root that `curvature` needs."""
@@ -67,14 +74,15 @@ class Wide(NamedTuple):
             W, root = _weights(t, *gram)
             return (self.B - X @ W.T, self.zero()[1], jnp.zeros((), bool)), root
         L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
-        kept = L if self.A.shape[0] <= KEPT else self.zero()[1]
+        kept = L if self.rows <= KEPT else self.zero()[1]
         return (cho_solve((L, True), self.B), kept, jnp.ones((), bool)), L
 
     def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
+        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k; in float32."""
         X, gram = part
         if gram is not None:
             return _curvature(root, gram[0], P)
+        root, X = root.astype(jnp.float32), X.astype(jnp.float32)
         if P is None:
             half = lower_solve(root, X)
         else:
@@ -101,7 +109,10 @@ class Wide(NamedTuple):
     def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
-        return across(xi, self.A), jnp.sum(xi * xi), self.along(aux)
+        return across(self._times(xi), self.matrix), jnp.sum(xi * xi), self.along(aux)
+
+    def _times(self, rows: jax.Array) -> jax.Array:
+        return rows if self.factor is None else self.factor * rows
 
 
 class Tall(NamedTuple):
@@ -166,8 +177,8 @@ class Tall(NamedTuple):
 
 
 def _curvature(root: Any, G: jax.Array, P: jax.Array | None) -> jax.Array:
-    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-    h, L = root
+    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k; in float32."""
+    h, L, G = (a.astype(jnp.float32) for a in (*root, G))
     if P is None:
         half = lower_solve(L, h[:, None] * G)
         S: jax.Array = G - half.T @ half
@@ -194,17 +205,22 @@ def _no_root(m: int, like: jax.Array) -> Any:
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
     """The loss of a problem that is not `unfit`."""
-    A, target = smooth.majorizer(), smooth.target()
+    target = smooth.target()
     if target is not None:
-        return least_squares(A, columns(target).T)
+        matrix, factor = smooth.factored()
+        return least_squares(matrix, columns(target).T, None if factor is None else factor[:, None])
+    A = smooth.majorizer()
     zero = jnp.zeros(smooth.params_shape, smooth.dtype)
     value, gradient = jax.value_and_grad(smooth)(zero)
     return Tall(A.T @ A, -columns(gradient), 2 * value)
 
 
-def least_squares(A: jax.Array, B: jax.Array) -> "Wide | Tall":
-    """||AW - B||^2 / 2, B (n, k)."""
-    return Wide(A, B) if A.shape[0] < A.shape[1] else Tall(A.T @ A, B.T @ A, jnp.sum(B * B))
+def least_squares(matrix: jax.Array, B: jax.Array, factor: jax.Array | None = None) -> "Wide | Tall":
+    """||AW - B||^2 / 2, B (n, k), A the matrix with its rows times the factor (n, 1)."""
+    if matrix.shape[0] < matrix.shape[1]:
+        return Wide(matrix, factor, B)
+    A = matrix if factor is None else factor * matrix
+    return Tall(A.T @ A, B.T @ A, jnp.sum(B * B))
 
 
 def cholesky(M: jax.Array) -> jax.Array:

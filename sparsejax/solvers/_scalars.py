@@ -22,6 +22,7 @@ NEWTON = 100  # steps at most
 # Factorisations of the active set method in the first attempt at a step; twice as many in the others.
 SWEEPS = 4
 ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
+SHIFT = 1e-6  # of the diagonal, relative, in the first attempts: the Hessian is in float32
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
 # Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for.
 CURVED = 0.75
@@ -192,7 +193,7 @@ class Newton:
         def attempt(a: _Attempt) -> _Attempt:
             j = a.number + 1
             larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
-            nu = jnp.where(j < 2, eps ** (2 / 3), larger)
+            nu = jnp.where(j < 2, SHIFT, larger)
             sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
             model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
             moved = a.t, a.aux
@@ -232,19 +233,19 @@ class Newton:
         def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
             c = self.blocks.norms_of(C, at, b)
             q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-            r = alpha * alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)
-            H = self.blocks.curvature(quadratic, root, part, C, at, b)
+            # In u = alpha t, the norms, H is of the order of A'A: it and a step are precise enough in float32.
+            low = jnp.float32
+            r = (alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)).astype(low)
+            C = C * safe_divide(1.0, alpha if at is None else take(alpha, at, 0))[None]
+            H = self.blocks.curvature(quadratic, root, part, C.astype(low), at, b)
             if ridge is not None:  # by s, until now
                 e = 1 / (1 + ridge * t)
-                H = (e * e)[:, None] * H * (e * e)[None] + jnp.diag(ridge * c * c * e**3)
-            H = H + jnp.diag(model.nu * jnp.diagonal(H) + tiny_of(H))
-            return jnp.maximum(t + _bounded(H, r, t, (t > 0) | (q > 1), model.sweeps), 0)
-
-        # Two turns, of which the first only evaluates, so that this is compiled once.
-        first = (model.known & kept).astype(jnp.int32)
-        start = (first, t, quadratic.taken(ix, model.aux), root, model.C[:, :m])
-        _, new, aux, _, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
-        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux)
+                squares = (e * e).astype(low)
+                H = squares[:, None] * H * squares[None] + jnp.diag((ridge * q * q * e).astype(low))
+            H = H + jnp.diag(model.nu.astype(low) * jnp.diagonal(H) + tiny_of(H))
+            u = (alpha * t).astype(low)
+            x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
+            return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
 
 
 def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:

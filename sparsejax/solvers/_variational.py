@@ -56,7 +56,8 @@ def variational_newton(
     quadratic program with :math:`t \ge 0` is solved by a primal-dual active set method. From W = 0 the
     strengths are lowered to those asked for by halves, a step each. The first right side tried is that of
     Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then
-    with growing shifts of the diagonal, until :math:`\phi` falls.
+    with growing shifts of the diagonal, until :math:`\phi` falls. The Hessian and the quadratic program are
+    in float32 whatever the dtype, which costs no step; :math:`\phi`, its gradient and the gap are not.
 
     Of groups there is one scalar each, with :math:`\|C_g\|_F` for :math:`\|c_i\|` and the Hessian summed over
     the members of both groups; a group is in a bucket as a whole or not at all. With a ridge
@@ -99,8 +100,8 @@ def variational_newton(
         "variational_newton", problem, init, tol, maxiter, history, unfit
     )
     # Seen before anything is compiled for it.
-    cold = is_eager((problem, init)) and not np.any(init)
-    if cold and _is_crowded(problem) and float(_excess(problem, init)) > WEAK:
+    cold = _is_crowded(problem) and is_eager((problem, init)) and not np.asarray(init).any()
+    if cold and float(_excess(problem, init)) > WEAK:
         return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
     return _variational_newton(problem, init, tol, maxiter, history)
 
