@@ -1,6 +1,6 @@
 """Many features, few samples: time to a certified gap beside celer and scikit-learn, and how it grows.
 
-    python benchmarks/wide.py --data DIR --out DIR [--only single,rule,path,lasso,exclusive,growth] [--threads 1]
+    python benchmarks/wide.py --data DIR --out DIR [--only single,rule,path,...] [--threads 1]
 
 Without the packages of `PEERS` ours alone is timed. Columns standardised, Y centred, float64, compiled before
 timing, all taken in turn. CPU seconds, medians of five. The time of a peer is that of the loosest of its
@@ -182,14 +182,15 @@ def rule(args: argparse.Namespace) -> None:
             ours = in_turn({"": lambda p=problem: sj.solve(p)}, 5)[""]
             goal = float(sj.solve(problem, tol=1e-9).objective) * (1 + 1e-6)
             rows = int((abs(ours.result.params).sum(1) > 0).sum())
-            celer = "celer" in others and to_target(
-                lambda tol, peer=others.get("celer"), a=alpha: peer(a, tol),
-                lambda W, a=alpha, X=X, Y=Y: objective(X, Y, a, W),
-                goal,
-            )
-            printed.row(
-                *shape, f"/{part}", rows, ours.cpu, celer or None, celer / ours.cpu if celer else None
-            )
+            celer = None
+            if "celer" in others:
+                celer = to_target(
+                    lambda tol, others=others, a=alpha: others["celer"](a, tol),
+                    lambda W, a=alpha, X=X, Y=Y: objective(X, Y, a, W),
+                    goal,
+                )
+            ratio = None if celer is None else celer / ours.cpu
+            printed.row(*shape, f"/{part}", rows, ours.cpu, celer, ratio)
 
 
 def path(args: argparse.Namespace) -> None:
