@@ -10,6 +10,7 @@ from jax import lax
 
 HALVINGS = 24
 BUCKETS, SMALL, LARGEST = 8, 64, 1024  # how many, the size of the first, and that of the last for n < d
+LAST = 2048  # of rows alone, in place of the last but one, where more than LARGEST can be active
 FEWEST, GROUPS = 8, 32  # groups of the mean size in the first bucket, and at least in the last
 LEAST = 256  # features of a working set
 MANY = 512  # features from which it is worth while to gather those that matter
@@ -89,7 +90,9 @@ def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
     """
     most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
     wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
-    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+    sizes = sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted})
+    last = min(d, LAST, can_be_active(n, k))
+    return (*sizes[:-2], sizes[-1], last) if n < d and last > sizes[-1] else tuple(sizes)
 
 
 def group_buckets(n: int, d: int, k: int, count: int) -> tuple[tuple[int, int], ...]:
