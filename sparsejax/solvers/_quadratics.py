@@ -18,8 +18,8 @@ class Wide(NamedTuple):
     """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
 
     A is ``matrix``, its rows times ``factor``: no second matrix of that size is written. ``aux`` is K^-1 B
-    and, of few rows, the root of K and whether it is that of t: small buckets leave none, and to carry a large
-    one along takes longer than their steps.
+    and, of few rows, the root of K and whether it is that of t: small buckets leave none, and to carry a
+    large one along takes longer than their steps.
     """
 
     matrix: jax.Array  # (n, d)

@@ -233,7 +233,7 @@ class Newton:
         def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
             c = self.blocks.norms_of(C, at, b)
             q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-            # In u = alpha t, the norms, H is of the order of A'A: it and a step are precise enough in float32.
+            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
             low = jnp.float32
             r = (alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)).astype(low)
             C = C * safe_divide(1.0, alpha if at is None else take(alpha, at, 0))[None]
@@ -246,6 +246,12 @@ class Newton:
             u = (alpha * t).astype(low)
             x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
             return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
+
+        # Two turns, of which the first only evaluates, so that this is compiled once.
+        first = (model.known & kept).astype(jnp.int32)
+        start = (first, t, quadratic.taken(ix, model.aux), root, model.C[:, :m])
+        _, new, aux, _, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
+        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux)
 
 
 def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:
