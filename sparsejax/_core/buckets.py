@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax import lax
 
 HALVINGS = 24
-BUCKETS, SMALL, LARGEST = 8, 64, 1024  # how many, the size of the first, and that of the last for n < d
+# How many, each of which takes .4 s to compile; the size of the first, and that of the last for n < d.
+BUCKETS, SMALL, LARGEST = 6, 64, 1024
 LAST = 2048  # of rows alone, in place of the last but one, where more than LARGEST can be active
 FEWEST, GROUPS = 8, 32  # groups of the mean size in the first bucket, and at least in the last
 LEAST = 256  # features of a working set
