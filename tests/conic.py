@@ -223,6 +223,7 @@ def _cox(loss: Any, h: np.ndarray) -> tuple[Any, np.ndarray]:
     value, slope = h.dtype.type(0), np.zeros_like(h)
     for place in np.flatnonzero((np.asarray(loss.event) * w)[order] > 0):
         i, risk = order[place], order[: ends[place] + 1]
+        risk = risk[w[risk] > 0]
         log_sum = logsumexp(h[risk], b=w[risk])
         value += w[i] * (log_sum - h[i])
         slope[i] -= w[i]
