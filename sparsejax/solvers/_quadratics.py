@@ -78,11 +78,10 @@ class Wide(NamedTuple):
         return (cho_solve((L, True), self.B), kept, jnp.ones((), bool)), L
 
     def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k; in float32."""
+        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
         X, gram = part
         if gram is not None:
             return _curvature(root, gram[0], P)
-        root, X = root.astype(jnp.float32), X.astype(jnp.float32)
         if P is None:
             half = lower_solve(root, X)
         else:
@@ -177,8 +176,8 @@ class Tall(NamedTuple):
 
 
 def _curvature(root: Any, G: jax.Array, P: jax.Array | None) -> jax.Array:
-    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k; in float32."""
-    h, L, G = (a.astype(jnp.float32) for a in (*root, G))
+    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
+    h, L = root
     if P is None:
         half = lower_solve(L, h[:, None] * G)
         S: jax.Array = G - half.T @ half

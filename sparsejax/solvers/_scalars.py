@@ -22,7 +22,8 @@ NEWTON = 100  # steps at most
 # Factorisations of the active set method in the first attempt at a step; twice as many in the others.
 SWEEPS = 4
 ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
-SHIFT = 1e-6  # of the diagonal, relative, in the first attempts: the Hessian is in float32
+# Features from which the Hessian is in float32, and by how much its diagonal is shifted there, relatively.
+LOW, SHIFT = 512, 1e-6
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
 # Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for.
 CURVED = 0.75
@@ -193,7 +194,7 @@ class Newton:
         def attempt(a: _Attempt) -> _Attempt:
             j = a.number + 1
             larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
-            nu = jnp.where(j < 2, SHIFT, larger)
+            nu = jnp.where(j < 2, 0, larger)
             sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
             model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
             moved = a.t, a.aux
@@ -233,16 +234,20 @@ class Newton:
         def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
             c = self.blocks.norms_of(C, at, b)
             q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
-            low = jnp.float32
+            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step,
+            # unless its rank is not full. In small buckets it saves nothing.
+            lowered = m >= LOW and 2 * m <= quadratic.rank
+            low = jnp.float32 if lowered else t.dtype
+            least = SHIFT if lowered else eps_of(t) ** (2 / 3)
+            root, data = jax.tree.map(lambda a: a.astype(low), (root, part))
             r = (alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)).astype(low)
             C = C * safe_divide(1.0, alpha if at is None else take(alpha, at, 0))[None]
-            H = self.blocks.curvature(quadratic, root, part, C.astype(low), at, b)
+            H = self.blocks.curvature(quadratic, root, data, C.astype(low), at, b)
             if ridge is not None:  # by s, until now
                 e = 1 / (1 + ridge * t)
                 squares = (e * e).astype(low)
                 H = squares[:, None] * H * squares[None] + jnp.diag((ridge * q * q * e).astype(low))
-            H = H + jnp.diag(model.nu.astype(low) * jnp.diagonal(H) + tiny_of(H))
+            H = H + jnp.diag(jnp.maximum(model.nu, least).astype(low) * jnp.diagonal(H) + tiny_of(H))
             u = (alpha * t).astype(low)
             x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
             return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
