@@ -71,9 +71,9 @@ def variational_newton(
 
     What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
     holds, a group that is larger than that, a strength of the norm of 0, a tol below the rounding of the
-    products, units of X beyond 1e18 or below 1e-18 (steps of many features, not their certificate, are in float32);
-    and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times more features
-    than samples.
+    products, units of X beyond 1e18 or below 1e-18 (steps of many features, not what they are judged by, are
+    in float32); and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times
+    more features than samples.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
