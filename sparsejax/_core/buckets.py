@@ -1,17 +1,14 @@
 """Features gathered into arrays of static sizes."""
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
-HALVINGS = 24
 # How many, each of which takes .4 s to compile; the size of the first, and that of the last for n < d.
 BUCKETS, SMALL, LARGEST = 6, 64, 1024
-LAST = 2048  # of rows alone, in place of the last but one, where more than LARGEST can be active
 FEWEST, GROUPS = 8, 32  # groups of the mean size in the first bucket, and at least in the last
 LEAST = 256  # features of a working set
 MANY = 512  # features from which it is worth while to gather those that matter
@@ -27,55 +24,26 @@ def chosen(
 ) -> jax.Array:
     """The numbers of the active features and of the others of the largest scores, at most ``room``, in (m,).
 
-    The active ones come first. Places that are left hold d, the number of no feature; where even the active
-    ones are too many the last of them are left out. With ``sizes`` (d,) they have no more than ``most``
-    together.
+    The active ones come first. Places that are left, and those of scores of -inf, hold d, the number of no
+    feature; where even the active ones are too many the last of them are left out. With ``sizes`` (d,) they
+    have no more than ``most`` together.
     """
-    d = score.shape[0]
-
-    def fits(more: jax.Array) -> jax.Array:
-        number = jnp.sum(more | active, dtype=jnp.int32) <= room
-        if sizes is None:
-            return number
-        return number & (jnp.sum(jnp.where(more | active, sizes, 0), dtype=jnp.int32) <= most)
-
-    rank = ranks(active, score, fits)
-    place = places(rank, 1, m)
-    place = jnp.where(place < room, place, m)
-    ix = jnp.full(m, d, jnp.int32).at[place].set(jnp.arange(d, dtype=jnp.int32), mode="drop")
+    ix = ranked(active, score, m)
+    ix = jnp.where(jnp.arange(m, dtype=jnp.int32) < room, ix, score.shape[0])
     if sizes is None:
         return ix
-    return jnp.where(jnp.cumsum(take(sizes, ix, 0), dtype=jnp.int32) <= most, ix, d)
+    return jnp.where(jnp.cumsum(take(sizes, ix, 0), dtype=jnp.int32) <= most, ix, score.shape[0])
 
 
-def ranks(active: jax.Array, score: jax.Array, fits: Callable[[jax.Array], jax.Array]) -> jax.Array:
-    """0 for the active ones; 1 for the largest scores that fit beside them; 2 for the next score; else 3.
+def ranked(active: jax.Array, score: jax.Array, m: int) -> jax.Array:
+    """The numbers of the first m, the active ones before the others, these by their scores, largest first.
 
-    A threshold of the scores is found by bisection: to sort them all takes ten times as long.
+    The scores are compared in float32, of which XLA finds the largest on a CPU without sorting them all.
     """
-    top = jnp.max(jnp.where(jnp.isinf(score), 0, score))
-
-    def halve(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        fit = fits((score > middle) & ~active)
-        return jnp.where(fit, low, middle), jnp.where(fit, middle, high)
-
-    low, high = lax.fori_loop(0, HALVINGS, halve, (-top - 1, top))
-    # What is between the two are equal scores: the first of them come in.
-    return jnp.where(active, 0, jnp.where(score > high, 1, jnp.where(score > low, 2, 3)))
-
-
-def places(rank: jax.Array, size: jax.Array | int, none: int) -> jax.Array:
-    """Where each begins, put one after the other by rank, each taking its size; of rank 3 ``none``.
-
-    One running sum over the three ranks in turn: three of them take three times as long to compile.
-    """
-    members = rank[None] == jnp.arange(3, dtype=rank.dtype)[:, None]
-    size = jnp.broadcast_to(size, rank.shape)[None]
-    taken = jnp.where(members, size, 0).astype(jnp.int32)
-    begin = jnp.cumsum(taken.ravel(), dtype=jnp.int32).reshape(taken.shape) - size
-    return jnp.where(rank < 3, jnp.sum(jnp.where(members, begin, 0), axis=0, dtype=jnp.int32), none)
+    most = float(np.finfo(np.float32).max)
+    low = jnp.where(active, jnp.inf, jnp.minimum(score, most)).astype(jnp.float32)
+    found, ix = lax.top_k(low, m)
+    return jnp.where(found > -jnp.inf, ix, score.shape[0])
 
 
 def can_be_active(n: int, k: int) -> int:
@@ -90,9 +58,7 @@ def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
     """
     most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
     wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
-    sizes = sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted})
-    last = min(d, LAST, can_be_active(n, k))
-    return (*sizes[:-2], sizes[-1], last) if n < d and last > sizes[-1] else tuple(sizes)
+    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
 
 
 def group_buckets(n: int, d: int, k: int, count: int) -> tuple[tuple[int, int], ...]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.buckets import buckets, chosen, group_buckets, places, ranks, take
+from sparsejax._core.buckets import buckets, chosen, group_buckets, ranked, take
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import Groups
 
@@ -119,18 +119,13 @@ class Grouped(Blocks):
         counts, ids = self.counts, self.groups.group_ids
         (m, b), (d, count) = self.sizes[-1], (ids.shape[0], counts.shape[0])
         features, blocks = jnp.asarray(self.sizes, jnp.int32)[level]
-
-        def fits(more: jax.Array) -> jax.Array:
-            inside = active | more
-            fit: jax.Array = (self.held(inside) <= features) & (jnp.sum(inside, dtype=jnp.int32) <= blocks)
-            return fit
-
-        rank = ranks(active, score, fits)
-        begin, number = places(rank, counts, m), places(rank, 1, b)
-        whole = (rank < 3) & (begin + counts <= features) & (number < blocks)
-        begin, number = jnp.where(whole, begin, m), jnp.where(whole, number, b)
-        every = jnp.arange(count, dtype=jnp.int32)
-        numbers = jnp.full(b, count, jnp.int32).at[number].set(every, mode="drop")
+        numbers, place = ranked(active, score, b), jnp.arange(b, dtype=jnp.int32)
+        held = take(counts, numbers, 0)
+        end = jnp.cumsum(held, dtype=jnp.int32)
+        whole = (end <= features) & (place < blocks)
+        numbers = jnp.where(whole, numbers, count)
+        begin = jnp.full(count, m, jnp.int32).at[numbers].set(end - held, mode="drop")
+        number = jnp.full(count, b, jnp.int32).at[numbers].set(place, mode="drop")
         # memberships are sorted by group
         rest = jnp.arange(d, dtype=jnp.int32) - (jnp.cumsum(counts, dtype=jnp.int32) - counts)[ids]
         place = begin[ids] + rest
