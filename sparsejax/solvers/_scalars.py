@@ -22,8 +22,9 @@ NEWTON = 100  # steps at most
 # Factorisations of the active set method in the first attempt at a step; twice as many in the others.
 SWEEPS = 4
 ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
-# Features from which the Hessian is in float32, and by how much its diagonal is shifted there, relatively.
-LOW, SHIFT = 512, 1e-6
+# Of the diagonal of the Hessian, at least: without it the rounding of float32 leads astray where the rank is
+# short. Steps are hardly worse for it, and where nearly equal columns compete better.
+SHIFT = 3e-4
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
 # Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for.
 CURVED = 0.75
@@ -234,11 +235,8 @@ class Newton:
         def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
             c = self.blocks.norms_of(C, at, b)
             q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step,
-            # unless its rank is not full. In small buckets it saves nothing.
-            lowered = m >= LOW and 2 * m <= quadratic.rank
-            low = jnp.float32 if lowered else t.dtype
-            least = SHIFT if lowered else eps_of(t) ** (2 / 3)
+            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
+            low = jnp.float32
             root, data = jax.tree.map(lambda a: a.astype(low), (root, part))
             r = (alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)).astype(low)
             C = C * safe_divide(1.0, alpha if at is None else take(alpha, at, 0))[None]
@@ -247,7 +245,7 @@ class Newton:
                 e = 1 / (1 + ridge * t)
                 squares = (e * e).astype(low)
                 H = squares[:, None] * H * squares[None] + jnp.diag((ridge * q * q * e).astype(low))
-            H = H + jnp.diag(jnp.maximum(model.nu, least).astype(low) * jnp.diagonal(H) + tiny_of(H))
+            H = H + jnp.diag(jnp.maximum(model.nu, SHIFT).astype(low) * jnp.diagonal(H) + tiny_of(H))
             u = (alpha * t).astype(low)
             x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
             return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
