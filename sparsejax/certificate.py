@@ -63,14 +63,19 @@ def certify(
     facts: Facts,
     split: tuple[jax.Array, ...] | None = None,
     settle: jax.Array | bool = False,
+    brief: bool = False,
 ) -> Certificate:
     """Objective, relative gap and residual of W from the ``facts`` of its loss there; ``step`` = 1/L.
 
     For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. They are made
-    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by ``penalty.split``.
+    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by ``penalty.split``. With
+    ``brief`` there is no residual: infinity, so that what has no gap either is not taken for solved.
     """
     G = facts.gradient
     parts = _split(problem.penalty, W, G, split, settle)
+    value, gap = facts.value + problem.penalty.value(W), relative_gap(problem, W, facts, scale, parts)
+    if brief:
+        return Certificate(value, gap, jnp.where(scale.valid, jnp.inf, jnp.nan).astype(gap.dtype))
     mappings = [
         (W - term.prox(W + step * part, step)) / step
         for term, part in zip(problem.penalty.terms, parts, strict=True)
@@ -79,8 +84,7 @@ def certify(
     largest = joint_norm([mapping + part for mapping, part in zip(mappings, parts, strict=True)])
     size = jnp.maximum(jnp.maximum(norm(G), largest), scale.gradient)
     residual = jnp.where(scale.valid, safe_divide(length, size, length), jnp.nan)
-    gap = relative_gap(problem, W, facts, scale, parts)
-    return Certificate(facts.value + problem.penalty.value(W), gap, residual)
+    return Certificate(value, gap, residual)
 
 
 def _split(

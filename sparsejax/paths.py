@@ -145,10 +145,10 @@ def full_penalties(arguments: PathArguments) -> Any:
     return rebuild(full)
 
 
-def batched_path(arguments: PathArguments) -> Solution:
-    """`path` without checks, on one leading axis."""
-    p = arguments
-    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
+def batched_path(arguments: PathArguments, brief: bool = False) -> Solution:
+    """`path` without checks, on one leading axis; ``brief``: without residuals."""
+    p, static = arguments, {"axes": arguments.axes, "mode": arguments.mode, "brief": brief}
+    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, **static)
     if is_eager((p, solutions)):
         for solutions in _completed(p, solutions):  # noqa: B007, B020
             pass
@@ -161,12 +161,14 @@ def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None =
     if resume is None or resume.rest is None:
         return
     varied, problem_of = members(p.problem, p.penalties, p.axes)
-    status = np.asarray(solutions.status)
-    for i in np.flatnonzero((status != CONVERGED) & (status != INTERRUPTED)):
+    status, last = np.asarray(solutions.status), -2
+    for i in map(int, np.flatnonzero((status != CONVERGED) & (status != INTERRUPTED))):
+        # What was solved for the strength before is nearer than where the solver has stopped.
+        start, last = solutions.params[last if i == last + 1 else i], i
         member = problem_of([leaf[i] for leaf in varied])
         with warnings.catch_warnings():  # of the path as a whole
             warnings.simplefilter("ignore", ConvergenceWarning)
-            rest = functools.partial(resume.rest, member, solutions.params[i], tol=p.tol, maxiter=p.maxiter)
+            rest = functools.partial(resume.rest, member, start, tol=p.tol, maxiter=p.maxiter)
             one = kept_in(store, f"rest-{i}", jax.tree.map(lambda leaf, i=i: leaf[i], solutions), rest)
         solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, one)
         yield solutions
@@ -217,8 +219,9 @@ def _whole_path(
     *,
     axes: tuple[int | None, ...],
     mode: str,
+    brief: bool = False,
 ) -> Solution:
-    solves = Solves((problem, penalties, init, tol, maxiter), axes, complete)
+    solves = Solves((problem, penalties, init, tol, maxiter), axes, complete, brief)
     prepared, start = solves.prepare()
     if mode == "batch":
         return jax.vmap(lambda values: solves.solve(prepared, values, (init, None))[0])(solves.varied)
@@ -232,7 +235,7 @@ def _whole_path(
 
 _path = Compiled(
     functools.partial(_whole_path, True),
-    ("axes", "mode"),
+    ("axes", "mode", "brief"),
     functools.partial(_whole_path, False),
 )
 

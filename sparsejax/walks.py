@@ -126,12 +126,15 @@ def _program(function: Callable[..., Any], *arguments: Any) -> list[Any]:
 class Solves:
     """The solves of a path of one problem; without what their solver leaves to another unless complete."""
 
-    def __init__(self, arguments: Sequence[Any], axes: tuple[int | None, ...], complete: bool):
+    def __init__(
+        self, arguments: Sequence[Any], axes: tuple[int | None, ...], complete: bool, brief: bool = False
+    ):
         problem, penalties, self.init, self.tol, self.maxiter = arguments
         self.problem = problem
         self.varied, self.problem_of = members(problem, penalties, axes)
         self.solver = pick(problem)
         self.resume = self.solver.resume
+        self.brief = brief  # no one asks for residuals
         self.complete = complete or self.resume is None or self.resume.rest is None
 
     def prepare(self) -> tuple[Any, Any]:
@@ -154,7 +157,7 @@ class Solves:
 
         def go_on(changed: Problem, init: Any) -> tuple[Solution, Factor | None, Any]:
             solution, new = resume.solve(
-                changed, shared, init, state, self.tol, self.maxiter, complete=self.complete
+                changed, shared, init, state, self.tol, self.maxiter, complete=self.complete, brief=self.brief
             )
             return solution, resume.factor(shared), new
 

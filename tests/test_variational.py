@@ -138,12 +138,15 @@ def test_strength_zero_by_row_is_left_to_the_engine():
     assert solution.converged == engine.converged
 
 
-@pytest.mark.parametrize("jit", [False, True])
-def test_more_rows_than_the_last_bucket_holds(monkeypatch, jit):
+@pytest.mark.parametrize("how", ["eager", "jit", "working sets"])
+def test_more_rows_than_the_last_bucket_holds(monkeypatch, how):
     """The engine takes over: the answer, the count of iterations and the history go on."""
     monkeypatch.setattr("sparsejax.solvers._norm_blocks.buckets", lambda n, d, k: (8,))
     X, Y = made(seed=4)
-    p = problem(60.0, X, Y)
+    p, jit = problem(60.0, X, Y), how == "jit"
+    if how == "working sets":
+        monkeypatch.setattr(_variational, "buckets", lambda n, d, k: (14,))
+    assert _variational._beyond(p) == (3 * 14 if how == "working sets" else 0)
     solver = lambda p: sj.variational_newton(p, tol=1e-8, history=400)
     jax.clear_caches()
     solution = (jax.jit(solver) if jit else solver)(p)

@@ -45,8 +45,9 @@ class Resume(NamedTuple):
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
-    # (problem, shared, init, state, tol, maxiter, complete=...) -> (Solution, state); state None: from
-    # scratch; complete False: without what `differentiable` has as its finish
+    # (problem, shared, init, state, tol, maxiter, complete=..., brief=...) -> (Solution, state); state None:
+    # from scratch; complete False: without what `differentiable` has as its finish; brief True: perhaps
+    # without a residual
     solve: Callable[..., tuple[Solution, Any]]
     factor: Callable[[Any], Factor | None] = lambda shared: None  # what of it makes the derivative cheaper
     rows: bool = True  # in units of each column of X
@@ -81,7 +82,9 @@ SOLVERS: dict[str, Solver] = {
         _variational.unfit,
         "Newton on one scalar a row or group, for norms on many features; `admm` takes over where it must",
         _variational.suits,
-        Resume(_variational.share, _variational.start, _variational.resume, rows=False, rest=admm),
+        Resume(
+            _variational.share, _variational.start, _variational.resume, rows=False, rest=_variational.rest
+        ),
     ),
     "prox_newton": Solver(
         prox_newton,

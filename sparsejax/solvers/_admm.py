@@ -190,8 +190,9 @@ def go_on(
     tol: jax.Array,
     maxiter: jax.Array,
     complete: bool,
+    brief: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """As `resume`, with what problems of one loss share."""
+    """As `resume`, with what problems of one loss share; the residual is known anyway."""
     return resume(problem, shared.factor, init, rho, tol, maxiter, complete=complete, cheap=shared.cheap)
 
 

@@ -9,16 +9,17 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax._core.buckets import buckets
 from sparsejax._core.checks import is_eager
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax.certificate import Scale, certify
 from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import cautious_step
+from sparsejax.factor import Factor, cautious_step
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _admm, _loop
+from sparsejax.solvers import _admm, _loop, _working_set
 from sparsejax.solvers._arguments import prepare
 from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._quadratics import quadratic_of
@@ -28,6 +29,7 @@ SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
 # Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
 # and the engine is the faster for that.
 MANY, WEAK = 8, 32
+BEYOND = 3  # times the features of the last bucket
 FARTHEST = 2.0  # times the last change of the strengths: how far along a path the norms are extrapolated
 
 
@@ -56,8 +58,8 @@ def variational_newton(
     quadratic program with :math:`t \ge 0` is solved by a primal-dual active set method. From W = 0 the
     strengths are lowered to those asked for by halves, a step each. The first right side tried is that of
     Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then
-    with growing shifts of the diagonal, until :math:`\phi` falls. The Hessian and the quadratic program are
-    in float32 whatever the dtype, which costs no step; :math:`\phi`, its gradient and the gap are not.
+    with growing shifts of the diagonal, until :math:`\phi` falls. The Hessian, its diagonal 3e-4 larger, and
+    the quadratic program are in float32 whatever the dtype; :math:`\phi`, its gradient and the gap are not.
 
     Of groups there is one scalar each, with :math:`\|C_g\|_F` for :math:`\|c_i\|` and the Hessian summed over
     the members of both groups; a group is in a bucket as a whole or not at all. With a ridge
@@ -70,9 +72,10 @@ def variational_newton(
     be dual feasible.
 
     What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
-    holds, a group that is larger than that, a strength of the norm of 0, a tol below the rounding of the
-    products, units of X beyond 1e18 or below 1e-18 (steps of many features, not what they are judged by, are
-    in float32); and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times
+    holds (called eagerly, it first goes on on three times as many features, where these are at most half of
+    all), a group that is larger than that, a strength of the norm of 0, a tol below the rounding of the
+    products, units of X beyond 1e18 or below 1e-18 (steps, not what they are judged by, are in float32);
+    and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times
     more features than samples.
 
     Args:
@@ -173,6 +176,33 @@ def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
     return jnp.max(blocks.ratios(jnp.zeros_like(blocks.alpha), blocks.norms(G)))
 
 
+def _beyond(problem: Problem) -> int:
+    """How many features the engine goes on with where the last bucket is full; 0: with all."""
+    if _working_set.unfit(problem) is not None:
+        return 0
+    d, *k = problem.smooth.params_shape
+    n, _ = jax.eval_shape(problem.smooth.majorizer).shape
+    size = BEYOND * buckets(n, d, *k or (1,))[-1]
+    return size if 2 * size <= d else 0
+
+
+def _take_over(
+    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
+    size = _beyond(problem)
+    if size:
+        return _working_set.take_over(problem, solution, tol, maxiter, size)
+    return _admm.take_over(problem, factor, solution, tol, maxiter)
+
+
+def rest(problem: Problem, init: jax.Array, *, tol: jax.Array, maxiter: jax.Array) -> Solution:
+    """What is left of a problem of a path."""
+    size = _beyond(problem)
+    if size:
+        return _working_set.of_size(problem, init, size, tol=tol, maxiter=maxiter)
+    return _admm.admm(problem, init, tol=tol, maxiter=maxiter)
+
+
 class Shared(NamedTuple):
     """What depends on the loss alone."""
 
@@ -246,8 +276,9 @@ def resume(
     maxiter: jax.Array,
     history: int = 0,
     complete: bool = True,
+    brief: bool = False,
 ) -> tuple[Solution, Walked]:
-    """From where a path is, or from W; where ``complete`` is True, `admm` does what is left."""
+    """From where a path is, or from W; `admm` does what is left if ``complete``; no residual if ``brief``."""
     smooth, penalty = problem.smooth, problem.penalty
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
     walked = start(shared, problem, init) if state is None else state
@@ -261,14 +292,14 @@ def resume(
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
     scale = Scale(quadratic.size / 2, norm(shared.C), None, shared.sizes, valid)
-    certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))
+    certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
     solution = _loop.judged(W, certificate, tol, end.k, end.history)
     if complete:
         solution = _admm.completed(problem, solution, tol, maxiter)
     return solution, Walked(end.point, blocks.alpha, blocks.alpha * end.point.t, walked.alpha, walked.norms)
 
 
-@differentiable("history", finish=Finish(_admm.take_over, _admm.unfinished))
+@differentiable("history", finish=Finish(_take_over, _admm.unfinished))
 def _variational_newton(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
 ) -> Solution:

@@ -17,6 +17,7 @@ from sparsejax.solution import MAX_ITER, History, Solution
 from sparsejax.solvers import _admm, _loop
 from sparsejax.solvers._arguments import kinds, prepare
 from sparsejax.solvers._fista import first_step, iterated
+from sparsejax.solvers._rest import continued
 
 ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
@@ -69,7 +70,26 @@ def working_set(
      [0.   0.  ]]
     """
     problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
-    return _working_set(problem, init, tol, maxiter, history)
+    return _working_set(problem, init, tol, maxiter, history, 0)
+
+
+def of_size(
+    problem: Problem, init: ArrayLike, size: int, *, tol: ArrayLike | None, maxiter: ArrayLike
+) -> Solution:
+    """`working_set` of so many features."""
+    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, 0, unfit)
+    return _working_set(problem, init, tol, maxiter, history, size)
+
+
+def take_over(
+    problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array, size: int
+) -> Solution:
+    """What becomes of the solution of another solver, by working sets of so many features, or `admm`."""
+
+    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
+        return _rounds(problem, start, tol, left, length, size)
+
+    return _admm.completed(problem, continued(run, problem, solution, maxiter), tol, maxiter)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -122,17 +142,26 @@ class State(NamedTuple):
     history: History
 
 
-@differentiable("history", rows=True, finish=Finish(_admm.take_over, _admm.unfinished))
+@differentiable("history", "size", rows=True, finish=Finish(_admm.take_over, _admm.unfinished))
 def _working_set(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+    problem: Problem,
+    init: jax.Array,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    size: int,
+    finish: bool,
 ) -> Solution:
-    solution = _rounds(problem, init, tol, maxiter, history)
+    solution = _rounds(problem, init, tol, maxiter, history, size)
     return _admm.completed(problem, solution, tol, maxiter) if finish else solution
 
 
-def _rounds(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+def _rounds(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int
+) -> Solution:
+    """The rounds, of ``size`` features; 0: of what suits the shape."""
     smooth, penalty = problem.smooth, problem.penalty
-    d, m = init.shape[0], _size(problem, init.shape)
+    d, m = init.shape[0], size or _size(problem, init.shape)
     by_fista = "curvature" not in _part(smooth, m).provides
     sizes, most = smooth.column_sizes() or (None, 0)
     scale = scale_of(problem, init)
