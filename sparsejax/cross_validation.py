@@ -20,7 +20,7 @@ from sparsejax._core.spread import check_one_process
 from sparsejax.compiling import Compiled, cores
 from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
-from sparsejax.resampling import kept, masked, num_rows, weights_of
+from sparsejax.resampling import gathers, kept, masked, num_rows, weights_of
 from sparsejax.scoring import Scoring, check_scoring, score_of
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solving import solve
@@ -155,12 +155,11 @@ def cross_validate(
 ) -> CrossValidation:
     """The held-out loss of every candidate penalty on every fold, in one compiled call.
 
-    A fold is a mask in the weights of the loss, so all folds have one shape: they are solved one after the
-    other in mode "warm", on a CPU outside jit as many at a time as there are cores, all at once in mode
-    "batch".
-    The weights that remain are scaled up to their old sum: a strength means on a fold what it means on
-    the whole set. The rows left out are judged by the same loss, likewise scaled, with the
-    intercept of the fit.
+    All folds have one shape and share a program: they are solved one after the other in mode "warm", on a CPU
+    outside jit as many at a time as there are cores, all at once in mode "batch". Of a dense X the rows of a
+    fit are copied in mode "warm"; elsewhere those left out have weight 0. The weights that remain are scaled
+    up to their old sum: a strength means on a fold what it means on the whole set. The rows left out are
+    judged by the same loss, likewise scaled, with the intercept of the fit.
 
     Args:
       problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
@@ -219,11 +218,11 @@ def cross_validate(
     rows = num_rows(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
-    fold_of, count = _folds(folds, rows)
+    fold_of, count, fewest = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
-    task = _Folds(count, scoring)
+    task = _Folds(count, scoring, rows - fewest if gathers(arguments.mode, arguments) else None)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
@@ -272,12 +271,13 @@ class _Folds:
 
     count: int
     scoring: Scoring | None
+    most: int | None  # rows of a fit, if they are copied
 
     def rounds(self, fold_of: jax.Array) -> int:
         return self.count
 
     def problem(self, problem: Problem, fold_of: jax.Array, number: jax.Array) -> Problem:
-        return problem._replace(smooth=kept(problem.smooth, ~_is_out(fold_of, number)))
+        return problem._replace(smooth=kept(problem.smooth, ~_is_out(fold_of, number), self.most))
 
     def judged(self, problem: Problem, fold_of: jax.Array, number: jax.Array, solution: Solution) -> _Judged:
         smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
@@ -320,7 +320,8 @@ def _all_folds(
 
     def one(fold: jax.Array) -> _Judged:
         changed = task.problem(problem, fold_of, fold)
-        solutions = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+        part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
+        solutions = batched_path(part, brief=True)
         judged: _Judged = jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
         return judged
 
@@ -354,15 +355,15 @@ def _in_chunks(
     return known
 
 
-def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:
-    """The fold of every row, and their number, checked."""
+def _folds(folds: Any, n: int) -> tuple[jax.Array, int, int]:
+    """The fold of every row, their number and the rows of the smallest, checked."""
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
     if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
-        return jnp.arange(n) % count, count
+        return jnp.arange(n) % count, count, n // count
     labels = as_numpy("folds", folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -371,4 +372,4 @@ def _folds(folds: Any, n: int) -> tuple[jax.Array, int]:
     count = int(labels.max()) + 1
     if not 2 <= count <= n or not np.array_equal(np.unique(labels), np.arange(count)):
         raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
-    return jnp.asarray(labels), count
+    return jnp.asarray(labels), count, int(np.bincount(labels).min())

@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
+from sparsejax._core.checks import as_numpy, is_eager, is_traced
 from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
@@ -21,7 +21,7 @@ from sparsejax._core.spread import check_one_process
 from sparsejax.compiling import Compiled, cores
 from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
-from sparsejax.resampling import kept, num_rows
+from sparsejax.resampling import gathers, kept, num_rows, subsamples
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.walks import PathArguments, checkpoint_of, solution_like, unknown, walk
 
@@ -78,8 +78,9 @@ def stability_selection(
 ) -> StabilitySelection:
     r"""The features that a path of penalties selects on most subsamples of the rows, by one compiled program.
 
-    A subsample is a mask in the weights of the loss, which are scaled up to their old sum, as the folds of
-    `sparsejax.cross_validate`. A feature is selected where its row of W is not 0.
+    The weights of the rows of a subsample are scaled up to their old sum, as the folds of
+    `sparsejax.cross_validate`; the other rows are left out, or in a batch have weight 0. A feature is
+    selected where its row of W is not 0.
 
     With q the number of features selected on a subsample at any of the strengths, on average, ``bound`` is
 
@@ -185,27 +186,6 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
     )
 
 
-def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
-    """The masks, (num_subsamples, rows) of booleans: data, so that no other program is needed for others."""
-    count = as_int(f"{NAME}: num_subsamples", num_subsamples, 1)
-    size = math.floor(fraction * rows + 1e-9)  # 0.29 of 100 are 29
-    if size < 1:
-        raise ValueError(f"{NAME}: fraction {fraction:g} of {rows} rows is less than one row.")
-    pairs = fraction == 0.5
-    if pairs and count % 2:
-        raise ValueError(
-            f"{NAME}: num_subsamples must be even at fraction 0.5, where they are pairs, got {count}."
-        )
-    rng = np.random.default_rng(as_int(f"{NAME}: seed", seed, 0))
-    masks = np.zeros((count, rows), bool)
-    for i in range(0, count, 2 if pairs else 1):
-        order = rng.permutation(rows)
-        masks[i, order[:size]] = True
-        if pairs:
-            masks[i + 1, order[size : 2 * size]] = True
-    return masks
-
-
 def _number(name: str, x: Any) -> float:
     """A real number that is known now."""
     if is_traced(x):
@@ -228,7 +208,7 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     # Places that are left hold masks that are there already, and are not counted.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
-    static = _static(arguments, chunk)
+    static = _static(arguments, masks, chunk)
     if calls == 1:
         found = _all_subsamples(arguments[:5], filled, counted, **static)
         if length > count:
@@ -244,9 +224,14 @@ def _cores(count: int, most: int) -> int:
     return -(-count // -(-count // min(count, most, cores())))
 
 
-def _static(arguments: PathArguments, chunk: int) -> dict[str, Any]:
-    size = math.prod(arguments.shape)
-    return {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk}
+def _rows_each(arguments: PathArguments, masks: np.ndarray) -> int | None:
+    """How many rows a subsample has, if they are copied."""
+    return int(masks.sum(axis=1).max()) if gathers(arguments.mode, arguments) else None
+
+
+def _static(arguments: PathArguments, masks: np.ndarray, chunk: int) -> dict[str, Any]:
+    size, most = math.prod(arguments.shape), _rows_each(arguments, masks)
+    return {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk, "most": most}
 
 
 def _joined(parts: Sequence[_Found], count: int) -> _Found:
@@ -265,8 +250,7 @@ def _in_chunks(
     count, most, size = masks.shape[0], _fitting(arguments, masks.shape[1]), math.prod(arguments.shape)
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
-            chunk = min(most, -(-count // SLICES))
-            static = _static(arguments, chunk)
+            static = _static(arguments, masks, chunk := min(most, -(-count // SLICES)))
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # not what fills up the last slice
@@ -283,9 +267,8 @@ def _in_chunks(
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
-            nothing = _nothing(arguments, length, size)
-            places = walk(arguments, _Selected(size), parts, nothing, bar)
-            done = [_rounds(place) for place in places]
+            task, nothing = _Selected(size, _rows_each(arguments, masks)), _nothing(arguments, length, size)
+            done = [_rounds(place) for place in walk(arguments, task, parts, nothing, bar)]
         found = _joined(done, count) if done else None
         if bar.stop.is_set():
             known = 0 if found is None else found.num_selected.shape[0]
@@ -308,13 +291,14 @@ class _Selected:
     """The paths of subsamples; the data are their masks, and how many of them are meant."""
 
     size: int  # strengths
+    most: int | None  # rows of a subsample, if they are copied
 
     def rounds(self, data: Any) -> jax.Array:
         number: jax.Array = data[1]
         return number
 
     def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        return problem._replace(smooth=kept(problem.smooth, data[0][number]))
+        return problem._replace(smooth=kept(problem.smooth, data[0][number], self.most))
 
     def record(self, walked: _Walked, solution: Solution, problem: Problem, data: Any, at: Any) -> _Walked:
         (counts, num_selected, solutions), now = walked
@@ -366,13 +350,16 @@ def _by_subsample(
     mode: str,
     size: int,
     chunk: int,
+    most: int | None,
 ) -> _Found:
     """How often each feature is selected at each of ``size`` strengths, at how many in all, certificates."""
     problem, penalties, init, tol, maxiter = arguments
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
-        changed = problem._replace(smooth=kept(problem.smooth, mask))
-        solution = batched_path(PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()))
+        changed = problem._replace(smooth=kept(problem.smooth, mask, most))
+        solution = batched_path(
+            PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()), brief=True
+        )
         found = jax.vmap(_rows)(solution.params)  # (size, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)
@@ -392,4 +379,4 @@ def _by_subsample(
     return _Found(counts, union, solution)
 
 
-_all_subsamples = Compiled(_by_subsample, ("axes", "mode", "size", "chunk"))
+_all_subsamples = Compiled(_by_subsample, ("axes", "mode", "size", "chunk", "most"))

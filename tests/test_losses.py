@@ -38,6 +38,31 @@ def test_value_is_the_documented_formula(loss, rng):
     np.testing.assert_allclose(np.sum(np.asarray(gradient) * step), (ahead - back) / 2e-6, rtol=1e-7)
 
 
+@pytest.mark.parametrize("loss", [*LOSSES, *SUMS])
+def test_rows_of_weight_zero_may_be_left_out(loss, rng):
+    f, W, kept = smooth(loss), rng.standard_normal((D, K)), rng.permutation(N) < N // 2
+    weights = (f.loss if loss in SUMS else f).weights
+    weights = jnp.asarray(np.asarray(weights) * kept.reshape(-1, *[1] * (weights.ndim - 1)))
+    few = losses.rows_alone(f, weights, N // 2 + 1)  # one place is left
+    assert (few.loss if loss in SUMS else few).X.shape == (N // 2 + 1, D)
+    for found, expected in zip(facts(few, W), facts(f.reweighted(weights), W), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-11)
+
+
+def test_rows_of_a_class_that_may_have_more_by_row_are_all_kept():
+    class Shifted(losses.LinearModelLoss, leaves=("shift",)):
+        entries = lambda self, H: (H - self.shift) ** 2
+        derivatives = lambda self, H: (2 * (H - self.shift), jnp.full_like(H, 2))
+
+        def __init__(self, X, Y, shift):
+            super().__init__(X, Y)
+            self._set(shift=shift)
+
+    f = Shifted(np.eye(4, 3), np.zeros(4), jnp.arange(4.0))
+    few = losses.rows_alone(f, jnp.array([0.0, 0.0, 1.0, 1.0]), 2)
+    assert few.X.shape == (4, 3) and float(few(jnp.zeros(3))) == (4 + 9) / 4
+
+
 @functools.cache
 def majorised(loss):
     """A of the bound of the curvature A'A; None where there is none."""

@@ -18,6 +18,9 @@ OPTIONS = {
     "xla_backend_optimization_level": 1,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
+# Of programs of which one runs a core: sums on several threads take longer there, as products do not.
+NO_OPTIONS: dict[str, Any] = {}
+EACH = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 
 
 class Compiled:
@@ -90,20 +93,23 @@ class Compiled:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
         args = on_device(args)
         program: Callable[..., Any] = self._with_options(
-            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile()
+            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile(), EACH
         )
         return program
 
-    def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any]) -> Any:
-        while OPTIONS and jax.default_backend() == "cpu":
+    def _with_options(
+        self, mesh: Mesh | None, call: Callable[[Any], Any], more: dict[str, Any] = NO_OPTIONS
+    ) -> Any:
+        while (options := OPTIONS | more) and jax.default_backend() == "cpu":
             try:
-                return call(self._jitted(mesh, OPTIONS))
+                return call(self._jitted(mesh, options))
             except jax.errors.JaxRuntimeError as error:
-                unknown = [name for name in OPTIONS if f"'{name}'" in str(error)]
+                unknown = [name for name in options if f"'{name}'" in str(error)]
                 if "compile option" not in str(error) or not unknown:
                     raise
                 for name in unknown:  # to this version of XLA; the others stay
-                    del OPTIONS[name]
+                    OPTIONS.pop(name, None)
+                    more.pop(name, None)
         return call(self._jitted(mesh, {}))
 
 

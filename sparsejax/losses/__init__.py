@@ -28,6 +28,7 @@ from sparsejax.losses._plain import as_loss as as_loss
 from sparsejax.losses._plain import check_batch as check_batch
 from sparsejax.losses._poisson import PoissonLoss
 from sparsejax.losses._robust import HuberLoss, QuantileLoss
+from sparsejax.losses._rows import rows_alone as rows_alone
 from sparsejax.losses._softmax import SoftmaxLoss
 from sparsejax.losses._squared import GramLoss, SquaredLoss
 from sparsejax.losses._units import Units as Units
