@@ -38,6 +38,7 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
+    "NPROC": "1",  # of XLA's own pool, which the flags do not reach
     "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
 }
 PARTS = ("text", "newsgroups", "memory", "products")
