@@ -157,9 +157,9 @@ def cross_validate(
 
     All folds have one shape and share a program: they are solved one after the other in mode "warm", on a CPU
     outside jit as many at a time as there are cores, all at once in mode "batch". Of a dense X the rows of a
-    fit are copied in mode "warm"; elsewhere those left out have weight 0. The weights that remain are scaled
-    up to their old sum: a strength means on a fold what it means on the whole set. The rows left out are
-    judged by the same loss, likewise scaled, with the intercept of the fit.
+    fit are copied in mode "warm", up to 256 MB; elsewhere those left out have weight 0. The weights that
+    remain are scaled up to their old sum: a strength means on a fold what it means on the whole set. The rows
+    left out are judged by the same loss, likewise scaled, with the intercept of the fit.
 
     Args:
       problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
