@@ -161,10 +161,11 @@ def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None =
     if resume is None or resume.rest is None:
         return
     varied, problem_of = members(p.problem, p.penalties, p.axes)
-    status, last = np.asarray(solutions.status), -2
-    for i in map(int, np.flatnonzero((status != CONVERGED) & (status != INTERRUPTED))):
+    status = np.asarray(solutions.status)
+    left = np.flatnonzero((status != CONVERGED) & (status != INTERRUPTED)).tolist()
+    for i in left:
         # What was solved for the strength before is nearer than where the solver has stopped.
-        start, last = solutions.params[last if i == last + 1 else i], i
+        start = solutions.params[i - 1 if i - 1 in left else i]
         member = problem_of([leaf[i] for leaf in varied])
         with warnings.catch_warnings():  # of the path as a whole
             warnings.simplefilter("ignore", ConvergenceWarning)

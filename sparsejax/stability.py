@@ -250,7 +250,8 @@ def _in_chunks(
     count, most, size = masks.shape[0], _fitting(arguments, masks.shape[1]), math.prod(arguments.shape)
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
-            static = _static(arguments, masks, chunk := min(most, -(-count // SLICES)))
+            chunk = min(most, -(-count // SLICES))
+            static = _static(arguments, masks, chunk)
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # not what fills up the last slice
@@ -267,8 +268,10 @@ def _in_chunks(
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
-            task, nothing = _Selected(size, _rows_each(arguments, masks)), _nothing(arguments, length, size)
-            done = [_rounds(place) for place in walk(arguments, task, parts, nothing, bar)]
+            task = _Selected(size, _rows_each(arguments, masks))
+            nothing = _nothing(arguments, length, size)
+            places = walk(arguments, task, parts, nothing, bar)
+            done = [_rounds(place) for place in places]
         found = _joined(done, count) if done else None
         if bar.stop.is_set():
             known = 0 if found is None else found.num_selected.shape[0]

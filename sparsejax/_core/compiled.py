@@ -19,7 +19,6 @@ OPTIONS = {
     "xla_cpu_parallel_codegen_split_count": 1,
 }
 # Of programs of which one runs a core: sums on several threads take longer there, as products do not.
-NO_OPTIONS: dict[str, Any] = {}
 EACH = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 
 
@@ -93,14 +92,12 @@ class Compiled:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
         args = on_device(args)
         program: Callable[..., Any] = self._with_options(
-            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile(), EACH
+            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile(), each=True
         )
         return program
 
-    def _with_options(
-        self, mesh: Mesh | None, call: Callable[[Any], Any], more: dict[str, Any] = NO_OPTIONS
-    ) -> Any:
-        while (options := OPTIONS | more) and jax.default_backend() == "cpu":
+    def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any], each: bool = False) -> Any:
+        while (options := OPTIONS | EACH if each else OPTIONS) and jax.default_backend() == "cpu":
             try:
                 return call(self._jitted(mesh, options))
             except jax.errors.JaxRuntimeError as error:
@@ -109,7 +106,7 @@ class Compiled:
                     raise
                 for name in unknown:  # to this version of XLA; the others stay
                     OPTIONS.pop(name, None)
-                    more.pop(name, None)
+                    EACH.pop(name, None)
         return call(self._jitted(mesh, {}))
 
 

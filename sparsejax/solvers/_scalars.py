@@ -195,7 +195,7 @@ class Newton:
         def attempt(a: _Attempt) -> _Attempt:
             j = a.number + 1
             larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
-            nu = jnp.where(j < 2, 0, larger)
+            nu = jnp.where(j < 2, SHIFT, larger)
             sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
             model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
             moved = a.t, a.aux
@@ -245,7 +245,7 @@ class Newton:
                 e = 1 / (1 + ridge * t)
                 squares = (e * e).astype(low)
                 H = squares[:, None] * H * squares[None] + jnp.diag((ridge * q * q * e).astype(low))
-            H = H + jnp.diag(jnp.maximum(model.nu, SHIFT).astype(low) * jnp.diagonal(H) + tiny_of(H))
+            H = H + jnp.diag(model.nu.astype(low) * jnp.diagonal(H) + tiny_of(H))
             u = (alpha * t).astype(low)
             x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
             return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)

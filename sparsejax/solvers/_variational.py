@@ -180,9 +180,8 @@ def _beyond(problem: Problem) -> int:
     """How many features the engine goes on with where the last bucket is full; 0: with all."""
     if _working_set.unfit(problem) is not None:
         return 0
-    d, *k = problem.smooth.params_shape
-    n, _ = jax.eval_shape(problem.smooth.majorizer).shape
-    size = BEYOND * buckets(n, d, *k or (1,))[-1]
+    n, d = _shape_of_majorizer(*_shapes(problem.smooth))
+    size = BEYOND * buckets(n, d, *problem.smooth.params_shape[1:] or (1,))[-1]
     return size if 2 * size <= d else 0
 
 

@@ -69,15 +69,20 @@ def working_set(
      [0.   0.75]
      [0.   0.  ]]
     """
-    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
-    return _working_set(problem, init, tol, maxiter, history, 0)
+    return of_size(problem, init, 0, tol=tol, maxiter=maxiter, history=history)
 
 
 def of_size(
-    problem: Problem, init: ArrayLike, size: int, *, tol: ArrayLike | None, maxiter: ArrayLike
+    problem: Problem,
+    init: ArrayLike | None,
+    size: int,
+    *,
+    tol: ArrayLike | None,
+    maxiter: ArrayLike,
+    history: int = 0,
 ) -> Solution:
-    """`working_set` of so many features."""
-    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, 0, unfit)
+    """`working_set` of so many features; 0: of what suits the shape."""
+    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
     return _working_set(problem, init, tol, maxiter, history, size)
 
 
