@@ -29,18 +29,12 @@ import scipy.sparse
 from harness.data import folder, load_sparse, one_hot
 from harness.jobs import alone, chosen, parser
 from harness.timing import peak_mb, timed
+from wide import ONE_THREAD
 
 import sparsejax as sj
 
 jax.config.update("jax_enable_x64", True)
 warnings.filterwarnings("ignore")
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "NUMBA_NUM_THREADS": "1",
-    "NPROC": "1",  # of XLA's own pool, which the flags do not reach
-    "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1",
-}
 PARTS = ("text", "newsgroups", "memory", "products")
 N, D = 20_000, 200_000
 
