@@ -3,10 +3,9 @@
 import functools
 import math
 import os
-import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,13 +16,15 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.spread import check_one_process, looked_at
-from sparsejax.compiling import Compiled
-from sparsejax.hoisting import hoisted
+from sparsejax.driver.batching import by_lanes
+from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
+from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
-from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, INTERRUPTED, ConvergenceWarning, Solution, warn_unconverged
-from sparsejax.solvers import pick, prepare
+from sparsejax.problem import Problem, as_protocol
+from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
+from sparsejax.solvers import chain_of, pick, prepare
 from sparsejax.walks import (
     PathArguments,
     Solves,
@@ -110,18 +111,18 @@ def prepare_path(
 ) -> PathArguments:
     """Check the arguments of `path` and of what goes over a path."""
     check_choice(f"{name}: mode", mode, MODES)
+    given = as_protocol(name, problem).penalty
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
+    if not _same_structure(problem.penalty, given):
+        raise TypeError(
+            f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, as "
+            "all penalties of a path must hold their own."
+        )
     penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
     axes, shape = _varied_axes(name, problem.penalty, penalties)
     penalties = _in_one_axis(cast_strengths(penalties, jax.tree.leaves(init)[0].dtype), axes, shape)
-    problem = hoisted(problem, init)
-    if not _same_structure(problem.penalty, penalties):
-        raise TypeError(
-            f"{name}: {type(problem.penalty).__name__} closes over traced arrays: make them its leaves, as "
-            "all penalties of a path must hold their own."
-        )
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
     return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape)
@@ -145,33 +146,45 @@ def full_penalties(arguments: PathArguments) -> Any:
     return rebuild(full)
 
 
-def batched_path(arguments: PathArguments, brief: bool = False) -> Solution:
+def batched_path(p: PathArguments, brief: bool = False) -> Solution:
     """`path` without checks, on one leading axis; ``brief``: without residuals."""
-    p, static = arguments, {"axes": arguments.axes, "mode": arguments.mode, "brief": brief}
-    solutions: Solution = _path(p.problem, p.penalties, p.init, p.tol, p.maxiter, **static)
-    if is_eager((p, solutions)):
+    static = _Static(p.axes, p.mode, brief)
+    constant = jax.tree.map(stopped, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
+    solutions: Solution
+    if is_eager(constant):
+        solutions = _path.alone(*constant, static=static)
         for solutions in _completed(p, solutions):  # noqa: B007, B020
             pass
-    return solutions
+    else:
+        solutions = _within(static)(*constant)
+    if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
+        return solutions
+    varied, problem_of = members(p.problem, p.penalties, p.axes)
+    rows = pick(p.problem).link.rows
+    with_derivative = lambda values, solution: attach(problem_of(values), solution, rows=rows)
+    attached: Solution = jax.vmap(with_derivative)(varied, solutions)
+    return attached
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
-    """All solutions, with one more of those completed that the solver leaves to another."""
-    resume = pick(p.problem).resume
-    if resume is None or resume.rest is None:
-        return
+    """All solutions, with one more of those completed that the first solver has left to others."""
+    chain = chain_of(pick(p.problem).link, p.problem)
     varied, problem_of = members(p.problem, p.penalties, p.axes)
-    status = np.asarray(solutions.status)
-    left = np.flatnonzero((status != CONVERGED) & (status != INTERRUPTED)).tolist()
+    light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
+    steps = chain.steps()
+    if not steps:
+        return
+    due = np.any([due(light, tol, maxiter) for due, _ in steps], axis=0)
+    left = np.flatnonzero(due & (light.status != INTERRUPTED)).tolist()
     for i in left:
-        # What was solved for the strength before is nearer than where the solver has stopped.
-        start = solutions.params[i - 1 if i - 1 in left else i]
         member = problem_of([leaf[i] for leaf in varied])
-        with warnings.catch_warnings():  # of the path as a whole
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            rest = functools.partial(resume.rest, member, start, tol=p.tol, maxiter=p.maxiter)
-            one = kept_in(store, f"rest-{i}", jax.tree.map(lambda leaf, i=i: leaf[i], solutions), rest)
-        solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, one)
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], solutions)
+        if i - 1 in left and light.status[i] == MAX_ITER:
+            # What was solved for the strength before is nearer than where the solver has stopped.
+            one = one._replace(params=solutions.params[i - 1])
+        rest = functools.partial(completed, chain, member, one, p.tol, p.maxiter)
+        found = kept_in(store, f"rest-{i}", one, rest)
+        solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, found)
         yield solutions
 
 
@@ -198,7 +211,8 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
             (place,) = walk(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
-            call = lambda some: _path(p.problem, some, p.init, p.tol, p.maxiter, axes=p.axes, mode=p.mode)
+            static = _Static(p.axes, p.mode, False)
+            call = lambda some: _path.alone(p.problem, some, p.init, p.tol, p.maxiter, static=static)
             solutions = slices(p, call, nothing, 0, bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
@@ -210,22 +224,26 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
     return solutions
 
 
-def _whole_path(
-    complete: bool,
-    problem: Problem,
-    penalties: Any,
-    init: Any,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    *,
-    axes: tuple[int | None, ...],
-    mode: str,
-    brief: bool = False,
+class _Static(NamedTuple):
+    """What a program of a path depends on besides the forms of its arguments."""
+
+    axes: tuple[int | None, ...]
+    mode: str
+    brief: bool
+
+
+def _all_solves(
+    problem: Problem, penalties: Any, init: Any, tol: Any, maxiter: Any, *, static: _Static, complete: bool
 ) -> Solution:
-    solves = Solves((problem, penalties, init, tol, maxiter), axes, complete, brief)
+    """The solutions, without derivatives; unless ``complete`` without what the first solver leaves to others."""
+    solves = Solves((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
+    if static.mode == "batch":
+        chain = chain_of(pick(problem).link, problem)
+        solve = within(chain, 0)
+        return jax.vmap(lambda values: solve(solves.problem_of(values), init, tol, maxiter, ()))(
+            solves.varied
+        )  # type: ignore[no-any-return]
     prepared, start = solves.prepare()
-    if mode == "batch":
-        return jax.vmap(lambda values: solves.solve(prepared, values, (init, None))[0])(solves.varied)
 
     def step(start: Any, values: list[jax.Array]) -> tuple[Any, Solution]:
         solution, after = solves.solve(prepared, values, start)
@@ -234,11 +252,18 @@ def _whole_path(
     return lax.scan(step, start, solves.varied)[1]
 
 
-_path = Compiled(
-    functools.partial(_whole_path, True),
-    ("axes", "mode", "brief"),
-    functools.partial(_whole_path, False),
-)
+def _first_solves(*args: Any, static: _Static) -> Solution:
+    return _all_solves(*args, static=static, complete=False)
+
+
+_path = Compiled(named("path", _first_solves), ("static",))
+
+
+@functools.cache
+def _within(static: _Static) -> Callable[..., Solution]:
+    """The whole path, to be called inside a trace."""
+    whole = functools.partial(_all_solves, static=static, complete=True)
+    return by_lanes(named("path", whole))
 
 
 def _same_structure(a: Any, b: Any) -> bool:

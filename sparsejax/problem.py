@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
-from sparsejax.losses import Loss, Units, as_loss, check_batch
+from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
 from sparsejax.penalties import Penalty, as_penalty
 
 
@@ -18,8 +18,9 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
     """``minimise smooth(W) + penalty.value(W)``.
 
     Args:
-      smooth: a convex loss: one of `sparsejax.losses`, a `sparsejax.Loss` of your own, or any callable pytree
-        W -> (), such as ``jax.tree_util.Partial(fun, *data)``. Convexity is taken for granted.
+      smooth: a convex loss: one of `sparsejax.losses`, a `sparsejax.Loss` of your own, any function W -> (),
+        or any callable pytree, such as ``jax.tree_util.Partial(fun, *data)``. Convexity is taken for granted.
+        The arrays that a function closes over are differentiated, and other ones compile nothing anew.
       penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
         ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only that is
         taken for known, and the groups *dual* and *support* where it has all their methods.
@@ -41,6 +42,7 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
     penalty: Any
 
     def __init__(self, smooth: Any, penalty: Any):
+        smooth = as_pytree(smooth)
         loss, known = as_loss(smooth), as_penalty(penalty)
         if "shape" in loss.provides:
             known.check(loss.params_shape)

@@ -14,6 +14,20 @@ from sparsejax._core.pytree import Pytree
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
 
+# The solvers that `Solution.link` numbers.
+SOLVERS = (
+    "variational_newton",
+    "prox_newton",
+    "working_set",
+    "newton_admm",
+    "admm",
+    "fista",
+    "alm",
+    "irls",
+    "davis_yin",
+    "smoothed_apg",
+)
+
 MESSAGES = {
     CONVERGED: "converged: the certificate is at most tol",
     MAX_ITER: "maxiter reached before tol: raise maxiter, or tol",
@@ -72,7 +86,9 @@ class History(NamedTuple):
     gap: jax.Array  # (history,)
 
 
-class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_iters", "status", "history")):
+class Solution(
+    Pytree, leaves=("params", "objective", "gap", "residual", "num_iters", "status", "history", "link")
+):
     """How a solver ended.
 
     Attributes:
@@ -88,6 +104,8 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
       num_iters: () int32, 0 if the start was good enough.
       status: () int32, one of the codes in `sparsejax.solution`; `message` says it in words.
       history: `History` of length ``history`` (0 unless asked for).
+      link: () int32, the number in `sparsejax.solution.SOLVERS` of the solver that found params; another of
+        its chain may have begun. -1: none of these. `solver` says it in words.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -107,6 +125,31 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
     num_iters: jax.Array
     status: jax.Array
     history: History
+    link: jax.Array
+
+    def __init__(
+        self,
+        params: Any,
+        objective: Any,
+        gap: Any,
+        residual: Any,
+        num_iters: Any,
+        status: Any,
+        history: Any,
+        link: Any = None,
+    ):
+        if link is None:
+            link = np.full(np.shape(status), -1, np.int32)
+        self._set(
+            params=params,
+            objective=objective,
+            gap=gap,
+            residual=residual,
+            num_iters=num_iters,
+            status=status,
+            history=history,
+            link=link,
+        )
 
     def __getitem__(self, index: Any) -> "Solution":
         """One solution of a batch, or some: the index is of the leading axes, and every field is indexed.
@@ -139,6 +182,14 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
         return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
 
     @property
+    def solver(self) -> str | list[str]:
+        """The solver that found params, for each problem of a batch; not available under jit."""
+        if is_traced(self.link):
+            raise TypeError("Solution.solver is text: read it outside jit and vmap.")
+        names = [SOLVERS[i] if 0 <= i < len(SOLVERS) else "" for i in np.ravel(self.link)]
+        return names if self.link.ndim else names[0]
+
+    @property
     def message(self) -> str | list[str]:
         """The status in words, one for each problem of a batch; not available under jit."""
         if is_traced(self.status):
@@ -147,6 +198,11 @@ class Solution(Pytree, leaves=("params", "objective", "gap", "residual", "num_it
             return _message(int(self.status), bool(np.isnan(self.gap)))
         pairs = zip(np.ravel(self.status), np.ravel(self.gap), strict=True)
         return [_message(int(code), bool(np.isnan(gap))) for code, gap in pairs]
+
+
+def number_of(solver: str) -> int:
+    """The number of a solver in `SOLVERS`, -1 of another."""
+    return SOLVERS.index(solver) if solver in SOLVERS else -1
 
 
 def _message(code: int, gap_unknown: bool) -> str:

@@ -7,9 +7,10 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_bool, default_tol, is_traced
-from sparsejax.problem import Problem, as_protocol
+from sparsejax.driver import prepare, run
+from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, ConvergenceWarning, Solution
-from sparsejax.solvers import pick
+from sparsejax.solvers import chain_of, pick
 
 
 def solve(
@@ -31,8 +32,9 @@ def solve(
     and at least 4 rows for each. The choice is static, by structure and shape, so it works under jit and
     vmap.
 
-    At small strengths or with labels that are nearly separated, where majorised steps crawl, an eager call of
-    what takes them goes on with `newton_admm`; inside `jax.jit` and `jax.vmap` call that by its name.
+    What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels that
+    are nearly separated, are followed by `newton_admm`; Newton's steps in a bucket that is full by `admm`. The
+    chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`; ``solution.solver`` names the last that ran.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.
@@ -55,12 +57,13 @@ def solve(
     >>> bool(solution.converged)
     True
     """
-    known = as_protocol("solve", problem)
     check_bool("solve: throw", throw)
+    problem, init, wanted, maxiter, history = prepare("solve", problem, init, tol, maxiter, history)
     with warnings.catch_warnings():
         if throw:  # an error says it, not a warning
             warnings.simplefilter("ignore", ConvergenceWarning)
-        solution = pick(known).function(problem, init, tol=tol, maxiter=maxiter, history=history)
+        chain = chain_of(pick(problem).link, problem)
+        solution = run(chain, problem, init, wanted, maxiter, history)
     if throw:
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")

@@ -18,7 +18,7 @@ from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_pro
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax.compiling import Compiled, cores
+from sparsejax._core.compiled import Compiled, cores
 from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import gathers, kept, num_rows, subsamples

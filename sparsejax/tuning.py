@@ -14,7 +14,6 @@ from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.chunks import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax.hoisting import hoisted
 from sparsejax.losses import as_loss
 from sparsejax.penalties import split_strengths
 from sparsejax.problem import Problem
@@ -109,7 +108,7 @@ def tune(
               W^\star(\lambda) = \operatorname*{argmin}_W f(W) + g_\lambda(W),
 
     by an optax optimiser on :math:`\log\lambda` with the derivative of the solution
-    (`sparsejax.implicit`), each solve starting from the last. The function is neither convex nor smooth
+    (`sparsejax.driver.implicit`), each solve starting from the last. The function is neither convex nor smooth
     where the support changes: begin where some weights are nonzero, such as ``lambda_max / 10``; above
     lambda_max every slope is 0, and the search says so and ends.
 
@@ -159,7 +158,6 @@ def tune(
     tol = as_nonnegative("tune: tol", tol, dtype)
     if not any(map(is_traced, (low, high))) and not 0 < np.asarray(low) <= 1 <= np.asarray(high):
         raise ValueError(f"tune: 0 < low <= 1 <= high is needed, got low {low:g} and high {high:g}.")
-    known = hoisted(known, init)
     options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
     check_progress("tune", progress, (known, held_out, init, options))
     check_one_process("tune", progress, (known, held_out, init, options))

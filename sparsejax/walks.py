@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
 from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
 from sparsejax._core.chunks import (
@@ -24,12 +23,12 @@ from sparsejax._core.chunks import (
 )
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
-from sparsejax.compiling import Compiled, on_device, solve_in_units
-from sparsejax.factor import Factor
-from sparsejax.hoisting import evaluate, prox_of, value_of
+from sparsejax._core.compiled import Compiled, on_device
+from sparsejax.driver.chain import continued, in_users_units
+from sparsejax.driver.closures import evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution
-from sparsejax.solvers import pick
+from sparsejax.solvers import chain_of, pick
 
 
 class PathArguments(NamedTuple):
@@ -124,7 +123,10 @@ def _program(function: Callable[..., Any], *arguments: Any) -> list[Any]:
 
 
 class Solves:
-    """The solves of a path of one problem; without what their solver leaves to another unless complete."""
+    """The solves of a path of one problem, without derivatives.
+
+    Unless ``complete`` by the first link of its chain alone: what that leaves is for the caller.
+    """
 
     def __init__(
         self, arguments: Sequence[Any], axes: tuple[int | None, ...], complete: bool, brief: bool = False
@@ -132,37 +134,44 @@ class Solves:
         problem, penalties, self.init, self.tol, self.maxiter = arguments
         self.problem = problem
         self.varied, self.problem_of = members(problem, penalties, axes)
-        self.solver = pick(problem)
-        self.resume = self.solver.resume
+        solver = pick(problem)
+        self.resume = solver.resume
+        self.chain = chain_of(solver.link, problem)
+        self.link, *self.others = self.chain.within() if complete else self.chain.links
         self.brief = brief  # no one asks for residuals
-        self.complete = complete or self.resume is None or self.resume.rest is None
+        self.complete = complete
 
     def prepare(self) -> tuple[Any, Any]:
         """What all solves share, and the state that the first one starts from."""
         if self.resume is None:
             return None, (self.init, None)
-        known = units_of(self.problem, self.resume.rows)
+        known = units_of(self.problem, self.link.rows)
         scaled = in_units(self.problem, known)
         start = self.init if known is None else known.units.start(self.init)
-        shared = self.resume.shared(lax.stop_gradient(scaled.smooth))
-        return (known, shared), (self.init, self.resume.first(shared, *lax.stop_gradient((scaled, start))))
+        shared = self.resume.shared(scaled.smooth)
+        return (known, shared), (self.init, self.resume.first(shared, scaled, start))
 
     def solve(self, prepared: Any, values: list[jax.Array], start: Any) -> tuple[Solution, Any]:
         """The solution for these strengths, and what the next one starts from."""
-        changed, (init, state), resume = self.problem_of(values), start, self.resume
-        if resume is None:
-            solution = self.solver.function(changed, init, tol=self.tol, maxiter=self.maxiter)
-            return solution, (solution.params, None)
+        changed, (init, state) = self.problem_of(values), start
+        if self.resume is None:
+            solution = self.link.first(changed, init, self.tol, self.maxiter, (), history=0)
+        else:
+            solution, state = self._resumed(prepared, changed, init, state)
+        if self.complete:
+            solution = continued(self.others, changed, solution, self.tol, self.maxiter)
+        return solution, (solution.params, state)
+
+    def _resumed(self, prepared: Any, changed: Problem, init: Any, state: Any) -> tuple[Solution, Any]:
+        assert self.resume is not None
         known, shared = prepared
-
-        def go_on(changed: Problem, init: Any) -> tuple[Solution, Factor | None, Any]:
-            solution, new = resume.solve(
-                changed, shared, init, state, self.tol, self.maxiter, complete=self.complete, brief=self.brief
-            )
-            return solution, resume.factor(shared), new
-
-        solution, new = solve_in_units(go_on, changed, init, known)
-        return solution, (solution.params, new)
+        start = init if known is None else known.units.start(init)
+        scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
+        options = dict(self.link.options)
+        solution, state = self.resume.solve(
+            scaled, shared, start, state, self.tol, maxiter, self.brief, **options
+        )
+        return self.link.named(in_users_units(solution, known)), state
 
 
 # ------------------------------------------------------------------ in chunks
@@ -306,4 +315,4 @@ def solution_like(init: Any) -> Solution:
     """What has the shapes of a solution."""
     x = jax.tree.leaves(init)[0].dtype.type(0)
     none = np.zeros(0, x.dtype)
-    return Solution(init, x, x, x, np.int32(0), np.int32(0), History(none, none))  # type: ignore[arg-type]
+    return Solution(init, x, x, x, np.int32(0), np.int32(0), History(none, none), np.int32(0))  # type: ignore[arg-type]

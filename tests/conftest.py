@@ -39,7 +39,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from sparsejax.compiling import OPTIONS
+from sparsejax.driver import OPTIONS
 
 if not OPTIMISED:
     OPTIONS["xla_backend_optimization_level"] = 0

@@ -18,7 +18,7 @@ import sparsejax as sj
 from sparsejax import losses, penalties
 from sparsejax._core import checkpoints, chunks
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
-from sparsejax.compiling import OPTIONS
+from sparsejax.driver import OPTIONS
 
 X, Y = data(n=30)
 PROBLEM = sj.Problem(losses.SquaredLoss(X, Y[:, 0]), penalties.L1(0.1))
@@ -117,7 +117,7 @@ import jax
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, sys.argv[1])
 from test_checkpoints import CALLS, chunks
-from sparsejax.compiling import OPTIONS
+from sparsejax.driver import OPTIONS
 OPTIONS.update(eval(sys.argv[3]))
 chunks.SECONDS = 0.0
 CALLS["path"](mode="warm", checkpoint=sys.argv[2], tol=1e-10)

@@ -11,7 +11,7 @@ from cases import LOSSES, MAIN_LOSSES, PENALTIES, D, K, N, data, problem
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax.implicit import DENSE
+from sparsejax.driver.support import DENSE
 from sparsejax.interop import jaxopt as sjo
 
 optimised = pytest.mark.optimised

@@ -254,8 +254,8 @@ def test_solve_takes_it_where_the_hessian_is_cheap():
 
 
 def test_the_engine_hands_over(monkeypatch):
-    """Called eagerly, after some iterations; compiled within a jit it goes on alone."""
-    monkeypatch.setattr(_admm, "MOST", 40)
+    """After some iterations, and the same inside a jit."""
+    monkeypatch.setattr(_admm, "MOST_ITERATIONS", 40)
     X, Y = made(n=22, d=13)
     loss = sj.losses.LogisticLoss(X, Y)
     problem = sj.Problem(loss, sj.penalties.L21(1e-4 * top_of(loss)))
@@ -263,9 +263,11 @@ def test_the_engine_hands_over(monkeypatch):
     assert solution.converged and 40 < solution.num_iters < 80
     seen = np.asarray(solution.history.objective)[:45]
     assert np.isfinite(seen).all() and seen[44] < seen[40] < seen[0]
-    alone = jax.jit(lambda p: sj.admm(p, tol=1e-9, maxiter=200))(problem)
-    assert not alone.converged and alone.num_iters == 200
-    assert alone.objective > solution.objective
+    within = jax.jit(lambda p: sj.admm(p, tol=1e-9, history=45))(problem)
+    assert solution.solver == within._replace(link=np.asarray(within.link)).solver == "newton_admm"
+    assert int(within.num_iters) == int(solution.num_iters) and within.converged
+    np.testing.assert_allclose(within.params, solution.params, atol=1e-9)
+    np.testing.assert_allclose(within.history.objective, solution.history.objective, rtol=1e-9)
     short = sj.admm(problem, tol=1e-9, maxiter=30)
     assert short.num_iters == 30 and int(short.status) == MAX_ITER
 

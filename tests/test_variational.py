@@ -146,12 +146,16 @@ def test_more_rows_than_the_last_bucket_holds(monkeypatch, how):
     p, jit = problem(60.0, X, Y), how == "jit"
     if how == "working sets":
         monkeypatch.setattr(_variational, "buckets", lambda n, d, k: (14,))
-    assert _variational._beyond(p) == (3 * 14 if how == "working sets" else 0)
+    larger = _variational.larger_working_set(p)
+    assert (None if larger is None else dict(larger.options)) == (
+        {"size": 3 * 14} if how == "working sets" else None
+    )
     solver = lambda p: sj.variational_newton(p, tol=1e-8, history=400)
     jax.clear_caches()
     solution = (jax.jit(solver) if jit else solver)(p)
     engine = sj.admm(p, tol=1e-8)
     jax.clear_caches()
+    assert solution.solver in (("working_set", "admm") if how == "working sets" else ("admm",))
     assert solution.converged and np.sum(np.any(np.asarray(solution.params) != 0, axis=1)) > 8
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=1e-7)
     gaps = np.asarray(solution.history.gap)

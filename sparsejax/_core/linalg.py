@@ -107,6 +107,21 @@ def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
     return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]
 
 
+@jax.custom_batching.custom_vmap
+def of_all_lanes(count: jax.Array) -> jax.Array:
+    """The count; in a batch the largest of its lanes, one for all.
+
+    Of loops that every lane at work goes through as often as the others: a batched loop whose lanes may end
+    apart would choose, in every turn, between the old and the new value of all that it carries.
+    """
+    return count
+
+
+@of_all_lanes.def_vmap
+def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array, bool]:
+    return of_all_lanes(jnp.max(count, axis=0)), False
+
+
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
     """The sums down the columns of ``function(X)``, which is elementwise and takes single rows too."""
     n, d = X.shape

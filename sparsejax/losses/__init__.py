@@ -25,6 +25,7 @@ from sparsejax.losses._logistic import LogisticLoss
 from sparsejax.losses._observed import observed
 from sparsejax.losses._plain import PlainLoss as PlainLoss
 from sparsejax.losses._plain import as_loss as as_loss
+from sparsejax.losses._plain import as_pytree as as_pytree
 from sparsejax.losses._plain import check_batch as check_batch
 from sparsejax.losses._poisson import PoissonLoss
 from sparsejax.losses._robust import HuberLoss, QuantileLoss

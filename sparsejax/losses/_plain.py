@@ -53,16 +53,18 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
     if not callable(x) or isinstance(x, type):
         what = f"the class {x.__name__}" if isinstance(x, type) else type(x).__name__
         raise TypeError(f"{name} must be callable, W -> (), got {what}.")
-    if not callable(vars(type(x)).get("__get__")):  # an instance of a class of the user's
-        check_registered(name, x, Loss._page)
-    elif any(leaf is x for leaf in jax.tree.leaves(x)):
-        raise TypeError(
-            f"{name} is a plain function, which cannot pass through jit: wrap it and its data as "
-            "jax.tree_util.Partial(fun, *data)."
-        )
+    x = as_pytree(x)
+    check_registered(name, x, Loss._page)
     for group in GROUPS:
         _states(x, group)
     return PlainLoss(x)
+
+
+def as_pytree(x: Any) -> Any:
+    """A plain function as a pytree without leaves, which passes through jit; anything else as it is."""
+    function = callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
+    plain = function and any(leaf is x for leaf in jax.tree.leaves(x))
+    return jax.tree_util.Partial(x) if plain else x  # type: ignore[no-untyped-call]
 
 
 def _states(x: Any, group: str) -> bool:

@@ -228,6 +228,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
             parts=tuple(part if isinstance(part, NonNegative) else part.rows_at(ix) for part in self.parts)
         )
 
+    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
+        """The first ``warm`` of `prox_columns`: that of the only term, or nothing."""
+        return self.terms[0].columns_start(Vt, W) if len(self.terms) == 1 else ()
+
     def prox_columns(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
     ) -> tuple[jax.Array, Any]:

@@ -1,5 +1,6 @@
 r"""The engine: two-block ADMM with one factorisation and the exact joint prox."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -8,21 +9,21 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, joint_norm, once, safe_divide, tiny_of
-from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import Factor, factorise
+from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.batching import shared_by_lanes
+from sparsejax.driver.curvature import Factor, factorise
 from sparsejax.penalties import joined
 from sparsejax.problem import Problem
-from sparsejax.solution import MAX_ITER, Solution
-from sparsejax.solvers import _loop, _newton_admm
-from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._fista import iterated
-from sparsejax.solvers._rest import at_the_floor, continued
-from sparsejax.solvers._terms import minus
+from sparsejax.solution import Solution
+from sparsejax.solvers._chains import solved_by
 
 RELAX = 1.6
-# Of an eager solve with a loss that is not quadratic: iterations at most, and work worth a compilation.
-MOST, WORK = 15_000, 10**10
+# Where Newton's method goes on: iterations at most, and floating point operations worth its first step.
+MOST_ITERATIONS, WORK = 15_000, 10**10
+# Floating point operations of an iteration up to which the lanes of a batch go together on a CPU: beyond, what
+# one lane waits for the slowest costs more than what all save by sharing their products.
+LANE_FLOPS = 10**5
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 CHECK = 10  # iterations between two certificates; rho is balanced then
 # From iteration EARLY on rho changes at every second look: with one term, changes every ten iterations can
@@ -70,8 +71,8 @@ def admm(
     and the dual residual every ten iterations (twenty from the 50th on, for one term), the last time at half
     of ``maxiter``. The duality gap of Z, looked at just as often, ends the loop.
 
-    Called eagerly with a loss that is not quadratic, `newton_admm` goes on after some thousand iterations,
-    where it takes the problem: small strengths and labels that are nearly separated.
+    With a loss that is not quadratic, `newton_admm` goes on after some thousand iterations, where it takes the
+    problem: small strengths and labels that are nearly separated.
 
     A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
     K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a
@@ -102,7 +103,7 @@ def admm(
      [0.   0.  ]]
     """
     problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history, unfit)
-    return _admm(problem, init, tol, maxiter, history)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -115,43 +116,27 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def _finish(
-    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
-) -> Solution:
-    if _newton_admm.unfit(problem) is None:
-        return _newton_admm.take_over(problem, solution, tol, maxiter)
-    assert factor is not None
-    return _loop.finish(problem, solution, _step(factor), tol)
+def goes_on(problem: Problem) -> Link | None:
+    """The link for where another solver has stopped, if it takes the problem."""
+    return LINK if unfit(problem) is None else None
 
 
-def _can_wait(problem: Problem) -> bool:
-    one = "support" in problem.penalty.provides and len(problem.penalty.terms) == 1
-    return one or _newton_admm.unfit(problem) is None
+def _budget(problem: Problem) -> int:
+    """Iterations after which Newton's steps go on: as many as take about as long as to begin these.
 
-
-def _enough(problem: Problem) -> int:
-    """Iterations after which an eager solve goes on by Newton steps.
-
-    As many as take about as long as compiling these or, where a step is dear, as making them.
+    Where a step is dear, as many as take as long as making it.
     """
-    if _newton_admm.unfit(problem) is not None or problem.smooth.num_rows is None:
-        return MOST
+    if problem.smooth.num_rows is None:
+        return MOST_ITERATIONS
     shape: tuple[int, ...] = (*problem.smooth.params_shape, 1)
     n, d, k = int(problem.smooth.num_rows), shape[0], shape[1]
-    return min(MOST, max(WORK // (n * k * (4 * d + 1000)), 1000 + 8 * d))
+    return min(MOST_ITERATIONS, max(WORK // (n * k * (4 * d + 1000)), 1000 + 8 * d))
 
 
-def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
-    return at_the_floor(solution, tol, maxiter) | unfinished(solution, tol, maxiter)
-
-
-@differentiable("history", rows=True, finish=Finish(_finish, _due, _can_wait))
-def _admm(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
-) -> tuple[Solution, Factor]:
-    factor = factorise(problem.smooth)
-    limit = maxiter if finish or problem.smooth.quadratic else jnp.minimum(maxiter, _enough(problem))
-    return resume(problem, factor, init, None, tol, limit, history, finish)[0], factor
+def _iterated(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool = False
+) -> Solution:
+    return resume(problem, factorise(problem.smooth), init, None, tol, maxiter, history, finish=finish)[0]
 
 
 def resume(
@@ -162,15 +147,15 @@ def resume(
     tol: jax.Array,
     maxiter: jax.Array,
     history: int = 0,
-    complete: bool = True,
     cheap: Any = None,
+    finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho.
 
-    Without its finish unless ``complete``. ``cheap``: the condensed loss, where it is known.
+    ``cheap``: the condensed loss, where it is known; ``finish``: by Newton's method what stalls.
     """
     engine = _Engine(problem, factor, init, maxiter, cheap)
-    loop = _loop.Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, complete)
+    loop = Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
     solution, (state, _) = loop.run()
     return solution, state.rho
 
@@ -189,47 +174,24 @@ def go_on(
     rho: jax.Array,
     tol: jax.Array,
     maxiter: jax.Array,
-    complete: bool,
     brief: bool = False,
+    finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
     """As `resume`, with what problems of one loss share; the residual is known anyway."""
-    return resume(problem, shared.factor, init, rho, tol, maxiter, complete=complete, cheap=shared.cheap)
+    return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
 def _cheap(smooth: Any, factor: Factor) -> Any:
     return smooth.condensed() if factor.square else smooth
 
 
-def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
-    """Whether another solver has left something to `take_over`."""
-    return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
-
-
-def take_over(
-    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
-) -> Solution:
-    """What becomes of the solution of another solver: Newton's where the loss is not quadratic."""
-    if _newton_admm.unfit(problem) is None:
-        return _newton_admm.take_over(problem, solution, tol, maxiter)
-
-    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
-        if "curvature" not in problem.smooth.provides:  # of a sparse X
-            return iterated(problem, start, tol, left, length)
-        return resume(problem, factorise(problem.smooth), start, None, tol, left, length)[0]
-
-    return continued(run, problem, solution, maxiter)
-
-
-def completed(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
-    """The solution, by `take_over` where it is `unfinished`."""
-    finished: Solution = once(
-        unfinished(solution, tol, maxiter), lambda s: take_over(problem, None, s, tol, maxiter), solution
-    )
-    return finished
-
-
 def _step(factor: Factor) -> jax.Array:
     return safe_divide(1.0, factor.largest, 1.0)
+
+
+def _minus(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """Of tuples with an array a term, entry by entry."""
+    return tuple(x - y for x, y in zip(a, b, strict=True))
 
 
 class _Engine:
@@ -254,11 +216,11 @@ class _Engine:
             linear = -self.grad(zero) @ factor.basis.T if factor.square else columns(target) @ factor.left
             self.linear = factor.rotate(linear)
 
-    def algorithm(self, rho: jax.Array | None) -> _loop.Algorithm:
+    def algorithm(self, rho: jax.Array | None) -> Algorithm:
         # The Gram form does not know the residuals, which certify a problem with unpenalised features.
         hidden = self.penalty.free.shape[0] > 0
         quick = None if hidden or self.cheap is self.smooth else self.cheap
-        return _loop.Algorithm(
+        return Algorithm(
             state=(self.start(rho), jnp.int32(0)),
             block=self.block,
             candidate=lambda carry: like(joined(self.penalty, carry[0].Z, self.init), self.init),
@@ -336,10 +298,10 @@ class _Engine:
     def balanced(self, old: State, new: State, k: jax.Array, n: jax.Array) -> State:
         """The state with rho changed, where that is due and the residuals are out of balance."""
         K, tiny = self.K, self.tiny
-        U = minus(new.V, new.Z)
+        U = _minus(new.V, new.Z)
         W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAX
-        primal = joint_norm(minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
-        dual = joint_norm(minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
+        primal = joint_norm(_minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
+        dual = joint_norm(_minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
         # Where rho is at the rounding error of the largest eigenvalue, directions without curvature are noise
@@ -357,4 +319,26 @@ class _Engine:
     def split(self, carry: tuple[State, jax.Array]) -> tuple[jax.Array, ...]:
         """The multipliers: a subgradient of every term at its point."""
         s, _ = carry
-        return tuple(like((s.rho / self.K) * u, self.init) for u in minus(s.V, s.Z))
+        return tuple(like((s.rho / self.K) * u, self.init) for u in _minus(s.V, s.Z))
+
+
+def _at_once(problem: Problem, lanes: Any) -> bool:
+    """Whether lanes of a batch go together: with one decomposition, where an iteration is soon done."""
+    if not problem.smooth.quadratic:
+        return False
+    curvature = lambda smooth: (smooth.majorizer(), jnp.zeros(smooth.params_shape), smooth.laplacian())
+    found = shared_by_lanes(curvature, problem.smooth, lanes.smooth)
+    if found is None:
+        return False
+    A, W, _ = found
+    return 4 * int(W.size) * min(A.shape) <= LANE_FLOPS
+
+
+LINK = Link(
+    "admm",
+    _iterated,
+    rows=True,
+    budget=_budget,
+    finish_step=lambda smooth, W: _step(factorise(smooth)),
+    at_once=_at_once,
+)

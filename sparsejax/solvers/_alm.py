@@ -10,15 +10,15 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import norm, safe_divide
-from sparsejax.compiling import differentiable
-from sparsejax.factor import step_length
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.curvature import step_length
 from sparsejax.losses import SquaredLoss
 from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, Penalty
 from sparsejax.problem import Problem
 from sparsejax.prox import exclusive_l21_columns, l2_columns
 from sparsejax.solution import Solution
-from sparsejax.solvers import _admm, _loop
-from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._admm import LINK as ADMM
+from sparsejax.solvers._chains import solved_by
 
 RHO = 1.1
 EPS_OBJECTIVE, EPS_SPLIT = 1e-8, 1e-5
@@ -81,9 +81,7 @@ def alm(
     """
     check_bool("alm: faithful", faithful)
     problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history, unfit)
-    if not faithful:
-        return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
-    return _alm(problem, init, tol, maxiter, history)
+    return solved_by(LINK if faithful else ADMM, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -107,8 +105,9 @@ def _strengths(penalty: Penalty, zero: jax.Array) -> tuple[jax.Array, jax.Array]
     return zero, penalty.beta.astype(zero.dtype)
 
 
-@differentiable("history")
-def _alm(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+def _iterated(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
+) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     scale = smooth.scale
     # At scale 1, with the weights and the centring of an intercept in X and Y.
@@ -141,7 +140,7 @@ def _alm(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, 
     R = Yt - Wt @ X.T
     objective = jnp.sum(R * R) + penalty.value(init) / scale
     nu, step = safe_divide(1.0, norm(X), 1.0), step_length(smooth)
-    algorithm = _loop.Algorithm(
+    algorithm = Algorithm(
         state=State(Wt, Wt, jnp.zeros_like(Wt), R, nu, objective, jnp.zeros((), bool)),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=lambda s: like(s.W, init),
@@ -149,4 +148,7 @@ def _alm(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, 
         check_every=1,
         ended=lambda s: s.done,
     )
-    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
+
+
+LINK = Link("alm", _iterated)

@@ -7,13 +7,12 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.layout import columns, like
-from sparsejax.compiling import differentiable
-from sparsejax.factor import step_length
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import joined
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._chains import solved_by
 
 CHECK = 25
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
@@ -66,7 +65,7 @@ def davis_yin(
     True
     """
     problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history, unfit)
-    return _davis_yin(problem, init, tol, maxiter, history)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -81,8 +80,7 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-@differentiable("history")
-def _davis_yin(
+def _iterated(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> Solution:
     smooth, penalty, terms = problem.smooth, problem.penalty, problem.penalty.terms
@@ -108,7 +106,7 @@ def _davis_yin(
         parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
     warm = tuple(() if term is None else term.columns_start(Zt, init) for term in (first, second))
-    algorithm = _loop.Algorithm(
+    algorithm = Algorithm(
         state=State(V, Zt, Zt, parts, warm),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=lambda s: like(joined(penalty, points(s), init), init),
@@ -117,4 +115,7 @@ def _davis_yin(
         split=None if second is None else lambda s: tuple(like(part, init) for part in s.parts),
         quick=None if hidden or cheap is smooth else cheap,
     )
-    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
+
+
+LINK = Link("davis_yin", _iterated)

@@ -8,13 +8,12 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive
-from sparsejax._core.linalg import eps_of, norm, safe_divide
-from sparsejax.compiling import differentiable
-from sparsejax.factor import step_length
+from sparsejax._core.linalg import eps_of
+from sparsejax.driver import Algorithm, Link, Loop, prepare
+from sparsejax.driver.curvature import first_step, step_length
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
-from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers._chains import solved_by
 
 CHECK = 10
 HALVINGS = 60  # of the step in one iteration, at most
@@ -74,23 +73,11 @@ def fista(
     problem, init, tol, maxiter, history = prepare("fista", problem, init, tol, maxiter, history)
     if stepsize is not None:
         stepsize = as_positive("fista: stepsize", stepsize, jax.tree.leaves(init)[0].dtype)
-    return _fista(problem, init, tol, maxiter, history, stepsize)
+    return solved_by(LINK, problem, init, tol, maxiter, history, (stepsize,))
 
 
 def unfit(problem: Problem) -> None:
     """None: the solver takes every problem."""
-
-
-@differentiable("history")
-def _fista(
-    problem: Problem,
-    init: Any,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    history: int,
-    stepsize: jax.Array | None,
-) -> Solution:
-    return iterated(problem, init, tol, maxiter, history, stepsize)
 
 
 def iterated(
@@ -100,23 +87,23 @@ def iterated(
     maxiter: jax.Array,
     history: int,
     stepsize: jax.Array | None = None,
-    complete: bool = True,
+    finish: bool = True,
 ) -> Solution:
-    """`fista` within a program; without the finish of its loop unless ``complete``."""
+    """`fista` within a program."""
     problem, init, restore = flattened(problem, init)
     backtrack = stepsize is None and "curvature" not in problem.smooth.provides
     if stepsize is not None:
         step = stepsize
     else:
         step = first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
-    algorithm = _loop.Algorithm(
+    algorithm = Algorithm(
         state=State(init, init, jnp.ones((), init.dtype), step),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s, backtrack), s),
         candidate=lambda s: s.W,
         step=lambda s: s.step,
         check_every=CHECK,
     )
-    solution, _ = _loop.Loop(problem, init, algorithm, tol, maxiter, history, complete).run()
+    solution, _ = Loop(problem, init, algorithm, tol, maxiter, history, finish).run()
     return solution._replace(params=restore(solution.params))
 
 
@@ -157,10 +144,9 @@ def _forward(
     return W, step
 
 
-def first_step(smooth: Any, init: jax.Array) -> jax.Array:
-    """1/L from the change of the gradient over a short step along it; backtracking mends it."""
-    G = jax.grad(smooth)(init)
-    length = jnp.maximum(1, norm(init)) * eps_of(init) ** 0.25
-    change = jax.grad(smooth)(init - length * safe_divide(G, norm(G), G)) - G
-    # The curvature along one direction is at most L: begin with a longer step than it may allow.
-    return safe_divide(1.0, norm(change) / length, 1.0)
+LINK = Link("fista", iterated)
+
+
+def goes_on(problem: Problem) -> Link:
+    """It takes every problem that another has left."""
+    return LINK

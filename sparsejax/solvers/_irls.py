@@ -1,5 +1,6 @@
 """Iteratively reweighted least squares: a sequence of ridge problems."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,13 +12,12 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_positive, check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import conjugate_gradients, safe_norm
-from sparsejax.compiling import differentiable
-from sparsejax.factor import step_length
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._chains import solved_by
 
 CHECK = 5
 SHRINK = 0.5  # of the smoothing, at every step, until it is ``epsilon``
@@ -93,7 +93,9 @@ def irls(
         check_bool(f"irls: {name}", value)
     problem, start, tol, maxiter, history = prepare("irls", problem, init, tol, maxiter, history, unfit)
     smoothing = as_positive("irls: epsilon", epsilon, start.dtype)
-    return _irls(problem, start, tol, maxiter, smoothing, history, init_given, faithful, polish)
+    options = (("init_given", init_given), ("faithful", bool(faithful)), ("polish", bool(polish)))
+    link = dataclasses.replace(LINK, options=options)
+    return solved_by(link, problem, start, tol, maxiter, history, (smoothing,))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -107,14 +109,13 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-@differentiable("history", "init_given", "faithful", "polish")
-def _irls(
+def _iterated(
     problem: Problem,
     init: jax.Array,
     tol: jax.Array,
     maxiter: jax.Array,
-    epsilon: jax.Array,
     history: int,
+    epsilon: jax.Array,
     init_given: bool,
     faithful: bool,
     polish: bool,
@@ -137,14 +138,14 @@ def _irls(
             return s.W
         return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)  # type: ignore[no-any-return]
 
-    algorithm = _loop.Algorithm(
+    algorithm = Algorithm(
         state=State(first, last if faithful else jnp.maximum(last, scale)),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=candidate,
         step=lambda _: length,
         check_every=CHECK,
     )
-    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
 
 
 class _Ridge:
@@ -194,3 +195,6 @@ class _Ridge:
         t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), W.dtype))
         # At the precision of the dtype nothing decreases any more: stay.
         return jnp.where(self.objective(W + t * D, F) <= before, W + t * D, W)
+
+
+LINK = Link("irls", _iterated)

@@ -9,16 +9,14 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of, norm, safe_divide
-from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import Factor, cautious_step
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.chain import at_the_floor, unfinished
+from sparsejax.driver.curvature import residual_step
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
-from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._fista import first_step
+from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
-from sparsejax.solvers._rest import at_the_floor, continued
 
 STEPS = 300  # at most
 LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
@@ -76,7 +74,7 @@ def newton_admm(
     True
     """
     problem, init, tol, maxiter, history = prepare("newton_admm", problem, init, tol, maxiter, history, unfit)
-    return _newton_admm(problem, init, tol, maxiter, history)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -133,41 +131,22 @@ class State(NamedTuple):
     step: jax.Array  # 1 / the largest curvature known
 
 
-def _finish(
-    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
-) -> Solution:
-    problem, W, restore = flattened(problem, solution.params)
-    step = _first_step(problem.smooth, W)
-    finished = _loop.finish(problem, solution._replace(params=W), step, tol)
-    return finished._replace(params=restore(finished.params))
+def goes_on(problem: Problem) -> Link | None:
+    """The link for where another solver has stopped, if it takes the problem."""
+    return LINK if unfit(problem) is None else None
 
 
-def _can_wait(problem: Problem) -> bool:
-    return "support" in problem.penalty.provides
-
-
-@differentiable("history", rows=True, finish=Finish(_finish, at_the_floor, _can_wait))
-def _newton_admm(
-    problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+def _iterated(
+    problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool = False
 ) -> Solution:
     problem, init, restore = flattened(problem, init)
     solution = _steps(problem, init, tol, maxiter, history, finish)
     return solution._replace(params=restore(solution.params))
 
 
-def take_over(problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
-    """What becomes of the solution of another solver."""
-
-    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
-        return _steps(problem, start, tol, left, length, finish=True)
-
-    return continued(run, problem, solution, maxiter)
-
-
-def _first_step(smooth: Any, W: jax.Array) -> jax.Array:
-    if "curvature" in smooth.provides:
-        return cautious_step(jnp.sum(smooth.majorizer() ** 2))
-    return first_step(smooth, W)
+def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Any:
+    """Whether it goes on: there may be digits left at the floor of a first-order method, too."""
+    return unfinished(solution, tol, maxiter) | at_the_floor(solution, tol, maxiter)
 
 
 def _steps(
@@ -178,8 +157,8 @@ def _steps(
     form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     start = Point(init, jnp.full((), jnp.inf, init.dtype), facts, none)
-    algorithm = _loop.Algorithm(
-        state=State(start, Answer(init, none, zero), zero, zero, _first_step(smooth, init)),
+    algorithm = Algorithm(
+        state=State(start, Answer(init, none, zero), zero, zero, residual_step(smooth, init)),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: stepped(problem, s), s),
         candidate=lambda s: s.trial.W,
         step=lambda s: s.step,
@@ -188,7 +167,7 @@ def _steps(
         patience=PATIENCE,
     )
     limit = jnp.minimum(maxiter, STEPS)
-    return _loop.Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
+    return Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
 
 
 def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
@@ -220,3 +199,6 @@ def stepped(problem: Problem, s: State) -> State:
     promised = jnp.where(finite, promised, -jnp.inf)  # which no objective bears out
     step = jnp.minimum(s.step, safe_divide(1.0, quadratic.largest, jnp.inf))
     return s._replace(trial=trial, promised=promised, step=step)
+
+
+LINK = Link("newton_admm", _iterated, rows=True, due=_due, finish_step=residual_step)

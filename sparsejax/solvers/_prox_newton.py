@@ -10,13 +10,14 @@ from jax.typing import ArrayLike
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
-from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import cautious_step
+from sparsejax.driver import Link, kinds, prepare
+from sparsejax.driver.curvature import cautious_step
+from sparsejax.driver.loop import empty_history, judged, recorded
+from sparsejax.driver.loop import unknown as no_certificate
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
 from sparsejax.solution import History, Solution
-from sparsejax.solvers import _admm, _loop
-from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._scalars import Newton, begun, weighted
@@ -62,7 +63,7 @@ def prox_newton(
     [ 1.38 -1.38 -1.38]
     """
     problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history, unfit)
-    return _prox_newton(problem, init, tol, maxiter, history)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -96,14 +97,6 @@ class _Search(NamedTuple):
     falls: jax.Array
 
 
-@differentiable("history", finish=Finish(_admm.take_over, _admm.unfinished))
-def _prox_newton(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
-) -> Solution:
-    solution = _steps(problem, init, tol, maxiter, history)
-    return _admm.completed(problem, solution, tol, maxiter) if finish else solution
-
-
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     scale = scale_of(problem, init)
@@ -112,7 +105,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def look(s: State) -> State:
         found = certify(problem, s.W, step, scale, s.facts)
-        history = _loop.recorded(s.history, s.k, found.objective, found.gap)
+        history = recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(certificate=found, history=history)
 
     def going(s: State) -> jax.Array:
@@ -125,7 +118,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         unit = safe_divide(scale.value, quadratic.size / 2, 1.0)
         wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 4) * unit
         newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
-        end = newton.run(point, _loop.empty_history(0, init.dtype)).point
+        end = newton.run(point, empty_history(0, init.dtype)).point
         change = jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
         before = penalty.value(s.W)
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - before
@@ -143,8 +136,11 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         stuck = ~found.falls | ~(promised < 0)
         return look(State(found.W, found.facts, s.certificate, stuck, s.k + 1, s.history))
 
-    unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
+    unknown, empty = no_certificate(init.dtype), empty_history(history, init.dtype)
     facts = smooth.facts(init, scale.sizes)
     first = State(init, facts, unknown, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))
-    return _loop.judged(end.W, end.certificate, tol, end.k, end.history)
+    return judged(end.W, end.certificate, tol, end.k, end.history, scale)
+
+
+LINK = Link("prox_newton", _steps)

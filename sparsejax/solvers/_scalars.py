@@ -14,7 +14,7 @@ from sparsejax._core.buckets import take
 from sparsejax._core.layout import like
 from sparsejax._core.linalg import eps_of, once, safe_divide, tiny_of
 from sparsejax.solution import History
-from sparsejax.solvers import _loop
+from sparsejax.driver.loop import recorded
 from sparsejax.solvers._norm_blocks import Chosen, Grouped, Rows, Size, limited, scales, weights
 from sparsejax.solvers._quadratics import cholesky
 
@@ -162,7 +162,7 @@ class Newton:
             return s
         objective = jnp.where(s.point.known, s.primal, jnp.nan)
         gap = jnp.where(s.point.known, self.gap(s), jnp.nan)
-        return s._replace(history=_loop.recorded(s.history, s.k, objective, gap))
+        return s._replace(history=recorded(s.history, s.k, objective, gap))
 
     def going(self, s: State) -> jax.Array:
         more = (self.gap(s) > self.tol) | ~s.point.known

@@ -1,5 +1,6 @@
 """Accelerated gradient descent on Nesterov's smoothing of the exclusive group lasso."""
 
+import dataclasses
 from typing import NamedTuple
 
 import jax
@@ -10,14 +11,13 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_positive, check_bool
 from sparsejax._core.layout import columns, like
 from sparsejax._core.linalg import norm, safe_divide
-from sparsejax.compiling import differentiable
-from sparsejax.factor import step_length
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
+from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.prox import view_group_of, view_norms
 from sparsejax.solution import Solution
-from sparsejax.solvers import _loop
-from sparsejax.solvers._arguments import kinds, prepare
+from sparsejax.solvers._chains import solved_by
 
 CHECK = 25
 # Continuation: the smoothing, relative to the largest group norm, starts at 1 and falls by this factor
@@ -104,7 +104,9 @@ def smoothed_apg(
         "smoothed_apg", problem, init, tol, maxiter, history, unfit
     )
     smoothing = as_positive("smoothed_apg: mu", mu, start.dtype)
-    return _smoothed_apg(problem, start, tol, maxiter, smoothing, history, continuation, faithful, polish)
+    options = (("continuation", bool(continuation)), ("faithful", bool(faithful)), ("polish", bool(polish)))
+    link = dataclasses.replace(LINK, options=options)
+    return solved_by(link, problem, start, tol, maxiter, history, (smoothing,))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -117,14 +119,13 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-@differentiable("history", "continuation", "faithful", "polish")
-def _smoothed_apg(
+def _iterated(
     problem: Problem,
     init: jax.Array,
     tol: jax.Array,
     maxiter: jax.Array,
-    mu: jax.Array,
     history: int,
+    mu: jax.Array,
     continuation: bool,
     faithful: bool,
     polish: bool,
@@ -145,7 +146,7 @@ def _smoothed_apg(
     start = smoothing.first(Wt) if continuation and not faithful else mu
     none = jnp.zeros((), init.dtype)
     several = len(problem.penalty.views) > 1
-    algorithm = _loop.Algorithm(
+    algorithm = Algorithm(
         state=State(Wt, Wt, none, start, none, jnp.zeros((), bool)),
         block=lambda s, n: smoothing.block(s, n, faithful),
         candidate=candidate,
@@ -155,7 +156,7 @@ def _smoothed_apg(
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
     )
-    return _loop.Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
 
 
 class _Smoothing:
@@ -235,3 +236,6 @@ class _Smoothing:
         restarted = State(s.W, s.W, jnp.zeros_like(s.L), new, jnp.zeros_like(s.t), jnp.zeros((), bool))
         s = s._replace(solved=at_last & (error <= SOLVED * jnp.minimum(relative, 1)))
         return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)  # type: ignore[no-any-return]
+
+
+LINK = Link("smoothed_apg", _iterated)

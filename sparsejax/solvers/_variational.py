@@ -14,13 +14,14 @@ from sparsejax._core.checks import is_eager
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax.certificate import Scale, certify
-from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import Factor, cautious_step
+from sparsejax.driver import Link, prepare
+from sparsejax.driver.curvature import cautious_step
+from sparsejax.driver.loop import empty_history, judged
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers import _admm, _loop, _working_set
-from sparsejax.solvers._arguments import prepare
+from sparsejax.solvers import _working_set
+from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._quadratics import quadratic_of
 from sparsejax.solvers._scalars import Newton, Point, at_zero, begun, weighted
@@ -103,11 +104,7 @@ def variational_newton(
     problem, init, tol, maxiter, history = prepare(
         "variational_newton", problem, init, tol, maxiter, history, unfit
     )
-    # Seen before anything is compiled for it.
-    cold = _is_crowded(problem) and is_eager((problem, init)) and not np.asarray(init).any()
-    if cold and float(_excess(problem, init)) > WEAK:
-        return _admm.admm(problem, init, tol=tol, maxiter=maxiter, history=history)
-    return _variational_newton(problem, init, tol, maxiter, history)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -169,6 +166,12 @@ def _shape_of_majorizer(treedef: Any, leaves: tuple[Any, ...]) -> tuple[int, ...
     return tuple(shape)
 
 
+def _declines(problem: Problem, init: jax.Array) -> bool:
+    """Whether most rows will be active, so that `admm` is the faster."""
+    cold = _is_crowded(problem) and not jax.device_get(init).any()
+    return bool(cold and jax.device_get(_excess(problem, init)) > WEAK)
+
+
 @jax.jit
 def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
     """By how much the gradient at 0 exceeds the strengths."""
@@ -176,30 +179,13 @@ def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
     return jnp.max(blocks.ratios(jnp.zeros_like(blocks.alpha), blocks.norms(G)))
 
 
-def _beyond(problem: Problem) -> int:
-    """How many features the engine goes on with where the last bucket is full; 0: with all."""
+def larger_working_set(problem: Problem) -> Link | None:
+    """The link for where the last bucket is full: more features, but at most half of all."""
     if _working_set.unfit(problem) is not None:
-        return 0
+        return None
     n, d = _shape_of_majorizer(*_shapes(problem.smooth))
     size = BEYOND * buckets(n, d, *problem.smooth.params_shape[1:] or (1,))[-1]
-    return size if 2 * size <= d else 0
-
-
-def _take_over(
-    problem: Problem, factor: Factor | None, solution: Solution, tol: jax.Array, maxiter: jax.Array
-) -> Solution:
-    size = _beyond(problem)
-    if size:
-        return _working_set.take_over(problem, solution, tol, maxiter, size)
-    return _admm.take_over(problem, factor, solution, tol, maxiter)
-
-
-def rest(problem: Problem, init: jax.Array, *, tol: jax.Array, maxiter: jax.Array) -> Solution:
-    """What is left of a problem of a path."""
-    size = _beyond(problem)
-    if size:
-        return _working_set.of_size(problem, init, size, tol=tol, maxiter=maxiter)
-    return _admm.admm(problem, init, tol=tol, maxiter=maxiter)
+    return _working_set.of_size(size) if 2 * size <= d else None
 
 
 class Shared(NamedTuple):
@@ -273,11 +259,11 @@ def resume(
     state: Walked | None,
     tol: jax.Array,
     maxiter: jax.Array,
-    history: int = 0,
-    complete: bool = True,
     brief: bool = False,
+    finish: bool = False,
+    history: int = 0,
 ) -> tuple[Solution, Walked]:
-    """From where a path is, or from W; `admm` does what is left if ``complete``; no residual if ``brief``."""
+    """From where a path is, or from W; no residual if ``brief``."""
     smooth, penalty = problem.smooth, problem.penalty
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
     walked = start(shared, problem, init) if state is None else state
@@ -286,20 +272,21 @@ def resume(
     if state is None and _is_crowded(problem):
         weakest = jnp.where(jnp.any(init != 0), jnp.inf, WEAK)
     newton = Newton(quadratic, blocks, tol, maxiter, weakest=weakest)
-    end = newton.run(point, _loop.empty_history(history, init.dtype))
+    end = newton.run(point, empty_history(history, init.dtype))
     W = jnp.where(end.point.known, weighted(blocks, end.point, init), init)
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
-    scale = Scale(quadratic.size / 2, norm(shared.C), None, shared.sizes, valid)
+    at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN where a strength is
+    scale = Scale(at_zero, norm(shared.C), None, shared.sizes, valid)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
-    solution = _loop.judged(W, certificate, tol, end.k, end.history)
-    if complete:
-        solution = _admm.completed(problem, solution, tol, maxiter)
+    solution = judged(W, certificate, tol, end.k, end.history, scale)
     return solution, Walked(end.point, blocks.alpha, blocks.alpha * end.point.t, walked.alpha, walked.norms)
 
 
-@differentiable("history", finish=Finish(_take_over, _admm.unfinished))
-def _variational_newton(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
+def _iterated(
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> Solution:
-    return resume(problem, share(problem.smooth), init, None, tol, maxiter, history, finish)[0]
+    return resume(problem, share(problem.smooth), init, None, tol, maxiter, history=history)[0]
+
+
+LINK = Link("variational_newton", _iterated, declines=_declines)

@@ -1,5 +1,6 @@
 r"""Sparse rows on many features: the engine on the few that matter."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -10,14 +11,15 @@ from jax.typing import ArrayLike
 from sparsejax._core.buckets import LARGEST, MANY, can_be_active, chosen, take, working_set_size
 from sparsejax._core.layout import columns
 from sparsejax.certificate import Certificate, certify, scale_of
-from sparsejax.compiling import Finish, differentiable
-from sparsejax.factor import cautious_step, factorise
+from sparsejax.driver import Link, kinds, prepare
+from sparsejax.driver.curvature import cautious_step, factorise, first_step
+from sparsejax.driver.loop import empty_history, judged, recorded
+from sparsejax.driver.loop import unknown as no_certificate
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, History, Solution
-from sparsejax.solvers import _admm, _loop
-from sparsejax.solvers._arguments import kinds, prepare
-from sparsejax.solvers._fista import first_step, iterated
-from sparsejax.solvers._rest import continued
+from sparsejax.solvers import _admm
+from sparsejax.solvers._chains import solved_by
+from sparsejax.solvers._fista import iterated
 
 ROUNDS = 30  # at most
 LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
@@ -69,32 +71,8 @@ def working_set(
      [0.   0.75]
      [0.   0.  ]]
     """
-    return of_size(problem, init, 0, tol=tol, maxiter=maxiter, history=history)
-
-
-def of_size(
-    problem: Problem,
-    init: ArrayLike | None,
-    size: int,
-    *,
-    tol: ArrayLike | None,
-    maxiter: ArrayLike,
-    history: int = 0,
-) -> Solution:
-    """`working_set` of so many features; 0: of what suits the shape."""
     problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
-    return _working_set(problem, init, tol, maxiter, history, size)
-
-
-def take_over(
-    problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array, size: int
-) -> Solution:
-    """What becomes of the solution of another solver, by working sets of so many features, or `admm`."""
-
-    def run(problem: Problem, start: jax.Array, left: jax.Array, length: int) -> Solution:
-        return _rounds(problem, start, tol, left, length, size)
-
-    return _admm.completed(problem, continued(run, problem, solution, maxiter), tol, maxiter)
+    return solved_by(LINK, problem, init, tol, maxiter, history)
 
 
 def unfit(problem: Problem) -> str | None:
@@ -147,22 +125,8 @@ class State(NamedTuple):
     history: History
 
 
-@differentiable("history", "size", rows=True, finish=Finish(_admm.take_over, _admm.unfinished))
-def _working_set(
-    problem: Problem,
-    init: jax.Array,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    history: int,
-    size: int,
-    finish: bool,
-) -> Solution:
-    solution = _rounds(problem, init, tol, maxiter, history, size)
-    return _admm.completed(problem, solution, tol, maxiter) if finish else solution
-
-
 def _rounds(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int
+    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int = 0
 ) -> Solution:
     """The rounds, of ``size`` features; 0: of what suits the shape."""
     smooth, penalty = problem.smooth, problem.penalty
@@ -189,7 +153,7 @@ def _rounds(
         # Rows that compete leave late: a part that was solved loosely has more of them than it will have.
         finer = over & (s.wanted > tol / 2) & (penalty.least_active > 0)
         wanted = jnp.maximum(LOOSE * jnp.minimum(found.measure, jnp.where(finer, s.wanted, 1)), tol / 2)
-        history = _loop.recorded(s.history, s.k, found.objective, found.gap)
+        history = recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(
             gradient=facts.gradient, certificate=found, wanted=wanted, over=over & ~finer, history=history
         )
@@ -205,10 +169,10 @@ def _rounds(
         part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
-            solution = iterated(part, start, wanted, jnp.int32(INNER), 0, complete=False)
+            solution = iterated(part, start, wanted, jnp.int32(INNER), 0, finish=False)
         else:
             factor = factorise(part.smooth)
-            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER), complete=False)
+            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER))
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         after = look(s._replace(W=W, rho=rho, k=s.k + 1))
         if smooth.quadratic:
@@ -217,13 +181,21 @@ def _rounds(
         crawls = (solution.status == MAX_ITER) & (after.certificate.measure > s.certificate.measure / 10)
         return after._replace(over=after.over | crawls)
 
-    unknown, empty = _loop.unknown(init.dtype), _loop.empty_history(history, init.dtype)
+    unknown, empty = no_certificate(init.dtype), empty_history(history, init.dtype)
     one = jnp.ones((), init.dtype)
     first = State(init, init, unknown, one, rho, jnp.zeros((), bool), jnp.int32(0), empty)
     end = lax.while_loop(going, body, look(first))
-    return _loop.judged(end.W, end.certificate, tol, end.k, end.history)
+    return judged(end.W, end.certificate, tol, end.k, end.history, scale)
 
 
 def active(W: jax.Array) -> jax.Array:
     """The rows that are not 0, (d,)."""
     return jnp.any(columns(W) != 0, axis=0)
+
+
+LINK = Link("working_set", _rounds, rows=True)
+
+
+def of_size(size: int) -> Link:
+    """The link with so many features."""
+    return replace(LINK, options=(("size", size),))

@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, once
-from sparsejax.certificate import Certificate, certify, scale_of
+from sparsejax._core.linalg import eps_of, of_all_lanes, once
+from sparsejax.certificate import Certificate, Scale, certify, scale_of
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
-from sparsejax.solvers._newton import ROUNDS, newton_step
+from sparsejax.driver.newton import ROUNDS, newton_step
 
 RUNNING = -1
 # A solver is at the floor of its dtype if the best certificate has not halved for this many iterations and
@@ -83,8 +83,8 @@ class _Look(NamedTuple):
 class Loop:
     """Iterate until the certificate meets ``tol``.
 
-    A solve that stalls is finished by Newton steps on the support of the best W seen, unless that is left to
-    `finish`. One loop holds all of it, so that the certificate, the largest part of the program, is compiled
+    With ``finish`` a solve that stalls goes on by Newton steps on the support of the best W seen; without, that
+    is left to `finish`, a program of its own. One loop holds all of it, so that the certificate, the largest part of the program, is compiled
     once for the start, the iterates, their confirmation and the finish.
     """
 
@@ -96,7 +96,7 @@ class Loop:
         tol: jax.Array,
         maxiter: jax.Array,
         history: int,
-        finish: bool = True,
+        finish: bool = False,
     ):
         self.problem, self.init, self.algorithm = problem, init, algorithm
         self.tol, self.maxiter, self.history = tol, maxiter, history
@@ -113,7 +113,8 @@ class Loop:
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick certificate may have met tol at a point that the data do not bear out.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
-        solution = Solution(c.best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
+        best = nan_where_unknown(c.best, self.scale)
+        solution = Solution(best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
         return solution, c.state
 
     def start(self) -> _Carry:
@@ -237,7 +238,9 @@ class Loop:
             )
         if self.algorithm.learn is not None:
             state = self.algorithm.learn(state, look.facts, look.certificate.objective)
-        state = lax.cond(running, lambda s: block(s, n), lambda s: s, state)
+        # Lanes of a batch begin together, so that those at work are at the same iteration.
+        together = of_all_lanes(n)
+        state = once(running, lambda s: block(s, together), state)
         carry = carry._replace(state=state, num_iters=k + n)
         if self.algorithm.ended is not None:
             ended = (status != RUNNING) & ~look.again
@@ -263,20 +266,33 @@ def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array
     """The solution of a `Loop` without its finish, finished; for a penalty of one term."""
     W = solution.params
     still = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
-    loop = Loop(problem, W, still, tol, jnp.int32(0), 0)
+    loop = Loop(problem, W, still, tol, jnp.int32(0), 0, finish=True)
     start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
     finished, _ = loop.run(start)
     return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
+def nan_where_unknown(W: jax.Array, scale: Scale) -> jax.Array:
+    """W; NaN in every entry where the data or a strength are NaN, which value and gradient at 0 tell.
+
+    Zeros or the start would be an answer, on which a program that does not look at the status goes on.
+    """
+    return jnp.where(jnp.isfinite(scale.value + scale.gradient), W, jnp.nan)
+
+
 def judged(
-    W: jax.Array, certificate: Certificate, tol: jax.Array, num_iters: jax.Array, history: History
+    W: jax.Array,
+    certificate: Certificate,
+    tol: jax.Array,
+    num_iters: jax.Array,
+    history: History,
+    scale: Scale,
 ) -> Solution:
     """The solution of an algorithm with a loop of its own: what did not converge has reached its maxiter."""
     finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
-    return Solution(W, *certificate, num_iters, status, history)
+    return Solution(nan_where_unknown(W, scale), *certificate, num_iters, status, history)
 
 
 def empty_history(length: int, dtype: Any) -> History:

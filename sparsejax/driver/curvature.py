@@ -1,11 +1,11 @@
-"""Decompositions of the curvature of a loss, shared by the engine and by the derivative."""
+"""The curvature of a loss: its decomposition, and step lengths 1/L."""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.linalg import largest_eigenvalue_bound, safe_divide
+from sparsejax._core.linalg import eps_of, largest_eigenvalue_bound, norm, safe_divide
 
 
 class Factor(NamedTuple):
@@ -86,3 +86,19 @@ def step_length(smooth: Any) -> jax.Array:
     if laplacian is not None:
         bound = bound + jnp.linalg.eigvalsh(laplacian)[-1]
     return safe_divide(1.0, bound, 1.0)
+
+
+def first_step(smooth: Any, init: jax.Array) -> jax.Array:
+    """1/L from the change of the gradient over a short step along it; backtracking mends it."""
+    G = jax.grad(smooth)(init)
+    length = jnp.maximum(1, norm(init)) * eps_of(init) ** 0.25
+    change = jax.grad(smooth)(init - length * safe_divide(G, norm(G), G)) - G
+    # The curvature along one direction is at most L: begin with a longer step than it may allow.
+    return safe_divide(1.0, norm(change) / length, 1.0)
+
+
+def residual_step(smooth: Any, W: jax.Array) -> jax.Array:
+    """1/L for a residual, where nothing is stepped: cautious where the curvature is bounded, else near W."""
+    if "curvature" in smooth.provides:
+        return cautious_step(jnp.sum(smooth.majorizer() ** 2))
+    return first_step(smooth, W)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, known_cast
-from sparsejax.hoisting import evaluate, prox_of
+from sparsejax.driver.closures import evaluate, hoisted, prox_of
 from sparsejax.losses import PlainLoss
 from sparsejax.penalties import PlainPenalty, cast_strengths
 from sparsejax.problem import Problem, as_protocol, zeros
@@ -38,7 +38,7 @@ def prepare(
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
-    >>> from sparsejax.solvers import prepare
+    >>> from sparsejax.driver import prepare
     >>> known, init, tol, maxiter, history = prepare("mine", problem, None, None, 100)
     >>> init.shape, int(maxiter)
     ((3, 2), 100)
@@ -57,6 +57,8 @@ def prepare(
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
+    # Before anything asks what its parts can do: by what they close over they may be able to do less.
+    problem = hoisted(problem, init)
     problem = problem._replace(penalty=cast_strengths(problem.penalty, dtype))
     reason = None if unfit is None else unfit(problem)
     if reason is not None:

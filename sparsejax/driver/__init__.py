@@ -1,0 +1,9 @@
+"""What a solver is made of: arguments, the loop, chains, batches, derivatives; see docs/adding-a-solver.md."""
+
+from sparsejax._core.compiled import OPTIONS
+from sparsejax.driver.arguments import check_function as check_function
+from sparsejax.driver.arguments import kinds, prepare
+from sparsejax.driver.chain import Chain, Link, run, unfinished
+from sparsejax.driver.loop import Algorithm, Loop
+
+__all__ = ["OPTIONS", "Algorithm", "Chain", "Link", "Loop", "kinds", "prepare", "run", "unfinished"]

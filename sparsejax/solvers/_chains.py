@@ -1,0 +1,100 @@
+"""How a problem finds its solvers: the one that begins, and those that go on where it has left something."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+
+from sparsejax.driver import Chain, Link, run
+from sparsejax.problem import Problem, as_protocol
+from sparsejax.solution import Solution
+
+
+class Resume(NamedTuple):
+    """How a solver goes through a path: what it computes once, and what it hands on to the next problem.
+
+    >>> from sparsejax.solvers import SOLVERS
+    >>> [name for name, entry in SOLVERS.items() if entry.resume is not None]
+    ['variational_newton', 'admm']
+    """
+
+    shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
+    first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
+    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state); brief: perhaps without residual
+    solve: Callable[..., tuple[Solution, Any]]
+
+
+class Solver(NamedTuple):
+    """An entry of the table.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from sparsejax.solvers import SOLVERS
+    >>> SOLVERS["fista"].function is sj.fista, SOLVERS["fista"].summary
+    (True, 'accelerated proximal gradient, restart, backtracking')
+    """
+
+    function: Callable[..., Solution]
+    # Of a problem in the protocol: None, or in words why the solver does not take it.
+    fits: Callable[[Problem], str | None]
+    summary: str  # for docs/choose-a-solver.md
+    link: Link
+    # `sparsejax.solve` takes the first that fits and, by the shape of the problem, suits.
+    suits: Callable[[Problem], bool] = lambda problem: False
+    # What may go on where it has left something: the first that is not None.
+    then: tuple[Callable[[Problem], Link | None], ...] = ()
+    resume: Resume | None = None  # without: a path hands on the solution alone
+
+
+SOLVERS: dict[str, Solver] = {}  # the table: written in `sparsejax.solvers`
+
+
+def pick(problem: Problem) -> Solver:
+    """The first solver that takes the problem and suits it; by static structure and shape.
+
+    Args:
+      problem: `sparsejax.Problem`.
+
+    Returns:
+      Its entry of `SOLVERS`.
+
+    Raises:
+      TypeError: no problem. `fista` takes what no other does.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
+    >>> from sparsejax.solvers import pick
+    >>> pick(problem).function is sj.admm
+    True
+    """
+    known = as_protocol("pick", problem)
+    return next(s for s in SOLVERS.values() if s.fits(known) is None and s.suits(known))
+
+
+def chain_of(link: Link, problem: Problem) -> Chain:
+    """The chain that begins with a link, by static structure and shape."""
+    links = [link]
+    while (following := _next(links[-1], problem)) is not None:
+        if links[-1].budget is not None:
+            links[-1] = replace(links[-1], limit=links[-1].budget(problem))
+        links.append(following)
+    return Chain(tuple(links), finishes="support" in problem.penalty.provides)
+
+
+def _next(link: Link, problem: Problem) -> Link | None:
+    if link.name not in SOLVERS:
+        return None
+    return next((found for take in SOLVERS[link.name].then if (found := take(problem)) is not None), None)
+
+
+def solved_by(
+    link: Link,
+    problem: Problem,
+    init: Any,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    arrays: tuple[Any, ...] = (),
+) -> Solution:
+    """The solution of a prepared problem by the chain that begins with a link."""
+    return run(chain_of(link, problem), problem, init, tol, maxiter, history, arrays)
