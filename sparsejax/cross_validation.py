@@ -15,9 +15,9 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
+from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax._core.compiled import Compiled, cores
 from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import gathers, kept, masked, num_rows, weights_of

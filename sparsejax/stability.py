@@ -15,10 +15,10 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_numpy, is_eager, is_traced
 from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
+from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.layout import columns
 from sparsejax._core.pytree import Pytree
 from sparsejax._core.spread import check_one_process
-from sparsejax._core.compiled import Compiled, cores
 from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
 from sparsejax.resampling import gathers, kept, num_rows, subsamples

@@ -21,9 +21,9 @@ from sparsejax._core.chunks import (
     in_chunks,
     in_slices,
 )
+from sparsejax._core.compiled import Compiled, on_device
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
-from sparsejax._core.compiled import Compiled, on_device
 from sparsejax.driver.chain import continued, in_users_units
 from sparsejax.driver.closures import evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of

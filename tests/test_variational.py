@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.buckets import buckets
+from sparsejax._core.buckets import most_features
 from sparsejax.solvers import _variational, pick
 from sparsejax.solvers._scalars import NEWTON
 
@@ -141,11 +141,11 @@ def test_strength_zero_by_row_is_left_to_the_engine():
 @pytest.mark.parametrize("how", ["eager", "jit", "working sets"])
 def test_more_rows_than_the_last_bucket_holds(monkeypatch, how):
     """The engine takes over: the answer, the count of iterations and the history go on."""
-    monkeypatch.setattr("sparsejax.solvers._norm_blocks.buckets", lambda n, d, k: (8,))
+    monkeypatch.setattr("sparsejax.solvers._norm_blocks.most_features", lambda n, d, k: 8)
     X, Y = made(seed=4)
     p, jit = problem(60.0, X, Y), how == "jit"
     if how == "working sets":
-        monkeypatch.setattr(_variational, "buckets", lambda n, d, k: (14,))
+        monkeypatch.setattr(_variational, "most_features", lambda n, d, k: 14)
     larger = _variational.larger_working_set(p)
     assert (None if larger is None else dict(larger.options)) == (
         {"size": 3 * 14} if how == "working sets" else None
@@ -280,7 +280,7 @@ def test_crowded(monkeypatch):
 
 
 def test_path_that_is_left_to_the_engine(monkeypatch):
-    monkeypatch.setattr("sparsejax.solvers._norm_blocks.buckets", lambda n, d, k: (8,))
+    monkeypatch.setattr("sparsejax.solvers._norm_blocks.most_features", lambda n, d, k: 8)
     X, Y = made(N, 600)
     p = problem(1.0, X, Y)
     penalties = jax.vmap(sj.penalties.L21)(p.penalty.alpha * jnp.array([1.0, 0.5, 0.05]))
@@ -293,11 +293,9 @@ def test_path_that_is_left_to_the_engine(monkeypatch):
 
 @pytest.mark.parametrize("k", [1, 2, 12, 30])
 @pytest.mark.parametrize(("n", "d"), [(60, 1000), (400, 20_000), (300, 301), (900, 700), (5, 6)])
-def test_buckets(n, d, k):
-    sizes = buckets(n, d, k)
-    assert list(sizes) == sorted(set(sizes)) and 1 <= len(sizes) <= 8
-    assert sizes[-1] <= d and (n < d or sizes[-1] == d)
-    assert sizes[-1] >= min(d, n)
+def test_the_largest_bucket(n, d, k):
+    most = most_features(n, d, k)
+    assert min(d, n) <= most <= d and (n < d or most == d)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.buckets import group_buckets
+from sparsejax._core.buckets import most_groups
 from sparsejax.solvers import pick
 
 N, D, K = 24, 90, 3
@@ -144,7 +144,7 @@ def test_strength_zero_is_left_to_the_engine():
 @pytest.mark.parametrize("size", [(8, 8), (64, 4)])
 def test_more_than_the_last_bucket_holds(monkeypatch, size):
     """Of features, by a group that is larger than all, or of groups: the engine takes over."""
-    monkeypatch.setattr("sparsejax.solvers._norm_blocks.group_buckets", lambda *shape: (size,))
+    monkeypatch.setattr("sparsejax.solvers._norm_blocks.most_groups", lambda *shape: size)
     p = scaled(sj.losses.SquaredLoss(*made()), PENALTIES["groups"], 60.0)
     jax.clear_caches()
     solution = sj.variational_newton(p, tol=1e-8)
@@ -243,8 +243,6 @@ def test_losses_of_one_column(penalty):
 
 @pytest.mark.parametrize(("d", "count"), [(1000, 1), (1000, 999), (5000, 1000), (90, 25), (50_000, 50)])
 @pytest.mark.parametrize("n", [10, 400, 100_000])
-def test_group_buckets(n, d, count):
-    sizes = group_buckets(n, d, 3, count)
-    assert list(sizes) == sorted(sizes) and 1 <= len(sizes) <= 8
-    assert all(m <= d and b <= min(m, count) for m, b in sizes)
-    assert sizes[-1][0] >= min(d, n) and (n < d or sizes[-1] == (d, count))
+def test_the_largest_bucket_of_groups(n, d, count):
+    m, b = most_groups(n, d, 3, count)
+    assert min(d, n) <= m <= d and b <= min(m, count) and (n < d or (m, b) == (d, count))

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-# How many, each of which takes .4 s to compile; the size of the first, and that of the last for n < d.
-BUCKETS, SMALL, LARGEST = 6, 64, 1024
-FEWEST, GROUPS = 8, 32  # groups of the mean size in the first bucket, and at least in the last
+LARGEST = 1024  # features that a bucket holds where n < d
+GROUPS = 32  # groups of the mean size in the largest bucket, at least
 LEAST = 256  # features of a working set
 MANY = 512  # features from which it is worth while to gather those that matter
 
@@ -51,29 +50,20 @@ def can_be_active(n: int, k: int) -> int:
     return max(n * min(k + 2, 8) if k > 1 else 2 * n, 128)
 
 
-def buckets(n: int, d: int, k: int) -> tuple[int, ...]:
-    """How many features a step may move, smallest first, closer together where they are small.
-
-    The last one holds what can be active, for d <= n all.
-    """
-    most = min(d, LARGEST, can_be_active(n, k)) if n < d else d
-    wanted = (most * (number / BUCKETS) ** 1.5 for number in range(1, BUCKETS + 1))
-    return tuple(sorted({min(max(32 * math.ceil(size / 32), SMALL), d) for size in wanted}))
+def most_features(n: int, d: int, k: int) -> int:
+    """How many features a step may move: what can be active, for d <= n all."""
+    return min(d, LARGEST, can_be_active(n, k)) if n < d else d
 
 
-def group_buckets(n: int, d: int, k: int, count: int) -> tuple[tuple[int, int], ...]:
+def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
     """How many features and how many groups a step may move, of ``count`` groups of all d features.
 
     As many features as so many groups of the mean size have, and half as many groups again: some are smaller.
     """
     mean = d / count
     most = min(d, max(LARGEST, GROUPS * mean), mean * can_be_active(n, k)) if n < d else d
-    found = set()
-    for number in range(1, BUCKETS + 1):
-        size = max(most * (number / BUCKETS) ** 1.5, SMALL, FEWEST * mean)
-        m = min(32 * math.ceil(size / 32), d)
-        found.add((m, min(m, count, 32 * math.ceil(1.5 * m / mean / 32))))
-    return tuple(sorted(found))
+    m = min(math.ceil(most), d)
+    return m, min(m, count, math.ceil(1.5 * m / mean))
 
 
 def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> int:

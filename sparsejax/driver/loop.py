@@ -15,10 +15,10 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, of_all_lanes, once
 from sparsejax.certificate import Certificate, Scale, certify, scale_of
+from sparsejax.driver.newton import ROUNDS, newton_step
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
-from sparsejax.driver.newton import ROUNDS, newton_step
 
 RUNNING = -1
 # A solver is at the floor of its dtype if the best certificate has not halved for this many iterations and

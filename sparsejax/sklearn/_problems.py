@@ -8,8 +8,8 @@ import numpy as np
 
 from sparsejax import losses, penalties
 from sparsejax._core.checks import as_strength
-from sparsejax.certificate import lambda_max
 from sparsejax._core.compiled import Compiled
+from sparsejax.certificate import lambda_max
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import is_penalty
 from sparsejax.problem import Problem

@@ -7,30 +7,41 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
-from sparsejax._core.buckets import buckets, chosen, group_buckets, ranked, take
+from sparsejax._core.buckets import chosen, most_features, most_groups, ranked, take
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
+from sparsejax._core.tiles import TILE, by_tiles, put_both, rows_at, whole
 from sparsejax.groups import Groups
 
 FILL = 0.95  # of a bucket: a full one could not exchange blocks
 STAYS = 0.2  # of the blocks about to come in, how many are taken to stay
-
-Size = tuple[int, int]  # of a bucket: features, blocks
+LOW = jnp.float32  # precise enough for the Hessian of a step
+FEWEST_GROUPS = 8  # groups of the mean size in the smallest bucket
 
 
 class Chosen(NamedTuple):
-    """What a step moves."""
+    """What a step moves: the blocks of a bucket, in whole tiles of features and of blocks."""
 
-    blocks: jax.Array  # numbers; as many as there are where there is none
-    ix: jax.Array  # features, those of a block together; d where there is none
-    at: jax.Array | None  # for each of them the place in ``blocks`` of its block; None: its own
+    blocks: jax.Array  # (b,) numbers; as many as there are where there is none
+    ix: jax.Array  # (m,) features, those of a block together; d where there is none
+    at: jax.Array | None  # (m,) for each of them the place in ``blocks`` of its block; None: its own
+    block_tiles: jax.Array  # tiles of blocks in use
 
 
 class Blocks:
-    """What rows and groups have in common."""
+    """What rows and groups have in common.
 
-    def __init__(self, alpha: jax.Array, ridge: jax.Array | None, sizes: tuple[Size, ...]):
-        self.alpha, self.ridge, self.sizes = alpha, ridge, sizes
+    Args:
+      alpha, ridge: of each block.
+      most: features and blocks that the largest bucket holds, in `whole` tiles.
+      least: tiles of features in the smallest bucket.
+    """
+
+    def __init__(self, alpha: jax.Array, ridge: jax.Array | None, most: tuple[int, int], least: int):
+        self.alpha, self.ridge, self.most, self.least = alpha, ridge, most, least
+        self.tile, self.block_tile = (min(size, TILE) for size in most)
+        self.tiles = most[0] // self.tile
 
     def ratios(self, t: jax.Array, c: jax.Array) -> jax.Array:
         """How far c, the norms of the blocks of C, is above what t allows: 1 where t is right."""
@@ -62,104 +73,131 @@ class Rows(Blocks):
         """Of the blocks of C (k, d)."""
         return safe_norm(C)
 
-    def norms_of(self, C: jax.Array, at: jax.Array | None, b: int) -> jax.Array:
-        """Of the b blocks of a bucket, by C (k, m) of its features and their places."""
-        return safe_norm(C)
-
     def spread(self, t: jax.Array) -> jax.Array:
         """From blocks to features, (d,)."""
         return t
 
-    def chosen(self, active: jax.Array, score: jax.Array, level: jax.Array) -> Chosen:
-        """The active blocks, and of the others those of the largest scores, in the bucket of this number."""
-        room = jnp.asarray([features for features, _ in self.sizes], jnp.int32)[level]
-        ix = chosen(active, score, room, self.sizes[-1][0])
-        return Chosen(ix, ix, None)
+    def chosen(self, active: jax.Array, score: jax.Array, tiles: jax.Array) -> Chosen:
+        """The active blocks, and of the others those of the largest scores, in so many tiles of features."""
+        (m, _), d = self.most, score.shape[0]
+        ix = chosen(active, score, tiles * self.tile, min(m, d))
+        ix = jnp.pad(ix, (0, m - ix.shape[0]), constant_values=d)
+        return Chosen(ix, ix, None, tiles)
 
-    def full(self, size: Size, active: jax.Array, ratios: jax.Array) -> jax.Array:
-        """Whether the active blocks leave a bucket of this size too little room."""
-        m = size[0]
-        return jnp.sum(active) > (int(FILL * m) if m < active.shape[0] else m)
+    def wanted(self, active: jax.Array, enters: jax.Array, beyond: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """How many features a bucket must hold, and how many it had better.
 
-    def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
-        """Whether a bucket of this size will have too little room, for these beside the active blocks."""
+        Beside the active blocks there are those that may enter, and those beyond, which are about to.
+        """
+        count = jnp.sum(active, dtype=self.alpha.dtype)
         more = jnp.sum(beyond & ~active, dtype=self.alpha.dtype)
-        return jnp.sum(active, dtype=self.alpha.dtype) + STAYS * more > FILL * size[0]
+        least = count / FILL
+        if self.most[0] >= active.shape[0]:  # a bucket of all may be full
+            least = jnp.minimum(least, active.shape[0])
+        return least, (count + STAYS * more) / FILL
 
-    def curvature(
-        self, quadratic: Any, root: Any, part: Any, C: jax.Array, at: jax.Array | None, b: int
+    def room(self) -> jax.Array:
+        """For the Hessian by the scales."""
+        m, _ = self.most
+        return jnp.zeros((m, m), LOW)
+
+    def windows(
+        self, S: Any, C: jax.Array, at: jax.Array | None, tiles: jax.Array, room: jax.Array
     ) -> jax.Array:
-        """The Hessian by the scales of b blocks, (b, b); C (k, m) and ``part`` of their features."""
-        H: jax.Array = quadratic.curvature(root, part) * (C.T @ C)
-        return H
+        """The Hessian by the scales, (b, b), of S(i, j), tiles of A'K^-1 A, and C (m, k) of their features."""
+        T = self.tile
+        entry = lambda i, j: S(i, j) * (rows_at(C, i, T) @ rows_at(C, j, T).T)
+        found: jax.Array = by_tiles(lambda i, j, H: put_both(H, i, j, entry(i, j)), tiles, room)
+        return found
 
 
 class Grouped(Blocks):
     """Blocks of disjoint groups, which hold all features."""
 
-    def __init__(self, alpha: jax.Array, ridge: jax.Array | None, sizes: tuple[Size, ...], groups: Groups):
-        super().__init__(alpha, ridge, sizes)
+    def __init__(
+        self, alpha: jax.Array, ridge: jax.Array | None, most: tuple[int, int], least: int, groups: Groups
+    ):
+        super().__init__(alpha, ridge, most, least)
         self.groups = groups
         self.counts = groups.sums(jnp.ones(groups.num_features, jnp.int32))
 
     def norms(self, C: jax.Array) -> jax.Array:
-        """As of `Rows`."""
+        """Same as of `Rows`."""
         return safe_sqrt(self.groups.sums(jnp.sum(C * C, axis=0)))
 
-    def norms_of(self, C: jax.Array, at: jax.Array | None, b: int) -> jax.Array:
-        """As of `Rows`."""
-        return safe_sqrt(jnp.zeros(b, C.dtype).at[at].add(jnp.sum(C * C, axis=0), mode="drop"))
-
     def spread(self, t: jax.Array) -> jax.Array:
-        """As of `Rows`."""
+        """Same as of `Rows`."""
         return t[self.groups.sorted_group_ids]
 
-    def chosen(self, active: jax.Array, score: jax.Array, level: jax.Array) -> Chosen:
-        """As of `Rows`; a group enters as a whole or not at all."""
+    def chosen(self, active: jax.Array, score: jax.Array, tiles: jax.Array) -> Chosen:
+        """Same as `Rows.chosen`; a group enters as a whole or not at all."""
         counts, ids = self.counts, self.groups.group_ids
-        (m, b), (d, count) = self.sizes[-1], (ids.shape[0], counts.shape[0])
-        features, blocks = jnp.asarray(self.sizes, jnp.int32)[level]
-        numbers, place = ranked(active, score, b), jnp.arange(b, dtype=jnp.int32)
+        (m, b), (d, count) = self.most, (ids.shape[0], counts.shape[0])
+        numbers = ranked(active, score, min(b, count))
+        numbers = jnp.pad(numbers, (0, b - numbers.shape[0]), constant_values=count)
+        place = jnp.arange(b, dtype=jnp.int32)
         held = take(counts, numbers, 0)
         end = jnp.cumsum(held, dtype=jnp.int32)
-        whole = (end <= features) & (place < blocks)
-        numbers = jnp.where(whole, numbers, count)
+        entered = (end <= tiles * self.tile) & (numbers < count)
+        numbers = jnp.where(entered, numbers, count)
         begin = jnp.full(count, m, jnp.int32).at[numbers].set(end - held, mode="drop")
         number = jnp.full(count, b, jnp.int32).at[numbers].set(place, mode="drop")
         # memberships are sorted by group
         rest = jnp.arange(d, dtype=jnp.int32) - (jnp.cumsum(counts, dtype=jnp.int32) - counts)[ids]
         place = begin[ids] + rest
         ix = jnp.full(m, d, jnp.int32).at[place].set(self.groups.members, mode="drop")
-        return Chosen(numbers, ix, jnp.full(m, b, jnp.int32).at[place].set(number[ids], mode="drop"))
+        at = jnp.full(m, b, jnp.int32).at[place].set(number[ids], mode="drop")
+        size = self.block_tile
+        return Chosen(numbers, ix, at, (jnp.sum(entered, dtype=jnp.int32) + size - 1) // size)
 
     def held(self, active: jax.Array) -> jax.Array:
         """How many features the active blocks hold."""
         return jnp.sum(jnp.where(active, self.counts, 0), dtype=jnp.int32)
 
-    def full(self, size: Size, active: jax.Array, ratios: jax.Array) -> jax.Array:
-        """As of `Rows`: the largest group that may want to come in must fit."""
-        m, b = size
-        larger = jnp.max(jnp.where(~active & (ratios > 1), self.counts, 0))
-        full = self.held(active) + larger > m
-        return full | (jnp.sum(active) > int(FILL * b)) if b < active.shape[0] else full
+    def wanted(self, active: jax.Array, enters: jax.Array, beyond: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Same as `Rows.wanted`: the largest group that may enter must fit."""
+        held, (_, b), dtype = self.held(active), self.most, self.alpha.dtype
+        full = jnp.sum(active) > (int(FILL * b) if b < active.shape[0] else b)
+        larger = jnp.max(jnp.where(enters & ~active, self.counts, 0))
+        least = jnp.where(full, jnp.inf, (held + larger).astype(dtype))
+        coming = self.held(beyond & ~active).astype(dtype)
+        return least, (held.astype(dtype) + STAYS * coming) / FILL
 
-    def crowded(self, size: Size, active: jax.Array, beyond: jax.Array) -> jax.Array:
-        """As of `Rows`."""
-        held, more = (self.held(some).astype(self.alpha.dtype) for some in (active, beyond & ~active))
-        return held + STAYS * more > FILL * size[0]
+    def room(self) -> jax.Array:
+        """With room for the windows of the last blocks, and of features that there are not."""
+        b = self.most[1] + self.tile
+        return jnp.zeros((b, b), LOW)
 
-    def curvature(
-        self, quadratic: Any, root: Any, part: Any, C: jax.Array, at: jax.Array | None, b: int
+    def windows(
+        self, S: Any, C: jax.Array, at: jax.Array | None, tiles: jax.Array, room: jax.Array
     ) -> jax.Array:
-        """As of `Rows`, by the cheaper order of sums."""
+        """Same as `Rows.windows`.
+
+        The features of a block stand together, so that those of a tile belong to blocks that stand together,
+        at most as many as a tile has features: a window of H.
+        """
         assert at is not None
-        (k, m), numbers = C.shape, jnp.arange(b, dtype=jnp.int32)
-        held = (at[:, None] == numbers[None]).astype(C.dtype)
-        if m <= k * b:
-            H: jax.Array = held.T @ (quadratic.curvature(root, part) * (C.T @ C)) @ held
-        else:
-            H = quadratic.curvature(root, part, held[:, None] * C.T[:, :, None])
-        return H
+        b, T = self.most[1], self.tile
+        local = jnp.arange(T, dtype=jnp.int32)
+
+        def held(i: jax.Array) -> tuple[jax.Array, jax.Array]:
+            places = rows_at(at, i, T)
+            first = jnp.minimum(places[0], b)
+            return first, ((places - first)[:, None] == local[None]).astype(C.dtype)
+
+        def entry(i: jax.Array, j: jax.Array, H: jax.Array) -> jax.Array:
+            (a, left), (c, right) = held(i), held(j)
+            tile = left.T @ (S(i, j) * (rows_at(C, i, T) @ rows_at(C, j, T).T)) @ right
+            H = _added(H, tile, a, c)
+            return _added(H, jnp.where(i == j, 0, tile.T), c, a)
+
+        found: jax.Array = by_tiles(entry, tiles, jnp.zeros_like(room))
+        return found
+
+
+def _added(H: jax.Array, tile: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+    old = lax.dynamic_slice(H, (i, j), tile.shape)
+    return lax.dynamic_update_slice(H, old + tile, (i, j))
 
 
 def weights(t: jax.Array, ridge: jax.Array | None) -> jax.Array:
@@ -173,9 +211,8 @@ def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
 
 
 def limited(blocks: Rows | Grouped, t: jax.Array) -> jax.Array:
-    """t, without the smallest where the last bucket does not hold all."""
-    last = jnp.int32(len(blocks.sizes) - 1)
-    kept = blocks.chosen(jnp.zeros(t.shape, bool), t, last).blocks
+    """t, without the smallest where the largest bucket does not hold all."""
+    kept = blocks.chosen(jnp.zeros(t.shape, bool), t, jnp.int32(blocks.tiles)).blocks
     return jnp.zeros_like(t).at[kept].set(take(t, kept, 0), mode="drop")
 
 
@@ -189,5 +226,9 @@ def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
     )
     assert alpha is not None
     if norm.groups is None:
-        return Rows(alpha, ridge, tuple((m, m) for m in buckets(n, d, k)))
-    return Grouped(alpha, ridge, group_buckets(n, d, k, count), norm.groups)
+        m = whole(most_features(n, d, k))
+        return Rows(alpha, ridge, (m, m), 1)
+    features, groups = most_groups(n, d, k, count)
+    m = whole(features)
+    least = -(-int(FEWEST_GROUPS * d / count) // min(m, TILE))
+    return Grouped(alpha, ridge, (m, whole(groups)), max(1, min(least, m // min(m, TILE))), norm.groups)

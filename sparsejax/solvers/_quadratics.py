@@ -1,25 +1,41 @@
-"""A least squares problem as Newton's method on the weights of its rows wants it, by shape."""
+"""A least squares problem ``||AW - B||^2 / 2`` as Newton's method on the scales of its rows wants it.
+
+W = diag(s) C, where C = A' K^-1 B and K = I + A diag(s) A'. A bucket holds the features that a step moves, in
+whole tiles (`sparsejax._core.tiles`). What K^-1 is needed for goes through the root of K, n x n, or of few
+features or many rows through the Gram matrix of the features, whose shifted root is m x m.
+"""
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import take
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import across
-
-KEPT = 256  # rows up to which the root of K is kept
+from sparsejax._core.tiles import (
+    TILE,
+    Root,
+    by_tiles,
+    factorised,
+    lower_solve,
+    no_root,
+    padded,
+    put_both,
+    put_rows,
+    rows_at,
+    tile_at,
+    tile_size,
+    upper_solve,
+)
+from sparsejax.solvers._norm_blocks import LOW
 
 
 class Wide(NamedTuple):
-    """n < d: through K, n x n, or in a small bucket through the Gram matrix of its features.
+    """n < d. ``aux``: K^-1 B (n, k), the root of K, and whether that is of the same scales.
 
-    A is ``matrix``, its rows times ``factor``: no second matrix of that size is written. ``aux`` is K^-1 B
-    and, of few rows, the root of K and whether it is that of t: small buckets leave none, and to carry a
-    large one along takes longer than their steps.
+    A is ``matrix``, its rows times ``factor``: no second matrix of that size is written.
     """
 
     matrix: jax.Array  # (n, d)
@@ -43,63 +59,73 @@ class Wide(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """The most that the Hessian by the weights can have."""
+        """The most that the Hessian by the scales can have."""
         return int(self.B.size)
 
-    def small(self, m: int) -> bool:
-        """Whether a bucket of m features goes through its Gram matrix."""
-        return 2 * m <= self.rows
+    @property
+    def gram_features(self) -> int:
+        """Up to how many features of a bucket their Gram matrix is cheaper than K; 0: never."""
+        return TILE * (self.rows // 4 // TILE)
 
     def zero(self) -> Any:
-        """``aux`` at t = 0."""
-        n = self.rows
-        return self.B, jnp.eye(n if n <= KEPT else 0, dtype=self.B.dtype), jnp.ones((), bool)
+        """``aux`` where all scales are 0."""
+        N, T, dtype = padded(self.rows), tile_size(self.rows), self.B.dtype
+        inverses = jnp.tile(jnp.eye(T, dtype=dtype), (N // T, 1))
+        return self.B, Root(jnp.eye(N, dtype=dtype), inverses), jnp.ones((), bool)
 
-    def part(self, ix: jax.Array) -> Any:
-        """What a step needs of these features."""
-        X = self._times(take(self.matrix, ix, 1))
-        return X, (X.T @ X, across(self.B, X)) if self.small(ix.shape[0]) else None
+    def room(self, m: int) -> jax.Array:
+        """For `features` of m."""
+        return jnp.zeros((m, padded(self.rows)), self.B.dtype)
 
-    def kept_root(self, aux: Any, m: int) -> tuple[Any, jax.Array]:
-        """A root of the form that `evaluate` finds, and whether it is that of t."""
-        n, no = self.rows, jnp.zeros((), bool)
-        if self.small(m):
-            return _no_root(m, self.B), no
-        return (aux[1], aux[2]) if n <= KEPT else (jnp.zeros((n, n), self.B.dtype), no)
+    def features(self, ix: jax.Array, count: jax.Array, T: int, room: jax.Array) -> jax.Array:
+        """The columns of A of so many tiles of features as rows, (m, N), 0 where there is no feature."""
+        more = room.shape[1] - self.rows
 
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any]:
-        """``aux`` of a bucket at its t, and the root that `curvature` needs."""
-        X, gram = part
-        if gram is not None:
-            W, root = _weights(t, *gram)
-            return (self.B - X @ W.T, self.zero()[1], jnp.zeros((), bool)), root
-        L = cholesky(jnp.eye(X.shape[0], dtype=t.dtype) + (X * t[None]) @ X.T)
-        kept = L if self.rows <= KEPT else self.zero()[1]
-        return (cho_solve((L, True), self.B), kept, jnp.ones((), bool)), L
+        def gathered(i: jax.Array, F: jax.Array) -> jax.Array:
+            X = self._times(take(self.matrix, rows_at(ix, i, T), 1))
+            return put_rows(F, i, jnp.pad(X, ((0, more), (0, 0))).T)
 
-    def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """S = X' K^-1 X, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-        X, gram = part
-        if gram is not None:
-            return _curvature(root, gram[0], P)
-        if P is None:
-            half = lower_solve(root, X)
-        else:
-            n, (m, k, b) = X.shape[0], P.shape
-            half = lower_solve(root, X @ P.reshape(m, k * b)).reshape(n * k, b)
-        return half.T @ half
+        return lax.fori_loop(0, count, gathered, room)
 
-    def gradient(self, aux: Any, part: Any) -> jax.Array:
-        """C' of the features of a bucket, (k, m), by its ``aux``."""
-        return across(aux[0], part[0])
+    def by_root(self, s: jax.Array, F: jax.Array, count: jax.Array, T: int) -> Any:
+        """``aux`` at scales s (m,) of the features of a bucket, all others 0."""
+        n, N = self.rows, F.shape[1]
 
-    def placed(self, ix: jax.Array, aux: Any) -> Any:
-        """``aux`` of a bucket as that of all features."""
-        return aux
+        def add(i: jax.Array, K: jax.Array) -> jax.Array:
+            X = rows_at(F, i, T)
+            return K + (rows_at(s, i, T)[:, None] * X).T @ X
 
-    def taken(self, ix: jax.Array, aux: Any) -> Any:
-        """And back."""
-        return aux
+        K = lax.fori_loop(0, count, add, jnp.eye(N, dtype=F.dtype))
+        size = tile_size(n)
+        tiles = jnp.int32(N // size)
+        entry, room = lambda i, j: tile_at(K, i, j, size), no_root(N, size, F.dtype)
+        root = factorised(entry, tiles, room, inverted=True)
+        B = jnp.pad(self.B.T, ((0, 0), (0, N - n)))
+        xi = upper_solve(root, lower_solve(root, B, tiles), tiles)
+        return xi[:, :n].T, root, jnp.ones((), bool)
+
+    def halves_of_root(self, aux: Any, F: jax.Array, count: jax.Array, T: int, room: jax.Array) -> jax.Array:
+        """P (m, N) with A'K^-1 A = PP' on the features of a bucket, in float32."""
+        root: Root = jax.tree.map(lambda a: a.astype(LOW), aux[1])
+        tiles = jnp.int32(root.L.shape[0] // root.tile)
+
+        def half(i: jax.Array, P: jax.Array) -> jax.Array:
+            return put_rows(P, i, lower_solve(root, rows_at(F, i, T).astype(LOW), tiles))
+
+        return lax.fori_loop(0, count, half, room)
+
+    def gram(self, F: jax.Array, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
+        """Of the features of a bucket."""
+        B = jnp.pad(self.B, ((0, F.shape[1] - self.rows), (0, 0)))
+        add = lambda i, b: put_rows(b, i, rows_at(F, i, T) @ B)
+        b = lax.fori_loop(0, count, add, jnp.zeros((F.shape[0], B.shape[1]), F.dtype))
+        return Gram.of(lambda i, j: rows_at(F, i, T) @ rows_at(F, j, T).T, b, count, T)
+
+    def by_gram(self, W: jax.Array, F: jax.Array, ix: jax.Array, count: jax.Array, T: int, aux: Any) -> Any:
+        """``aux`` at W (m, k) of the features of a bucket; the root is no longer that of the scales."""
+        add = lambda i, a: a + rows_at(F, i, T).T @ rows_at(W, i, T)
+        AW = lax.fori_loop(0, count, add, jnp.zeros((F.shape[1], W.shape[1]), F.dtype))
+        return self.B - AW[: self.rows], aux[1], jnp.zeros((), bool)
 
     def along(self, aux: Any) -> jax.Array:
         """<B, K^-1 B>."""
@@ -115,7 +141,7 @@ class Wide(NamedTuple):
 
 
 class Tall(NamedTuple):
-    """d <= n: through G = A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
+    """d <= n: through A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
 
     G: jax.Array
     b: jax.Array  # B'A, (k, d)
@@ -128,42 +154,21 @@ class Tall(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """As of `Wide`."""
+        """The most that the Hessian by the scales can have."""
         return int(self.b.size)
 
     def zero(self) -> Any:
-        """``aux`` at t = 0."""
+        """``aux`` where all scales are 0."""
         return jnp.zeros_like(self.b)
 
-    def part(self, ix: jax.Array) -> Any:
-        """What a step needs of these features."""
-        return take(take(self.G, ix, 0), ix, 1), take(self.b, ix, 1)
+    def gram(self, F: None, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
+        """Of the features of a bucket."""
+        tile = lambda i, j: take(take(self.G, rows_at(ix, i, T), 0), rows_at(ix, j, T), 1)
+        return Gram.of(tile, take(self.b, ix, 1).T, count, T)
 
-    def kept_root(self, aux: Any, m: int) -> tuple[Any, jax.Array]:
-        """As of `Wide`: none is."""
-        return _no_root(m, self.G), jnp.zeros((), bool)
-
-    def evaluate(self, t: jax.Array, part: Any) -> tuple[Any, Any]:
-        """As of `Wide`."""
-        return _weights(t, *part)
-
-    def curvature(self, root: Any, part: Any, P: jax.Array | None = None) -> jax.Array:
-        """As of `Wide`."""
-        return _curvature(root, part[0], P)
-
-    def gradient(self, aux: Any, part: Any) -> jax.Array:
-        """C' of the features of a bucket, (k, m), by its ``aux``."""
-        G, b = part
-        C: jax.Array = b - aux @ G
-        return C
-
-    def placed(self, ix: jax.Array, aux: Any) -> Any:
-        """``aux`` of a bucket as that of all features."""
-        return jnp.zeros_like(self.b).at[:, ix].set(aux, mode="drop")
-
-    def taken(self, ix: jax.Array, aux: Any) -> Any:
-        """And back."""
-        return take(aux, ix, 1)
+    def by_gram(self, W: jax.Array, F: None, ix: jax.Array, count: jax.Array, T: int, aux: Any) -> Any:
+        """``aux`` at W (m, k) of the features of a bucket."""
+        return jnp.zeros_like(self.b).at[:, ix].set(W.T, mode="drop")
 
     def along(self, aux: Any) -> jax.Array:
         """<B, B - AW>."""
@@ -175,31 +180,42 @@ class Tall(NamedTuple):
         return C, along - jnp.sum(C * aux), along
 
 
-def _curvature(root: Any, G: jax.Array, P: jax.Array | None) -> jax.Array:
-    """S = G - G (diag(1/t) + G)^-1 G, (m, m), or for P (m, k, b) the sum of P' S P over k."""
-    h, L = root
-    if P is None:
-        half = lower_solve(L, h[:, None] * G)
-        S: jax.Array = G - half.T @ half
-        return S
-    m, k, b = P.shape
-    flat = m * k, b
-    product = G @ P.reshape(m, k * b)
-    half = lower_solve(L, h[:, None] * product).reshape(flat)
-    S = P.reshape(flat).T @ product.reshape(flat) - half.T @ half
-    return S
+class Gram(NamedTuple):
+    """The Gram matrix of the features of a bucket."""
 
+    G: jax.Array  # (m, m)
+    b: jax.Array  # (m, k), A'B
+    count: jax.Array  # tiles
+    T: int
 
-def _weights(t: jax.Array, G: jax.Array, b: jax.Array) -> tuple[jax.Array, Any]:
-    """W' = b (diag(1/t) + G)^-1, (k, m), and the root of t: that of I + diag(h) G diag(h), h = t^.5."""
-    h = jnp.sqrt(t)
-    L = cholesky(jnp.eye(t.shape[0], dtype=t.dtype) + h[:, None] * G * h[None])
-    W: jax.Array = (h[:, None] * cho_solve((L, True), (b * h[None]).T)).T
-    return W, (h, L)
+    @classmethod
+    def of(cls, tile: Any, b: jax.Array, count: jax.Array, T: int) -> "Gram":
+        """By its tiles (i, j) with j <= i."""
+        start = jnp.zeros((b.shape[0], b.shape[0]), b.dtype)
+        return cls(by_tiles(lambda i, j, G: put_both(G, i, j, tile(i, j)), count, start), b, count, T)
 
+    def solved(self, s: jax.Array) -> tuple[jax.Array, Root, jax.Array]:
+        """W (m, k) at scales s, the root of I + diag(h) G diag(h) and h, the roots of the scales."""
+        h, T = jnp.sqrt(s), self.T
+        eye = jnp.eye(T, dtype=s.dtype)
 
-def _no_root(m: int, like: jax.Array) -> Any:
-    return jnp.zeros(m, like.dtype), jnp.zeros((m, m), like.dtype)
+        def tile(i: jax.Array, j: jax.Array) -> jax.Array:
+            scaled = rows_at(h, i, T)[:, None] * tile_at(self.G, i, j, T) * rows_at(h, j, T)[None]
+            return scaled + jnp.where(i == j, eye, 0)
+
+        root = factorised(tile, self.count, no_root(s.shape[0], T, s.dtype), inverted=True)
+        right = lower_solve(root, h[None] * self.b.T, self.count)
+        return (h[None] * upper_solve(root, right, self.count)).T, root, h
+
+    def halves(self, root: Root, h: jax.Array) -> jax.Array:
+        """P (m, m) with A'K^-1 A = G - PP', in float32."""
+        low: Root = jax.tree.map(lambda a: a.astype(LOW), root)
+
+        def half(i: jax.Array, P: jax.Array) -> jax.Array:
+            row = rows_at(self.G, i, self.T) * h[None]
+            return put_rows(P, i, lower_solve(low, row.astype(LOW), self.count))
+
+        return lax.fori_loop(0, self.count, half, jnp.zeros(self.G.shape, LOW))
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
@@ -220,14 +236,3 @@ def least_squares(matrix: jax.Array, B: jax.Array, factor: jax.Array | None = No
         return Wide(matrix, factor, B)
     A = matrix if factor is None else factor * matrix
     return Tall(A.T @ A, B.T @ A, jnp.sum(B * B))
-
-
-def cholesky(M: jax.Array) -> jax.Array:
-    """L of LL'; only the lower half of M is read."""
-    L: jax.Array = lax.linalg.cholesky(M, symmetrize_input=False)
-    return L
-
-
-def lower_solve(L: jax.Array, B: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """L^-1 B, or L'^-1 B."""
-    return lax.linalg.triangular_solve(L, B, left_side=True, lower=True, transpose_a=transposed)

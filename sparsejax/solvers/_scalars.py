@@ -1,22 +1,19 @@
 r"""Newton's method on one scalar a row or group: the iteration of `variational_newton` and `prox_newton`."""
 
-import functools
-import itertools
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.buckets import take
 from sparsejax._core.layout import like
 from sparsejax._core.linalg import eps_of, once, safe_divide, tiny_of
-from sparsejax.solution import History
+from sparsejax._core.tiles import Root, factorised, lower_solve, no_root, rows_at, tile_at, upper_solve
 from sparsejax.driver.loop import recorded
-from sparsejax.solvers._norm_blocks import Chosen, Grouped, Rows, Size, limited, scales, weights
-from sparsejax.solvers._quadratics import cholesky
+from sparsejax.solution import History
+from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, scales, weights
+from sparsejax.solvers._quadratics import Wide
 
 NEWTON = 100  # steps at most
 # Factorisations of the active set method in the first attempt at a step; twice as many in the others.
@@ -26,8 +23,9 @@ ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
 # short. Steps are hardly worse for it, and where nearly equal columns compete better.
 SHIFT = 3e-4
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
-# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for.
-CURVED = 0.75
+# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for, and
+# by how much.
+CURVED, WIDER = 0.75, 1.6
 
 
 class Point(NamedTuple):
@@ -64,41 +62,38 @@ def weighted(blocks: Rows | Grouped, point: Point, W: jax.Array) -> jax.Array:
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """Where Newton's method stands."""
 
     point: Point
     c: jax.Array  # (b,), the norms of the blocks of C
     primal: jax.Array
     dual: jax.Array
-    level: jax.Array  # number of the bucket; as many as there are: nothing more can be done
-    shift: jax.Array  # attempts the last step took
+    tiles: jax.Array  # of features in the next bucket; more than there are: nothing more can be done
+    attempt: jax.Array  # number of the next attempt at a step
     tau: jax.Array  # >= 1, what the strengths are multiplied with in the next step
-    k: jax.Array
+    k: jax.Array  # steps
     history: History
 
 
 class _Model(NamedTuple):
-    """The quadratic model of phi in the largest bucket, and how it is to be minimised."""
+    """The quadratic model of phi in the blocks of a bucket, (b,) each, and how it is to be minimised."""
 
-    aux: Any
-    known: jax.Array  # whether the one above and C are those of t
-    chosen: Chosen
-    C: jax.Array  # of its features
-    t: jax.Array  # of its blocks, as all that follows
-    ridge: jax.Array | None
-    alpha: jax.Array
-    first: jax.Array  # whether the right side is that of Newton's method for 1/||c||
-    nu: jax.Array  # relative shift of the diagonal
-    sweeps: jax.Array
-
-
-class _Attempt(NamedTuple):
-    """At a step."""
-
-    number: jax.Array
     t: jax.Array
-    aux: Any
-    phi: jax.Array
+    alpha: jax.Array
+    ridge: jax.Array | None
+    c: jax.Array  # norms of the blocks of C
+    C: jax.Array  # (m, k), of the features
+    chosen: Chosen
+    attempt: jax.Array
+
+
+class _Scratch(NamedTuple):
+    """Arrays that every step overwrites, carried along so that they are written with zeros once."""
+
+    features: jax.Array | None  # (m, N)
+    halves: jax.Array | None  # (m, N)
+    hessian: jax.Array  # (b, b)
+    root: Root  # (b, b)
 
 
 class Newton:
@@ -116,16 +111,26 @@ class Newton:
         self.quadratic, self.blocks = quadratic, blocks
         self.tol, self.maxiter = tol, jnp.minimum(maxiter, NEWTON)
         self.weakest = weakest
-        self.over = len(blocks.sizes)
+        self.over = blocks.tiles + 1
 
     def run(self, point: Point, history: History) -> State:
         c, primal, dual, ratios = self.values(point)
         excess = jnp.max(ratios)
         right = jnp.all(self.blocks.alpha > 0) & (excess <= self.weakest)
         tau, zero = jnp.maximum(SHRINK * excess, 1), jnp.int32(0)
-        level = jnp.where(right, self.level(point.t, ratios, tau), self.over)
-        state = State(point, c, primal, dual, level, zero, tau, zero, history)
-        return lax.while_loop(self.going, self.body, self.recorded(state))
+        tiles = jnp.where(right, self.tiles(point.t, ratios, tau), self.over)
+        state = State(point, c, primal, dual, tiles, zero, tau, zero, history)
+        start = self.recorded(state), self.scratch()
+        return lax.while_loop(lambda pair: self.going(pair[0]), self.body, start)[0]
+
+    def scratch(self) -> _Scratch:
+        blocks, quadratic = self.blocks, self.quadratic
+        m, b = blocks.most
+        features = halves = None
+        if isinstance(quadratic, Wide):
+            features = quadratic.room(m)
+            halves = jnp.zeros(features.shape, LOW)
+        return _Scratch(features, halves, blocks.room(), no_root(b, blocks.block_tile, LOW))
 
     def values(self, point: Point) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         """The norms of C, the objective of W, a dual value along its residual, the ratios of the norms."""
@@ -139,23 +144,18 @@ class Newton:
         gap = safe_divide(s.primal - s.dual, jnp.maximum(s.primal, self.quadratic.size / 2))
         return jnp.where(s.point.known, gap, jnp.inf)
 
-    def level(self, t: jax.Array, ratios: jax.Array, tau: jax.Array) -> jax.Array:
-        """The first bucket that is not full, or the next one where many blocks are about to come in.
+    def tiles(self, t: jax.Array, ratios: jax.Array, tau: jax.Array) -> jax.Array:
+        """Tiles of the next bucket: of the active blocks, and of others where many are about to come in.
 
         To let them in together saves steps, unless the Hessian becomes singular by it.
         """
-        sizes, active = self.blocks.sizes, t > 0
-        level = jnp.int32(0)
-        for number, size in enumerate(sizes):
-            full = self.blocks.full(size, active, ratios)
-            level = jnp.where((level == number) & full, number + 1, level)
-        wider: jax.Array = level
-        for number, (size, (m, _)) in enumerate(itertools.pairwise(sizes)):
-            if m <= CURVED * self.quadratic.rank:
-                crowded = self.blocks.crowded(size, active, ratios > tau)
-                wider = jnp.where((level == number) & crowded, number + 1, wider)
-        chosen: jax.Array = wider.astype(jnp.int32)
-        return chosen
+        blocks = self.blocks
+        least, better = blocks.wanted(t > 0, ratios > 1, ratios > tau)
+        least = jnp.maximum(jnp.ceil(least / blocks.tile), blocks.least)
+        most = jnp.maximum(least, CURVED * self.quadratic.rank // blocks.tile)
+        wanted = jnp.minimum(jnp.ceil(better / blocks.tile), jnp.minimum(jnp.ceil(WIDER * least), most))
+        tiles = jnp.minimum(jnp.maximum(least, wanted), blocks.tiles)
+        return jnp.where(least <= blocks.tiles, tiles, self.over).astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
         if s.history.gap.shape[0] == 0:
@@ -166,107 +166,188 @@ class Newton:
 
     def going(self, s: State) -> jax.Array:
         more = (self.gap(s) > self.tol) | ~s.point.known
-        going: jax.Array = more & (s.k < self.maxiter) & (s.level < self.over)
+        going: jax.Array = more & (s.k < self.maxiter) & (s.tiles < self.over)
         return going
 
-    def body(self, s: State) -> State:
-        """A step, and the product with all of A where it ends."""
-        t, aux, shift = self.step(s)
-        point = look(self.quadratic, t, aux)
-        c, primal, dual, ratios = self.values(point)
-        tau = jnp.maximum(SHRINK * jnp.where(s.point.known, s.tau, jnp.max(ratios)), 1)
-        level = jnp.where(shift < ATTEMPTS, self.level(t, ratios, tau), self.over)
-        return self.recorded(State(point, c, primal, dual, level, shift, tau, s.k + 1, s.history))
+    def body(self, pair: tuple[State, _Scratch]) -> tuple[State, _Scratch]:
+        """An attempt at a step, and the product with all of A where it ends.
 
-    def step(self, s: State) -> tuple[jax.Array, Any, jax.Array]:
-        """t and ``aux`` after a Newton step, and the attempts it took."""
-        point, eps, blocks = s.point, eps_of(s.point.t), self.blocks
-        known = point.known
-        level = jnp.minimum(s.level, self.over - 1)
-        chosen = blocks.chosen(point.t > 0, blocks.ratios(point.t, s.c), level)
-        ix = chosen.blocks
-        t, alpha = take(point.t, ix, 0), s.tau * take(blocks.alpha, ix, 0)
-        ridge = None if blocks.ridge is None else take(blocks.ridge, ix, 0)
-        C = take(point.C, chosen.ix, 1)
+        A point of which not all is known is not moved, but looked at.
+        """
+        s, scratch = pair
+        point = s.point
+        (t, aux, phi, before, known), scratch = self.attempted(s, scratch)
+        falls = phi <= before + 8 * eps_of(phi) * jnp.abs(before)
+        new = look(self.quadratic, t, aux)
+        c, primal, dual, ratios = self.values(new)
+        tau = jnp.maximum(SHRINK * jnp.where(point.known, s.tau, jnp.max(ratios)), 1)
+        attempt = jnp.where(falls, jnp.maximum(s.attempt - 1, 0), s.attempt + 1)
+        attempt = jnp.where(known, attempt, s.attempt)
+        tiles = jnp.where(attempt <= ATTEMPTS, self.tiles(t, ratios, tau), self.over)
+        moved = State(new, c, primal, dual, tiles, attempt, tau, s.k + known.astype(jnp.int32), s.history)
+        stays = s._replace(attempt=attempt, tiles=jnp.where(attempt <= ATTEMPTS, s.tiles, self.over))
+        after = jax.tree.map(lambda a, b: jnp.where(falls | ~known, a, b), moved, stays)
+        return self.recorded(after), scratch
+
+    def attempted(self, s: State, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
+        """t and ``aux`` after an attempt, phi there and before; and whether it was one."""
+        point, blocks, quadratic = s.point, self.blocks, self.quadratic
+        chosen = blocks.chosen(point.t > 0, blocks.ratios(point.t, s.c), s.tiles)
+        numbers = chosen.blocks
+        t, alpha = take(point.t, numbers, 0), s.tau * take(blocks.alpha, numbers, 0)
+        ridge = None if blocks.ridge is None else take(blocks.ridge, numbers, 0)
+        C = take(point.C, chosen.ix, 1).T
+        model = _Model(t, alpha, ridge, take(s.c, numbers, 0), C, chosen, s.attempt)
+        (new, aux, known), scratch = _Bucket(quadratic, blocks, model, s.tiles).stepped(point, scratch)
         squares = alpha * alpha
-        most = float(np.finfo(t.dtype).max) / 2
-        phi = jnp.where(known, (point.along + jnp.sum(squares * t)) / 2, most)
+        phi = (quadratic.along(aux) + jnp.sum(squares * new)) / 2
+        before = (point.along + jnp.sum(squares * t)) / 2
+        t = jnp.zeros_like(point.t).at[numbers].set(new, mode="drop")
+        return (t, aux, phi, before, known), scratch
 
-        def attempt(a: _Attempt) -> _Attempt:
-            j = a.number + 1
-            larger = 10.0 ** (jnp.minimum(j, ATTEMPTS).astype(t.dtype) - 5)
-            nu = jnp.where(j < 2, SHIFT, larger)
-            sweeps = jnp.where(j == 0, SWEEPS, 2 * SWEEPS)
-            model = _Model(point.aux, known, chosen, C, t, ridge, alpha, j == 0, nu, sweeps)
-            moved = a.t, a.aux
-            for number, size in enumerate(blocks.sizes):
-                moved = once(s.level == number, functools.partial(self.moved, model, size), moved)
-            new, aux = moved
-            return _Attempt(j, new, aux, (self.quadratic.along(aux) + jnp.sum(squares * new)) / 2)
 
-        def failed(a: _Attempt) -> jax.Array:
-            return ~(a.phi <= phi + 8 * eps * jnp.abs(phi)) & (a.number < ATTEMPTS)
+class _Bucket:
+    """A step in the blocks of a bucket."""
 
-        before = _Attempt(jnp.maximum(s.shift - 1, 0) - 1, t, point.aux, jnp.full_like(phi, jnp.inf))
-        a = lax.while_loop(failed, attempt, before)
-        return jnp.zeros_like(point.t).at[ix].set(a.t, mode="drop"), a.aux, a.number
+    def __init__(self, quadratic: Any, blocks: Rows | Grouped, model: _Model, tiles: jax.Array):
+        self.quadratic, self.blocks, self.model, self.tiles = quadratic, blocks, model, tiles
+        self.ix, self.T = model.chosen.ix, blocks.tile
+        self.rooted = isinstance(quadratic, Wide)  # whether K has a root
+        m = self.ix.shape[0]
+        self.few = min(quadratic.gram_features, m) if self.rooted else m  # features for a Gram matrix
 
-    def moved(self, model: _Model, size: Size, _: Any) -> tuple[jax.Array, Any]:
-        """t of the bucket, and ``aux``, after the step of the model in its first blocks."""
-        m, b = size
-        t, alpha, ix = model.t[:b], model.alpha[:b], model.chosen.ix[:m]
-        at = None if model.chosen.at is None else model.chosen.at[:m]
-        ridge = None if model.ridge is None else model.ridge[:b]
+    def stepped(self, point: Point, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
+        """t of the bucket and ``aux`` there, after a step if all that it needs is known at the point."""
+        if self.rooted:
+            assert scratch.features is not None
+            features = self.quadratic.features(self.ix, self.tiles, self.T, scratch.features)
+            scratch = scratch._replace(features=features)
+        small = self.tiles * self.T <= self.few
+        known = point.known & (small | point.aux[2]) if self.rooted else point.known
+        found = self.model.t, point.aux, scratch
+        if not self.rooted:
+            found = self.by_gram(known, found)
+        elif not self.few:
+            found = self.by_root(known, found)
+        else:
+            found = once(small, lambda f: self.by_gram(known, f), found)
+            found = once(~small, lambda f: self.by_root(known, f), found)
+        t, aux, scratch = found
+        return (t, aux, known), scratch
 
-        def of_features(t: jax.Array) -> jax.Array:
-            s = weights(t, ridge)
-            return s if at is None else take(s, at, 0)
+    def by_root(self, known: jax.Array, found: Any) -> Any:
+        """The step from where all that it needs is known, and the point where it ends."""
+        t, aux, scratch = found
 
-        quadratic, part = self.quadratic, self.quadratic.part(ix)
-        root, kept = quadratic.kept_root(model.aux, m)
+        def step(pair: tuple[jax.Array, _Scratch]) -> tuple[jax.Array, _Scratch]:
+            _, scratch = pair
+            features, room = scratch.features, scratch.halves
+            P = self.quadratic.halves_of_root(aux, features, self.tiles, self.T, room)
+            S = lambda i, j: rows_at(P, i, self.T) @ rows_at(P, j, self.T).T
+            return self.minimised(S, scratch._replace(halves=P))
 
+        t, scratch = once(known, step, (t, scratch))
+        aux = self.quadratic.by_root(self.scales(t), scratch.features, self.tiles, self.T)
+        return t, aux, scratch
+
+    def by_gram(self, known: jax.Array, found: Any) -> Any:
+        """The same, of few features or many rows."""
+        t, aux, scratch = found
+        m, T, ix = self.few, self.T, self.ix[: self.few]
+        features = None if scratch.features is None else scratch.features[:m]
+        gram = self.quadratic.gram(features, ix, self.tiles, T)
+
+        # Two turns, the second of which only looks at the end, so that the solve is compiled once.
         def turn(c: Any) -> Any:
-            """The step from where all that it needs is known, and that again where it ends."""
-            number, new, _, root, C = c
-            new = once(number == 1, functools.partial(stepped, root, C), new)
-            aux, root = quadratic.evaluate(of_features(new), part)
-            return number + 1, new, aux, root, quadratic.gradient(aux, part)
+            number, t, _, scratch = c
+            W, root, h = gram.solved(self.scales(t)[:m])
 
-        def stepped(root: Any, C: jax.Array, t: jax.Array) -> jax.Array:
-            c = self.blocks.norms_of(C, at, b)
-            q = safe_divide(c if ridge is None else c / (1 + ridge * t), alpha)
-            # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
-            low = jnp.float32
-            root, data = jax.tree.map(lambda a: a.astype(low), (root, part))
-            r = (alpha * jnp.where(model.first, q * q * (q - 1), (q * q - 1) / 2)).astype(low)
-            C = C * safe_divide(1.0, alpha if at is None else take(alpha, at, 0))[None]
-            H = self.blocks.curvature(quadratic, root, data, C.astype(low), at, b)
-            if ridge is not None:  # by s, until now
-                e = 1 / (1 + ridge * t)
-                squares = (e * e).astype(low)
-                H = squares[:, None] * H * squares[None] + jnp.diag((ridge * q * q * e).astype(low))
-            H = H + jnp.diag(model.nu.astype(low) * jnp.diagonal(H) + tiny_of(H))
-            u = (alpha * t).astype(low)
-            x = _bounded(H, r, u, (t > 0) | (q > 1), model.sweeps)
-            return jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
+            def step(pair: tuple[jax.Array, _Scratch]) -> tuple[jax.Array, _Scratch]:
+                P = gram.halves(root, h)
+                less = lambda i, j: rows_at(P, i, T) @ rows_at(P, j, T).T
+                return self.minimised(lambda i, j: tile_at(gram.G, i, j, T).astype(LOW) - less(i, j), pair[1])
 
-        # Two turns, of which the first only evaluates, so that this is compiled once.
-        first = (model.known & kept).astype(jnp.int32)
-        start = (first, t, quadratic.taken(ix, model.aux), root, model.C[:, :m])
-        _, new, aux, _, _ = lax.while_loop(lambda c: c[0] < 2, turn, start)
-        return jnp.zeros_like(model.t).at[:b].set(new), quadratic.placed(ix, aux)
+            return number + 1, *once(number == 0, step, (t, scratch)), W
+
+        def turned(c: Any) -> Any:
+            number, t, scratch, W = c
+            number, t, scratch, W = turn((number, t, W, scratch))
+            return number, t, scratch, W
+
+        W = jnp.zeros((m, gram.b.shape[1]), gram.b.dtype)
+        first = (~known).astype(jnp.int32)
+        _, t, scratch, W = lax.while_loop(lambda c: c[0] < 2, turned, (first, t, scratch, W))
+        return t, self.quadratic.by_gram(W, features, ix, self.tiles, T, aux), scratch
+
+    def scales(self, t: jax.Array) -> jax.Array:
+        """Of the features of the bucket."""
+        s, at = weights(t, self.model.ridge), self.model.chosen.at
+        return s if at is None else take(s, at, 0)
+
+    def minimised(self, S: Any, scratch: _Scratch) -> tuple[jax.Array, _Scratch]:
+        """t after the step of the model whose A'K^-1 A has the tiles S(i, j)."""
+        m, at = self.model, self.model.chosen.at
+        t, alpha, ridge = m.t, m.alpha, m.ridge
+        q = safe_divide(m.c if ridge is None else m.c / (1 + ridge * t), alpha)
+        # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
+        r = alpha * jnp.where(m.attempt == 0, q * q * (q - 1), (q * q - 1) / 2)
+        inverse = safe_divide(1.0, alpha if at is None else take(alpha, at, 0))
+        H = self.blocks.windows(S, (m.C * inverse[:, None]).astype(LOW), at, self.tiles, scratch.hessian)
+        shift = jnp.where(m.attempt < 2, SHIFT, 10.0 ** (m.attempt.astype(t.dtype) - 5)).astype(LOW)
+        diagonal, factor = jnp.diagonal(H)[: t.shape[0]], jnp.ones(t.shape, LOW)
+        if ridge is not None:  # by s, until now
+            e = 1 / (1 + ridge * t)
+            factor, curved = (e * e).astype(LOW), (ridge * q * q * e).astype(LOW)
+            diagonal = factor * factor * diagonal
+            more = curved + shift * (diagonal + curved) + tiny_of(H)
+        else:
+            more = shift * diagonal + tiny_of(H)
+        sweeps = jnp.where(m.attempt == 0, SWEEPS, 2 * SWEEPS)
+        u, free = (alpha * t).astype(LOW), (t > 0) | (q > 1)
+        quadratic = _Quadratic(H, factor, more, r.astype(LOW), m.chosen.block_tiles, self.blocks.block_tile)
+        x, root = quadratic.bounded(u, free, sweeps, scratch.root)
+        new = jnp.where(x > -u, jnp.maximum(t + safe_divide(x.astype(t.dtype), alpha), 0), 0)
+        return new, scratch._replace(hessian=H, root=root)
 
 
-def _bounded(H: jax.Array, r: jax.Array, t: jax.Array, free: jax.Array, sweeps: jax.Array) -> jax.Array:
-    """The least of x'Hx/2 - r'x over x >= -t, by a primal-dual active set that starts with ``free``."""
+class _Quadratic(NamedTuple):
+    """x'Mx/2 - r'x, where M is H with rows and columns times the factor, and more on its diagonal."""
 
-    def sweep(c: Any) -> Any:
-        free, _, i, _ = c
-        fixed = jnp.where(free, 0, -t)
-        masked = jnp.where(free[:, None] & free[None], H, 0) + jnp.diag(jnp.where(free, 0, 1).astype(H.dtype))
-        x = fixed + cho_solve((cholesky(masked), True), jnp.where(free, r - H @ fixed, 0))
-        new = jnp.where(free, t + x > 0, H @ x < r)
-        return new, x, i + 1, jnp.any(new != free)
+    H: jax.Array
+    factor: jax.Array
+    more: jax.Array
+    r: jax.Array
+    tiles: jax.Array
+    T: int
 
-    start = (free, t, jnp.int32(0), jnp.ones((), bool))
-    return lax.while_loop(lambda c: c[3] & (c[2] < sweeps), sweep, start)[1]
+    def times(self, x: jax.Array) -> jax.Array:
+        """Mx."""
+        scaled = jnp.pad(self.factor * x, (0, self.H.shape[0] - x.shape[0]))
+        T = self.T
+        row = lambda i, y: lax.dynamic_update_slice_in_dim(y, rows_at(self.H, i, T) @ scaled, i * T, 0)
+        product = lax.fori_loop(0, self.tiles, row, jnp.zeros_like(x))
+        return self.factor * product + self.more * x
+
+    def bounded(self, t: jax.Array, free: jax.Array, sweeps: jax.Array, room: Root) -> tuple[jax.Array, Root]:
+        """The least over x >= -t, by a primal-dual active set that starts with ``free``; and the room."""
+        T = self.T
+        eye = jnp.eye(T, dtype=self.H.dtype)
+
+        def sweep(c: Any) -> Any:
+            free, _, i, _, room = c
+            fixed, on = jnp.where(free, 0, -t), jnp.where(free, self.factor, 0)
+            diagonal = jnp.where(free, self.more, 1)
+
+            def tile(i: jax.Array, j: jax.Array) -> jax.Array:
+                part = tile_at(self.H, i, j, T) * rows_at(on, i, T)[:, None] * rows_at(on, j, T)[None]
+                return part + jnp.where(i == j, eye * rows_at(diagonal, i, T)[:, None], 0)
+
+            root = factorised(tile, self.tiles, room, inverted=False)
+            right = jnp.where(free, self.r - self.times(fixed), 0)[None]
+            x = fixed + upper_solve(root, lower_solve(root, right, self.tiles), self.tiles)[0]
+            new = jnp.where(free, t + x > 0, self.times(x) < self.r)
+            return new, x, i + 1, jnp.any(new != free), root
+
+        start = (free, t, jnp.int32(0), jnp.ones((), bool), room)
+        _, x, _, _, root = lax.while_loop(lambda c: c[3] & (c[2] < sweeps), sweep, start)
+        return x, root

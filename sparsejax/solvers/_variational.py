@@ -9,8 +9,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.buckets import buckets
-from sparsejax._core.checks import is_eager
+from sparsejax._core.buckets import most_features
 from sparsejax._core.layout import columns
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax.certificate import Scale, certify
@@ -184,7 +183,7 @@ def larger_working_set(problem: Problem) -> Link | None:
     if _working_set.unfit(problem) is not None:
         return None
     n, d = _shape_of_majorizer(*_shapes(problem.smooth))
-    size = BEYOND * buckets(n, d, *problem.smooth.params_shape[1:] or (1,))[-1]
+    size = BEYOND * most_features(n, d, *problem.smooth.params_shape[1:] or (1,))
     return _working_set.of_size(size) if 2 * size <= d else None
 
 
