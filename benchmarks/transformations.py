@@ -2,16 +2,17 @@
 
     python benchmarks/transformations.py [--data DIR] [--only batches,first,gradients,layer] [--repeats 5]
 
-CPU seconds of the process (``--threads 1``: of one thread of XLA and of BLAS), float64, medians of calls taken in
-turn; a first call is one in a process of its own, nothing compiled before and no cache kept. Data are drawn by a
-seed: X normal, 10 features that matter, noise .5. With ``--data`` glioma (50 x 4434, 4 classes) is there too.
+CPU seconds of the process (``--threads 1``: of one thread of XLA and of BLAS), float64, medians of calls
+taken in turn; a first call is one in a process of its own, nothing compiled before and no cache kept. Data
+are drawn by a seed: X normal, 10 features that matter, noise .5. With ``--data`` glioma (50 x 4434, 4
+classes) is there too.
 
 **batches**: several strengths as an eager loop, `jax.jit` of `jax.vmap`, of `lax.map`, of `lax.scan`, and as
-`sparsejax.path`; 100 bootstraps by weights; dictionary learning (10 steps of a scan with a gradient in X; 256 lanes
-of one problem each, beside one problem of 256 columns and jaxopt's vmap).
-**first**: first calls, eager, jitted, vmapped over 3 strengths, the gradient in the strength, and that jitted.
-**gradients**: value and gradient over the value alone, eager and jitted; `jit(vmap(grad))` of 3 over three.
-**layer**: 300 steps of SGD through a layer of 64 lanes; steps whose gradient was not finite.
+`sparsejax.path`; 100 bootstraps by weights; dictionary learning (10 steps of a scan with a gradient in X; 256
+lanes of one problem each, beside one problem of 256 columns and jaxopt's vmap). **first**: first calls,
+eager, jitted, vmapped over 3 strengths, the gradient in the strength, and that jitted. **gradients**: value
+and gradient over the value alone, eager and jitted; `jit(vmap(grad))` of 3 over three. **layer**: 300 steps
+of SGD through a layer of 64 lanes; steps whose gradient was not finite.
 """
 
 import argparse
@@ -264,9 +265,9 @@ def gradients(args: argparse.Namespace) -> None:
         ("value and gradient over solve", "<34"), ("solve s", ">9.4f"), ("eager", ">8.2f"),
         ("jitted", ">8.2f"), ("3 lanes / 3", ">13.2f"),
     )  # fmt: skip
-    for shape in SHAPES:
+    for shape, size in SHAPES.items():
         for kind in args.kinds.split(","):
-            problem = case(kind, *SHAPES[shape])
+            problem = case(kind, *size)
             value, a = scalar(problem), jnp.asarray(problem[2] / 10)
             some = jnp.asarray(problem[2] * np.array([0.2, 0.1, 0.05]))
             slope = jax.jit(jax.grad(value))
@@ -316,7 +317,8 @@ def layer(args: argparse.Namespace) -> None:
             values.append(float(value))
         seconds = time.process_time() - start
         print(
-            f"layer, tol {tol}: loss {values[0]:.3f} -> {values[-1]:.3f}, not finite {wrong} of 300, {seconds:.1f} s"
+            f"layer, tol {tol}: loss {values[0]:.3f} -> {values[-1]:.3f}, "
+            f"not finite {wrong} of 300, {seconds:.1f} s"
         )
 
 

@@ -161,7 +161,10 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
         return solutions
     varied, problem_of = members(p.problem, p.penalties, p.axes)
     rows = pick(p.problem).link.rows
-    with_derivative = lambda values, solution: attach(problem_of(values), solution, rows=rows)
+
+    def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
+        return attach(problem_of(values), solution, rows=rows)
+
     attached: Solution = jax.vmap(with_derivative)(varied, solutions)
     return attached
 
@@ -235,14 +238,14 @@ class _Static(NamedTuple):
 def _all_solves(
     problem: Problem, penalties: Any, init: Any, tol: Any, maxiter: Any, *, static: _Static, complete: bool
 ) -> Solution:
-    """The solutions, without derivatives; unless ``complete`` without what the first solver leaves to others."""
+    """The solutions, without derivatives; ``complete``: with what the first solver leaves to others."""
     solves = Solves((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
     if static.mode == "batch":
         chain = chain_of(pick(problem).link, problem)
         solve = within(chain, 0)
-        return jax.vmap(lambda values: solve(solves.problem_of(values), init, tol, maxiter, ()))(
-            solves.varied
-        )  # type: ignore[no-any-return]
+        lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
+        solutions: Solution = jax.vmap(lane)(solves.varied)
+        return solutions
     prepared, start = solves.prepare()
 
     def step(start: Any, values: list[jax.Array]) -> tuple[Any, Solution]:

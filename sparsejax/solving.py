@@ -32,9 +32,10 @@ def solve(
     and at least 4 rows for each. The choice is static, by structure and shape, so it works under jit and
     vmap.
 
-    What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels that
-    are nearly separated, are followed by `newton_admm`; Newton's steps in a bucket that is full by `admm`. The
-    chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`; ``solution.solver`` names the last that ran.
+    What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels
+    that are nearly separated, are followed by `newton_admm`; Newton's steps in a bucket that is full by
+    `admm`. The chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`; ``solution.solver`` names the
+    last that ran.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.

@@ -108,8 +108,8 @@ def tune(
               W^\star(\lambda) = \operatorname*{argmin}_W f(W) + g_\lambda(W),
 
     by an optax optimiser on :math:`\log\lambda` with the derivative of the solution
-    (`sparsejax.driver.implicit`), each solve starting from the last. The function is neither convex nor smooth
-    where the support changes: begin where some weights are nonzero, such as ``lambda_max / 10``; above
+    (`sparsejax.driver.implicit`), each solve starting from the last. The function is neither convex nor
+    smooth where the support changes: begin where some weights are nonzero, such as ``lambda_max / 10``; above
     lambda_max every slope is 0, and the search says so and ends.
 
     Args:

@@ -1,8 +1,8 @@
 """Cholesky factorisations of matrices of which a changing number of leading tiles is in use.
 
-One program serves all sizes, at the cost of the size in use: products of tiles are XLA's, and only the tiles of
-the diagonal go to LAPACK, which works on them with one thread. What stands beyond the tiles in use is never
-looked at, but must be finite: it is multiplied by zeros.
+One program serves all sizes, at the cost of the size in use: products of tiles are XLA's, and only the tiles
+of the diagonal go to LAPACK, which works on them with one thread. What stands beyond the tiles in use is
+never looked at, but must be finite: it is multiplied by zeros.
 """
 
 from collections.abc import Callable
@@ -92,13 +92,18 @@ def factorised(
     eye = jnp.eye(T, dtype=room.L.dtype)
 
     def entry(root: Root, i: jax.Array, j: jax.Array) -> Root:
-        less = lambda p, C: C - tile_at(root.L, i, p, T) @ tile_at(root.L, j, p, T).T
+        def less(p: jax.Array, left: jax.Array) -> jax.Array:
+            return left - tile_at(root.L, i, p, T) @ tile_at(root.L, j, p, T).T
+
         left = lax.fori_loop(0, j, less, tile(i, j))
 
         # Only what is small goes through a loop of one turn: what is large would be copied.
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
-            inverse = lambda _: lax.linalg.triangular_solve(L, eye, left_side=True, lower=True)
+
+            def inverse(_: jax.Array) -> jax.Array:
+                return lax.linalg.triangular_solve(L, eye, left_side=True, lower=True)
+
             return L, inverse(L) if inverted else once(j < count - 1, inverse, pair[1])
 
         own = rows_at(root.inverses, j, T)
@@ -137,7 +142,8 @@ def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
         # What stands above the diagonal changes only what is done already.
         return X, rest - part @ rows_at(root.L, j, T)
 
-    return lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
+    found: jax.Array = lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
+    return found
 
 
 FEW = 16  # right sides up to which LAPACK solves with a tile; beyond, a product with its inverse is faster

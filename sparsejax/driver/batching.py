@@ -55,7 +55,10 @@ def by_lanes(
 
         if together:
             return jax.vmap(lambda moving: lane(moving, shared, function))(moving)
-        mapped = lambda moving, shared: lax.map(lambda own: lane(own, shared, one), moving)
+
+        def mapped(moving: list[Any], shared: list[Any]) -> Any:
+            return lax.map(lambda own: lane(own, shared, one), moving)
+
         return _where_they_are(mapped, moving, shared) if jax.device_count() > 1 else mapped(moving, shared)
 
     compiled = Compiled(all_lanes, ("batched", "together"))
@@ -84,20 +87,20 @@ def _where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[
         return tuple(jax.tree.leaves(program(list(leaves[:count]), list(leaves[count:]))))
 
     program = jax.jit(mapped)  # holds the constants of the function, which the partitioner does not take
-    split = custom_partitioning(flat)
+    split: Any = custom_partitioning(flat)  # type: ignore[no-untyped-call]
 
     def lanes_of(shapes: Any) -> Any:
         specs = [shape.sharding.spec for shape in shapes[:count]]
         return next((spec[0] for spec in specs if len(spec) and spec[0] is not None), None)
 
+    P: Any = PartitionSpec
+
     def results(mesh: Mesh, axis: Any, shapes: Any) -> Any:
-        return jax.tree.map(lambda _: NamedSharding(mesh, PartitionSpec(axis)), shapes)
+        return jax.tree.map(lambda _: NamedSharding(mesh, P(axis)), shapes)
 
     def partition(mesh: Mesh, arguments: Any, answers: Any) -> Any:
         axis = lanes_of(arguments)
-        placed = [
-            NamedSharding(mesh, PartitionSpec(axis if i < count else None)) for i in range(len(arguments))
-        ]
+        placed = [NamedSharding(mesh, P(axis if i < count else None)) for i in range(len(arguments))]
         return mesh, flat, results(mesh, axis, answers), tuple(placed)
 
     def infer(mesh: Mesh, arguments: Any, answers: Any) -> Any:
@@ -110,7 +113,7 @@ def _where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[
 
 
 def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
-    """The sharding rule, in the words of the partitioner: the first axis of what moves is that of the lanes."""
+    """The sharding rule, in the partitioner's words: the first axis of what moves is the lanes."""
     number = iter(range(10**6))
 
     def axes(rank: int, lane: bool) -> str:

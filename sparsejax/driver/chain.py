@@ -2,7 +2,8 @@
 
 `run` is how every solver is called. A link sees no gradients, arrays alone, and the problem in units of its
 data. Called eagerly each link is a program of its own, compiled when it is first needed; inside a user's
-`jax.jit`, `jax.vmap` or the like the chain is one program. Which links run, and what they return, is the same.
+`jax.jit`, `jax.vmap` or the like the chain is one program. Which links run, and what they return, is the
+same.
 """
 
 import functools
@@ -55,10 +56,10 @@ class Link:
       finish_step: ``run`` takes ``finish``: whether a solve that stalls is finished by Newton steps on its
         support within the program, and this is ``finish_step(smooth, W)``, the 1/L of its residual. Called
         eagerly the finish is a program of its own. None: it has no finish, or always within.
-      declines: ``declines(problem, start)``, called eagerly before anything is compiled: whether the link would
-        leave everything to the next one.
-      at_once: ``at_once(problem, lanes)``: whether lanes of a batch on a CPU go together, where ``lanes`` says
-        of each leaf whether it differs from lane to lane.
+      declines: ``declines(problem, start)``, called eagerly before anything is compiled: whether the link
+        would leave everything to the next one.
+      at_once: ``at_once(problem, lanes)``: whether lanes of a batch on a CPU go together, where ``lanes``
+        says of each leaf whether it differs from lane to lane.
     """
 
     name: str
@@ -155,10 +156,8 @@ def run(
       `Solution`. Outside jit what did not converge comes with a warning.
     """
     constant = jax.tree.map(stopped, (problem, init, tol, maxiter, arrays))
-    if is_eager(constant):
-        solution = _eagerly(chain, *constant, history)
-    else:
-        solution = within(chain, history)(*constant)
+    solve = functools.partial(_eagerly, chain, history) if is_eager(constant) else within(chain, history)
+    solution = solve(*constant)
     if any(map(is_traced, jax.tree.leaves(problem))):
         solution = attach(problem, solution, rows=chain.links[0].rows)
     warn_unconverged(problem, solution, tol)
@@ -171,7 +170,7 @@ def stopped(x: Any) -> Any:
 
 
 def _eagerly(
-    chain: Chain, problem: Problem, init: Any, tol: Any, maxiter: Any, arrays: Any, history: int
+    chain: Chain, history: int, problem: Problem, init: Any, tol: Any, maxiter: Any, arrays: Any
 ) -> Solution:
     first = chain.links[0]
     if first.declines is not None and first.declines(problem, init):

@@ -1,4 +1,4 @@
-"""What a user's loss or penalty closes over, made its leaves: derivatives see it, programs take it as data."""
+"""What a user's loss or penalty closes over, made leaves: derivatives see them, programs take them."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -116,12 +116,15 @@ class Traced:
         return jax.tree.unflatten(self._structure, jax.extend.core.jaxpr_as_fun(closed)(*leaves))
 
     def __eq__(self, other: Any) -> bool:
+        """Programs of the same text do the same."""
         return isinstance(other, Traced) and self._key == other._key
 
     def __hash__(self) -> int:
+        """Of the text."""
         return self._hash
 
-    def __repr__(self) -> str:  # what a checkpoint knows it by
+    def __repr__(self) -> str:
+        """The text: a checkpoint knows the program by it."""
         return self._key[1]
 
 

@@ -22,8 +22,9 @@ Hessian is never formed, but for small problems, where its factorisation is the 
   1e-11 (1e-6 in float32). The derivative of a solution that has not converged is that of a
   nearby problem at best; outside jit it comes with a warning.
 * Where the support of the solution is not settled, the solution is carried further first, by Newton steps on
-  the features that matter, for the derivative alone: what is returned stays as it is. Where these steps settle
-  nothing, and more than `DOUBT` of the derivative lies on entries that may still leave the support, it is NaN.
+  the features that matter, for the derivative alone: what is returned stays as it is. Where these steps
+  settle nothing, and more than `DOUBT` of the derivative lies on entries that may still leave the support, it
+  is NaN.
 * A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient
   step, without this check.
 * Gap, residual and history carry no derivative; the start and the tolerance have none.

@@ -83,9 +83,10 @@ class _Look(NamedTuple):
 class Loop:
     """Iterate until the certificate meets ``tol``.
 
-    With ``finish`` a solve that stalls goes on by Newton steps on the support of the best W seen; without, that
-    is left to `finish`, a program of its own. One loop holds all of it, so that the certificate, the largest part of the program, is compiled
-    once for the start, the iterates, their confirmation and the finish.
+    With ``finish`` a solve that stalls goes on by Newton steps on the support of the best W seen; without,
+    that is left to `finish`, a program of its own. One loop holds all of it, so that the certificate, the
+    largest part of the program, is compiled once for the start, the iterates, their confirmation and the
+    finish.
     """
 
     def __init__(

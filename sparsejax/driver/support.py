@@ -1,7 +1,7 @@
 r"""The system of a derivative: the Hessian on the support of an answer, and the answer settled before it.
 
-Of many features the system is gathered on those of the support, where these are few (`_room`). It is solved by
-conjugate gradients, preconditioned by the inverse itself where that is cheap.
+Of many features the system is gathered on those of the support, where these are few (`_room`). It is solved
+by conjugate gradients, preconditioned by the inverse itself where that is cheap.
 """
 
 import math
@@ -161,8 +161,8 @@ class _Settling(NamedTuple):
 def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     """W after Newton steps until one leaves the support as it is, and what the last one has not left so.
 
-    What a step leads over 0 ends at 0, and what should not be 0 comes in by a proximal step: the objective may
-    rise on the way, but not from the first point to the last.
+    What a step leads over 0 ends at 0, and what should not be 0 comes in by a proximal step: the objective
+    may rise on the way, but not from the first point to the last.
     """
     penalty, step, eps = problem.penalty, residual_step(problem.smooth, W), eps_of(W)
 

@@ -1,8 +1,8 @@
 """Solvers, one algorithm a file, all ``(problem, init=None, *, tol, maxiter, history) -> Solution``.
 
-`SOLVERS` is the one table of them, of which takes what, and of which goes on where another has left something:
-`sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md read it. To add a solver, write its
-file and its entry here.
+`SOLVERS` is the one table of them, of which takes what, and of which goes on where another has left
+something: `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md read it. To add a
+solver, write its file and its entry here.
 """
 
 from sparsejax.driver import prepare

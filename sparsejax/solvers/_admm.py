@@ -21,8 +21,8 @@ from sparsejax.solvers._chains import solved_by
 RELAX = 1.6
 # Where Newton's method goes on: iterations at most, and floating point operations worth its first step.
 MOST_ITERATIONS, WORK = 15_000, 10**10
-# Floating point operations of an iteration up to which the lanes of a batch go together on a CPU: beyond, what
-# one lane waits for the slowest costs more than what all save by sharing their products.
+# Floating point operations of an iteration up to which the lanes of a batch go together on a CPU: beyond,
+# what one lane waits for the slowest costs more than what all save by sharing their products.
 LANE_FLOPS = 10**5
 START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
 CHECK = 10  # iterations between two certificates; rho is balanced then
@@ -71,8 +71,8 @@ def admm(
     and the dual residual every ten iterations (twenty from the 50th on, for one term), the last time at half
     of ``maxiter``. The duality gap of Z, looked at just as often, ends the loop.
 
-    With a loss that is not quadratic, `newton_admm` goes on after some thousand iterations, where it takes the
-    problem: small strengths and labels that are nearly separated.
+    With a loss that is not quadratic, `newton_admm` goes on after some thousand iterations, where it takes
+    the problem: small strengths and labels that are nearly separated.
 
     A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
     K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a
@@ -331,7 +331,8 @@ def _at_once(problem: Problem, lanes: Any) -> bool:
     if found is None:
         return False
     A, W, _ = found
-    return 4 * int(W.size) * min(A.shape) <= LANE_FLOPS
+    flops: int = 4 * W.size * min(A.shape)
+    return flops <= LANE_FLOPS
 
 
 LINK = Link(

@@ -21,7 +21,8 @@ class Resume(NamedTuple):
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
-    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state); brief: perhaps without residual
+    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state); brief: perhaps without
+    # residual
     solve: Callable[..., tuple[Solution, Any]]
 
 

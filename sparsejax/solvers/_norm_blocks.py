@@ -104,9 +104,13 @@ class Rows(Blocks):
     def windows(
         self, S: Any, C: jax.Array, at: jax.Array | None, tiles: jax.Array, room: jax.Array
     ) -> jax.Array:
-        """The Hessian by the scales, (b, b), of S(i, j), tiles of A'K^-1 A, and C (m, k) of their features."""
+        """The Hessian by the scales, (b, b): of S(i, j), tiles of A'K^-1 A, and C (m, k) of the features."""
         T = self.tile
-        entry = lambda i, j: S(i, j) * (rows_at(C, i, T) @ rows_at(C, j, T).T)
+
+        def entry(i: jax.Array, j: jax.Array) -> jax.Array:
+            Q: jax.Array = rows_at(C, i, T) @ rows_at(C, j, T).T
+            return Q * jnp.asarray(S(i, j))
+
         found: jax.Array = by_tiles(lambda i, j, H: put_both(H, i, j, entry(i, j)), tiles, room)
         return found
 

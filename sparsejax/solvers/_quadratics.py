@@ -85,7 +85,8 @@ class Wide(NamedTuple):
             X = self._times(take(self.matrix, rows_at(ix, i, T), 1))
             return put_rows(F, i, jnp.pad(X, ((0, more), (0, 0))).T)
 
-        return lax.fori_loop(0, count, gathered, room)
+        found: jax.Array = lax.fori_loop(0, count, gathered, room)
+        return found
 
     def by_root(self, s: jax.Array, F: jax.Array, count: jax.Array, T: int) -> Any:
         """``aux`` at scales s (m,) of the features of a bucket, all others 0."""
@@ -112,7 +113,8 @@ class Wide(NamedTuple):
         def half(i: jax.Array, P: jax.Array) -> jax.Array:
             return put_rows(P, i, lower_solve(root, rows_at(F, i, T).astype(LOW), tiles))
 
-        return lax.fori_loop(0, count, half, room)
+        P: jax.Array = lax.fori_loop(0, count, half, room)
+        return P
 
     def gram(self, F: jax.Array, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
         """Of the features of a bucket."""
@@ -185,7 +187,7 @@ class Gram(NamedTuple):
 
     G: jax.Array  # (m, m)
     b: jax.Array  # (m, k), A'B
-    count: jax.Array  # tiles
+    tiles: jax.Array  # in use
     T: int
 
     @classmethod
@@ -203,9 +205,9 @@ class Gram(NamedTuple):
             scaled = rows_at(h, i, T)[:, None] * tile_at(self.G, i, j, T) * rows_at(h, j, T)[None]
             return scaled + jnp.where(i == j, eye, 0)
 
-        root = factorised(tile, self.count, no_root(s.shape[0], T, s.dtype), inverted=True)
-        right = lower_solve(root, h[None] * self.b.T, self.count)
-        return (h[None] * upper_solve(root, right, self.count)).T, root, h
+        root = factorised(tile, self.tiles, no_root(s.shape[0], T, s.dtype), inverted=True)
+        right = lower_solve(root, h[None] * self.b.T, self.tiles)
+        return (h[None] * upper_solve(root, right, self.tiles)).T, root, h
 
     def halves(self, root: Root, h: jax.Array) -> jax.Array:
         """P (m, m) with A'K^-1 A = G - PP', in float32."""
@@ -213,9 +215,10 @@ class Gram(NamedTuple):
 
         def half(i: jax.Array, P: jax.Array) -> jax.Array:
             row = rows_at(self.G, i, self.T) * h[None]
-            return put_rows(P, i, lower_solve(low, row.astype(LOW), self.count))
+            return put_rows(P, i, lower_solve(low, row.astype(LOW), self.tiles))
 
-        return lax.fori_loop(0, self.count, half, jnp.zeros(self.G.shape, LOW))
+        P: jax.Array = lax.fori_loop(0, self.tiles, half, jnp.zeros(self.G.shape, LOW))
+        return P
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":

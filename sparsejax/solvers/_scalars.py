@@ -23,8 +23,8 @@ ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
 # short. Steps are hardly worse for it, and where nearly equal columns compete better.
 SHIFT = 3e-4
 SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
-# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for, and
-# by how much.
+# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for,
+# and by how much.
 CURVED, WIDER = 0.75, 1.6
 
 
@@ -264,8 +264,11 @@ class _Bucket:
 
             def step(pair: tuple[jax.Array, _Scratch]) -> tuple[jax.Array, _Scratch]:
                 P = gram.halves(root, h)
-                less = lambda i, j: rows_at(P, i, T) @ rows_at(P, j, T).T
-                return self.minimised(lambda i, j: tile_at(gram.G, i, j, T).astype(LOW) - less(i, j), pair[1])
+
+                def S(i: jax.Array, j: jax.Array) -> jax.Array:
+                    return tile_at(gram.G, i, j, T).astype(LOW) - rows_at(P, i, T) @ rows_at(P, j, T).T
+
+                return self.minimised(S, pair[1])
 
             return number + 1, *once(number == 0, step, (t, scratch)), W
 
@@ -325,7 +328,7 @@ class _Quadratic(NamedTuple):
         scaled = jnp.pad(self.factor * x, (0, self.H.shape[0] - x.shape[0]))
         T = self.T
         row = lambda i, y: lax.dynamic_update_slice_in_dim(y, rows_at(self.H, i, T) @ scaled, i * T, 0)
-        product = lax.fori_loop(0, self.tiles, row, jnp.zeros_like(x))
+        product: jax.Array = lax.fori_loop(0, self.tiles, row, jnp.zeros_like(x))
         return self.factor * product + self.more * x
 
     def bounded(self, t: jax.Array, free: jax.Array, sweeps: jax.Array, room: Root) -> tuple[jax.Array, Root]:
