@@ -30,7 +30,7 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from wide import ONE_THREAD
 
 import sparsejax as sj
-from sparsejax.compiling import OPTIONS
+from sparsejax.driver import OPTIONS
 
 jax.config.update("jax_enable_x64", True)
 warnings.filterwarnings("ignore")

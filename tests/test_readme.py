@@ -8,10 +8,11 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 
 import sparsejax as sj
 from sparsejax.problem import as_protocol
-from sparsejax.solvers import SOLVERS, pick
+from sparsejax.solvers import SOLVERS, chain_of, pick
 
 README = Path(__file__).parents[1] / "README.md"
 N = 60
@@ -67,6 +68,32 @@ def test_table_of_solvers_is_the_table():
     for name, entry in SOLVERS.items():
         expected.append((name, *(takes(entry.fits, losses) for losses in columns), entry.summary))
     assert rows == expected
+
+
+def test_table_of_chains_is_the_table():
+    """Who goes on after whom, over problems of every structure: the names in the last column, no others."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|`]+ \| ([^|]+) \|$", SOLVER_PAGE.read_text(), re.M)
+    shown = {name: set(re.findall(r"`(\w+)`", cell)) for name, cell in rows}
+    y = np.arange(N) % 2.0
+    losses = [
+        loss(X, y if k == 1 else np.stack([y] * k, axis=1))
+        for loss in (sj.losses.SquaredLoss, sj.losses.LogisticLoss)
+        for X in (np.zeros((N, 20)), np.zeros((N, 5000)), scipy.sparse.eye(N, 5000))
+        for k in (1, 2)
+    ]
+    size = 2100  # rows and features: a Hessian that is too large to be formed
+    losses += [
+        sj.losses.LogisticLoss(X, np.zeros(size)) for X in (np.zeros((size, size)), scipy.sparse.eye(size))
+    ]
+    found = {}
+    for loss in losses:
+        for penalty in (sj.penalties.L21(0.1), sj.penalties.ExclusiveL21(0.1, 0.1)):
+            problem = as_protocol("test", sj.Problem(loss, penalty))
+            for name, entry in SOLVERS.items():
+                if entry.fits(problem) is None:
+                    links = chain_of(entry.link, problem).links
+                    found.setdefault(name, set()).update(link.name for link in links[1:])
+    assert shown == {name: names for name, names in found.items() if names}
 
 
 def loss_of(name, d, k):

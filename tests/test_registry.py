@@ -55,10 +55,16 @@ def test_every_solver_is_in_the_table():
 
 def test_the_page_of_solvers_lists_them():
     """Its table has `solve` and then every solver, with the summary of the table."""
-    rows = re.findall(r"^\| `(\w+)` \|.*\| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| (?:yes|no).*\| (.+?) \|$", PAGE.read_text(), re.MULTILINE)
     listed = {name: text for name, text in rows if name in SOLVERS or name == "solve"}
     assert list(listed) == ["solve", *SOLVERS]
     assert [listed[name] for name in SOLVERS] == [solver.summary for solver in SOLVERS.values()]
+
+
+def test_every_solver_has_a_number():
+    """That `Solution.link` holds, in the order of the table; and its link bears its name."""
+    assert tuple(sj.solvers.SOLVERS) == sj.solution.SOLVERS
+    assert all(entry.link.name == name for name, entry in sj.solvers.SOLVERS.items())
 
 
 def test_every_instance_is_taken_by_a_solver_and_every_solver_takes_one():

@@ -73,7 +73,24 @@ def pick(problem: Problem) -> Solver:
 
 
 def chain_of(link: Link, problem: Problem) -> Chain:
-    """The chain that begins with a link, by static structure and shape."""
+    """The chain that begins with a link, by static structure and shape.
+
+    Args:
+      link: that of an entry of `SOLVERS`.
+      problem: `sparsejax.Problem`, in the protocol, as `sparsejax.driver.prepare` returns it.
+
+    Returns:
+      `sparsejax.driver.Chain`; the links that follow are those of ``then`` in the table.
+
+    Never raises.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
+    >>> problem = sj.Problem(loss, sj.penalties.L1(0.05))
+    >>> from sparsejax.solvers import chain_of, pick
+    >>> [link.name for link in chain_of(pick(problem).link, problem).links]
+    ['prox_newton', 'newton_admm']
+    """
     links = [link]
     while (following := _next(links[-1], problem)) is not None:
         if links[-1].budget is not None:
