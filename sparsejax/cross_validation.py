@@ -16,7 +16,7 @@ from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.compiled import Compiled, cores
-from sparsejax._core.pytree import Pytree
+from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax._core.spread import check_one_process
 from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
@@ -27,7 +27,6 @@ from sparsejax.solving import solve
 from sparsejax.walks import (
     PathArguments,
     checkpoint_of,
-    floating_leaves,
     length_of,
     slices,
     solution_like,

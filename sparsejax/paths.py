@@ -17,6 +17,7 @@ from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.pytree import floating_leaves
 from sparsejax._core.spread import check_one_process, looked_at
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
@@ -29,7 +30,6 @@ from sparsejax.walks import (
     PathArguments,
     Solves,
     checkpoint_of,
-    floating_leaves,
     length_of,
     members,
     slices,

@@ -22,6 +22,7 @@ from sparsejax._core.chunks import (
     in_slices,
 )
 from sparsejax._core.compiled import Compiled, on_device
+from sparsejax._core.pytree import floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.driver.chain import continued, in_users_units
@@ -42,23 +43,6 @@ class PathArguments(NamedTuple):
     axes: tuple[int | None, ...]  # of every floating leaf of the penalties: 0 if it varies
     mode: str
     shape: tuple[int, ...]  # the leading axes that were given; those of ``penalties`` are made one
-
-
-def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
-    """The floating leaves of a penalty, and the function that puts others in their places.
-
-    The other leaves are the indices of groups.
-    """
-    leaves, treedef = jax.tree.flatten(tree)
-    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-
-    def rebuild(values: Any) -> Any:
-        values = iter(values)
-        return jax.tree.unflatten(
-            treedef, [next(values) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
-        )
-
-    return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild
 
 
 def members(

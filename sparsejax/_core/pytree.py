@@ -117,3 +117,20 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
         )
 
     return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved
+
+
+def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
+    """The floating leaves of a tree, and the function that puts others in their places.
+
+    Of a problem the others are counts and the indices of groups.
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
+
+    def rebuild(values: Any) -> Any:
+        values = iter(values)
+        return jax.tree.unflatten(
+            treedef, [next(values) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
+        )
+
+    return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild

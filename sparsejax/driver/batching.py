@@ -4,12 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax import lax
-from jax.experimental.custom_partitioning import custom_partitioning
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from sparsejax._core.compiled import Compiled
+from sparsejax.driver.shards import of_each_shard, where_they_are
 
 # (arguments, for each of their leaves whether it differs from lane to lane): all lanes in one loop?
 AtOnce = Callable[[Any, Any], bool]
@@ -59,7 +57,7 @@ def by_lanes(
         def mapped(moving: list[Any], shared: list[Any]) -> Any:
             return lax.map(lambda own: lane(own, shared, one), moving)
 
-        return _where_they_are(mapped, moving, shared) if jax.device_count() > 1 else mapped(moving, shared)
+        return where_they_are(mapped, moving, shared) if jax.device_count() > 1 else mapped(moving, shared)
 
     compiled = Compiled(all_lanes, ("batched", "together"))
 
@@ -70,58 +68,7 @@ def by_lanes(
         found = compiled(*args, batched=flags, together=together)
         return found, jax.tree.map(lambda _: True, found)
 
-    called: Callable[..., Any] = one
-    return called
-
-
-def _where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:
-    """``mapped(moving, shared)``, each device going through the lanes that it holds.
-
-    Without a rule of its own the compiler would have all devices work on each lane, in loops whose lengths
-    differ from lane to lane. What the lanes share is copied to every device.
-    """
-    structure = jax.tree.structure(jax.eval_shape(mapped, moving, shared))
-    count = len(moving)
-
-    def flat(*leaves: Any) -> tuple[Any, ...]:
-        return tuple(jax.tree.leaves(program(list(leaves[:count]), list(leaves[count:]))))
-
-    program = jax.jit(mapped)  # holds the constants of the function, which the partitioner does not take
-    split: Any = custom_partitioning(flat)  # type: ignore[no-untyped-call]
-
-    def lanes_of(shapes: Any) -> Any:
-        specs = [shape.sharding.spec for shape in shapes[:count]]
-        return next((spec[0] for spec in specs if len(spec) and spec[0] is not None), None)
-
-    P: Any = PartitionSpec
-
-    def results(mesh: Mesh, axis: Any, shapes: Any) -> Any:
-        return jax.tree.map(lambda _: NamedSharding(mesh, P(axis)), shapes)
-
-    def partition(mesh: Mesh, arguments: Any, answers: Any) -> Any:
-        axis = lanes_of(arguments)
-        placed = [NamedSharding(mesh, P(axis if i < count else None)) for i in range(len(arguments))]
-        return mesh, flat, results(mesh, axis, answers), tuple(placed)
-
-    def infer(mesh: Mesh, arguments: Any, answers: Any) -> Any:
-        return results(mesh, lanes_of(arguments), answers)
-
-    outputs = jax.eval_shape(flat, *moving, *shared)
-    rule = _rule([jnp.ndim(leaf) for leaf in (*moving, *shared)], count, [out.ndim for out in outputs])
-    split.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
-    return jax.tree.unflatten(structure, split(*moving, *shared))
-
-
-def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
-    """The sharding rule, in the partitioner's words: the first axis of what moves is the lanes."""
-    number = iter(range(10**6))
-
-    def axes(rank: int, lane: bool) -> str:
-        own = [f"x{next(number)}" for _ in range(rank - lane)]
-        return " ".join(["lane", *own] if lane else own)
-
-    left = [axes(rank, i < count) for i, rank in enumerate(ranks)]
-    return f"{', '.join(left)} -> {', '.join(axes(rank, True) for rank in answers)}"
+    return of_each_shard(one)
 
 
 def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> Any:

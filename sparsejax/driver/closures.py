@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import named
 from sparsejax._core.checks import is_traced
+from sparsejax.driver.shards import unmarked
 from sparsejax.losses import Loss, PlainLoss
 from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
@@ -131,5 +132,6 @@ class Traced:
 def traced(function: Callable[..., Any], *arguments: Any) -> tuple[Traced, tuple[Any, ...]]:
     """``function(*arguments)`` as a program, and the arrays that it closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
+    closed = unmarked(closed)
     structure = jax.tree.structure(shape)
     return Traced(jax.tree.structure(arguments), closed.jaxpr, structure), tuple(closed.consts)

@@ -42,7 +42,8 @@ from jax import lax
 
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import norm, safe_divide
-from sparsejax._core.pytree import movable, moving
+from sparsejax._core.pytree import floating_leaves, movable, moving
+from sparsejax.driver.shards import differing, marked, of_each_shard
 from sparsejax.driver.support import Product, accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution
@@ -59,7 +60,13 @@ def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
       solution: of its value.
       rows: in units of each column of X, too.
     """
-    params, objective = _attached(rows)(problem, solution)
+    axes = differing((problem, solution))
+    if axes:
+        values, rebuild = floating_leaves(problem)
+        values = tuple(marked(value, axes) for value in values)
+        params, objective = _in_shards(rows)(values, lax.stop_gradient(rebuild(values)), solution)
+    else:
+        params, objective = _attached(rows)(problem, solution)
     return solution._replace(params=params, objective=objective)
 
 
@@ -80,6 +87,29 @@ def _attached(rows: bool) -> Callable[[Problem, Solution], Any]:
         return (params, objective), _apply(_linear(problem, solution, moves=moves, rows=rows), tangent)
 
     called: Callable[[Problem, Solution], Any] = attached
+    return called
+
+
+@functools.cache
+def _in_shards(rows: bool) -> Callable[[Any, Problem, Solution], Any]:
+    """The same inside a `jax.shard_map`, in reverse mode: a device transposes what is its own."""
+
+    @jax.custom_vjp
+    def attached(values: Any, problem: Problem, solution: Solution) -> Any:
+        return solution.params, solution.objective
+
+    def pullback(problem: Problem, solution: Solution, ct: Any) -> Any:
+        values, rebuild = floating_leaves(problem)
+        return jax.vjp(lambda values: _attached(rows)(rebuild(values), solution), values)[1](ct)[0]
+
+    def forward(values: Any, problem: Problem, solution: Solution) -> Any:
+        return (solution.params, solution.objective), (problem, solution)
+
+    def backward(known: Any, ct: Any) -> Any:
+        return of_each_shard(pullback)(*known, ct), None, None
+
+    attached.defvjp(forward, backward)
+    called: Callable[[Any, Problem, Solution], Any] = attached
     return called
 
 

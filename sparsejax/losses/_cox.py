@@ -215,7 +215,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         # The variance of an error over a risk set is at most the largest square of it.
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
-        # Sums of positive terms, in two runs of sqrt(n) steps whose errors are as often up as down.
+        # Sums of positive terms, block by block, whose errors are as often up as down.
         steps = 4 + 2 * len(U) ** 0.25
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
         rounding: jax.Array = moved + steps * eps * jnp.sum(own)
@@ -341,7 +341,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         total = self.scale * r.mass()
         U = r.stop * total - self.scale * r.events
         X = self._sorted(self.X)
-        mean = safe_divide(decayed_sums(r.decay[:, None], r.each[:, None] * X), r.sums[:, None])
+        mean = safe_divide(decayed_sums(r.top, r.each[:, None] * X), r.sums[:, None])
         A = X - one_later(mean)
         rho = U - r.stop * running_sum(U)
         c = jnp.maximum(r.onward * r.stop * total, FLATTEST * jnp.abs(rho))

@@ -1,6 +1,5 @@
 """Risk sets, and sums over them that neither overflow nor lose what is small."""
 
-import math
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +26,7 @@ class Risks(NamedTuple):
     h: jax.Array  # (n,)
     weights: jax.Array
     events: jax.Array  # the weights of the rows with an event, 0 elsewhere
+    top: jax.Array  # m, the largest h so far
     each: jax.Array  # weights e^(h - m)
     decay: jax.Array  # e^(m of the place before - m)
     sums: jax.Array  # S e^-m
@@ -53,8 +53,7 @@ class Risks(NamedTuple):
     def mass(self) -> jax.Array:
         """The weights of the events that come as far as each place."""
         at_end = jnp.zeros_like(self.events).at[self.ends].add(self.events)
-        after = jnp.concatenate([self.decay[1:], jnp.ones_like(self.decay[:1])])
-        return self.sums * decayed_sums(after[::-1], safe_divide(at_end, self.sums)[::-1])[::-1]
+        return self.sums * sums_to_come(self.top, safe_divide(at_end, self.sums))
 
     def divergence(self, stopping: jax.Array, passing: jax.Array) -> jax.Array:
         r"""The sum over events of ``weights KL(q || p)``, p their probabilities.
@@ -80,12 +79,12 @@ def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, ends: jax.Array
     # Above 0 only where the weight is 0: then finite, for the derivative in the weight.
     exponent = jnp.minimum(h - m, float(np.log(np.finfo(h.dtype).max)) / 2)
     each = weights * jnp.exp(exponent)
-    sums = decayed_sums(decay, each)
+    sums = decayed_sums(m, each)
     log_sums = jnp.log(jnp.where(sums > 0, sums, 1))
     excess = m[ends] - h + log_sums[ends]
     log_stop = jnp.log(jnp.where(weights > 0, weights, 1)) + exponent - log_sums
     log_pass = one_later(log_sums) + log_decay - log_sums
-    return Risks(h, weights, weights * event, each, decay, sums, excess, log_stop, log_pass, ends)
+    return Risks(h, weights, weights * event, m, each, decay, sums, excess, log_stop, log_pass, ends)
 
 
 def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
@@ -97,57 +96,65 @@ def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.where(near, b * ((1 + x) * jnp.log1p(x) - x), far), 0)
 
 
-def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
-    """``c_k = decay_k c_{k-1} + x_k`` from ``c_0 = x_0``, linear in x (n, ...); decay (n, 1, ...)."""
+SIDE = 32  # rows of a block
 
-    def step(carry: Any, now: Any) -> Any:
-        kept, total = carry
-        d, x = now
-        carry = d * kept, d * total + x
-        return carry, carry
 
-    D, X = _blocks(decay, 1), _blocks(x, 0)
-    # In each block from 0, and what would be left of something before it.
-    _, (kept, within) = lax.scan(step, (jnp.ones_like(D[0]), jnp.zeros_like(X[0])), (D, X))
-    first = jnp.ones_like(kept[0, 0]), jnp.zeros_like(within[0, 0])
-    _, (_, ends) = lax.scan(step, first, (kept[-1], within[-1]))
-    sums = within + kept * one_later(ends)[None]
-    return _rows(sums, len(x))
+def decayed_sums(m: jax.Array, x: jax.Array) -> jax.Array:
+    """``sum_{j <= i} e^{m_j - m_i} x_j`` for m (n,) that does not fall, linear in x (n, ...).
+
+    A product with a triangle in each block of rows, and the same of what the blocks before leave: work and
+    memory of the order of n, and a program far smaller than those of scans.
+    """
+    if len(x) <= SIDE:
+        return _triangles(m) @ x
+    M, blocks = _blocks(m, "edge"), _blocks(x, "constant")
+    within = _triangles(M) @ blocks.reshape(*M.shape, -1)
+    before = one_later(decayed_sums(M[:, -1], within[:, -1]))
+    since = jnp.exp(jnp.concatenate([M[:1, :1], M[:-1, -1:]]) - M)
+    sums = within + since[:, :, None] * before[:, None]
+    return sums.reshape(-1, *x.shape[1:])[: len(x)]
+
+
+def sums_to_come(m: jax.Array, x: jax.Array) -> jax.Array:
+    """``sum_{j >= i} e^{m_i - m_j} x_j``, the transpose."""
+    return decayed_sums(-m[::-1], x[::-1])[::-1]
 
 
 def running_sum(x: jax.Array) -> jax.Array:
     """The sum of x (n,) so far."""
-    return decayed_sums(jnp.ones_like(x), x)
+    return decayed_sums(jnp.zeros_like(x), x)
 
 
 def running_max(x: jax.Array) -> jax.Array:
     """The largest of x (n,) so far."""
-
-    def step(top: jax.Array, now: jax.Array) -> Any:
-        top = jnp.maximum(top, now)
-        return top, top
-
-    X = _blocks(x, -jnp.inf)
-    _, within = lax.scan(step, X[0], X)
-    _, ends = lax.scan(step, within[-1, 0], within[-1])
+    if len(x) <= SIDE:
+        return _max_within(x)
+    within = _max_within(_blocks(x, "edge"))
+    ends = running_max(within[:, -1])
     before = jnp.concatenate([jnp.full_like(ends[:1], -jnp.inf), ends[:-1]])
-    return _rows(jnp.maximum(within, before[None]), len(x))
+    return jnp.maximum(within, before[:, None]).reshape(-1)[: len(x)]
 
 
-def _blocks(x: jax.Array, fill: float) -> jax.Array:
-    """x (n, ...) in about sqrt(n) blocks of as many rows, (place in the block, block, ...).
-
-    A scan over the places and one over the blocks is work of the order of n in sqrt(n) steps, and one small
-    program to compile, unlike an associative scan, which is unrolled.
-    """
-    side = math.isqrt(len(x) - 1) + 1
-    padded = jnp.pad(x, ((0, side * side - len(x)), *((0, 0) for _ in x.shape[1:])), constant_values=fill)
-    return jnp.swapaxes(padded.reshape(side, side, *x.shape[1:]), 0, 1)
+def _triangles(m: jax.Array) -> jax.Array:
+    """e^{m_j - m_i} for j <= i, else 0; of the last axis of m."""
+    lower = np.tri(m.shape[-1], dtype=bool)
+    ones = (1,) * (m.ndim - 1)
+    return jnp.where(
+        lower.reshape(*ones, *lower.shape), jnp.exp(jnp.minimum(m[..., None, :] - m[..., None], 0)), 0
+    )
 
 
-def _rows(blocks: jax.Array, n: int) -> jax.Array:
-    """The inverse of `_blocks`."""
-    return jnp.swapaxes(blocks, 0, 1).reshape(-1, *blocks.shape[2:])[:n]
+def _max_within(x: jax.Array) -> jax.Array:
+    """The largest so far along the last axis."""
+    lower = np.tri(x.shape[-1], dtype=bool).reshape((1,) * (x.ndim - 1) + (x.shape[-1],) * 2)
+    return jnp.max(jnp.where(lower, x[..., None, :], -jnp.inf), axis=-1)
+
+
+def _blocks(x: jax.Array, fill: str) -> jax.Array:
+    """x (n, ...) in blocks of rows, (block, SIDE, ...), the last filled up with zeros or its last row."""
+    more = -len(x) % SIDE
+    padded = jnp.pad(x, ((0, more), *((0, 0) for _ in x.shape[1:])), mode=fill)
+    return padded.reshape(-1, SIDE, *x.shape[1:])
 
 
 def one_later(x: jax.Array) -> jax.Array:

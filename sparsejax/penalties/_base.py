@@ -135,6 +135,9 @@ class Penalty(Protocol):
         return added(self, other)
 
     def __radd__(self, other: Any) -> Any:
+        """Their sum; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
+        if isinstance(other, int) and other == 0:
+            return self
         from sparsejax.penalties._sum import added  # noqa: PLC0415
 
         return added(other, self)

@@ -1,0 +1,147 @@
+"""Solves spread over devices: each device solves what it holds, and waits for no other."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.extend.core
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
+
+
+def of_each_shard(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` of pytrees of arrays, for `jax.shard_map` with its checks as well.
+
+    The checks want every array of a loop marked where it differs from device to device, the constants in it
+    too. The function talks to no other device: its program is traced as that of one device, and what it
+    returns is marked as different where any of its arguments is.
+    """
+
+    def call(*args: Any) -> Any:
+        leaves, treedef = jax.tree.flatten(args)
+        axes = differing(args)
+        if not axes:
+            return function(*args)
+        program = jax.jit(lambda *leaves: function(*jax.tree.unflatten(treedef, leaves)))
+        alike = list(map(_unmarked_shape, leaves))
+        with use_abstract_mesh(AbstractMesh((), ())):
+            closed, shapes = jax.make_jaxpr(program, return_shape=True)(*alike)
+        answers = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
+        return jax.tree.unflatten(jax.tree.structure(shapes), [marked(x, axes) for x in answers])
+
+    return call
+
+
+def differing(tree: Any) -> frozenset[Any]:
+    """The axes of the mesh along which devices inside a `jax.shard_map` hold different values."""
+    axes: frozenset[Any] = frozenset().union(*map(_axes_of, jax.tree.leaves(tree)))
+    return axes
+
+
+def marked(x: Any, axes: frozenset[Any]) -> Any:
+    """The array, marked as different along these axes; its cotangent is summed over what it was not."""
+    more = tuple(axes - _axes_of(x))
+    return lax.pcast(x, more, to="varying") if more else x
+
+
+def unmarked(closed: jax.extend.core.ClosedJaxpr) -> jax.extend.core.ClosedJaxpr:
+    """A program traced inside a `jax.shard_map` as that of one device, with the same constants."""
+    if not differing(closed.consts):
+        return closed
+    alike, consts = ([_unmarked_shape(x) for x in xs] for xs in (closed.in_avals, closed.consts))
+
+    def evaluated(consts: Any, arguments: Any) -> Any:
+        return _evaluated(closed.jaxpr, consts, arguments)
+
+    with use_abstract_mesh(AbstractMesh((), ())):
+        found = jax.make_jaxpr(evaluated)(consts, alike).jaxpr
+    count = len(consts)
+    jaxpr = jax.extend.core.Jaxpr(found.invars[:count], found.invars[count:], found.outvars, found.eqns)
+    return jax.extend.core.ClosedJaxpr(jaxpr, closed.consts)
+
+
+def _unmarked_shape(x: Any) -> Any:
+    struct: Any = jax.ShapeDtypeStruct
+    return struct(jnp.shape(x), jnp.result_type(x))
+
+
+def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
+    """The program's answers, without its marks of what differs between devices."""
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
+
+    def read(v: Any) -> Any:
+        return v.val if isinstance(v, jax.extend.core.Literal) else known[v]
+
+    for eqn in jaxpr.eqns:
+        name, outvars = eqn.primitive.name, [v for v in eqn.outvars if type(v).__name__ != "DropVar"]
+        if name in {"pvary", "pcast"}:
+            known.update(zip(eqn.outvars, map(read, eqn.invars), strict=True))
+        elif name in {"jit", "pjit"}:
+            inner = eqn.params["jaxpr"]
+            answers = _evaluated(inner.jaxpr, inner.consts, [read(v) for v in eqn.invars])
+            known.update(zip(eqn.outvars, answers, strict=True))
+        else:
+            invars = list({v: None for v in eqn.invars if not isinstance(v, jax.extend.core.Literal)})
+            alone = jax.extend.core.ClosedJaxpr(jax.extend.core.Jaxpr([], invars, outvars, [eqn]), [])
+            answers = jax.extend.core.jaxpr_as_fun(alone)(*map(read, invars))
+            known.update(zip(outvars, answers, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _axes_of(x: Any) -> frozenset[Any]:
+    kind = jax.typeof(x)
+    found = getattr(kind, "manual_axis_type", kind)
+    axes: frozenset[Any] = getattr(found, "varying", getattr(found, "vma", frozenset()))
+    return axes
+
+
+def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:
+    """``mapped(moving, shared)``, each device going through the lanes that it holds.
+
+    Without a rule of its own the compiler would have all devices work on each lane, in loops whose lengths
+    differ from lane to lane. What the lanes share is copied to every device.
+    """
+    structure = jax.tree.structure(jax.eval_shape(mapped, moving, shared))
+    count = len(moving)
+
+    def flat(*leaves: Any) -> tuple[Any, ...]:
+        return tuple(jax.tree.leaves(program(list(leaves[:count]), list(leaves[count:]))))
+
+    program = jax.jit(mapped)  # holds the constants of the function, which the partitioner does not take
+    split: Any = custom_partitioning(flat)  # type: ignore[no-untyped-call]
+
+    def lanes_of(shapes: Any) -> Any:
+        specs = [shape.sharding.spec for shape in shapes[:count]]
+        return next((spec[0] for spec in specs if len(spec) and spec[0] is not None), None)
+
+    P: Any = PartitionSpec
+
+    def results(mesh: Mesh, axis: Any, shapes: Any) -> Any:
+        return jax.tree.map(lambda _: NamedSharding(mesh, P(axis)), shapes)
+
+    def partition(mesh: Mesh, arguments: Any, answers: Any) -> Any:
+        axis = lanes_of(arguments)
+        placed = [NamedSharding(mesh, P(axis if i < count else None)) for i in range(len(arguments))]
+        return mesh, flat, results(mesh, axis, answers), tuple(placed)
+
+    def infer(mesh: Mesh, arguments: Any, answers: Any) -> Any:
+        return results(mesh, lanes_of(arguments), answers)
+
+    outputs = jax.eval_shape(flat, *moving, *shared)
+    rule = _rule([jnp.ndim(leaf) for leaf in (*moving, *shared)], count, [out.ndim for out in outputs])
+    split.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
+    return jax.tree.unflatten(structure, split(*moving, *shared))
+
+
+def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
+    """The sharding rule, in the partitioner's words: the first axis of what moves is the lanes."""
+    number = iter(range(10**6))
+
+    def axes(rank: int, lane: bool) -> str:
+        own = [f"x{next(number)}" for _ in range(rank - lane)]
+        return " ".join(["lane", *own] if lane else own)
+
+    left = [axes(rank, i < count) for i, rank in enumerate(ranks)]
+    return f"{', '.join(left)} -> {', '.join(axes(rank, True) for rank in answers)}"

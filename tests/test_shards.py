@@ -1,0 +1,127 @@
+"""Solves spread over two devices, each of which solves what it holds: the same answers, and nothing waits.
+
+The devices are two of one CPU, which JAX must be told before it starts: this file run as a script.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import sparsejax as sj
+from sparsejax import losses, penalties
+
+SECONDS = 300  # a batch that hangs is an error; all of it takes some thirty
+FRACTIONS = np.array([0.5, 0.2, 0.1, 0.05])  # of lambda_max, a lane each
+
+
+def problems():
+    """Of a fraction of lambda_max: Newton on tiles, ADMM, majorised Newton, and a function of W alone."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((16, 40))
+    y = X[:, :3] @ [1.0, -2.0, 1.0] + 0.1 * rng.standard_normal(16)
+    Y = np.stack([y, rng.standard_normal(16)], axis=1)
+    Xj, yj = jnp.asarray(X), jnp.asarray(y)
+    plain = lambda W: jnp.sum((Xj[:, :8] @ W - yj) ** 2) / 2
+    return {
+        "l21": (losses.SquaredLoss(X, Y), penalties.L21, None),
+        "exclusive": (losses.SquaredLoss(X[:, :8], Y), lambda a: penalties.ExclusiveL21(a, a / 10), None),
+        "logistic": (losses.LogisticLoss(X[:, :8], (y > 0) * 1.0), penalties.L1, None),
+        "plain": (plain, penalties.L1, jnp.zeros(8)),
+    }
+
+
+def answers(names):
+    """The largest difference of params, or of a gradient, from the same solved on one device."""
+    mesh = Mesh(np.array(jax.devices()), ("lanes",))
+    over = lambda f: jax.jit(jax.shard_map(f, mesh=mesh, in_specs=P("lanes"), out_specs=P("lanes")))
+    put = lambda x: jax.device_put(x, NamedSharding(mesh, P("lanes")))
+    found = {"devices": jax.device_count()}
+    for name in names:
+        loss, penalty, init = problems()[name]
+        # A tolerance near the end of the digits: different sums of the same numbers give the same answer.
+        solve = lambda a, loss=loss, penalty=penalty, init=init: sj.solve(
+            sj.Problem(loss, penalty(a)), init=init, tol=1e-13, maxiter=100_000
+        )
+        top = 2.0 if init is not None else sj.lambda_max(sj.Problem(loss, penalty(1.0)))
+        strengths = jnp.asarray(FRACTIONS * top)
+        size = lambda a, solve=solve: jnp.sum(solve(a).params ** 2)
+        one = jax.jit(jax.vmap(solve))(strengths)
+        slopes = jax.jit(jax.vmap(jax.grad(size)))(strengths)
+        assert np.all(one.converged) and np.all(slopes[1:] != 0), name
+        ways = {
+            "lanes on two devices": jax.jit(jax.vmap(solve))(put(strengths)).params,
+            "shard_map": over(jax.vmap(solve))(strengths).params,
+        }
+        if name == "l21":
+            ways["pmap"] = jax.pmap(jax.vmap(solve))(strengths.reshape(2, 2)).params
+            alone = lambda a, solve=solve: solve(a[0]).params[None]
+            ways["one problem a device"] = over(alone)(strengths[:2])
+        for way, params in ways.items():
+            got = np.asarray(params).reshape(-1, *one.params.shape[1:])
+            found[f"{name}: {way}"] = float(np.abs(got - one.params[: len(got)]).max())
+        got = over(jax.vmap(jax.grad(size)))(strengths)
+        found[f"{name}: gradient in shard_map"] = float(np.abs(got / slopes - 1).max())
+    if "l21" in names:
+        found["l21: path"], found["plain: rows of the device"] = path_in_shards(over), own_rows(mesh)
+    return found
+
+
+def path_in_shards(over):
+    loss, penalty, _ = problems()["l21"]
+    weak = jnp.array([[8.0, 2.0], [5.0, 1.0]])
+    run = lambda strengths: sj.path(sj.Problem(loss, penalty(1.0)), jax.vmap(penalty)(strengths), tol=1e-13)
+    got = over(lambda strengths: run(strengths[0]).params[None])(weak)
+    return max(float(np.abs(got[i] - run(weak[i]).params).max()) for i in range(2))
+
+
+def own_rows(mesh):
+    """Each device fits rows of its own by a function that closes over them; gradients in X, summed in y."""
+    rng = np.random.default_rng(1)
+    X, y = jnp.asarray(rng.standard_normal((2, 12, 4))), jnp.asarray(rng.standard_normal(12))
+
+    def size(X, y):
+        loss = lambda W: jnp.sum((X @ W - y) ** 2) / 2
+        solution = sj.solve(sj.Problem(loss, penalties.L1(0.5)), init=jnp.zeros(4), tol=1e-13)
+        return jnp.sum(solution.params**2)
+
+    def total(X, y):
+        both = jax.shard_map(
+            lambda X, y: jax.lax.psum(size(X[0], y), "lanes"),
+            mesh=mesh,
+            in_specs=(P("lanes"), P()),
+            out_specs=P(),
+        )
+        return both(X, y)
+
+    got = jax.jit(jax.grad(total, argnums=(0, 1)))(X, y)
+    wanted = jax.grad(lambda X, y: size(X[0], y) + size(X[1], y), argnums=(0, 1))(X, y)
+    return max(float(np.abs(a - b).max()) for a, b in zip(got, wanted, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("names", "count"),
+    [(("l21", "plain"), 10), pytest.param(("exclusive", "logistic"), 6, marks=pytest.mark.matrix)],
+)
+def test_two_devices_give_what_one_gives(names, count):
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": "1", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, Path(__file__), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)  # noqa: PLW1510
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found.pop("devices") == 2
+    wrong = {way: off for way, off in found.items() if not off <= (1e-9 if "grad" in way else 1e-12)}
+    assert len(found) == count and not wrong
+
+
+if __name__ == "__main__":
+    print(json.dumps(answers(sys.argv[1:])))
