@@ -25,10 +25,14 @@ def hoisted(problem: Problem, init: Any) -> Problem:
     """
     smooth, penalty = problem.smooth, problem.penalty
     if not smooth._self_contained:
-        call, arrays = traced(evaluate, smooth, init)
-        plain = isinstance(smooth, PlainLoss) and not smooth.provides
-        if (plain and arrays) or any(map(is_traced, arrays)):
-            smooth = HoistedLoss(smooth, arrays, call)
+        if isinstance(smooth, PlainLoss) and not smooth.provides:
+            # Known by its program alone: the same function made anew, as a lambda in a loop is, is the same.
+            call, arrays = traced(lambda _, W: smooth(W), (), init)
+            smooth = HoistedLoss((), arrays, call)
+        else:
+            call, arrays = traced(evaluate, smooth, init)
+            if any(map(is_traced, arrays)):
+                smooth = HoistedLoss(smooth, arrays, call)
     if not penalty._self_contained:
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
         (value, in_value), (prox, in_prox) = (
@@ -50,7 +54,7 @@ class HoistedLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        return self.loss.provides & {"shape"}  # type: ignore[no-any-return]
+        return self.loss.provides & {"shape"} if self.loss else frozenset()
 
     @property
     def params_shape(self) -> Any:

@@ -87,7 +87,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return apply
 
     def inside(self, W: jax.Array) -> jax.Array:
-        """The entries within the bounds at which the cores are smooth."""
+        """The entries within the bounds at which the cores are smooth, as far as they say."""
+        if not all("support" in core.provides for core in self.cores):
+            return jnp.zeros(W.shape, bool)
         if self.box is None:
             return self.smooth_where(W)
         low, high = self.box.bounds(columns(W))
