@@ -33,7 +33,7 @@ def solve(
     vmap.
 
     What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels
-    that are nearly separated, are followed by `newton_admm`; Newton's steps in a bucket that is full by
+    that are nearly separated, are followed by `newton_admm`; Newton's steps whose room is full by
     `admm`. The chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`; ``solution.solver`` names the
     last that ran.
 

@@ -4,8 +4,10 @@ The suite runs in float64 (and float32 arrays beside it). ``SPARSEJAX_X64=0`` ru
 numbers switched off, as a user of plain JAX has it; ``SPARSEJAX_OPTIMISED=1`` compiles as users do.
 """
 
+import functools
 import gc
 import os
+import zlib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -66,8 +68,36 @@ def programs_of(item):
     return item.path.stem
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups
+@functools.cache
+def left_to_the_matrix():
+    """Of each test in `matrix.txt`, whether the default runs one of its cases."""
+    found, file = {}, ""
+    for line in Path(__file__).with_name("matrix.txt").read_text().splitlines():
+        if line.startswith("test_"):
+            file = line.strip()
+        elif line.startswith(" "):
+            *one_of, name = line.split()
+            found[file, name] = bool(one_of)
+    return found
+
+
+def mark_the_matrix(items):
+    """The mark of what the default leaves out: all cases of a test but one, another place for each test."""
+    cases = {}
+    for item in items:
+        test = item.path.name, getattr(item, "originalname", item.name)
+        if test in left_to_the_matrix():
+            cases.setdefault(test, []).append(item)
+    for (file, name), of_test in cases.items():
+        kept = zlib.crc32(name.encode()) % len(of_test) if left_to_the_matrix()[file, name] else None
+        for number, item in enumerate(of_test):
+            if number != kept:
+                item.add_marker(pytest.mark.matrix)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups, and pytest at the marks
 def pytest_collection_modifyitems(config, items):
+    mark_the_matrix(items)
     for item in items:
         item.add_marker(pytest.mark.xdist_group(programs_of(item)))
     first = {}

@@ -209,3 +209,40 @@ def test_blas_has_one_thread_while_a_program_of_small_matrices_runs():
         with ThreadPoolExecutor(1) as pool:
             pool.submit(call, jnp.ones((2, 2))).result()
         assert seen == [{1}, {3}, {3}] and blas() == {3}
+
+
+@pytest.mark.parametrize("way", ["jit", "vmap"])
+def test_a_second_traced_call_compiles_nothing(way):
+    """Of other strengths, data, weights and tolerances."""
+    w = np.linspace(0.5, 2.0, len(X))
+    one = lambda loss, a, tol: sj.solve(sj.Problem(loss, penalties.L21(a)), tol=tol).params
+    call = jax.jit(one if way == "jit" else jax.vmap(one, in_axes=(None, 0, None)))
+    strengths = lambda a: jnp.asarray(a if way == "jit" else [a, a / 2])
+    losses_of = lambda X, Y, w: losses.SquaredLoss(X, Y, weights=w)
+    call(losses_of(X, Y, w), strengths(0.1), jnp.asarray(1e-6))
+    others = [
+        (X, Y, w, 0.2, 1e-6),
+        (X + 1, Y - 1, w, 0.1, 1e-6),
+        (X, Y, w[::-1], 0.1, 1e-6),
+        (X, Y, w, 0.1, 1e-4),
+    ]
+    arguments = [(losses_of(X, Y, w), strengths(a), jnp.asarray(tol)) for X, Y, w, a, tol in others]
+    with compiled() as names:
+        for each in arguments:
+            call(*each)
+    assert names == []
+
+
+def test_a_function_is_compiled_once():
+    """The same lambda with other strengths; made anew, as in a loop, too, and with other data."""
+    Xs, Ys = [jnp.asarray(X), jnp.asarray(X) + 1], jnp.asarray(Y[:, 0])
+    function_of = lambda X: lambda W: jnp.sum((X @ W - Ys) ** 2)
+    start = jnp.zeros(X.shape[1])
+    run = lambda loss, a: sj.solve(sj.Problem(loss, penalties.L1(a)), start)
+    same = function_of(Xs[0])
+    run(same, 0.5)
+    with compiled() as names:
+        run(same, 0.2)
+        for data in Xs:
+            run(function_of(data), 0.3)
+    assert names == []

@@ -16,10 +16,10 @@ CELLS = [
     ("SquaredLoss", "L21", "wide"),
     ("SquaredLoss", "ExclusiveL21+SquaredL2", "tall"),
     ("LogisticLoss", "L1", "wide"),
-    ("CoxLoss", "ElasticNet", "tall"),
     ("plain", "L21", "tall"),
 ]
 MORE = [
+    ("CoxLoss", "ElasticNet", "tall"),
     ("SquaredLoss", "GroupLasso", "wide"),
     ("SquaredLoss", "ExclusiveGroupL21", "tall"),
     ("SquaredLoss", "ExclusiveGroupLasso", "wide"),

@@ -1,5 +1,6 @@
 """Solves spread over devices: each device solves what it holds, and waits for no other."""
 
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -91,10 +92,15 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
 
 
 def _axes_of(x: Any) -> frozenset[Any]:
-    kind = jax.typeof(x)
-    found = getattr(kind, "manual_axis_type", kind)
-    axes: frozenset[Any] = getattr(found, "varying", getattr(found, "vma", frozenset()))
+    kind: Any = jax.typeof(x)
+    mark = _MARK(kind)
+    axes: frozenset[Any] = mark.varying if _MARKED else mark
     return axes
+
+
+# What JAX calls the mark of an array that differs from device to device, by version.
+_MARKED = "manual_axis_type" in dir(jax.core.ShapedArray)
+_MARK = operator.attrgetter("manual_axis_type" if _MARKED else "vma")
 
 
 def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:

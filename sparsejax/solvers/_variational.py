@@ -29,7 +29,7 @@ SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
 # Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
 # and the engine is the faster for that.
 MANY, WEAK = 8, 32
-BEYOND = 3  # times the features of the last bucket
+BEYOND = 3  # times the features for which there is room
 FARTHEST = 2.0  # times the last change of the strengths: how far along a path the norms are extrapolated
 
 
@@ -53,13 +53,14 @@ def variational_newton(
     :math:`(A^\top K^{-1}A)\circ(CC^\top)`. The residual :math:`B - AW = K^{-1}B` is the dual point too, so
     that the gap falls as fast as the objective: quadratically.
 
-    A step is taken in a bucket of m features, those with t > 0 and those of the largest
-    :math:`\|c_i\|/\alpha_i`; m is one of a few static sizes that follow from the shape of A (`buckets`). The
-    quadratic program with :math:`t \ge 0` is solved by a primal-dual active set method. From W = 0 the
-    strengths are lowered to those asked for by halves, a step each. The first right side tried is that of
-    Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then
-    with growing shifts of the diagonal, until :math:`\phi` falls. The Hessian, its diagonal 3e-4 larger, and
-    the quadratic program are in float32 whatever the dtype; :math:`\phi`, its gradient and the gap are not.
+    A step moves m features, its bucket: those with t > 0 and those of the largest :math:`\|c_i\|/\alpha_i`.
+    All its matrices are made of tiles of 64, of which only those in use cost anything: one program serves
+    every m up to a room that follows from the shape of A. The quadratic program with :math:`t \ge 0` is
+    solved by a primal-dual active set method. From W = 0 the strengths are lowered to those asked for by
+    halves, a step each. The first right side tried is that of Newton's method for :math:`1/\|c_i\| =
+    1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then with growing shifts of the diagonal,
+    until :math:`\phi` falls. The Hessian, its diagonal 3e-4 larger, and the quadratic program are in float32
+    whatever the dtype; :math:`\phi`, its gradient and the gap are not.
 
     Of groups there is one scalar each, with :math:`\|C_g\|_F` for :math:`\|c_i\|` and the Hessian summed over
     the members of both groups; a group is in a bucket as a whole or not at all. With a ridge
@@ -71,12 +72,12 @@ def variational_newton(
     :math:`\phi` is convex still, decreasing and convex in the concave s, and the residual needs no scaling to
     be dual feasible.
 
-    What this does not solve, `admm` takes over from where it stands: more active rows than the last bucket
-    holds (called eagerly, it first goes on on three times as many features, where these are at most half of
-    all), a group that is larger than that, a strength of the norm of 0, a tol below the rounding of the
-    products, units of X beyond 1e18 or below 1e-18 (steps, not what they are judged by, are in float32);
-    and from W = 0, in float64, strengths below lambda_max/32 where there are not eight times
-    more features than samples.
+    What this does not solve, others take over from where it stands, eagerly and inside a trace. Where more
+    rows are active than the room holds, `working_set` goes on on three times as many features, if these are
+    at most half of all. `admm` solves the rest: a group larger than the room, a strength of the norm of 0, a
+    tol below the rounding of the products, units of X beyond 1e18 or below 1e-18 (steps, not what they are
+    judged by, are in float32); and from W = 0, in float64, strengths below lambda_max/32 where there are not
+    eight times more features than samples.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;

@@ -47,8 +47,8 @@ def working_set(
     Of a sparse X with many rows the working set stays sparse, holds up to an eighth of the features and half
     of the entries, and `fista` solves its problem: a product costs what the entries of its features cost.
 
-    What this does not solve `admm` takes over from where it stands, or `newton_admm` where the loss is not
-    quadratic, `fista` of a sparse X: more active rows than the working set holds, or rounds without progress.
+    What this does not solve another takes over from where it stands, the first of `newton_admm`, `admm` and
+    `fista` that takes the problem: more active rows than the working set holds, or rounds without progress.
 
     Args:
       problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over

@@ -1,6 +1,6 @@
 """Every loss with every penalty, two losses with every sum of two: eager, jit, vmap and scan agree.
 
-    python -m pytest tests/soak -n 2 -m ""
+    python -m pytest -m soak
 
 Most of an hour on two cores; `test_transformations.py` asks the same of a few.
 """
@@ -8,6 +8,8 @@ Most of an hour on two cores; `test_transformations.py` asks the same of a few.
 import jax
 import pytest
 from transformed import OF_MATRICES, SHAPES, SMOOTH, check, penalties_of, sums
+
+pytestmark = pytest.mark.soak
 
 
 def fits(loss, penalty):
