@@ -25,14 +25,13 @@ def hoisted(problem: Problem, init: Any) -> Problem:
     """
     smooth, penalty = problem.smooth, problem.penalty
     if not smooth._self_contained:
-        if isinstance(smooth, PlainLoss) and not smooth.provides:
+        call, arrays = traced(evaluate, smooth, init)
+        plain = isinstance(smooth, PlainLoss) and not smooth.provides
+        if plain and arrays and not jax.tree.leaves(smooth):
             # Known by its program alone: the same function made anew, as a lambda in a loop is, is the same.
-            call, arrays = traced(lambda _, W: smooth(W), (), init)
-            smooth = HoistedLoss((), arrays, call)
-        else:
-            call, arrays = traced(evaluate, smooth, init)
-            if any(map(is_traced, arrays)):
-                smooth = HoistedLoss(smooth, arrays, call)
+            smooth = HoistedLoss((), arrays, call.of((), init))
+        elif (plain and arrays) or any(map(is_traced, arrays)):
+            smooth = HoistedLoss(smooth, arrays, call)
     if not penalty._self_contained:
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
         (value, in_value), (prox, in_prox) = (
@@ -114,6 +113,10 @@ class Traced:
         self._key = form, named(jaxpr)
         self._hash = hash(self._key)
         self._jaxpr, self._structure = jaxpr, structure
+
+    def of(self, *arguments: Any) -> "Traced":
+        """The same program of arguments of another form, with the same leaves."""
+        return Traced(jax.tree.structure(arguments), self._jaxpr, self._structure)
 
     def __call__(self, arrays: Any, *arguments: Any) -> Any:
         closed = jax.extend.core.ClosedJaxpr(self._jaxpr, list(arrays))
