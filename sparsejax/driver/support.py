@@ -79,7 +79,7 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
 
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
-        return _System(mask * G, matvec, _dense(matvec, W), False)
+        return _System(mask * G, matvec, _dense(matvec, W), True)
     if "curvature" not in smooth.provides:
         return _System(mask * G, matvec, lambda R: R, False)
     gram = condensed.G if isinstance(condensed, GramLoss) else None

@@ -36,6 +36,15 @@ def _always(problem: Problem) -> bool:
     return True
 
 
+def _many_features(problem: Problem) -> bool:
+    return not (_newton_admm.unfit(problem) is None and _newton_admm.few_features(problem))
+
+
+def _small(problem: Problem) -> bool:
+    one_column = _prox_newton.unfit(problem) is None
+    return _newton_admm.suits(problem) or (one_column and _newton_admm.few_features(problem))
+
+
 SOLVERS.update({
     "variational_newton": Solver(
         variational_newton,
@@ -51,7 +60,7 @@ SOLVERS.update({
         _prox_newton.unfit,
         "Newton on a loss of one column, for norms of rows or groups: `variational_newton` within",
         _prox_newton.LINK,
-        _always,
+        _many_features,
         then=(_newton_admm.goes_on, _admm.goes_on),
     ),
     "working_set": Solver(
@@ -67,7 +76,7 @@ SOLVERS.update({
         _newton_admm.unfit,
         "Newton for losses that are not quadratic, any columns and penalty of one term: `admm` within",
         _newton_admm.LINK,
-        _newton_admm.suits,
+        _small,
     ),
     "admm": Solver(
         admm,

@@ -27,7 +27,7 @@ FIRST, MORE, LESS, LEAST = 1e-2, 10.0, 0.1, 1e-6
 FLATTEST = 1e-3  # of the curvature: what a Hessian is taken for that all but vanishes, as of hinges far away
 PATIENCE = 20  # steps without progress, at the precision of the dtype
 LARGEST = 2048  # unknowns that a block of the Hessian couples, at most
-# Features up to which, and rows for each of them from which, `sparsejax.solve` takes this solver.
+# Unknowns of a block up to which, and rows for each feature from which, `sparsejax.solve` takes this solver.
 SMALL, ROWS = 64, 4
 REREAD = 512  # likewise, where a pass over the data is dear and the Hessian one pass
 
@@ -99,8 +99,13 @@ def suits(problem: Problem) -> bool:
         return _block(problem) <= REREAD and smooth.num_rows >= ROWS * _block(problem)
     if not {"shape", "columns"} <= smooth.provides or smooth.num_rows is None:
         return False
-    size = _block(problem)
-    return size <= SMALL and smooth.num_rows >= ROWS * size
+    return _block(problem) <= SMALL and smooth.num_rows >= ROWS * smooth.params_shape[0]
+
+
+def few_features(problem: Problem) -> bool:
+    """Whether the whole Hessian costs less than a working set: of one column and at most `SMALL` features."""
+    smooth = problem.smooth
+    return "shape" in smooth.provides and not smooth.rereads and math.prod(smooth.params_shape) <= SMALL
 
 
 def _block(problem: Problem) -> int:
