@@ -111,7 +111,11 @@ def own_rows(mesh):
 
 @pytest.mark.parametrize(
     ("names", "count"),
-    [(("l21",), 6), pytest.param(("plain", "exclusive", "logistic"), 10, marks=pytest.mark.matrix)],
+    [
+        (("l21",), 6),
+        pytest.param(("plain", "logistic"), 7, marks=pytest.mark.matrix),
+        pytest.param(("exclusive",), 3, marks=pytest.mark.soak),
+    ],
 )
 def test_two_devices_give_what_one_gives(names, count):
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
