@@ -85,7 +85,7 @@ def chain_of(link: Link, problem: Problem) -> Chain:
     Never raises.
 
     >>> import numpy as np, sparsejax as sj
-    >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
+    >>> loss = sj.losses.LogisticLoss(np.eye(4, 65), np.array([1.0, 0.0, 0.0, 1.0]))
     >>> problem = sj.Problem(loss, sj.penalties.L1(0.05))
     >>> from sparsejax.solvers import chain_of, pick
     >>> [link.name for link in chain_of(pick(problem).link, problem).links]
