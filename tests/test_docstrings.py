@@ -16,12 +16,13 @@ MODULES = [
     "sparsejax",
     *(f"sparsejax.{name}" for name in sj.__all__ if isinstance(getattr(sj, name), ModuleType)),
     *(f"sparsejax.models.{name}" for name in sj.models.__all__),
+    "sparsejax.driver",
     "sparsejax.interop.jaxopt",
     "sparsejax.interop.optax",
     "sparsejax.plots",
     "sparsejax.sklearn",
 ]
-TABLES = {"SOLVERS"}  # documented in the docstring of their module
+TABLES = {"SOLVERS", "OPTIONS"}  # documented in the docstring of their module
 PROTOCOLS = (sj.Loss, sj.Penalty, sj.losses.LinearModelLoss)
 
 

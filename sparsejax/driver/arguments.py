@@ -116,7 +116,20 @@ def _gradient(smooth: Any, W: Any) -> Any:
 
 
 def kinds(problem: Problem) -> str:
-    """The two classes of a problem as the user knows them, for messages."""
+    """The names of a problem's two classes, for messages.
+
+    Args:
+      problem: `sparsejax.Problem`, in the protocol or not.
+
+    Returns:
+      ``"Loss with Penalty"``; of a wrapped function or penalty the user's own name.
+
+    Never raises.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> kinds(sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(0.1)))
+    'SquaredLoss with L1'
+    """
     smooth, penalty = problem.smooth, problem.penalty
     if isinstance(smooth, PlainLoss):
         smooth = smooth.fun

@@ -27,7 +27,22 @@ from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution, 
 
 
 def unfinished(solution: Solution, tol: Any, maxiter: Any) -> Any:
-    """Whether a link has stopped before ``maxiter`` without an answer."""
+    """Whether a link has stopped before ``maxiter`` without an answer: the default ``due`` of a `Link`.
+
+    Args:
+      solution: `Solution` so far.
+      tol, maxiter: of the whole chain.
+
+    Returns:
+      A boolean array: the status is ``MAX_ITER`` after fewer than ``maxiter`` iterations.
+
+    Never raises.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(0.1))
+    >>> bool(unfinished(sj.solve(problem), 1e-6, 100))
+    False
+    """
     return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
 
 
@@ -38,6 +53,7 @@ def at_the_floor(solution: Solution, tol: Any, maxiter: Any) -> Any:
 
 
 def _no_lanes(problem: Problem, lanes: Any) -> bool:
+    """Lanes of a batch go one after the other."""
     return False
 
 
@@ -60,6 +76,10 @@ class Link:
         would leave everything to the next one.
       at_once: ``at_once(problem, lanes)``: whether lanes of a batch on a CPU go together, where ``lanes``
         says of each leaf whether it differs from lane to lane.
+
+    >>> import sparsejax as sj
+    >>> sj.solvers.SOLVERS["fista"].link.name
+    'fista'
     """
 
     name: str
@@ -114,7 +134,12 @@ class Link:
 
 
 class Chain(NamedTuple):
-    """Links one after the other, the last of which finishes what stalls, if it can."""
+    """Links one after the other, the last of which finishes what stalls, if it can.
+
+    >>> import sparsejax as sj
+    >>> len(Chain((sj.solvers.SOLVERS["fista"].link,)).links)
+    1
+    """
 
     links: tuple[Link, ...]
     finishes: bool = False  # the penalty says where it is smooth
@@ -154,6 +179,15 @@ def run(
 
     Returns:
       `Solution`. Outside jit what did not converge comes with a warning.
+
+    Never raises: `sparsejax.driver.prepare` has checked the arguments.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> from sparsejax.driver import prepare
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(0.1))
+    >>> arguments = prepare("fista", problem, None, 1e-6, 1000)
+    >>> run(Chain((sj.solvers.SOLVERS["fista"].link,)), *arguments).solver
+    'fista'
     """
     constant = jax.tree.map(stopped, (problem, init, tol, maxiter, arrays))
     solve = functools.partial(_eagerly, chain, history) if is_eager(constant) else within(chain, history)

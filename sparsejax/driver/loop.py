@@ -28,26 +28,48 @@ PATIENCE = 300
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What is iterated."""
+    """What is iterated.
 
-    state: Any  # the first
-    block: Callable[[Any, jax.Array], Any]  # (state, n) -> the state n iterations later
-    candidate: Callable[[Any], jax.Array]  # the W of a state
-    step: Callable[[Any], jax.Array]  # 1/L, which defines the residual
-    check_every: int  # iterations between two certificates
-    # (state, gradient of the loss at its candidate) -> the first state, where it begins with a gradient.
+    Attributes:
+      state: the first state, any pytree of fixed shapes and dtypes.
+      block: ``block(state, n)``: the state n iterations later.
+      candidate: ``candidate(state)``: the W of a state.
+      step: ``step(W)``: 1/L, which defines the residual.
+      check_every: number of iterations between two certificates.
+      begin: ``begin(state, gradient)``: the first state, where it begins with the gradient of the loss at its
+        candidate.
+      patience: number of iterations without progress that count as stalled, at the precision of the dtype.
+      learn: ``learn(state, facts, objective)``: the state before each block, told the facts of the loss and the
+        objective at its candidate. Then candidates are trials, of which all but the first may be infinite.
+      split: ``split(state)``: subgradients of the penalty's terms for the certificate, where there are several.
+      quick: the problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol,
+        which is then confirmed on the loss itself.
+      ended: ``ended(state)``: an algorithm's own stopping rule, for those that are kept as published. What the
+        rule stops is the last point, not the best, is not finished by Newton, and counts as stalled unless the
+        certificate agrees.
+
+    >>> import jax.numpy as jnp
+    >>> halves = Algorithm(
+    ...     state=jnp.ones(2),
+    ...     block=lambda W, n: W / 2.0**n,  # n iterations
+    ...     candidate=lambda W: W,
+    ...     step=lambda W: jnp.ones(()),
+    ...     check_every=10,
+    ... )
+    >>> halves.patience
+    300
+    """
+
+    state: Any
+    block: Callable[[Any, jax.Array], Any]
+    candidate: Callable[[Any], jax.Array]
+    step: Callable[[Any], jax.Array]
+    check_every: int
     begin: Callable[[Any, jax.Array], Any] | None = None
     patience: int = PATIENCE
-    # (state, facts of the loss at its candidate, objective there) -> state, before each block. Then
-    # candidates are trials, of which all but the first may be infinite.
     learn: Callable[[Any, Facts, jax.Array], Any] | None = None
-    # Subgradients of the penalty's terms for the certificate, where there are several.
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
-    # The problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol, which is
-    # then confirmed on the loss itself.
     quick: Any = None
-    # An algorithm's own stopping rule, for those that are kept as published: what it stops is the last point,
-    # not the best, is not finished by Newton, and counts as stalled unless the certificate agrees.
     ended: Callable[[Any], jax.Array] | None = None
 
 
@@ -87,6 +109,28 @@ class Loop:
     that is left to `finish`, a program of its own. One loop holds all of it, so that the certificate, the
     largest part of the program, is compiled once for the start, the iterates, their confirmation and the
     finish.
+
+    Args:
+      problem: `sparsejax.Problem` in the protocol.
+      init: the first W to be judged.
+      algorithm: `Algorithm`.
+      tol: relative duality gap, or residual where no gap is known.
+      maxiter: number of iterations.
+      history: number of iterations of which objective and gap are recorded, static.
+      finish: whether the program holds the finish.
+
+    >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(1.0))
+    >>> halves = Algorithm(
+    ...     state=jnp.ones(2),
+    ...     block=lambda W, n: jnp.zeros(2),
+    ...     candidate=lambda W: W,
+    ...     step=lambda W: jnp.ones(()),
+    ...     check_every=1,
+    ... )
+    >>> solution, state = Loop(problem, jnp.ones(2), halves, jnp.asarray(1e-3), 5, 0).run()
+    >>> bool(solution.converged), int(solution.num_iters)
+    (True, 1)
     """
 
     def __init__(
@@ -119,6 +163,7 @@ class Loop:
         return solution, c.state
 
     def start(self) -> _Carry:
+        """The carry before the first certificate."""
         infinite = jnp.full((), jnp.inf, self.init.dtype)
         split, state = self.algorithm.split, self.algorithm.state
         at_zero = self.scale.value
@@ -140,6 +185,7 @@ class Loop:
         )
 
     def body(self, carry: _Carry) -> _Carry:
+        """One certificate, what it decides, and the next block of iterations."""
         look = self.look(carry)
         better, certificate = self.compared(carry, look)
         best = jnp.where(better, look.W, carry.best)
