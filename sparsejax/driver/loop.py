@@ -39,14 +39,16 @@ class Algorithm:
       begin: ``begin(state, gradient)``: the first state, where it begins with the gradient of the loss at its
         candidate.
       patience: number of iterations without progress that count as stalled, at the precision of the dtype.
-      learn: ``learn(state, facts, objective)``: the state before each block, told the facts of the loss and the
-        objective at its candidate. Then candidates are trials, of which all but the first may be infinite.
-      split: ``split(state)``: subgradients of the penalty's terms for the certificate, where there are several.
+      learn: ``learn(state, facts, objective)``: the state before each block, told the facts of the loss and
+        the objective at its candidate. Then candidates are trials, of which all but the first may be
+        infinite.
+      split: ``split(state)``: subgradients of the penalty's terms for the certificate, where there are
+        several.
       quick: the problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol,
         which is then confirmed on the loss itself.
-      ended: ``ended(state)``: an algorithm's own stopping rule, for those that are kept as published. What the
-        rule stops is the last point, not the best, is not finished by Newton, and counts as stalled unless the
-        certificate agrees.
+      ended: ``ended(state)``: an algorithm's own stopping rule, for those that are kept as published. What
+        the rule stops is the last point, not the best, is not finished by Newton, and counts as stalled
+        unless the certificate agrees.
 
     >>> import jax.numpy as jnp
     >>> halves = Algorithm(
