@@ -35,7 +35,7 @@ from harness.timing import peak_mb, timed
 
 import sparsejax as sj
 from sparsejax import plots
-from sparsejax.stability import subsamples
+from sparsejax.selection.stability import subsamples
 
 jax.config.update("jax_enable_x64", True)
 warnings.filterwarnings("ignore")

@@ -7,16 +7,24 @@ r"""Structured-sparse feature selection: pure, jit-compiled JAX solvers with cer
 True
 """
 
-from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox, solvers
-from sparsejax._core.chunks import Interrupted
+from sparsejax import graphs, groups, kernels, losses, metrics, models, penalties, prox, selection, solvers
+from sparsejax._core.progress import Interrupted
 from sparsejax._core.version import __version__ as __version__
 from sparsejax.certificate import duality_gap, lambda_max
-from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.losses import Loss
-from sparsejax.paths import path
 from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
-from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.selection import (
+    CrossValidation,
+    FeatureRanking,
+    StabilitySelection,
+    Tuning,
+    cross_validate,
+    path,
+    rank_features,
+    stability_selection,
+    tune,
+)
 from sparsejax.solution import ConvergenceError, ConvergenceWarning, Solution
 from sparsejax.solvers import (
     admm,
@@ -27,12 +35,10 @@ from sparsejax.solvers import (
     newton_admm,
     prox_newton,
     smoothed_apg,
+    solve,
     variational_newton,
     working_set,
 )
-from sparsejax.solving import solve
-from sparsejax.stability import StabilitySelection, stability_selection
-from sparsejax.tuning import Tuning, tune
 
 __all__ = [
     "ConvergenceError",
@@ -66,6 +72,7 @@ __all__ = [
     "prox",
     "prox_newton",
     "rank_features",
+    "selection",
     "smoothed_apg",
     "solve",
     "solvers",

@@ -15,7 +15,14 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from sparsejax import kernels
 from sparsejax.models import ofa_lasso
-from sparsejax.models.ofa_lasso import _admm, _certificate, _cross_validation, _data, _predict, _working_set
+from sparsejax.models.ofa_lasso import (
+    _active_columns,
+    _certificate,
+    _cross_validation,
+    _kernel_admm,
+    _kernel_columns,
+    _predict,
+)
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 LAM, BETA = 0.05, 0.03
@@ -153,7 +160,7 @@ def lassos(n=60, p=150, seed=1):
 
 @functools.partial(jax.jit, static_argnames="bucket")
 def solve_path(At, y, limits, tol, bucket):
-    path = _working_set.Along(At, y, limits[0], tol, jnp.int32(100), bucket)
+    path = _active_columns.Along(At, y, limits[0], tol, jnp.int32(100), bucket)
     return jax.lax.scan(path.step, path.start, limits)[1]
 
 
@@ -185,7 +192,7 @@ def test_ties_do_not_stop_the_homotopy():
     X = np.clip(1.5 * factors @ rng.standard_normal((3, 6)), -1, 1)
     Y = 1.5 * factors @ rng.standard_normal((3, 4)) + 0.1 * rng.standard_normal((150, 4))
     strengths = jnp.asarray(0.1 * 5.0 ** np.arange(1, 6))
-    data = _data.check(X, np.clip(Y, -1, 1), "gaussian", "kernel", None, None, 3)
+    data = _kernel_columns.check(X, np.clip(Y, -1, 1), "gaussian", "kernel", None, None, 3)
     tol, maxiter = jnp.asarray(1e-6), jnp.int32(100)
     solved = _cross_validation.train_grid(data, strengths, strengths, tol, maxiter)[0].lasso
     assert (solved.status == CONVERGED).all() and solved.gap.max() <= 1e-6
@@ -209,7 +216,7 @@ def solvers():
 
     def admm(At, y, limits, tol):
         mu = jnp.asarray(0.1, y.dtype)
-        one = _admm.admm(At, y, limits[0], tol, jnp.int32(4000), mu)
+        one = _kernel_admm.admm(At, y, limits[0], tol, jnp.int32(4000), mu)
         return jax.tree.map(lambda leaf: leaf[None], one)
 
     working_set = lambda *problem: solve_path(*problem, 64)

@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 import sparsejax as sj
 from sparsejax import plots
+from sparsejax.selection.tuning import Tried
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, History
-from sparsejax.tuning import Tried
 
 M, D, K, N = 6, 2000, 3, 5
 STRENGTHS = np.geomspace(1.0, 0.1, M)

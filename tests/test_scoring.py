@@ -9,7 +9,7 @@ from sklearn.metrics import accuracy_score, f1_score, r2_score, roc_auc_score
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax.scoring import SCORES, score_of
+from sparsejax.selection.scoring import SCORES, score_of
 
 ROWS = 40
 W0 = np.random.default_rng(5).standard_normal((D, K))

@@ -88,9 +88,9 @@ def test_solvers_paths_and_folds():
 def test_working_sets_that_stay_sparse(monkeypatch):
     """Where their columns are too many to be dense: gathered entries, in more than one chunk."""
     for name in ("DENSE", "LEAST"):
-        monkeypatch.setattr(f"sparsejax._core.sparse.{name}", 0)
+        monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 0)
     for name in ("CHUNK", "NARROWEST"):
-        monkeypatch.setattr(f"sparsejax._core.sparse.{name}", 512)
+        monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 512)
     dense, stored = both(lambda X: LogisticLoss(X, (TARGETS[:, 0] > 0) * 1.0, intercept=True), WIDE[:, :1100])
     top = float(sj.lambda_max(sj.Problem(dense, L1(1.0))))
     np.testing.assert_allclose(sj.lambda_max(sj.Problem(stored, L1(1.0))), top, rtol=1e-12)

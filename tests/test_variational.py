@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.buckets import most_features
+from sparsejax.driver.feature_subsets import most_features
 from sparsejax.solvers import _variational, pick
 from sparsejax.solvers._scalars import NEWTON
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.buckets import most_groups
+from sparsejax.driver.feature_subsets import most_groups
 from sparsejax.solvers import pick
 
 N, D, K = 24, 90, 3

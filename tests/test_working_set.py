@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.buckets import chosen, working_set_size
+from sparsejax.driver.feature_subsets import chosen, working_set_size
 from sparsejax.solvers import pick
 from sparsejax.solvers._working_set import ROUNDS
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.spread import admitted, check_placed, first_of, is_spread, looked_at, mesh_of
+from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_spread, looked_at, mesh_of
 
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max

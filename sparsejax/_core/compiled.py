@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Mesh
 
 from sparsejax._core.checks import is_eager
-from sparsejax._core.spread import by_compiler, check_same, mesh_of, whole_on
+from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
 from sparsejax._core.threads import threads_for
 
 # Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.

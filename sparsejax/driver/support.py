@@ -13,11 +13,20 @@ import jax.numpy as jnp
 from jax import lax
 from jax.scipy.linalg import cho_solve
 
-from sparsejax._core.buckets import LARGEST, chosen, take
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, once, safe_divide, safe_norm
+from sparsejax._core.linalg import (
+    columns,
+    conjugate_gradients,
+    eps_of,
+    like,
+    norm,
+    once,
+    safe_divide,
+    safe_norm,
+    take,
+)
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
+from sparsejax.driver.feature_subsets import LARGEST, chosen
 from sparsejax.losses import GramLoss
 from sparsejax.problem import Problem
 

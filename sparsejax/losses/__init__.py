@@ -15,23 +15,24 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import Loss
 from sparsejax.losses._batches import BatchedSquaredLoss
-from sparsejax.losses._chunks import from_batches
 from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._curvature import quadratic_scaling as quadratic_scaling
+from sparsejax.losses._function import PlainLoss as PlainLoss
+from sparsejax.losses._function import as_loss as as_loss
+from sparsejax.losses._function import as_pytree as as_pytree
+from sparsejax.losses._function import check_batch as check_batch
+from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._logistic import LogisticLoss
 from sparsejax.losses._observed import observed
-from sparsejax.losses._plain import PlainLoss as PlainLoss
-from sparsejax.losses._plain import as_loss as as_loss
-from sparsejax.losses._plain import as_pytree as as_pytree
-from sparsejax.losses._plain import check_batch as check_batch
 from sparsejax.losses._poisson import PoissonLoss
 from sparsejax.losses._robust import HuberLoss, QuantileLoss
-from sparsejax.losses._rows import rows_alone as rows_alone
+from sparsejax.losses._row_subset import rows_alone as rows_alone
 from sparsejax.losses._softmax import SoftmaxLoss
-from sparsejax.losses._squared import GramLoss, SquaredLoss
+from sparsejax.losses._squared import SquaredLoss
+from sparsejax.losses._streamed import from_batches
 from sparsejax.losses._units import Units as Units
 
 __all__ = [

@@ -1,5 +1,6 @@
 """The protocol of losses: what is required, what is optional, and what is lost without."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -94,6 +95,9 @@ class Loss(Protocol):
     _independent: ClassVar[tuple[str, ...]] = ("shape",)
     _page: ClassVar[str] = "docs/adding-a-loss.md"
 
+    __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `SumLoss`, whose file defines them
+    __radd__: ClassVar[Callable[[Any, Any], Any]]
+
     quadratic: Any = False
     separable: Any = False
     rereads: Any = False  # every product reads the data again: few of them matter, not what they cost besides
@@ -104,13 +108,6 @@ class Loss(Protocol):
     def __call__(self, W: Any) -> jax.Array:
         """f(W), shape ()."""
         raise NotImplementedError
-
-    def __add__(self, other: Any) -> Any:
-        from sparsejax.losses._graph import GraphLaplacian, SumLoss  # noqa: PLC0415  (it inherits from this class)
-
-        return SumLoss(self, (other,)) if isinstance(other, GraphLaplacian) else NotImplemented
-
-    __radd__ = __add__
 
     # ------------------------------------------------------------------ right for every loss
 

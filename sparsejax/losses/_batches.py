@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_int, as_positive, check_bool, is_sparse
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._squared import GramLoss
+from sparsejax.losses._gram import GramLoss
 
 ROWS = 16384  # whose products are formed at once
 

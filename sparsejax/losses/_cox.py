@@ -19,11 +19,11 @@ from sparsejax._core.checks import (
     is_traced,
 )
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
-from sparsejax._core.products import Products
-from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
-from sparsejax._core.spread import check_here
+from sparsejax._core.matrices.products import Products
+from sparsejax._core.matrices.sharded import check_here
+from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, Loss
-from sparsejax.losses._linear import FLATTEST
+from sparsejax.losses._linear_model import FLATTEST
 from sparsejax.losses._risks import (
     Risks,
     by_falling_time,

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 
 
 def by_products(loss: Any, W: jax.Array, together: int | None = None) -> jax.Array:

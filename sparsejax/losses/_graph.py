@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
 from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss, Predictions
-from sparsejax.losses._squared import half_quadratic
+from sparsejax.losses._gram import half_quadratic
 from sparsejax.losses._units import Units
 
 
@@ -104,13 +104,6 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
                 columns = f"{shape[1]} columns" if len(shape) == 2 else "no columns"
                 raise ValueError(f"similarity is of {labels} labels; Y has {columns}.")
         self._set(loss=loss, graphs=tuple(graphs))
-
-    def __add__(self, other: Any) -> Any:
-        if not isinstance(other, GraphLaplacian):
-            return NotImplemented
-        return SumLoss(self.loss, (*self.graphs, other))
-
-    __radd__ = __add__
 
     @property
     def provides(self) -> frozenset[str]:
@@ -240,3 +233,13 @@ def dense(matrix: Any) -> Any:
     if not is_sparse(matrix):
         return matrix
     return matrix.toarray() if hasattr(matrix, "toarray") else matrix.todense()
+
+
+def _add(loss: Any, other: Any) -> Any:
+    """``loss + graph``, a `SumLoss`."""
+    if not isinstance(other, GraphLaplacian):
+        return NotImplemented
+    return SumLoss(loss.loss, (*loss.graphs, other)) if isinstance(loss, SumLoss) else SumLoss(loss, (other,))
+
+
+Loss.__add__ = Loss.__radd__ = _add

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_positive, check_labels
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._curvature import quadratic_scaling
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 
 
 class HingeLoss(LinearModelLoss):

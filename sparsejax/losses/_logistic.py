@@ -9,8 +9,8 @@ import optax
 from jax.scipy.special import xlogy
 
 from sparsejax._core.checks import check_labels, is_traced
-from sparsejax._core.spread import looked_at
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax._core.matrices.sharded import looked_at
+from sparsejax.losses._linear_model import LinearModelLoss
 
 
 class LogisticLoss(LinearModelLoss):

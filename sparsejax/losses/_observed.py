@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
-from sparsejax._core.spread import check_here
+from sparsejax._core.matrices.sharded import check_here
 
 
 def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:

@@ -8,9 +8,9 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.spread import first_of, looked_at
+from sparsejax._core.matrices.sharded import first_of, looked_at
 from sparsejax.losses._entropy import relative_entropy
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 
 
 class PoissonLoss(LinearModelLoss):

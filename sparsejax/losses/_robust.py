@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import Loss
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._units import Units, power_of_two
 
 

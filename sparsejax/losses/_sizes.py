@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.chunked import Chunked
 from sparsejax._core.linalg import safe_divide, safe_sqrt
-from sparsejax._core.sparse import column_sums, row_sums
+from sparsejax._core.matrices.sparse import column_sums, row_sums
+from sparsejax._core.matrices.streamed import Chunked
 
 
 class Sizes(NamedTuple):

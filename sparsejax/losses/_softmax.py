@@ -10,12 +10,12 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax._core.products import Products
-from sparsejax._core.spread import looked_at
+from sparsejax._core.matrices.products import Products
+from sparsejax._core.matrices.sharded import looked_at
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._sizes import Sizes
 
 TOGETHER = 16  # columns of a Hessian by products that are found at once

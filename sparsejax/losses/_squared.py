@@ -8,13 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import check_params
-from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
-from sparsejax._core.products import Products
+from sparsejax._core.linalg import across, opaque, safe_divide
+from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._batches import from_batches
 from sparsejax.losses._curvature import quadratic_scaling
-from sparsejax.losses._linear import LinearModelLoss
-from sparsejax.losses._units import Units, by_row, power_of_two, row_unit
+from sparsejax.losses._gram import GramLoss
+from sparsejax.losses._linear_model import LinearModelLoss
+from sparsejax.losses._units import Units, power_of_two
 
 
 class SquaredLoss(LinearModelLoss):
@@ -83,7 +84,7 @@ class SquaredLoss(LinearModelLoss):
             gradient = opaque(across(wR, self.X)).T
         return Facts(self._value(H), gradient, self._rounding(H, W, sizes), jnp.sum(wR * self.Y))
 
-    def gram(self) -> "GramLoss":
+    def gram(self) -> GramLoss:
         """The same function of W from X'X and X'Y alone.
 
         Raises:
@@ -130,8 +131,6 @@ class SquaredLoss(LinearModelLoss):
         >>> np.flatnonzero(sj.solve(sj.Problem(loss, sj.penalties.L1(0.1))).params).tolist()
         [0]
         """
-        from sparsejax.losses._batches import from_batches  # noqa: PLC0415  (it is built on this file)
-
         return from_batches(batches, folds=folds, scale=scale, intercept=intercept)
 
     def condensed(self) -> Loss:
@@ -171,89 +170,3 @@ class SquaredLoss(LinearModelLoss):
         w = jnp.broadcast_to(self._weights(), H.shape)
         total = jnp.sum(w, axis=0, keepdims=True)
         return safe_divide(jnp.sum(w * (self.Y - H), axis=0, keepdims=True), total)
-
-
-class GramLoss(Loss, leaves=("G", "B", "constant")):
-    r"""A quadratic by its Gram matrix: :math:`\tfrac12\langle W, GW\rangle - \langle B, W\rangle + c`.
-
-    What `SquaredLoss.gram` returns: each evaluation costs d x d x k whatever n. Near the optimum it has fewer
-    digits than the loss it comes from: solvers confirm its certificates on that.
-
-    Args:
-      G: (d, d), symmetric positive semidefinite.
-      B: (d, k) or (d,).
-      constant: the value at W = 0, at least that which makes the quadratic nonnegative.
-
-    >>> import numpy as np, sparsejax as sj
-    >>> loss, zero = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), np.zeros((3, 2))
-    >>> bool(loss.gram()(zero) == loss(zero))
-    True
-    """
-
-    quadratic = True
-    G: jax.Array
-    B: jax.Array
-    constant: jax.Array
-
-    @property
-    def params_shape(self) -> tuple[int, ...]:
-        """That of B."""
-        return tuple(self.B.shape)
-
-    @property
-    def dtype(self) -> Any:
-        """That of B."""
-        return self.B.dtype
-
-    def __call__(self, W: jax.Array) -> jax.Array:
-        check_params(W, self.B.shape)
-        return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
-
-    def majorizer(self) -> jax.Array:
-        """The root of G, (d, d)."""
-        values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
-        root: jax.Array = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
-        return root
-
-    def row_units(self) -> jax.Array:
-        """By the roots of the diagonal of G, the sizes of the columns it comes from."""
-        return row_unit(safe_sqrt(jnp.diagonal(lax.stop_gradient(self.G))))
-
-    def rescaled(self, units: jax.Array) -> "GramLoss":
-        """G and B divided by the units."""
-        return self._replace(G=self.G / units[None] / units[:, None], B=self.B / by_row(units, self.B))
-
-    def gram(self) -> "GramLoss":
-        """Itself."""
-        return self
-
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
-        """As of the loss it comes from."""
-        return quadratic_scaling(jnp.sum(W * self.B) - 2 * self.constant, self(W), limit)
-
-    def facts(self, W: jax.Array, sizes: Any) -> Facts:
-        """As of the loss it comes from."""
-        return super().facts(W, sizes)._replace(linear=jnp.sum(W * self.B) - 2 * self.constant)
-
-    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
-        """Of its three parts, which cancel near the optimum."""
-        linear = jnp.sum(jnp.abs(W * self.B))
-        # <|W|, |G||W|> <= (sum_i sqrt(G_ii) |w_i|)^2, and W'GW is what is left of it.
-        curved = jnp.sum((jnp.sqrt(jnp.abs(jnp.diagonal(self.G))) @ jnp.abs(W)) ** 2)
-        return eps_of(W) * (curved + linear + jnp.abs(self.constant))
-
-
-@jax.custom_jvp
-def half_quadratic(G: jax.Array, W: jax.Array) -> jax.Array:
-    """``1/2 <W, GW>`` for a symmetric G."""
-    return 0.5 * jnp.sum(W * (G @ W))
-
-
-@half_quadratic.defjvp
-def _half_quadratic_jvp(primals: Any, tangents: Any) -> Any:
-    # Plain differentiation would multiply by G and by its transpose, which is the same matrix.
-    (G, W), (dG, dW) = primals, tangents
-    GW = G @ W
-    return 0.5 * jnp.sum(W * GW), jnp.sum(GW * dW) + 0.5 * jnp.sum(W * (dG @ W))

@@ -8,8 +8,8 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import column_maxima, column_sums, eps_of, opaque, safe_sqrt
-from sparsejax._core.sparse import Sparse
-from sparsejax._core.sparse import column_sums as sparse_column_sums
+from sparsejax._core.matrices.sparse import Sparse
+from sparsejax._core.matrices.sparse import column_sums as sparse_column_sums
 
 # Data of this size are left in their own units.
 SMALL, LARGE = 1e-8, 1e8

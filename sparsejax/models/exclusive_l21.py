@@ -10,11 +10,11 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float
 from sparsejax.losses import SquaredLoss
 from sparsejax.models._labels import agreement, classes_of
-from sparsejax.models._linear import LinearModel
+from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solving import solve
+from sparsejax.solvers import solve
 
 __all__ = ["Model", "fit"]
 

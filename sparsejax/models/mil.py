@@ -17,7 +17,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_traced
-from sparsejax._core.chunks import Interrupted
+from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
 from sparsejax.models._labels import decoded, positives

@@ -11,11 +11,11 @@ from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
 from sparsejax.metrics import mean_auc
 from sparsejax.models._labels import presence
-from sparsejax.models._linear import LinearModel
+from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solving import solve
+from sparsejax.solvers import solve
 
 __all__ = ["Marginals", "Model", "enrich", "fit"]
 

@@ -11,11 +11,11 @@ from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
 from sparsejax.metrics import r2
 from sparsejax.models._labels import PRESENT, SIGNS, Classes, decoded, positives, presence, two_classes
-from sparsejax.models._linear import LinearModel
+from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solving import solve
+from sparsejax.solvers import solve
 
 __all__ = ["Model", "fit"]
 

@@ -16,8 +16,9 @@ from sparsejax.penalties._base import split_strengths as split_strengths
 from sparsejax.penalties._base import strengths_valid as strengths_valid
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
+from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._groups import ExclusiveGroupL21
+from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
 from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
 from sparsejax.penalties._plain import as_penalty as as_penalty
@@ -25,7 +26,6 @@ from sparsejax.penalties._plain import is_penalty as is_penalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
 from sparsejax.penalties._terms import joined as joined
-from sparsejax.penalties._views import ExclusiveGroupLasso
 
 __all__ = [
     "L1",

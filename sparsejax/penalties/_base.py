@@ -8,10 +8,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced, known_cast
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import opaque, unit_of
+from sparsejax._core.linalg import columns, like, opaque, unit_of
+from sparsejax._core.matrices.sharded import looked_at
 from sparsejax._core.protocol import Protocol
-from sparsejax._core.spread import looked_at
 from sparsejax.groups import Groups
 
 
@@ -116,6 +115,8 @@ class Penalty(Protocol):
 
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
+    __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `Sum`, whose file defines them
+    __radd__: ClassVar[Callable[[Any, Any], Any]]
 
     def value(self, W: Any) -> jax.Array:
         """g(W), shape ()."""
@@ -127,20 +128,6 @@ class Penalty(Protocol):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the penalty does not fit parameters of this shape."""
-
-    def __add__(self, other: Any) -> Any:
-        """Their sum, a `Sum`."""
-        from sparsejax.penalties._sum import added  # noqa: PLC0415  (it inherits from this class)
-
-        return added(self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        """Their sum; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
-        if isinstance(other, int) and other == 0:
-            return self
-        from sparsejax.penalties._sum import added  # noqa: PLC0415
-
-        return added(other, self)
 
     def __mul__(self, factor: Any) -> Any:
         """The penalty ``factor`` times: its strengths are."""

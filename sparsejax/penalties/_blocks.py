@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.penalties._rows import cast
+from sparsejax.penalties._row_penalty import cast
 
 STEPS = 12  # of Newton's method
 

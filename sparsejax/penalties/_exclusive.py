@@ -8,9 +8,8 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.layout import columns
-from sparsejax._core.linalg import safe_divide, safe_norm
-from sparsejax.penalties._rows import (
+from sparsejax._core.linalg import columns, safe_divide, safe_norm
+from sparsejax.penalties._row_penalty import (
     SmoothRowPenalty,
     SparseRowPenalty,
     cast,

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._terms import CYCLES, dykstra, joined
 
 ROUNDS = 200  # at most; five to a hundred are the rule

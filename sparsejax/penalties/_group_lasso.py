@@ -7,12 +7,11 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
+from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
-from sparsejax.penalties._rows import cast, least_ratio
+from sparsejax.penalties._row_penalty import cast, least_ratio
 from sparsejax.penalties._terms import SeveralTerms
 
 

@@ -5,14 +5,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import columns, like, safe_divide
 from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
+from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._norms import L1, L21
-from sparsejax.penalties._rows import RowPenalty, cast
+from sparsejax.penalties._row_penalty import RowPenalty, cast
 from sparsejax.penalties._simple import SquaredL2
 
 

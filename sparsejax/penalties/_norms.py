@@ -6,10 +6,9 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import RowNorm
-from sparsejax.penalties._rows import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
+from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
 class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):

@@ -9,10 +9,15 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._rows import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, where_unsquared
+from sparsejax.penalties._row_penalty import (
+    SmoothRowPenalty,
+    SparseRowPenalty,
+    cast,
+    least_ratio,
+    where_unsquared,
+)
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):

@@ -10,22 +10,21 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced
-from sparsejax._core.layout import columns
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import columns, safe_divide
 from sparsejax.groups import Groups, check_groups
-from sparsejax.penalties._base import RowNorm, scale_strengths
+from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
+from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._groups import ExclusiveGroupL21
 from sparsejax.penalties._joint import Joint, is_ridge
+from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
 from sparsejax.penalties._plain import as_penalty, is_penalty
-from sparsejax.penalties._rows import RowPenalty
+from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._terms import SeveralTerms
-from sparsejax.penalties._views import ExclusiveGroupLasso
 
 # Of these g(W) depends on |W| alone and does not fall with it.
 ABSOLUTE = (L1, L21, L1Inf, ExclusiveLasso, ExclusiveL21, ExclusiveGroupL21, ExclusiveGroupLasso, GroupLasso)
@@ -283,11 +282,19 @@ def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
     return reduce(jnp.maximum, [box.low for box in boxes]), reduce(jnp.minimum, [box.high for box in boxes])
 
 
-def added(penalty: Any, other: Any) -> Any:
-    """``penalty + other``."""
-    if not is_penalty(other):
-        return NotImplemented
-    return Sum((penalty, other))
+def _add(penalty: Any, other: Any) -> Any:
+    """``penalty + other``, a `Sum`."""
+    return Sum((penalty, other)) if is_penalty(other) else NotImplemented
+
+
+def _radd(penalty: Any, other: Any) -> Any:
+    """``other + penalty``; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
+    if isinstance(other, int) and other == 0:
+        return penalty
+    return Sum((other, penalty)) if is_penalty(other) else NotImplemented
+
+
+Penalty.__add__, Penalty.__radd__ = _add, _radd
 
 
 def ElasticNet(alpha: ArrayLike, l1_ratio: ArrayLike) -> Sum:

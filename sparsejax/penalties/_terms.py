@@ -10,8 +10,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide, tiny_of
+from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
 from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
 

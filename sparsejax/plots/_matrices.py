@@ -7,8 +7,8 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
 from sparsejax.plots._axes import FAINT, axes_of, known, library, names_of, weights_of
+from sparsejax.selection.stability import StabilitySelection
 from sparsejax.solution import Solution
-from sparsejax.stability import StabilitySelection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,8 +8,8 @@ import numpy as np
 
 from sparsejax._core.checks import check_choice
 from sparsejax.plots._axes import STYLES, axes_of, by_name, ink, known, legend, style
+from sparsejax.selection.tuning import Tuning
 from sparsejax.solution import History, Solution
-from sparsejax.tuning import Tuning
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -8,7 +8,6 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int
-from sparsejax.cross_validation import CrossValidation
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
@@ -24,8 +23,9 @@ from sparsejax.plots._axes import (
     style,
     weights_of,
 )
+from sparsejax.selection.cross_validation import CrossValidation
+from sparsejax.selection.stability import StabilitySelection
 from sparsejax.solution import Solution
-from sparsejax.stability import StabilitySelection
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

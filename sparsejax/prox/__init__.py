@@ -14,27 +14,27 @@ Functions ending in ``_columns`` are the same operators on a matrix whose *colum
 of W, shape (p, ...): with the p entries leading, every step is a vector operation over the rows.
 """
 
-from sparsejax.prox._exclusive import exclusive_l21 as exclusive_l21
-from sparsejax.prox._exclusive import exclusive_l21_columns as exclusive_l21_columns
-from sparsejax.prox._exclusive import squared_l1 as squared_l1
-from sparsejax.prox._exclusive import tail_threshold as tail_threshold
-from sparsejax.prox._groups import exclusive_group_l21 as exclusive_group_l21
-from sparsejax.prox._groups import exclusive_group_l21_columns as exclusive_group_l21_columns
-from sparsejax.prox._groups import exclusive_group_l21_start as exclusive_group_l21_start
-from sparsejax.prox._norms import l1 as l1
-from sparsejax.prox._norms import l2 as l2
-from sparsejax.prox._norms import l2_columns as l2_columns
-from sparsejax.prox._norms import linf as linf
-from sparsejax.prox._norms import linf_columns as linf_columns
-from sparsejax.prox._views import VIEW_CYCLES as VIEW_CYCLES
-from sparsejax.prox._views import view_columns as view_columns
-from sparsejax.prox._views import view_group_of as view_group_of
-from sparsejax.prox._views import view_norms as view_norms
-from sparsejax.prox._views import view_slopes as view_slopes
-from sparsejax.prox._views import views_joint_columns as views_joint_columns
-from sparsejax.prox._views import views_split as views_split
-from sparsejax.prox._views import views_support as views_support
-from sparsejax.prox._views import views_value as views_value
+from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21 as exclusive_group_l21
+from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_columns as exclusive_group_l21_columns
+from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_start as exclusive_group_l21_start
+from sparsejax.prox._exclusive_group_lasso import VIEW_CYCLES as VIEW_CYCLES
+from sparsejax.prox._exclusive_group_lasso import view_columns as view_columns
+from sparsejax.prox._exclusive_group_lasso import view_group_of as view_group_of
+from sparsejax.prox._exclusive_group_lasso import view_norms as view_norms
+from sparsejax.prox._exclusive_group_lasso import view_slopes as view_slopes
+from sparsejax.prox._exclusive_group_lasso import views_joint_columns as views_joint_columns
+from sparsejax.prox._exclusive_group_lasso import views_split as views_split
+from sparsejax.prox._exclusive_group_lasso import views_support as views_support
+from sparsejax.prox._exclusive_group_lasso import views_value as views_value
+from sparsejax.prox._row_norms import l1 as l1
+from sparsejax.prox._row_norms import l2 as l2
+from sparsejax.prox._row_norms import l2_columns as l2_columns
+from sparsejax.prox._row_norms import linf as linf
+from sparsejax.prox._row_norms import linf_columns as linf_columns
+from sparsejax.prox._squared_l1 import exclusive_l21 as exclusive_l21
+from sparsejax.prox._squared_l1 import exclusive_l21_columns as exclusive_l21_columns
+from sparsejax.prox._squared_l1 import squared_l1 as squared_l1
+from sparsejax.prox._squared_l1 import tail_threshold as tail_threshold
 
 # What users call. The rest serves penalties and solvers, in their layout.
 __all__ = ["exclusive_group_l21", "exclusive_l21", "l1", "l2", "linf", "squared_l1"]

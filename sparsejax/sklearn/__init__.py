@@ -11,12 +11,12 @@ except ModuleNotFoundError as error:
 
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
-from sparsejax.sklearn._measures import MILESClassifier, MultivariateClassifier
+from sparsejax.sklearn._multi_semantic import LabelViewsClassifier
+from sparsejax.sklearn._multivariate import MILESClassifier, MultivariateClassifier
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
 from sparsejax.sklearn._stability import StabilitySelector
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
-from sparsejax.sklearn._views import LabelViewsClassifier
 
 __all__ = [
     "LabelViewsClassifier",

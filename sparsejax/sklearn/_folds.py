@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.model_selection import check_cv
 
-from sparsejax.cross_validation import CrossValidation, cross_validate
 from sparsejax.problem import Problem
+from sparsejax.selection.cross_validation import CrossValidation, cross_validate
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, family, fitted, loss_of, strengths
 from sparsejax.sklearn._regression import LinearRegressor

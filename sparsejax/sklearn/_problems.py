@@ -15,7 +15,7 @@ from sparsejax.penalties import is_penalty
 from sparsejax.problem import Problem
 from sparsejax.sklearn._tables import Table
 from sparsejax.solution import Solution
-from sparsejax.solving import solve
+from sparsejax.solvers import solve
 
 REGRESSION: dict[str, Callable[..., Loss]] = {
     "squared": losses.SquaredLoss,

@@ -11,10 +11,10 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from sparsejax.problem import Problem
+from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
 from sparsejax.sklearn._tables import FLOATS, precision
-from sparsejax.stability import stability_selection
 
 SPAN = 0.1  # of the strengths by default: the weakest should select few of the features that are noise
 LOSSES = CLASSIFICATION | REGRESSION  # "squared" of numbers

@@ -28,6 +28,7 @@ from sparsejax.solvers._irls import irls
 from sparsejax.solvers._newton_admm import newton_admm
 from sparsejax.solvers._prox_newton import prox_newton
 from sparsejax.solvers._smoothed_apg import smoothed_apg
+from sparsejax.solvers._solve import solve
 from sparsejax.solvers._variational import variational_newton
 from sparsejax.solvers._working_set import working_set
 
@@ -132,6 +133,7 @@ __all__ = [
     "prepare",
     "prox_newton",
     "smoothed_apg",
+    "solve",
     "variational_newton",
     "working_set",
 ]

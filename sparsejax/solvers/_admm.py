@@ -8,8 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, joint_norm, safe_divide, tiny_of
+from sparsejax._core.linalg import columns, eps_of, joint_norm, like, safe_divide, tiny_of
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, factorise

@@ -6,7 +6,7 @@ import jax
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns, like
+from sparsejax._core.linalg import columns, like
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import joined

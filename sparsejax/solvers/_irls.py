@@ -10,8 +10,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, safe_norm
+from sparsejax._core.linalg import columns, conjugate_gradients, like, safe_norm
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import ExclusiveGroupL21

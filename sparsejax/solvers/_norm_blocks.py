@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.buckets import chosen, most_features, most_groups, ranked, take
-from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt
+from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt, take
 from sparsejax._core.tiles import TILE, by_tiles, put_both, rows_at, whole
+from sparsejax.driver.feature_subsets import chosen, most_features, most_groups, ranked
 from sparsejax.groups import Groups
 
 FILL = 0.95  # of a bucket: a full one could not exchange blocks

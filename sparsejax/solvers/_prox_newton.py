@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import columns, safe_divide
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.driver import Link, kinds, prepare
 from sparsejax.driver.curvature import cautious_step

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import eps_of, norm, tiny_of
+from sparsejax._core.linalg import columns, eps_of, like, norm, tiny_of
 from sparsejax.penalties import Penalty
 
 RELAX, BALANCE = 1.6, 0.3  # as of `admm`

@@ -11,9 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.buckets import take
-from sparsejax._core.layout import columns
-from sparsejax._core.linalg import across
+from sparsejax._core.linalg import across, columns, take
 from sparsejax._core.tiles import (
     TILE,
     Root,

@@ -6,9 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.buckets import take
-from sparsejax._core.layout import like
-from sparsejax._core.linalg import eps_of, once, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, like, once, safe_divide, take, tiny_of
 from sparsejax._core.tiles import Root, factorised, lower_solve, no_root, rows_at, tile_at, upper_solve
 from sparsejax.driver.loop import recorded
 from sparsejax.solution import History

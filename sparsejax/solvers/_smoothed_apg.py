@@ -9,8 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import norm, safe_divide
+from sparsejax._core.linalg import columns, like, norm, safe_divide
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import ExclusiveGroupLasso

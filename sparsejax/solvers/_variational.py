@@ -9,12 +9,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.buckets import most_features
-from sparsejax._core.layout import columns
-from sparsejax._core.linalg import norm, safe_divide
+from sparsejax._core.linalg import columns, norm, safe_divide
 from sparsejax.certificate import Scale, certify
 from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
+from sparsejax.driver.feature_subsets import most_features
 from sparsejax.driver.loop import empty_history, judged
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.buckets import LARGEST, MANY, can_be_active, chosen, take, working_set_size
-from sparsejax._core.layout import columns
+from sparsejax._core.linalg import columns, take
 from sparsejax.certificate import Certificate, certify, scale_of
 from sparsejax.driver import Link, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
+from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
 from sparsejax.driver.loop import empty_history, judged, recorded
 from sparsejax.driver.loop import unknown as no_certificate
 from sparsejax.problem import Problem

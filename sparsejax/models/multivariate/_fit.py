@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
-from sparsejax._core.chunks import Interrupted, bar_of
+from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax._core.threads import one_blas_thread
 from sparsejax.models._labels import SIGNS, two_classes
 from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checks import as_int, as_numpy
-from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
+from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import agreement, classes_of
 from sparsejax.models._summary import summary

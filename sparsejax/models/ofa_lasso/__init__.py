@@ -7,8 +7,8 @@ prediction, a y that agrees with all :math:`f^j`, is not convex and depends on w
 """
 
 from sparsejax.models.ofa_lasso._cross_validation import CrossValidation, cross_validate
-from sparsejax.models.ofa_lasso._fit import fit
-from sparsejax.models.ofa_lasso._model import Model
+from sparsejax.models.ofa_lasso._fit_ofa import fit
+from sparsejax.models.ofa_lasso._fitted import Model
 from sparsejax.models.ofa_lasso._predict import Prediction
 
 __all__ = ["CrossValidation", "Model", "Prediction", "cross_validate", "fit"]

@@ -8,9 +8,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int
-from sparsejax._core.chunks import Bar, Interrupted, bar_of, check_progress
-from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, check, require_positive, stopping
-from sparsejax.models.ofa_lasso._model import model_of, predict, support_of
+from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
+from sparsejax.models.ofa_lasso._fitted import model_of, predict, support_of
+from sparsejax.models.ofa_lasso._kernel_columns import Data, Input, Kernel, check, require_positive, stopping
 from sparsejax.models.ofa_lasso._train import Fitted, solves, train
 from sparsejax.solution import CONVERGED
 

@@ -10,11 +10,11 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.chunks import Bar, Budget, Place, Report, chunk, first_place, in_chunks
-from sparsejax.models.ofa_lasso import _admm
+from sparsejax._core.progress import Bar, Budget, Place, Report, chunk, first_place, in_chunks
+from sparsejax.models.ofa_lasso import _kernel_admm
+from sparsejax.models.ofa_lasso._active_columns import Along
 from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
-from sparsejax.models.ofa_lasso._data import Data, inputs, kernel_of
-from sparsejax.models.ofa_lasso._working_set import Along
+from sparsejax.models.ofa_lasso._kernel_columns import Data, inputs, kernel_of
 from sparsejax.solution import MAX_ITER
 
 BUCKET = 128  # columns solved together at first
@@ -135,11 +135,11 @@ class _Outputs:
             path = Along(o.At, o.y, o.limits[0], tol, maxiter, self.bucket)
             return path.start, path.step
         if self.algorithm == "admm":
-            return None, lambda _, limit: (None, _admm.admm(o.At, o.y, limit, tol, maxiter, mu))
+            return None, lambda _, limit: (None, _kernel_admm.admm(o.At, o.y, limit, tol, maxiter, mu))
         q = o.At.shape[0] - o.y.shape[0]
         return None, lambda _, limit: (
             None,
-            _admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth),
+            _kernel_admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth),
         )
 
     def fitted(self, o: _Output, solved: Lasso) -> Fitted:

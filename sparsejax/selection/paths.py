@@ -15,18 +15,16 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
-from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.matrices.sharded import check_one_process, looked_at
+from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
-from sparsejax._core.spread import check_one_process, looked_at
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
 from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, as_protocol
-from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
-from sparsejax.solvers import chain_of, pick, prepare
-from sparsejax.walks import (
+from sparsejax.selection.path_runner import (
     PathArguments,
     Solves,
     checkpoint_of,
@@ -37,6 +35,8 @@ from sparsejax.walks import (
     unknown,
     walk,
 )
+from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
+from sparsejax.solvers import chain_of, pick, prepare
 
 MODES = ("auto", "warm", "batch")
 

@@ -21,8 +21,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import conjugate_gradients, eps_of, norm, safe_divide, safe_norm
+from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, safe_norm
 from sparsejax.groups import Groups, check_groups
 from sparsejax.prox._arguments import factor, floating
 

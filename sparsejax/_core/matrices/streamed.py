@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.products import Products
+from sparsejax._core.matrices.products import Products
 
 
 class Source:

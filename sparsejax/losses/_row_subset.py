@@ -3,11 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.buckets import take
-from sparsejax._core.products import Products
+from sparsejax._core.linalg import take
+from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import Loss
 from sparsejax.losses._graph import SumLoss
-from sparsejax.losses._linear import BASE_LEAVES, LinearModelLoss
+from sparsejax.losses._linear_model import BASE_LEAVES, LinearModelLoss
 
 LARGEST = 2**28  # bytes of a copy
 

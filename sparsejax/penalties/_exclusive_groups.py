@@ -9,11 +9,10 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm, tiny_of
+from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
 from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
-from sparsejax.penalties._rows import SmoothRowPenalty, cast
+from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
 
 
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):

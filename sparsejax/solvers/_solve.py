@@ -10,7 +10,7 @@ from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.driver import prepare, run
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, ConvergenceWarning, Solution
-from sparsejax.solvers import chain_of, pick
+from sparsejax.solvers._chains import chain_of, pick
 
 
 def solve(

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from sparsejax._core.chunked import Chunked, Source
+from sparsejax._core.matrices.streamed import Chunked, Source
 from sparsejax.losses._batches import checked_batch, like_those
-from sparsejax.losses._linear import LinearModelLoss
+from sparsejax.losses._linear_model import LinearModelLoss
 
 Batches = Iterable[tuple[Any, Any]]
 

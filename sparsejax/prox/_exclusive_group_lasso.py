@@ -18,7 +18,7 @@ from jax import lax
 
 from sparsejax._core.linalg import conjugate_gradients, eps_of, safe_divide, safe_sqrt
 from sparsejax.groups import Groups
-from sparsejax.prox._exclusive import exclusive_l21_columns
+from sparsejax.prox._squared_l1 import exclusive_l21_columns
 
 VIEW_CYCLES = 1000  # of Dykstra's algorithm, at most
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsejax._core.checks import as_int, is_eager
 from sparsejax._core.linalg import safe_divide
-from sparsejax._core.spread import mesh_of
+from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import Loss, rows_alone
 
 

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.buckets import take
 from sparsejax._core.checks import INT32_MAX, as_float, as_float_on_host, is_sparse, is_traced
 from sparsejax._core.linalg import column_sums as dense_column_sums
-from sparsejax._core.products import Products
+from sparsejax._core.linalg import take
+from sparsejax._core.matrices.products import Products
 
 CHUNK, NARROWEST = 8192, 1024  # entries that a product moves at once, of one column and of many
 DENSE = 2**21  # numbers: as many columns as hold no more are made dense

@@ -9,10 +9,10 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_intercept, as_positive, as_weights, check_bool, check_params
-from sparsejax._core.chunked import Chunked
 from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
-from sparsejax._core.products import Products
-from sparsejax._core.sparse import Sparse, as_matrix, columns_at, divided
+from sparsejax._core.matrices.products import Products
+from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
+from sparsejax._core.matrices.streamed import Chunked
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance

@@ -11,15 +11,14 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
-from sparsejax._core.chunks import Interrupted, Report, bar_of, check_progress, in_chunks
+from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
-from sparsejax._core.spread import check_one_process
 from sparsejax.losses import as_loss
 from sparsejax.penalties import split_strengths
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
-from sparsejax.solvers import prepare
-from sparsejax.solving import solve
+from sparsejax.solvers import prepare, solve
 
 # In units of the logarithm: the first step multiplies or divides each strength by e, later ones by less.
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)

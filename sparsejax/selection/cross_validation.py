@@ -14,17 +14,12 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
-from sparsejax._core.chunks import Interrupted, bar_of, check_progress
 from sparsejax._core.compiled import Compiled, cores
+from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree, floating_leaves
-from sparsejax._core.spread import check_one_process
-from sparsejax.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.problem import Problem
-from sparsejax.resampling import gathers, kept, masked, num_rows, weights_of
-from sparsejax.scoring import Scoring, check_scoring, score_of
-from sparsejax.solution import Solution, users_level, warn_unconverged
-from sparsejax.solving import solve
-from sparsejax.walks import (
+from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
     length_of,
@@ -33,6 +28,11 @@ from sparsejax.walks import (
     unknown,
     walk,
 )
+from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
+from sparsejax.selection.resampling import gathers, kept, masked, num_rows, weights_of
+from sparsejax.selection.scoring import Scoring, check_scoring, score_of
+from sparsejax.solution import Solution, users_level, warn_unconverged
+from sparsejax.solvers import solve
 
 NAME = "cross_validate"
 

@@ -9,10 +9,9 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_norm, tiny_of
+from sparsejax._core.linalg import columns, like, safe_norm, tiny_of
 from sparsejax.groups import Groups
-from sparsejax.penalties._rows import (
+from sparsejax.penalties._row_penalty import (
     SmoothRowPenalty,
     cast,
     least_ratio,

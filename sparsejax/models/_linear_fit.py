@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._summary import summary
-from sparsejax.ranking import FeatureRanking, rank_features
+from sparsejax.selection.ranking import FeatureRanking, rank_features
 from sparsejax.solution import Solution
 
 

@@ -13,7 +13,7 @@ from sparsejax._core.pytree import Pytree
 from sparsejax.metrics import r2
 from sparsejax.models._summary import summary
 from sparsejax.models.ofa_lasso._certificate import Lasso
-from sparsejax.models.ofa_lasso._data import Data, Input, Kernel, inputs
+from sparsejax.models.ofa_lasso._kernel_columns import Data, Input, Kernel, inputs
 from sparsejax.models.ofa_lasso._predict import Outputs, Prediction, search
 from sparsejax.models.ofa_lasso._train import Fitted
 from sparsejax.solution import History, Solution

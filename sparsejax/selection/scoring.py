@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from sparsejax import metrics
 from sparsejax._core.checks import check_choice, is_traced
-from sparsejax._core.spread import first_of, looked_at
+from sparsejax._core.matrices.sharded import first_of, looked_at
 from sparsejax.losses import Loss
-from sparsejax.resampling import weights_of
+from sparsejax.selection.resampling import weights_of
 
 Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
 

@@ -6,9 +6,9 @@ from typing import Literal
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_choice, is_traced
-from sparsejax._core.chunks import bar_of, check_progress
-from sparsejax.models.ofa_lasso._data import MAXITER, Input, Kernel, check, stopping, strength
-from sparsejax.models.ofa_lasso._model import Model, model_of
+from sparsejax._core.progress import bar_of, check_progress
+from sparsejax.models.ofa_lasso._fitted import Model, model_of
+from sparsejax.models.ofa_lasso._kernel_columns import MAXITER, Input, Kernel, check, stopping, strength
 from sparsejax.models.ofa_lasso._train import solves, train
 
 NAME = "ofa_lasso.fit"

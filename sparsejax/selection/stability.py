@@ -14,16 +14,16 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_numpy, is_eager, is_traced
-from sparsejax._core.chunks import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
 from sparsejax._core.compiled import Compiled, cores
-from sparsejax._core.layout import columns
+from sparsejax._core.linalg import columns
+from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.progress import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
 from sparsejax._core.pytree import Pytree
-from sparsejax._core.spread import check_one_process
-from sparsejax.paths import batched_path, prepare_path, with_axes
 from sparsejax.problem import Problem
-from sparsejax.resampling import gathers, kept, num_rows, subsamples
+from sparsejax.selection.path_runner import PathArguments, checkpoint_of, solution_like, unknown, walk
+from sparsejax.selection.paths import batched_path, prepare_path, with_axes
+from sparsejax.selection.resampling import gathers, kept, num_rows, subsamples
 from sparsejax.solution import Solution, warn_unconverged
-from sparsejax.walks import PathArguments, checkpoint_of, solution_like, unknown, walk
 
 NAME = "stability_selection"
 CHUNK = 2**30  # bytes, about, that subsamples solved at once may take

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsejax._core.linalg import take
+
 LARGEST = 1024  # features that a bucket holds where n < d
 GROUPS = 32  # groups of the mean size in the largest bucket, at least
 LEAST = 256  # features of a working set
@@ -70,8 +72,3 @@ def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> 
     """Of a working set: what can be active beside what ``always`` is, within `LEAST` and `LARGEST`."""
     d, k = (*params_shape, 1)[:2]
     return min(max(64 * math.ceil((always + can_be_active(n, k)) / 64), LEAST), LARGEST, d)
-
-
-def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
-    """The parts of these numbers, 0 for the number of no feature."""
-    return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)

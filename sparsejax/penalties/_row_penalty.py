@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.layout import columns, like
-from sparsejax._core.linalg import safe_divide, safe_norm
+from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, scale_strengths
 
 

@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
-from sparsejax._core.chunks import (
+from sparsejax._core.compiled import Compiled, on_device
+from sparsejax._core.progress import (
     SLICES,
     Bar,
     Budget,
@@ -21,7 +22,6 @@ from sparsejax._core.chunks import (
     in_chunks,
     in_slices,
 )
-from sparsejax._core.compiled import Compiled, on_device
 from sparsejax._core.pytree import floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
@@ -226,7 +226,7 @@ def walk(
       parts: its data and how many paths these are, all data of the same shapes: each is gone through by
         itself, all at the same time.
       found: to be filled by ``task.record``, for each part.
-      bar: as `sparsejax._core.chunks.in_chunks`.
+      bar: as `sparsejax._core.progress.in_chunks`.
       complete: as `Solves`.
     """
     static = {"axes": arguments.axes, "complete": complete, "task": task}
@@ -257,7 +257,7 @@ def slices(arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, a
       call: (penalties) -> a pytree with their axis at ``axis``, in which what has a gap is a `Solution`.
       nothing: what stands for all answers where they are missing.
       axis: see above.
-      bar: as `sparsejax._core.chunks.in_slices`.
+      bar: as `sparsejax._core.progress.in_slices`.
     """
     leaves, rebuild = floating_leaves(arguments.penalties)
     count = length_of(arguments.penalties, arguments.axes)
