@@ -26,11 +26,11 @@ def solve(
 
     `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`), `fista` for every
     other, such as a plain function. Where they take the problem, before these: `variational_newton` for `L21`
-    with least squares on 512 features or more; `prox_newton` for `L1` or `L21` with another loss of one
-    column; `working_set` for sparse rows where there are many times more features than samples; `newton_admm`
-    for another loss, of any number of columns, up to 64 features (times columns where these meet in the loss)
-    and at least 4 rows for each. The choice is static, by structure and shape, so it works under jit and
-    vmap.
+    with least squares on 512 features or more; `newton_admm` for another loss where its Hessian is small: one
+    column of up to 64 features, or up to 64 features (times columns where these meet in the loss) and at
+    least 4 rows for each; `prox_newton` for `L1` or `L21` with another loss of one column; `working_set` for
+    sparse rows where there are many times more features than samples. The choice is static, by structure and
+    shape, so it works under jit and vmap.
 
     What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels
     that are nearly separated, are followed by `newton_admm`; Newton's steps whose room is full by
