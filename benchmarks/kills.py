@@ -30,7 +30,7 @@ from harness.jobs import parser
 from harness.tables import table
 
 import sparsejax as sj
-from sparsejax._core import chunks
+from sparsejax._core import progress
 from sparsejax._core.checkpoints import Checkpoint
 
 jax.config.update("jax_enable_x64", True)
@@ -46,7 +46,7 @@ FLIPS = 200
 
 def child(name: str, data: str, directory: str) -> None:
     """The call, and a digest of its answer."""
-    chunks.SECONDS, chunks.SAVING = 0.0, np.inf  # a record a solve
+    progress.SECONDS, progress.SAVING = 0.0, np.inf  # a record a solve
     X, Y = load_standardised(Path(data), "glioma")
     problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(1.0))
     top = float(sj.lambda_max(problem))

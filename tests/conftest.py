@@ -48,6 +48,7 @@ if not OPTIMISED:
 gc.set_threshold(20_000, 10, 10)  # tracing makes many objects that live: to look through them takes long
 X64 = os.environ.get("SPARSEJAX_X64", "1") != "0"
 jax.config.update("jax_enable_x64", X64)
+jax.config.update("jax_traceback_in_locations_limit", 0)  # of every operation: a twentieth of the time
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 

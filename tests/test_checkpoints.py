@@ -16,7 +16,7 @@ from cases import data
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax._core import checkpoints, chunks
+from sparsejax._core import checkpoints, progress
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
 from sparsejax.driver import OPTIONS
 
@@ -42,8 +42,8 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Chunks of one solve."""
-    monkeypatch.setattr(chunks, "SECONDS", 0.0)
-    monkeypatch.setattr(chunks, "SAVING", np.inf)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "SAVING", np.inf)
 
 
 @pytest.fixture
@@ -116,10 +116,10 @@ import sys
 import jax
 jax.config.update("jax_enable_x64", True)
 sys.path.insert(0, sys.argv[1])
-from test_checkpoints import CALLS, chunks
+from test_checkpoints import CALLS, progress
 from sparsejax.driver import OPTIONS
 OPTIONS.update(eval(sys.argv[3]))
-chunks.SECONDS = 0.0
+progress.SECONDS = 0.0
 CALLS["path"](mode="warm", checkpoint=sys.argv[2], tol=1e-10)
 """
 

@@ -40,5 +40,5 @@ def test_found_and_mended(name, argument, value):
 def test_what_is_wrong_is_told(monkeypatch):
     """The test can fail."""
     assert outcome("rank_features", "num", Drawn(1, True)).what == "must be refused"
-    monkeypatch.setattr(sj.ranking, "as_float", lambda name, W, ndims: W.no_such_method())
+    monkeypatch.setattr(sj.selection.ranking, "as_float", lambda name, W, ndims: W.no_such_method())
     assert outcome("rank_features", "W", Drawn(np.ones(3), False)).what == "raw"

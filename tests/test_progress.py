@@ -18,7 +18,7 @@ from cases import D, data
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax._core import chunks
+from sparsejax._core import progress
 from sparsejax.models import mil, multivariate, ofa_lasso
 from sparsejax.solution import CONVERGED, INTERRUPTED, MESSAGES
 
@@ -53,8 +53,8 @@ class Shown(contextlib.nullcontext):
 @pytest.fixture(autouse=True)
 def shown(monkeypatch):
     """Chunks of one solve, shown without a terminal; Ctrl-C is what it is in a program."""
-    monkeypatch.setattr(chunks, "_tqdm", lambda caller: Shown)
-    monkeypatch.setattr(chunks, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "_tqdm", lambda caller: Shown)
+    monkeypatch.setattr(progress, "SECONDS", 0.0)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield Shown
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was found
@@ -97,11 +97,11 @@ class Count:
 @pytest.mark.parametrize("setup", [0, 5, 1e30])
 def test_where_a_chunk_stops_changes_nothing(work, setup):
     expected = np.cumsum(10 * np.arange(1, 4)[:, None] + np.arange(5), axis=1)
-    run = jax.jit(lambda place, budget: chunks.chunk(Count(), place, budget))
-    place = chunks.first_place(jax.eval_shape(Count().prepare, jnp.int32(0)), np.zeros((3, 5), np.int32))
+    run = jax.jit(lambda place, budget: progress.chunk(Count(), place, budget))
+    place = progress.first_place(jax.eval_shape(Count().prepare, jnp.int32(0)), np.zeros((3, 5), np.int32))
     before, calls = 0, 0
     while before < 15:
-        place, (done, took, setups, gap) = run(place, chunks.Budget(np.float32(work), np.float32(setup)))
+        place, (done, took, setups, gap) = run(place, progress.Budget(np.float32(work), np.float32(setup)))
         solves = np.arange(before, int(done))
         assert int(took) == np.sum(solves % 5 + 1) and float(gap) == 0.5 and len(solves)
         assert setups <= 1 or setup < work  # one at a time where that is dear
@@ -111,12 +111,12 @@ def test_where_a_chunk_stops_changes_nothing(work, setup):
 
 
 def test_a_pace_learns_from_what_chunks_took(monkeypatch):
-    monkeypatch.setattr(chunks, "SECONDS", 0.5)
-    pace = chunks._Pace()
+    monkeypatch.setattr(progress, "SECONDS", 0.5)
+    pace = progress._Pace()
     pace.learn(9.0, 3, 1.0)  # compiled
-    assert pace.work == chunks.FIRST and pace.setup == chunks.FOREVER
+    assert pace.work == progress.FIRST and pace.setup == progress.FOREVER
     pace.learn(0.01, 10, 0.0)
-    assert pace.work == chunks.GROWTH * 11  # not 500 at once
+    assert pace.work == progress.GROWTH * 11  # not 500 at once
     pace.learn(0.2, 100, 1.0)  # of 1000 a second: 100 for the solves, as many to prepare
     assert pace.setup == pytest.approx(100) and pace.work == 500
 
@@ -287,8 +287,8 @@ import json, sys, threading, time
 import jax, numpy as np
 jax.config.update("jax_enable_x64", True)
 import sparsejax as sj
-from sparsejax._core import chunks
-chunks.SECONDS = 0.02
+from sparsejax._core import progress
+progress.SECONDS = 0.02
 X = np.random.default_rng(0).standard_normal((30, 8))
 problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, :2]), sj.penalties.L21(0.1))
 strengths = jax.vmap(sj.penalties.L21)(np.geomspace(0.5, 0.01, 20_000))

@@ -7,7 +7,8 @@ import pytest
 from cases import PENALTIES, D, N, data, problem
 
 import sparsejax as sj
-from sparsejax import losses, penalties, stability
+from sparsejax import losses, penalties
+from sparsejax.selection import stability
 
 TOL = 1e-10
 

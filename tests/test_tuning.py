@@ -49,12 +49,10 @@ def test_the_sparsest_within_one_standard_error():
     fold_loss = jnp.array([[3.0, 1.30, 1.0, 1.2], [3.0, 1.28, 1.4, 1.2]])
     nonzero = jnp.array([[0, 4, 8, 4], [0, 4, 8, 4]])
     penalties = sj.penalties.L1(jnp.array([4.0, 3.0, 2.0, 1.0]))
-    cv = sj.cross_validation.CrossValidation(penalties, fold_loss, nonzero, fold_loss, nonzero == 0)
+    cv = sj.CrossValidation(penalties, fold_loss, nonzero, fold_loss, nonzero == 0)
     assert float(cv.best.strength) == 2.0 or float(cv.best.strength) == 1.0
     assert float(cv.best_1se.strength) == 1.0  # two are equally sparse: the better of them
-    worse = sj.cross_validation.CrossValidation(
-        penalties, fold_loss.at[:, 3].set(jnp.nan), nonzero, fold_loss, nonzero == 0
-    )
+    worse = sj.CrossValidation(penalties, fold_loss.at[:, 3].set(jnp.nan), nonzero, fold_loss, nonzero == 0)
     assert float(worse.best.strength) == 2.0 and float(worse.best_1se.strength) == 3.0
 
 

@@ -255,7 +255,7 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
 
 def check_registered(name: str, x: Any, page: str) -> None:
     """Raise if x is an instance of a class that JAX does not know."""
-    if any(leaf is x for leaf in jax.tree.leaves(x)):
+    if jax.tree_util.all_leaves([x]):
         kind = type(x).__name__
         raise TypeError(
             f"{name}: {kind} is not registered with JAX: write class {kind}(..., leaves=(...)), or use "

@@ -63,11 +63,13 @@ class Compiled:
 
     def alone(self, *args: Any, **kwargs: Any) -> Any:
         """Call it where nothing is traced."""
-        args = by_compiler(on_device(args))
-        mesh = mesh_of(args)
+        leaves, treedef = jax.tree.flatten(args)
+        leaves = by_compiler(on_device(leaves))
+        mesh = mesh_of(leaves)
         if mesh is not None:
-            check_same(args, mesh)
-        with threads_for(args):
+            check_same(leaves, mesh)
+        args = jax.tree.unflatten(treedef, leaves)
+        with threads_for(leaves):
             return jax.block_until_ready(  # type: ignore[no-untyped-call]
                 self._with_options(mesh, lambda jitted: jitted(*args, **kwargs))
             )

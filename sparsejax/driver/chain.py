@@ -189,10 +189,12 @@ def run(
     >>> run(Chain((sj.solvers.SOLVERS["fista"].link,)), *arguments).solver
     'fista'
     """
-    constant = jax.tree.map(stopped, (problem, init, tol, maxiter, arrays))
+    leaves, treedef = jax.tree.flatten((problem, init, tol, maxiter, arrays))
+    traced = any(map(is_traced, leaves))
+    constant = list(map(stopped, leaves)) if traced else leaves
     solve = functools.partial(_eagerly, chain, history) if is_eager(constant) else within(chain, history)
-    solution = solve(*constant)
-    if any(map(is_traced, jax.tree.leaves(problem))):
+    solution = solve(*jax.tree.unflatten(treedef, constant))
+    if traced and any(map(is_traced, jax.tree.leaves(problem))):
         solution = attach(problem, solution, rows=chain.links[0].rows)
     warn_unconverged(problem, solution, tol)
     return solution

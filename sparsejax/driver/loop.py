@@ -155,7 +155,7 @@ class Loop:
 
     def run(self, start: _Carry | None = None) -> tuple[Solution, Any]:
         """The `Solution` and the last state."""
-        c = lax.while_loop(lambda c: ~c.over, self.body, self.start() if start is None else start)
+        c = lax.while_loop(lambda c: ~c.over, self._body, self.start() if start is None else start)
         certificate, status = c.certificate, c.status
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick certificate may have met tol at a point that the data do not bear out.
@@ -186,10 +186,10 @@ class Loop:
             over=jnp.zeros((), bool),
         )
 
-    def body(self, carry: _Carry) -> _Carry:
+    def _body(self, carry: _Carry) -> _Carry:
         """One certificate, what it decides, and the next block of iterations."""
-        look = self.look(carry)
-        better, certificate = self.compared(carry, look)
+        look = self._look(carry)
+        better, certificate = self._compared(carry, look)
         best = jnp.where(better, look.W, carry.best)
         carry = carry._replace(
             best=best,
@@ -197,10 +197,10 @@ class Loop:
             certificate=certificate,
             lowest=look.lowest,
         )
-        carry = self.judged(carry, look)
-        return self.moved(carry, look, better)
+        carry = self._judged(carry, look)
+        return self._moved(carry, look, better)
 
-    def look(self, carry: _Carry) -> _Look:
+    def _look(self, carry: _Carry) -> _Look:
         """The certificate of the candidate, or of the next point of the finish."""
         algorithm, finish = self.algorithm, carry.round >= 0
         W = jnp.where(finish, carry.trial, algorithm.candidate(carry.state))
@@ -210,18 +210,18 @@ class Loop:
             now = algorithm.split(carry.state)
             parts = jax.tree.map(lambda a, b: jnp.where(finish, a, b), carry.parts, now)
             settle = carry.round > 0 if self.polishes else False
-        facts = self.facts(W, carry.exact)
+        facts = self._facts(W, carry.exact)
         step = algorithm.step(carry.state)
         c = certify(self.problem, W, step, self.scale, facts, parts, settle)
         lowest = jnp.fmin(carry.lowest, c.objective + facts.rounding)
-        c = self.bounded(c, lowest)
+        c = self._bounded(c, lowest)
         if algorithm.quick is None:
             again = jnp.zeros((), bool)
         else:
             again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
         return _Look(W, parts, c, facts, lowest, finish, again)
 
-    def facts(self, W: jax.Array, exact: jax.Array) -> Facts:
+    def _facts(self, W: jax.Array, exact: jax.Array) -> Facts:
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
         if quick is None:
             facts: Facts = smooth.facts(W, sizes)
@@ -229,13 +229,13 @@ class Loop:
             facts = once(exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
         return facts
 
-    def bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
+    def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
         """A point above another that was seen is no better than their difference."""
         size = jnp.maximum(jnp.abs(c.objective), self.scale.value)
         behind = jnp.where(size > 0, (c.objective - lowest) / jnp.where(size > 0, size, 1), 0)
         return c._replace(gap=jnp.maximum(c.gap, behind), residual=jnp.maximum(c.residual, behind))
 
-    def compared(self, carry: _Carry, look: _Look) -> tuple[jax.Array, Certificate]:
+    def _compared(self, carry: _Carry, look: _Look) -> tuple[jax.Array, Certificate]:
         """Whether the point replaces the best one, and the certificate of the better."""
         c, old, ended = look.certificate, carry.certificate, self.algorithm.ended
         better = (c.measure < old.measure) | (carry.num_iters == 0)
@@ -248,7 +248,7 @@ class Loop:
         better = jnp.where(look.finish, (carry.round == 0) | keep, better & ~look.again)
         return better, Certificate(*(jnp.where(better, a, b) for a, b in zip(c, old, strict=True)))
 
-    def judged(self, carry: _Carry, look: _Look) -> _Carry:
+    def _judged(self, carry: _Carry, look: _Look) -> _Carry:
         """The carry with its status and what progress was made."""
         k, c, measure = carry.num_iters, look.certificate, carry.certificate.measure
         used = ~(look.finish | look.again)
@@ -274,7 +274,7 @@ class Loop:
             history=recorded(carry.history, jnp.where(used, k, self.history), c.objective, c.gap),
         )
 
-    def moved(self, carry: _Carry, look: _Look, better: jax.Array) -> _Carry:
+    def _moved(self, carry: _Carry, look: _Look, better: jax.Array) -> _Carry:
         """The next block of iterations, or the next point of the finish."""
         k, status, block = carry.num_iters, carry.status, self.algorithm.block
         running = ~(look.finish | look.again) & (status == RUNNING)

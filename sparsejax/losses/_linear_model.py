@@ -24,6 +24,8 @@ BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
+DUAL_HOOKS = ("divergence", "dual_scaling")
+ALWAYS = frozenset(("shape", "data", "predictions", "columns", "least squares", "units", "rows"))  # groups
 
 
 class LinearModelLoss(Loss):
@@ -67,6 +69,7 @@ class LinearModelLoss(Loss):
     """
 
     _adapter: ClassVar[bool] = True
+    _stated: ClassVar[frozenset[str]] = frozenset()  # groups, but for the curvature
     separable = True
     curvature: Any = None
     reach: Any = None
@@ -85,6 +88,10 @@ class LinearModelLoss(Loss):
         super().__init_subclass__(
             leaves=(*BASE_LEAVES, *extra), static=(*BASE_STATIC, *extra_static), **options
         )
+        stated = {hook: cls._provider(hook) not in (Loss, LinearModelLoss) for hook in DUAL_HOOKS}
+        dual = {"dual"} if any(stated.values()) else set()
+        free = {"free features"} if stated["divergence"] else set()
+        cls._stated = frozenset(ALWAYS | dual | free)
 
     @classmethod
     def _hooks_checked(cls) -> None:
@@ -161,16 +168,8 @@ class LinearModelLoss(Loss):
     @property
     def provides(self) -> frozenset[str]:
         """Everything, as far as the hooks are given."""
-        own = ("divergence", "dual_scaling")
-        stated = {hook: self._provider(hook) not in (Loss, LinearModelLoss) for hook in own}
-        groups = {"shape", "data", "predictions", "columns", "least squares", "units", "rows"}
-        if self.curvature is not None:
-            groups.add("curvature")
-        if stated["divergence"] or stated["dual_scaling"]:
-            groups.add("dual")
-        if stated["divergence"]:
-            groups.add("free features")
-        return frozenset(groups - self.X.lacks if isinstance(self.X, Products) else groups)
+        groups = self._stated if self.curvature is None else self._stated | {"curvature"}
+        return groups - self.X.lacks if isinstance(self.X, Products) else groups
 
     @property
     def params_shape(self) -> tuple[int, ...]:

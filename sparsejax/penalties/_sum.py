@@ -291,7 +291,7 @@ def _radd(penalty: Any, other: Any) -> Any:
     """``other + penalty``; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
     if isinstance(other, int) and other == 0:
         return penalty
-    return Sum((other, penalty)) if is_penalty(other) else NotImplemented
+    return Sum((other, penalty))
 
 
 Penalty.__add__, Penalty.__radd__ = _add, _radd
