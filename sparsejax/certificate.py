@@ -94,11 +94,11 @@ def _split(
     if len(penalty.terms) == 1:
         return (-G,)
     if split is None:
-        return penalty.split(-G, W)  # type: ignore[no-any-return]
+        return penalty.split(-G, W)
     even: tuple[jax.Array, ...] = penalty.shared(split, -G)
     if settle is False:  # statically: solvers' certificates go without the other split
         return even
-    return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)  # type: ignore[no-any-return]
+    return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)
 
 
 def relative_gap(
@@ -207,8 +207,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     W = as_float("W", W, (1, 2, 3), smooth.dtype if "shape" in smooth.provides else None)
     if "shape" in smooth.provides:
         check_batch(W, smooth.params_shape)
-    gap: jax.Array = _duality_gap(problem, W)
-    return gap
+    return _duality_gap(problem, W)
 
 
 @Compiled

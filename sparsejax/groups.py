@@ -320,8 +320,7 @@ def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
     w = np.asarray(as_float("weights", weights, (1,), X.dtype))
     if w.shape != (n,) or (w < 0).any() or not w.any():
         raise ValueError(f"weights must be >= 0, one for each of X's {n} rows and not all 0; got {w!r}.")
-    root: np.ndarray = np.sqrt(w)[:, None]
-    return root
+    return np.sqrt(w)[:, None]
 
 
 def label_views(*sizes: int) -> tuple[Groups, ...]:

@@ -39,8 +39,7 @@ def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
      [25.  0.]]
     """
     X, Z, same = _rows(X, Z)
-    distances: jax.Array = _squared_distances(X, Z, same=same)
-    return distances
+    return _squared_distances(X, Z, same=same)
 
 
 def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) -> jax.Array:
@@ -60,8 +59,7 @@ def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) 
      [0.61 1.  ]]
     """
     X, Z, same = _rows(X, Z)
-    K: jax.Array = _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
-    return K
+    return _gaussian(X, Z, as_positive("bandwidth", bandwidth, X.dtype), same=same)
 
 
 def polynomial(
@@ -92,8 +90,7 @@ def polynomial(
     degree = as_int("degree", degree, 1)
     X, Z, _ = _rows(X, Z)
     scale = as_positive("scale", scale, X.dtype)
-    K: jax.Array = _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=degree)
-    return K
+    return _polynomial(X, Z, scale, as_float("offset", offset, (0,), X.dtype), degree=degree)
 
 
 def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
@@ -111,8 +108,7 @@ def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
      [ 3. 25.]]
     """
     X, Z, _ = _rows(X, Z)
-    K: jax.Array = _linear(X, Z)
-    return K
+    return _linear(X, Z)
 
 
 def median_bandwidth(X: ArrayLike) -> jax.Array:
@@ -164,8 +160,7 @@ def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
     """``row`` of each row, `BLOCK` of them at a time."""
     if rows[0].shape[0] <= BLOCK:
         return jax.vmap(row)(*rows)
-    blocks: jax.Array = lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
-    return blocks
+    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
 
 
 def _dot(Z: jax.Array, x: jax.Array) -> jax.Array:

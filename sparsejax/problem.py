@@ -53,7 +53,7 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         loss = as_loss(self.smooth)
         if "shape" in loss.provides:
             check_batch(W, loss.params_shape)
-        return loss(W) + self.penalty.value(W)  # type: ignore[no-any-return]
+        return loss(W) + self.penalty.value(W)
 
     def replace(self, **changes: Any) -> "Problem":
         """A problem with another ``smooth`` or ``penalty``, checked anew."""
@@ -131,10 +131,10 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
     @property
     def provides(self) -> frozenset[str]:
         """The support, where it is known."""
-        return self.penalty.provides & {"support"}  # type: ignore[no-any-return]
+        return self.penalty.provides & {"support"}
 
     def value(self, W: jax.Array) -> jax.Array:
-        return self.penalty.value(self.restore(W))  # type: ignore[no-any-return]
+        return self.penalty.value(self.restore(W))
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         return ravel_pytree(self.penalty.prox(self.restore(V), scaling))[0]
@@ -153,7 +153,7 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
     restore: Any
 
     def __call__(self, W: jax.Array) -> jax.Array:
-        return self.loss(self.restore(W))  # type: ignore[no-any-return]
+        return self.loss(self.restore(W))
 
 
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:

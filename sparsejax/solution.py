@@ -166,10 +166,7 @@ class Solution(
         traced = any(map(is_traced, jax.tree.leaves(index)))
         # by numpy where it can be: it refuses what is out of range
         numbers = (jnp if traced else np).arange(size).reshape(shape)[index]
-        part: Solution = jax.tree.map(
-            lambda leaf: leaf.reshape(size, *leaf.shape[len(shape) :])[numbers], self
-        )
-        return part
+        return jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[len(shape) :])[numbers], self)
 
     @property
     def converged(self) -> jax.Array:

@@ -79,8 +79,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     # A copy of what is not already JAX's: on a CPU its memory would be shared with the caller's array.
     # Not by JAX, which would compile that; nor a scalar, whose type may be weak.
     by_jax = isinstance(x, jax.Array) and (is_traced(x) or x.ndim > 0)
-    converted: jax.Array = x.astype(dtype) if by_jax else jax.device_put(np.array(x, dtype=dtype))
-    return converted
+    return x.astype(dtype) if by_jax else jax.device_put(np.array(x, dtype=dtype))
 
 
 def as_float_on_host(name: str, data: Any) -> np.ndarray:
@@ -90,14 +89,12 @@ def as_float_on_host(name: str, data: Any) -> np.ndarray:
     kind = data.dtype if jnp.issubdtype(data.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(kind)
     _check_finite(name, data, dtype)
-    values: np.ndarray = data.astype(dtype, copy=False)
-    return values
+    return data.astype(dtype, copy=False)
 
 
 def known_cast(x: Any, dtype: Any) -> jax.Array:
     """``x`` in a dtype; by numpy where its values are known, since JAX would compile that."""
-    cast: jax.Array = jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype))
-    return cast
+    return jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype))
 
 
 def _check_finite(name: str, x: Any, dtype: Any) -> None:

@@ -70,9 +70,7 @@ class Compiled:
             check_same(leaves, mesh)
         args = jax.tree.unflatten(treedef, leaves)
         with threads_for(leaves):
-            return jax.block_until_ready(  # type: ignore[no-untyped-call]
-                self._with_options(mesh, lambda jitted: jitted(*args, **kwargs))
-            )
+            return jax.block_until_ready(self._with_options(mesh, lambda jitted: jitted(*args, **kwargs)))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
@@ -93,10 +91,9 @@ class Compiled:
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
         args = on_device(args)
-        program: Callable[..., Any] = self._with_options(
+        return self._with_options(
             mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile(), each=True
         )
-        return program
 
     def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any], each: bool = False) -> Any:
         while (options := OPTIONS | EACH if each else OPTIONS) and jax.default_backend() == "cpu":

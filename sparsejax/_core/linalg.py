@@ -70,8 +70,7 @@ def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, s
     For sums and maxima down the columns of a wide matrix, which XLA reduces column by column, each row from
     another page of memory: ten to fifteen times as long.
     """
-    folded: jax.Array = lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
-    return folded
+    return lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
 
 
 def across(R: jax.Array, A: jax.Array) -> jax.Array:
@@ -79,16 +78,14 @@ def across(R: jax.Array, A: jax.Array) -> jax.Array:
 
     XLA would transpose within the product, which on a CPU takes three to twelve times as long.
     """
-    product: jax.Array = lax.optimization_barrier(R.T) @ A  # type: ignore[no-untyped-call]
-    return product
+    return lax.optimization_barrier(R.T) @ A
 
 
 def opaque(x: jax.Array) -> jax.Array:
     """x, so that XLA does not fold for seconds what depends on data that a user's jit has made constants."""
     if not is_traced(x):
         return x
-    same: jax.Array = lax.optimization_barrier(x)  # type: ignore[no-untyped-call]
-    return same
+    return lax.optimization_barrier(x)
 
 
 def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:

@@ -147,8 +147,7 @@ def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
     # By numpy: zeros made by JAX would be compiled first.
     shared, state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prepared)
     start = Place(np.int32(0), np.int32(0), np.int32(NOTHING), shared, state, found)  # type: ignore[arg-type]
-    placed: Place = jax.device_put(start)
-    return placed
+    return jax.device_put(start)
 
 
 # ------------------------------------------------------------------ on the host

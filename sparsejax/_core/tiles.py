@@ -112,8 +112,7 @@ def factorised(
         return Root(lax.dynamic_update_slice(root.L, new, (i * T, j * T)), put_rows(root.inverses, j, own))
 
     column = lambda j, root: lax.fori_loop(j, count, lambda i, root: entry(root, i, j), root)
-    found: Root = lax.fori_loop(0, count, column, room)
-    return found
+    return lax.fori_loop(0, count, column, room)
 
 
 # Right sides are rows, so that every product reads rows of L.
@@ -127,8 +126,7 @@ def lower_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
         rest = _part(B, j, T) - Y @ rows_at(root.L, j, T).T
         return lax.dynamic_update_slice_in_dim(Y, _over(rest, root, j, True), j * T, axis=1)
 
-    found: jax.Array = lax.fori_loop(0, count, tile, jnp.zeros_like(B))
-    return found
+    return lax.fori_loop(0, count, tile, jnp.zeros_like(B))
 
 
 def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
@@ -142,8 +140,7 @@ def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
         # What stands above the diagonal changes only what is done already.
         return X, rest - part @ rows_at(root.L, j, T)
 
-    found: jax.Array = lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
-    return found
+    return lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
 
 
 FEW = 16  # right sides up to which LAPACK solves with a tile; beyond, a product with its inverse is faster

@@ -227,8 +227,7 @@ def completed(chain: Chain, problem: Problem, solution: Solution, tol: Any, maxi
 def without_arrays(solution: Solution, tol: Any, maxiter: Any) -> tuple[Any, Any, Any]:
     """What a question about a solution may look at, on the host."""
     light = solution._replace(params=(), history=())
-    found: tuple[Any, Any, Any] = jax.device_get((light, tol, maxiter))
-    return found
+    return jax.device_get((light, tol, maxiter))
 
 
 def continued(

@@ -64,7 +64,7 @@ class HoistedLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
         return self.loss.dtype
 
     def __call__(self, W: Any) -> jax.Array:
-        return self.call(self.arrays, self.loss, W)  # type: ignore[no-any-return]
+        return self.call(self.arrays, self.loss, W)
 
 
 class HoistedPenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=("call_value", "call_prox")):
@@ -79,7 +79,7 @@ class HoistedPenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=
     call_prox: Any
 
     def value(self, W: Any) -> jax.Array:
-        return self.call_value(self.in_value, self.penalty, W)  # type: ignore[no-any-return]
+        return self.call_value(self.in_value, self.penalty, W)
 
     def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
         scaling = jnp.asarray(scaling, jax.tree.leaves(V)[0].dtype)

@@ -86,8 +86,7 @@ def _attached(rows: bool) -> Callable[[Problem, Solution], Any]:
         solution = solution._replace(params=params, objective=objective)
         return (params, objective), _apply(_linear(problem, solution, moves=moves, rows=rows), tangent)
 
-    called: Callable[[Problem, Solution], Any] = attached
-    return called
+    return attached
 
 
 @functools.cache
@@ -109,8 +108,7 @@ def _in_shards(rows: bool) -> Callable[[Any, Problem, Solution], Any]:
         return of_each_shard(pullback)(*known, ct), None, None
 
     attached.defvjp(forward, backward)
-    called: Callable[[Any, Problem, Solution], Any] = attached
-    return called
+    return attached
 
 
 def _linearised(problem: Problem, solution: Solution, *, moves: tuple[bool, ...], rows: bool) -> Any:
@@ -157,8 +155,7 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     W = W + lax.stop_gradient(near - W)  # so that second derivatives know how it moves
 
     def gradient(values: Any) -> jax.Array:
-        G: jax.Array = jax.grad(flattened(moved(values), params)[0])(W)
-        return G
+        return jax.grad(flattened(moved(values), params)[0])(W)
 
     mask = lax.stop_gradient(flat_problem.penalty.smooth_where(W)).astype(W.dtype)
     rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
@@ -190,16 +187,14 @@ def _through_prox(
 
     def forward(values: Any, W: jax.Array) -> jax.Array:
         flat_problem, _, _ = flattened(moved(values), params)
-        point: jax.Array = flat_problem.penalty.prox(W - eta * jax.grad(flat_problem.smooth)(W), eta)
-        return point
+        return flat_problem.penalty.prox(W - eta * jax.grad(flat_problem.smooth)(W), eta)
 
     c: jax.Array = jax.jvp(lambda values: forward(values, W), (primal,), (tangent,))[1]
     _, J = jax.linearize(lambda V: problem.penalty.prox(V, eta), W - eta * grad)
 
     def matvec(z: jax.Array) -> jax.Array:
         Jz = J(z)
-        product: jax.Array = J(z - Jz + eta * hessian(Jz))
-        return product
+        return J(z - Jz + eta * hessian(Jz))
 
     rhs = J(c - eta * hessian(c))
 
@@ -207,5 +202,4 @@ def _through_prox(
         return accurate(matvec, b, lambda r: r, lax.stop_gradient(measure))
 
     z = lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
-    dW: jax.Array = c + J(z)
-    return dW
+    return c + J(z)

@@ -21,8 +21,7 @@ def newton_step(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     eps = eps_of(W)
 
     def gradient(V: jax.Array) -> jax.Array:
-        G: jax.Array = jax.grad(problem)(V) * mask
-        return G
+        return jax.grad(problem)(V) * mask
 
     value, hessian = jax.linearize(gradient, W)
     step, _ = conjugate_gradients(lambda D: hessian(D * mask), value, lambda r: r, eps, INNER)

@@ -37,8 +37,7 @@ def of_each_shard(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def differing(tree: Any) -> frozenset[Any]:
     """The axes of the mesh along which devices inside a `jax.shard_map` hold different values."""
-    axes: frozenset[Any] = frozenset().union(*map(_axes_of, jax.tree.leaves(tree)))
-    return axes
+    return frozenset().union(*map(_axes_of, jax.tree.leaves(tree)))
 
 
 def marked(x: Any, axes: frozenset[Any]) -> Any:
@@ -94,8 +93,7 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
 def _axes_of(x: Any) -> frozenset[Any]:
     kind: Any = jax.typeof(x)
     mark = _MARK(kind)
-    axes: frozenset[Any] = mark.varying if _MARKED else mark
-    return axes
+    return mark.varying if _MARKED else mark
 
 
 # What JAX calls the mark of an array that differs from device to device, by version.
@@ -116,7 +114,7 @@ def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[A
         return tuple(jax.tree.leaves(program(list(leaves[:count]), list(leaves[count:]))))
 
     program = jax.jit(mapped)  # holds the constants of the function, which the partitioner does not take
-    split: Any = custom_partitioning(flat)  # type: ignore[no-untyped-call]
+    split: Any = custom_partitioning(flat)
 
     def lanes_of(shapes: Any) -> Any:
         specs = [shape.sharding.spec for shape in shapes[:count]]

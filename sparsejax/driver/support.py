@@ -83,8 +83,7 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     G, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
-        product: jax.Array = mask * hessian(mask * V) + (1 - mask) * V
-        return product
+        return mask * hessian(mask * V) + (1 - mask) * V
 
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
@@ -108,14 +107,10 @@ def solve_on_support(
     _, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
-        product: jax.Array = mask * hessian(mask * V) + (1 - mask) * V
-        return product
+        return mask * hessian(mask * V) + (1 - mask) * V
 
     fixed = lax.stop_gradient((problem, W, mask, measure, loose))
-    answer: jax.Array = lax.custom_linear_solve(
-        matvec, rhs, lambda _, b: _solutions(*fixed, b), symmetric=True
-    )
-    return answer
+    return lax.custom_linear_solve(matvec, rhs, lambda _, b: _solutions(*fixed, b), symmetric=True)
 
 
 def _solution(
@@ -210,7 +205,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     nothing = W, jnp.zeros(W.shape, bool)
     due = measure > 64 * eps_of(W)
     if m is None:
-        return once(due, lambda _: _settle(problem, W), nothing)  # type: ignore[no-any-return]
+        return once(due, lambda _: _settle(problem, W), nothing)
     on = jnp.any(columns(problem.penalty.smooth_where(W)), axis=0)
     fits = jnp.sum(on) <= m
 
@@ -221,7 +216,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
         near, loose = _settle(_part(problem, ix), take(W, ix, 0))
         return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, loose))  # type: ignore[return-value]
 
-    return once(due & fits, some, nothing)  # type: ignore[no-any-return]
+    return once(due & fits, some, nothing)
 
 
 # ``(problem, W, measure)`` -> an answer nearer to the solution than W, and the entries whose sign or row is
@@ -294,8 +289,7 @@ def _split(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask
 
     def apply(R: jax.Array) -> jax.Array:
         Rt = inverse(columns(half(mask * R)))
-        product: jax.Array = mask * half(like(Rt, R)) + (1 - mask) * R
-        return product
+        return mask * half(like(Rt, R)) + (1 - mask) * R
 
     return apply
 

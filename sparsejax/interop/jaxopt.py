@@ -185,7 +185,7 @@ class ProximalGradient:
 
     def run(self, init_params: Any, hyperparams_prox: Any = None, *args: Any, **kwargs: Any) -> OptStep:
         """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``."""
-        smooth = jax.tree_util.Partial(self._fun, args, kwargs)  # type: ignore[no-untyped-call]
+        smooth = jax.tree_util.Partial(self._fun, args, kwargs)
         problem = Problem(smooth, FromProx(self._prox, hyperparams_prox))
         solution = fista(problem, init_params, **self._options)
         return OptStep(solution.params, solution)

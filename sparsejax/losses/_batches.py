@@ -148,8 +148,7 @@ class _Sum:
 
     @property
     def value(self) -> np.ndarray:
-        found: np.ndarray = self.total + self.rest
-        return found
+        return self.total + self.rest
 
 
 def from_batches(

@@ -160,8 +160,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
     def _predict(self, W: jax.Array) -> jax.Array:
         """H = XW, (n,)."""
         check_params(W, self.params_shape)
-        H: jax.Array = self.X @ W
-        return H
+        return self.X @ W
 
     def _sorted(self, rows: jax.Array) -> jax.Array:
         """In the order of falling time."""
@@ -218,8 +217,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         # Sums of positive terms, block by block, whose errors are as often up as down.
         steps = 4 + 2 * len(U) ** 0.25
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
-        rounding: jax.Array = moved + steps * eps * jnp.sum(own)
-        return rounding
+        return moved + steps * eps * jnp.sum(own)
 
     def majorizer(self) -> jax.Array:
         r"""A (n, d): rows of X less their mean, times the root of what bounds the curvature in each h.

@@ -38,8 +38,7 @@ def of_columns(X: jax.Array, curved: jax.Array, centred: bool) -> jax.Array:
         return (B * c[:, None]).T @ B
 
     # One after the other: products of matrices, and no memory for more than one.
-    blocks: jax.Array = lax.map(block, curved.T)
-    return blocks
+    return lax.map(block, curved.T)
 
 
 def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax.Array:
@@ -63,8 +62,7 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
     # classes of no row have an intercept that does nothing
     one = jnp.eye(k, dtype=B.dtype)
     B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
-    reduced: jax.Array = rest - C.T @ jnp.linalg.solve(B, C)
-    return reduced
+    return rest - C.T @ jnp.linalg.solve(B, C)
 
 
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -34,15 +34,15 @@ class PlainLoss(Loss, leaves=("fun",)):
         return bool(self.fun.quadratic)
 
     def __call__(self, W: Any) -> jax.Array:
-        return self.fun(W)  # type: ignore[no-any-return]
+        return self.fun(W)
 
     def majorizer(self) -> jax.Array:
-        return self.fun.majorizer()  # type: ignore[no-any-return]
+        return self.fun.majorizer()
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        return self.fun.dual_scaling(W, limit)  # type: ignore[no-any-return]
+        return self.fun.dual_scaling(W, limit)
 
 
 def as_loss(x: Any, name: str = "smooth") -> Loss:
@@ -64,7 +64,7 @@ def as_pytree(x: Any) -> Any:
     """A plain function as a pytree without leaves, which passes through jit; anything else as it is."""
     function = callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
     plain = function and any(leaf is x for leaf in jax.tree.leaves(x))
-    return jax.tree_util.Partial(x) if plain else x  # type: ignore[no-untyped-call]
+    return jax.tree_util.Partial(x) if plain else x
 
 
 def _states(x: Any, group: str) -> bool:

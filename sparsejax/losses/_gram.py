@@ -52,8 +52,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
     def majorizer(self) -> jax.Array:
         """The root of G, (d, d)."""
         values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
-        root: jax.Array = jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
-        return root
+        return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
     def row_units(self) -> jax.Array:
         """By the roots of the diagonal of G, the sizes of the columns it comes from."""

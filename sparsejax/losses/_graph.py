@@ -108,10 +108,10 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     @property
     def provides(self) -> frozenset[str]:
         """What the loss has, but no treatment of free features."""
-        return self.loss.provides & {"shape", "curvature", "dual", "data", "predictions"}  # type: ignore[no-any-return]
+        return self.loss.provides & {"shape", "curvature", "dual", "data", "predictions"}
 
     def __call__(self, W: jax.Array) -> jax.Array:
-        return self.loss(W) + self._graph_value(W)  # type: ignore[no-any-return]
+        return self.loss(W) + self._graph_value(W)
 
     def _graph_value(self, W: jax.Array) -> jax.Array:
         return half_quadratic(self.laplacian(), W.T)
@@ -124,7 +124,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     @property
     def params_shape(self) -> tuple[int, ...]:
         """That of the loss."""
-        return self.loss.params_shape  # type: ignore[no-any-return]
+        return self.loss.params_shape
 
     @property
     def dtype(self) -> Any:
@@ -139,12 +139,12 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     @property
     def weights(self) -> jax.Array | None:
         """Those of the loss."""
-        return self.loss.weights  # type: ignore[no-any-return]
+        return self.loss.weights
 
     @property
     def num_rows(self) -> int | None:
         """Those of the loss."""
-        return self.loss.num_rows  # type: ignore[no-any-return]
+        return self.loss.num_rows
 
     def reweighted(self, weights: jax.Array) -> Self:
         """The loss with other weights, and the same graphs."""
@@ -152,23 +152,23 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
     def intercept(self, W: jax.Array) -> jax.Array:
         """That of the loss."""
-        return self.loss.intercept(W)  # type: ignore[no-any-return]
+        return self.loss.intercept(W)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """That of the loss, without the graphs."""
-        return self.loss.evaluate(W, intercept)  # type: ignore[no-any-return]
+        return self.loss.evaluate(W, intercept)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
         """Those of the loss."""
-        return self.loss.predictions(W, intercept)  # type: ignore[no-any-return]
+        return self.loss.predictions(W, intercept)
 
     def majorizer(self) -> jax.Array:
         """That of the loss: the Hessian is at most ``I_k (x) A'A + laplacian() (x) I_d``."""
-        return self.loss.majorizer()  # type: ignore[no-any-return]
+        return self.loss.majorizer()
 
     def target(self) -> jax.Array | None:
         """That of the loss."""
-        return self.loss.target()  # type: ignore[no-any-return]
+        return self.loss.target()
 
     def gram(self) -> Self:
         """The same with ``loss.gram()``."""
@@ -183,7 +183,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         """Those of the loss and the graphs: their conjugate at s times their gradient is s^2 their value."""
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
-        return facts._replace(  # type: ignore[no-any-return]
+        return facts._replace(
             value=facts.value + value,
             gradient=facts.gradient + gradient,
             rounding=facts.rounding + self._graph_rounding(W),
@@ -203,7 +203,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
     def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
         """Of the loss, and of ``<W, WL>`` with all signs positive."""
-        return self.loss.rounding(W, sizes) + self._graph_rounding(W)  # type: ignore[no-any-return]
+        return self.loss.rounding(W, sizes) + self._graph_rounding(W)
 
     def _graph_rounding(self, W: jax.Array) -> jax.Array:
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self.laplacian()))
@@ -214,7 +214,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         valid = self.loss.valid()
         for graph in self.graphs:
             valid &= graph.valid()
-        return valid  # type: ignore[no-any-return]
+        return valid
 
     def in_units(self) -> tuple[Loss, Units] | None:
         """The loss in units of its data, and the graphs, squares, in the same."""

@@ -28,12 +28,10 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
         return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
 
     def cond(carry: Any) -> jax.Array:
-        going: jax.Array = jnp.any(carry[3]) & (carry[4] < 100)
-        return going
+        return jnp.any(carry[3]) & (carry[4] < 100)
 
     start = (jnp.zeros_like(bound), -bound, bound, jnp.ones(bound.shape, bool), jnp.int32(0))
-    root: jax.Array = lax.while_loop(cond, body, start)[0]
-    return root
+    return lax.while_loop(cond, body, start)[0]
 
 
 class Classes(NamedTuple):
@@ -111,5 +109,4 @@ def balance_classes(classes: Classes) -> jax.Array:
         jnp.ones((), bool),
         jnp.int32(0),
     )
-    found: jax.Array = lax.while_loop(lambda c: c[2] & (c[3] < STEPS), body, start)[0]
-    return found
+    return lax.while_loop(lambda c: c[2] & (c[3] < STEPS), body, start)[0]

@@ -57,8 +57,7 @@ class LogisticLoss(LinearModelLoss):
 
     def entries(self, H: jax.Array) -> jax.Array:
         """log(1 + e^h) - y h."""
-        entropy: jax.Array = optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
-        return entropy
+        return optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """p - y and p (1 - p), with p = sigmoid(h): with all digits where p is near its label."""

@@ -51,8 +51,7 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
         raise ValueError("Y has no columns.")
     if not is_traced(Y) and not np.asarray(Y).any():
         raise ValueError("Y is zero: the error relative to ||Y||_F^2 is undefined.")
-    errors: jax.Array = _selection_error(A, Y[:, None] if Y.ndim == 1 else Y)
-    return errors
+    return _selection_error(A, Y[:, None] if Y.ndim == 1 else Y)
 
 
 @jax.jit
@@ -109,8 +108,7 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
     """
     A = _listed(as_float("X", X, (2,)), "selected", selected, least=2)
     check_bool("centered", centered)
-    mean: jax.Array = _mean_abs_correlation(A, centered)
-    return mean
+    return _mean_abs_correlation(A, centered)
 
 
 @partial(jax.jit, static_argnames="centered")

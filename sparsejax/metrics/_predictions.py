@@ -71,8 +71,7 @@ def precision_recall_f1(
     if not isinstance(average, str) or average not in ("macro", "micro"):
         raise ValueError(f"average must be 'macro' or 'micro', got {average!r}.")
     w = _counts(weights, Y_true)
-    scores: PrecisionRecallF1 = _precision_recall_f1(Y_true, Y_pred, w, average)
-    return scores
+    return _precision_recall_f1(Y_true, Y_pred, w, average)
 
 
 def _zeros_and_ones(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, jax.Array]:
@@ -165,8 +164,7 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
     >>> float(sj.metrics.auc(jnp.array([1, 0, 1, 0]), jnp.array([0.9, 0.1, 0.4, 0.6])))
     0.75
     """
-    areas: jax.Array = _auc(*_labels_and_scores(Y_true, scores, weights))[0]
-    return areas
+    return _auc(*_labels_and_scores(Y_true, scores, weights))[0]
 
 
 def mean_auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> MeanAUC:
@@ -258,8 +256,7 @@ def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = N
     Y_true, Y_pred = _zeros_and_ones(Y_true, Y_pred)
     rows = jnp.ones(Y_true.shape[:1], Y_true.dtype) if weights is None else weights
     rows = as_float("weights", rows, (1,), Y_true.dtype)
-    share: jax.Array = _accuracy(Y_true, Y_pred, _counts(rows, Y_true))
-    return share
+    return _accuracy(Y_true, Y_pred, _counts(rows, Y_true))
 
 
 @jax.jit
@@ -296,8 +293,7 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
     0.5
     """
     Y_true, Y_pred = _pair(Y_true, Y_pred)
-    mean: jax.Array = _r2(Y_true, Y_pred, _counts(weights, Y_true).astype(Y_true.dtype))
-    return mean
+    return _r2(Y_true, Y_pred, _counts(weights, Y_true).astype(Y_true.dtype))
 
 
 @jax.jit

@@ -43,8 +43,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
         largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
-        labels: np.ndarray = np.asarray(self.classes)[largest]
-        return labels
+        return np.asarray(self.classes)[largest]
 
     def score(self, X: ArrayLike, y: Any) -> float:
         """The accuracy: the share of the labels y (n,) that `predict` gives."""

@@ -111,8 +111,7 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
         raise ValueError(f"prototypes have shape {P.shape}; (N, {X.shape[1]}) with N >= 1 is needed.")
     sigma = as_positive("bandwidth", bandwidth, X.dtype)
     order = np.argsort(ids, kind="stable")
-    S: jax.Array = _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
-    return S
+    return _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
 
 
 @partial(jax.jit, static_argnames="bags")

@@ -144,8 +144,7 @@ class Penalty(Protocol):
         """The penalty ``factor`` times."""
         if not self.strengths:
             raise TypeError(f"{type(self).__name__} names no strengths that could be multiplied.")
-        scaled: Penalty = scale_strengths(self, [factor] * len(self.strengths))
-        return scaled
+        return scale_strengths(self, [factor] * len(self.strengths))
 
     def feasible(self, W: Any) -> Any:
         """A point near W at which g is finite: W itself where g is finite everywhere."""
@@ -155,8 +154,7 @@ class Penalty(Protocol):
         r"""gamma g(sigma V) / sigma^2 of V: strengths of degree p times gamma sigma^(p-2)."""
         # Behind a barrier for the reason that `unit_of` gives.
         factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in self.degrees]
-        scaled: Penalty = scale_strengths(self, factors)
-        return scaled
+        return scale_strengths(self, factors)
 
     def prox_in_units(self, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike) -> jax.Array:
         """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
@@ -202,8 +200,7 @@ class Penalty(Protocol):
 
     def inside(self, W: jax.Array) -> jax.Array:
         """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
-        smooth: jax.Array = self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)
-        return smooth
+        return self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)
 
     def prox_start(self, V: jax.Array) -> Any:
         """The first ``warm`` of `prox_warm`."""

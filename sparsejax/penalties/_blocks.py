@@ -50,8 +50,7 @@ class Members:
 
     def spread(self, s: jax.Array) -> jax.Array:
         """As of `Rows`; 0 for rows in none."""
-        spread: jax.Array = self.groups.spread(jnp.where(self.members, s, 0))
-        return spread
+        return self.groups.spread(jnp.where(self.members, s, 0))
 
 
 def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Array:

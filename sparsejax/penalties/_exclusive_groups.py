@@ -137,13 +137,11 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
             new = jnp.maximum(units, self.groups.largest(self.groups.maxima(units)))
             return new, jnp.any(new > units)
 
-        units: jax.Array = lax.while_loop(lambda c: c[1], spread, (wanted, jnp.ones((), bool)))[0]
-        return units
+        return lax.while_loop(lambda c: c[1], spread, (wanted, jnp.ones((), bool)))[0]
 
     def rescaled(self, units: jax.Array) -> Penalty:
         """Alpha divided by the squares of the units of its groups."""
-        rescaled: Penalty = scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
-        return rescaled
+        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)

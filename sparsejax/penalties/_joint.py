@@ -122,8 +122,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         """Likewise."""
         Zt = self._side(columns(Z))
         if len(self.cores) == 1:
-            slopes: jax.Array = self.cores[0].row_slopes_at(like(Zt, Z), W)
-            return slopes
+            return self.cores[0].row_slopes_at(like(Zt, Z), W)
         return safe_divide(1.0, self._scales(Zt), jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> "Joint":
@@ -210,8 +209,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return jnp.sum(jnp.maximum(jnp.maximum(*ends), inner))
         if self.chain:
             return jnp.zeros((), Zt.dtype)
-        conjugate: jax.Array = self.cores[0].conjugate(Zt.T)
-        return conjugate
+        return self.cores[0].conjugate(Zt.T)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         Zt = self._side(Zt)
@@ -222,8 +220,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             low, high = self.box.bounds(Zt)
             Zt = jnp.where(((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf)), Zt, 0)
         if len(self.cores) == 1:
-            scale: jax.Array = self.cores[0].dual_scale(Zt.T)
-            return scale
+            return self.cores[0].dual_scale(Zt.T)
         return jnp.min(self._scales(Zt))
 
     def _entrywise(self, Zt: jax.Array) -> jax.Array:

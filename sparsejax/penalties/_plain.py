@@ -30,16 +30,16 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
         return bool(self.penalty.finite_conjugate)
 
     def value(self, W: Any) -> jax.Array:
-        return self.penalty.value(W)  # type: ignore[no-any-return]
+        return self.penalty.value(W)
 
     def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
         return self.penalty.prox(V, scaling)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        return self.penalty.conjugate(Z, aux)  # type: ignore[no-any-return]
+        return self.penalty.conjugate(Z, aux)
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
-        return self.penalty.dual_scale(Z)  # type: ignore[no-any-return]
+        return self.penalty.dual_scale(Z)
 
     def smooth_where(self, W: Any) -> Any:
         return self.penalty.smooth_where(W)

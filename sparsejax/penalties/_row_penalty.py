@@ -77,8 +77,7 @@ class RowPenalty(Penalty):
 
     def rescaled(self, units: jax.Array) -> Penalty:
         """Each strength divided by the power of the units that is its degree."""
-        rescaled: Penalty = scale_strengths(self, [1 / units**degree for degree in self.degrees])
-        return rescaled
+        return scale_strengths(self, [1 / units**degree for degree in self.degrees])
 
     # ------------------------------------------------------------------ the hooks
 
@@ -117,8 +116,7 @@ class SparseRowPenalty(RowPenalty):
             leaf if jnp.ndim(leaf) == 0 else jnp.take(leaf, ix, axis=-1, mode="fill", fill_value=1)
             for leaf in leaves
         ]
-        penalty: Penalty = jax.tree.unflatten(treedef, taken)
-        return penalty
+        return jax.tree.unflatten(treedef, taken)
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         raise NotImplementedError

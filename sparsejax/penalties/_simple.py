@@ -219,8 +219,7 @@ class Box(Penalty, leaves=("low", "high")):
 def as_bound(name: str, x: Any) -> jax.Array:
     """A bound, which may be infinite."""
     if is_traced(x):
-        bound: jax.Array = x
-        return bound
+        return x
     try:
         value = np.asarray(x)
         value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
@@ -230,5 +229,4 @@ def as_bound(name: str, x: Any) -> jax.Array:
         raise TypeError(f"{name} must be real, got {np.asarray(x).dtype}.")
     if value.ndim > 1 or np.isnan(value).any():
         raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {value}.")
-    placed: jax.Array = jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))
-    return placed
+    return jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))

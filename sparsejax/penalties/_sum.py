@@ -152,8 +152,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def value(self, W: jax.Array) -> jax.Array:
         """The sum, shape ()."""
-        total: jax.Array = reduce(jnp.add, [part.value(W) for part in self.parts])
-        return total
+        return reduce(jnp.add, [part.value(W) for part in self.parts])
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a part does not fit."""
@@ -215,11 +214,11 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def row_slopes(self, Z: jax.Array) -> jax.Array:
         """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
-        return self.terms[0].row_slopes(Z)  # type: ignore[no-any-return]
+        return self.terms[0].row_slopes(Z)
 
     def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
         """`row_slopes` at W."""
-        return self.terms[0].row_slopes_at(Z, W)  # type: ignore[no-any-return]
+        return self.terms[0].row_slopes_at(Z, W)
 
     def rows_at(self, ix: jax.Array) -> "Sum":
         """The penalty of a W of these rows."""
@@ -236,8 +235,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
     ) -> tuple[jax.Array, Any]:
         """The prox on the transpose of a matrix like W."""
         if len(self.terms) == 1:
-            point: tuple[jax.Array, Any] = self.terms[0].prox_columns(Vt, scaling, warm, W)
-            return point
+            return self.terms[0].prox_columns(Vt, scaling, warm, W)
         return self._prox(Vt, scaling), warm
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
@@ -246,10 +244,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return super()._prox(Vt, scaling)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        return self.terms[0].conjugate(Zt.T)  # type: ignore[no-any-return]
+        return self.terms[0].conjugate(Zt.T)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return self.terms[0].dual_scale(Zt.T)  # type: ignore[no-any-return]
+        return self.terms[0].dual_scale(Zt.T)
 
 
 def at_zero(part: Any) -> Any:

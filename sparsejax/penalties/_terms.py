@@ -215,8 +215,7 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
     _, derivatives = jax.linearize(lambda at: proxes(primal, at)[0], at)
 
     def system(U: jax.Array) -> jax.Array:
-        product: jax.Array = derivatives(U) - jnp.sum(U, axis=0)[None] / others
-        return product
+        return derivatives(U) - jnp.sum(U, axis=0)[None] / others
 
     def solve(square: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
         x, rest = conjugate_gradients(square, b, lambda r: r, 8 * eps_of(b), SOLVES, confirmed=True)

@@ -58,8 +58,7 @@ def axes_of(name: str, ax: Any) -> "Axes":
         return plt.subplots(layout="constrained")[1]
     if not isinstance(ax, matplotlib.axes.Axes):
         raise TypeError(f"{name}: ax must be matplotlib axes, got {type(ax).__name__}.")
-    given: Axes = ax
-    return given
+    return ax
 
 
 def ink(ax: "Axes") -> Any:

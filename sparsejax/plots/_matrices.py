@@ -163,8 +163,7 @@ def _largest(W: np.ndarray, each: int) -> np.ndarray:
     """The entry of largest size of every so many rows, in each column."""
     blocks = np.pad(W, ((0, -len(W) % each), (0, 0))).reshape(-1, each, W.shape[1])
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
-    found: np.ndarray = largest[:, 0]
-    return found
+    return largest[:, 0]
 
 
 def _map(ax: "Axes", values: Any, label: str, **scale: Any) -> None:

@@ -36,8 +36,7 @@ def floating(name: str, argument: str, x: Any) -> jax.Array:
     dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(known, x).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"prox.{name} needs a floating array, got {dtype} for {argument}.")
-    array: jax.Array = as_float(known, x, ANY_RANK)
-    return array
+    return as_float(known, x, ANY_RANK)
 
 
 def one_group(name: str, x: Any) -> jax.Array:

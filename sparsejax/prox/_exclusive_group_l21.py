@@ -163,8 +163,7 @@ def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: 
 @jax.custom_jvp
 def shrink(rho: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
     """The norms r (d,), from a cold start, with their derivative."""
-    r: jax.Array = shrink_warm(rho, strength, groups, exclusive_group_l21_start(rho, strength, groups))[0]
-    return r
+    return shrink_warm(rho, strength, groups, exclusive_group_l21_start(rho, strength, groups))[0]
 
 
 @shrink.defjvp
@@ -231,8 +230,7 @@ def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) 
     H = 2 * strength * groups.common.astype(dtype) * (on[:, None] * on[None])
     # At huge strengths rounding swallows the identity, and K may be singular.
     shift = d * eps_of(H) * jnp.max(jnp.diagonal(H), initial=0)
-    factor: jax.Array = jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
-    return factor
+    return jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
 
 
 def _solve(
@@ -259,8 +257,7 @@ def _solve(
         return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)[0]
 
     # Twice: the residual that the iteration carries along drifts from the true one at large strengths.
-    solution: jax.Array = lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
-    return solution
+    return lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
 
 
 def _solve_disjoint(active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:

@@ -128,8 +128,7 @@ def _joint_prox_jvp(
     mask = views_support(views, Wt).astype(Wt.dtype)
 
     def slope(strength: jax.Array, Wt: jax.Array) -> jax.Array:
-        gradient: jax.Array = jax.grad(views_value, argnums=2)(views, strength, Wt)
-        return gradient
+        return jax.grad(views_value, argnums=2)(views, strength, Wt)
 
     moved = jax.jvp(lambda strength: slope(strength, Wt), (strength,), (dstrength,))[1]
     _, hessian = jax.linearize(lambda Wt: slope(strength, Wt), Wt)

@@ -120,8 +120,7 @@ class CrossValidation(
     def standard_error(self) -> jax.Array:
         """(m,), of the mean score, which is by default that of the mean loss."""
         folds = self.score.shape[0]
-        error: jax.Array = jnp.std(self.score, axis=0, ddof=1) / folds**0.5
-        return error
+        return jnp.std(self.score, axis=0, ddof=1) / folds**0.5
 
     @property
     def best(self) -> Any:
@@ -260,8 +259,7 @@ def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
 
 
 def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
-    out: jax.Array = fold_of == number.astype(fold_of.dtype)
-    return out
+    return fold_of == number.astype(fold_of.dtype)
 
 
 @dataclass(frozen=True)
@@ -290,8 +288,7 @@ class _Folds:
         self, found: _Judged, solution: Solution, problem: Problem, fold_of: jax.Array, at: Any
     ) -> _Judged:
         one = self.judged(problem, fold_of, at[0], solution)
-        all_of_them: _Judged = jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
-        return all_of_them
+        return jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
 
 
 def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
@@ -300,10 +297,9 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Ju
     numbers, shared = np.arange(task.count, dtype=np.int32), (arguments[:5], fold_of)
     several = arguments.mode == "warm" and jax.default_backend() == "cpu" and cores() > 1
     if not (several and is_eager(shared)):
-        return _cross_validate(*shared, numbers, **static)  # type: ignore[no-any-return]
+        return _cross_validate(*shared, numbers, **static)
     parts = _cross_validate.together(shared, [(one,) for one in numbers[:, None]], **static)
-    joined: _Judged = jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
-    return joined
+    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
 
 
 def _all_folds(
@@ -321,8 +317,7 @@ def _all_folds(
         changed = task.problem(problem, fold_of, fold)
         part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
         solutions = batched_path(part, brief=True)
-        judged: _Judged = jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
-        return judged
+        return jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
 
     # one after the other on a CPU, where a batch would take every branch for each of its problems
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
@@ -350,8 +345,7 @@ def _in_chunks(
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
             raise Interrupted(text, _result(arguments, whole) if folds > 1 and done else None)
-    known: _Judged = found
-    return known
+    return found
 
 
 def _folds(folds: Any, n: int) -> tuple[jax.Array, int, int]:

@@ -102,8 +102,7 @@ def path(
     chunked = progress or store is not None
     solution = _path_in_chunks(arguments, progress, store) if chunked else batched_path(arguments)
     warn_unconverged(arguments.problem, solution, arguments.tol)
-    shaped: Solution = with_axes(solution, arguments.shape)
-    return shaped
+    return with_axes(solution, arguments.shape)
 
 
 def prepare_path(
@@ -165,8 +164,7 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
     def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
         return attach(problem_of(values), solution, rows=rows)
 
-    attached: Solution = jax.vmap(with_derivative)(varied, solutions)
-    return attached
+    return jax.vmap(with_derivative)(varied, solutions)
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
@@ -244,8 +242,7 @@ def _all_solves(
         chain = chain_of(pick(problem).link, problem)
         solve = within(chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
-        solutions: Solution = jax.vmap(lane)(solves.varied)
-        return solutions
+        return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
 
     def step(start: Any, values: list[jax.Array]) -> tuple[Any, Solution]:

@@ -214,7 +214,7 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
         if length > count:
             rest = jax.tree.map(lambda leaf: leaf[:count], (found.num_selected, found.solution))
             found = _Found(found.counts, *rest)
-        return found  # type: ignore[no-any-return]
+        return found
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
     return _joined(_all_subsamples.together((arguments[:5],), parts, **static), count)
 
@@ -239,8 +239,7 @@ def _joined(parts: Sequence[_Found], count: int) -> _Found:
     counts: Any = np.sum([part.counts for part in parts], axis=0, dtype=np.int32)
     rest = [(part.num_selected, part.solution) for part in parts]
     joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *rest)
-    found: _Found = jax.device_put(_Found(counts, *joined))
-    return found
+    return jax.device_put(_Found(counts, *joined))
 
 
 def _in_chunks(
@@ -255,8 +254,7 @@ def _in_chunks(
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # not what fills up the last slice
-                found: _Found = _all_subsamples(arguments[:5], masks[numbers], counted, **static)
-                return found
+                return _all_subsamples(arguments[:5], masks[numbers], counted, **static)
 
             bar.each = size
             like = _nothing(arguments, chunk, size).found
@@ -297,8 +295,7 @@ class _Selected:
     most: int | None  # rows of a subsample, if they are copied
 
     def rounds(self, data: Any) -> jax.Array:
-        number: jax.Array = data[1]
-        return number
+        return data[1]
 
     def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
         return problem._replace(smooth=kept(problem.smooth, data[0][number], self.most))
@@ -340,8 +337,7 @@ def _fitting(arguments: PathArguments, rows: int) -> int:
     k, m = math.prod(rest), math.prod(arguments.shape)
     # a factor and a copy of the data for each subsample; for each strength a few iterates and predictions
     numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
-    most: int = max(CHUNK // (numbers * int(arguments.init.dtype.itemsize)), 1)
-    return most
+    return max(CHUNK // (numbers * int(arguments.init.dtype.itemsize)), 1)
 
 
 def _by_subsample(

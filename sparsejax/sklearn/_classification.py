@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, softmax  # type: ignore[import-untyped]
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
@@ -29,8 +29,7 @@ def targets(loss: str, codes: np.ndarray, num_classes: int) -> np.ndarray:
     Y = np.eye(num_classes)[codes]
     if num_classes == 2 and loss not in ("softmax", "squared"):
         Y = Y[:, 1:]
-    coded: np.ndarray = 2 * Y - 1 if loss.endswith("hinge") else Y
-    return coded
+    return 2 * Y - 1 if loss.endswith("hinge") else Y
 
 
 def of_classes(found: Fitted) -> tuple[np.ndarray, np.ndarray]:
@@ -64,8 +63,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         """The class of the largest score of each row, (n,)."""
         scores = self.decision_function(X)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: np.ndarray = self.classes_[best]
-        return labels
+        return self.classes_[best]
 
 
 class ProbabilisticClassifier(LinearClassifier):

@@ -4,7 +4,7 @@ import warnings
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from scipy import sparse  # type: ignore[import-untyped]
+from scipy import sparse
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -244,15 +244,13 @@ class MILESClassifier(LinearClassifier):
             with precision(X):
                 S = _embedded(X, bags, self.prototypes_, self.bandwidth_)
             scores += S @ self.prototype_weights_.T
-        by_row: np.ndarray = scores[bags, 0] if len(self.intercept_) == 1 else scores[bags]
-        return by_row
+        return scores[bags, 0] if len(self.intercept_) == 1 else scores[bags]
 
     def predict(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """The label of the bag of each row, (n,)."""
         scores = self.decision_function(X, bag_ids)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: np.ndarray = self.classes_[best]
-        return labels
+        return self.classes_[best]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
         """The share of bags whose label is right; the weight of a bag is that of its first row."""
@@ -281,5 +279,4 @@ def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth
     extra = np.arange(len(rows) - len(X))
     ids = np.append(bags, count + np.minimum(extra, room - 1) if room else np.full(len(extra), bags[0]))
     S = mil.embed(rows, ids, Z, bandwidth)
-    embedded: np.ndarray = np.asarray(S, dtype=float)[:count, : len(prototypes)]
-    return embedded
+    return np.asarray(S, dtype=float)[:count, : len(prototypes)]

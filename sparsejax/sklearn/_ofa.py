@@ -116,8 +116,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 Y = self._columns(X) @ np.atleast_2d(u).T + self._intercepts
             else:
                 Y = np.asarray(self._model.predict(filled(X)))[: len(X)]
-        outputs: np.ndarray = Y[:, 0] if self._flat else Y
-        return outputs
+        return Y[:, 0] if self._flat else Y
 
     def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
         model = ofa_lasso.fit(

@@ -117,8 +117,7 @@ def family(penalty: Any) -> tuple[Any, str]:
     if is_penalty(penalty):
         known = penalties.as_penalty(penalty)
         return (lambda alpha, beta: known.times(alpha)), "alpha"
-    found: tuple[Any, str] = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
-    return found
+    return choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
 
 def strengths(

@@ -135,5 +135,4 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self)
-        mask: np.ndarray = self.support_
-        return mask
+        return self.support_

@@ -5,7 +5,7 @@ import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse  # type: ignore[import-untyped]
+from scipy import sparse
 
 try:
     from jax import enable_x64
@@ -19,10 +19,7 @@ LEAST_ROWS = 128
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     """64-bit numbers within, in this thread, for float64 data, whether or not they are switched on."""
-    switched: contextlib.AbstractContextManager[Any] = (
-        enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
-    )
-    return switched
+    return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
 
 
 def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
@@ -122,5 +119,4 @@ def _room(n: int, d: int) -> tuple[int, int]:
 def filled(X: np.ndarray) -> np.ndarray:
     """X with copies of its first row at its end, to one of few numbers of rows."""
     rows = _room(len(X), 1)[0]
-    more: np.ndarray = X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]
-    return more
+    return X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]

@@ -3,8 +3,8 @@
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse  # type: ignore[import-untyped]
-from scipy.special import expit  # type: ignore[import-untyped]
+from scipy import sparse
+from scipy.special import expit
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
@@ -33,8 +33,7 @@ def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
     if not len(varying):
         return np.zeros((0, 2), int)
     found = from_correlation(X[:, varying], threshold, weights=table.weights)
-    pairs: np.ndarray = varying[np.asarray(found.members).reshape(-1, 2)]
-    return pairs
+    return varying[np.asarray(found.members).reshape(-1, 2)]
 
 
 def competing(pairs: np.ndarray, d: int) -> Groups:

@@ -135,7 +135,7 @@ def _iterated(
     def candidate(s: State) -> jax.Array:
         if not polish:
             return s.W
-        return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)  # type: ignore[no-any-return]
+        return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)
 
     algorithm = Algorithm(
         state=State(first, last if faithful else jnp.maximum(last, scale)),
@@ -177,8 +177,7 @@ class _Ridge:
         return solve
 
     def objective(self, W: jax.Array, F: jax.Array) -> jax.Array:
-        value: jax.Array = self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
-        return value
+        return self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
 
     def step(self, W: jax.Array, F: jax.Array) -> jax.Array:
         """The minimiser of a quadratic; else a Newton step, halved until it decreases."""

@@ -111,8 +111,7 @@ class Rows(Blocks):
             Q: jax.Array = rows_at(C, i, T) @ rows_at(C, j, T).T
             return Q * jnp.asarray(S(i, j))
 
-        found: jax.Array = by_tiles(lambda i, j, H: put_both(H, i, j, entry(i, j)), tiles, room)
-        return found
+        return by_tiles(lambda i, j, H: put_both(H, i, j, entry(i, j)), tiles, room)
 
 
 class Grouped(Blocks):
@@ -195,8 +194,7 @@ class Grouped(Blocks):
             H = _added(H, tile, a, c)
             return _added(H, jnp.where(i == j, 0, tile.T), c, a)
 
-        found: jax.Array = by_tiles(entry, tiles, jnp.zeros_like(room))
-        return found
+        return by_tiles(entry, tiles, jnp.zeros_like(room))
 
 
 def _added(H: jax.Array, tile: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:

@@ -83,8 +83,7 @@ class Wide(NamedTuple):
             X = self._times(take(self.matrix, rows_at(ix, i, T), 1))
             return put_rows(F, i, jnp.pad(X, ((0, more), (0, 0))).T)
 
-        found: jax.Array = lax.fori_loop(0, count, gathered, room)
-        return found
+        return lax.fori_loop(0, count, gathered, room)
 
     def by_root(self, s: jax.Array, F: jax.Array, count: jax.Array, T: int) -> Any:
         """``aux`` at scales s (m,) of the features of a bucket, all others 0."""
@@ -111,8 +110,7 @@ class Wide(NamedTuple):
         def half(i: jax.Array, P: jax.Array) -> jax.Array:
             return put_rows(P, i, lower_solve(root, rows_at(F, i, T).astype(LOW), tiles))
 
-        P: jax.Array = lax.fori_loop(0, count, half, room)
-        return P
+        return lax.fori_loop(0, count, half, room)
 
     def gram(self, F: jax.Array, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
         """Of the features of a bucket."""
@@ -215,8 +213,7 @@ class Gram(NamedTuple):
             row = rows_at(self.G, i, self.T) * h[None]
             return put_rows(P, i, lower_solve(low, row.astype(LOW), self.tiles))
 
-        P: jax.Array = lax.fori_loop(0, self.tiles, half, jnp.zeros(self.G.shape, LOW))
-        return P
+        return lax.fori_loop(0, self.tiles, half, jnp.zeros(self.G.shape, LOW))
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":

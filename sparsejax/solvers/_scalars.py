@@ -164,8 +164,7 @@ class Newton:
 
     def going(self, s: State) -> jax.Array:
         more = (self.gap(s) > self.tol) | ~s.point.known
-        going: jax.Array = more & (s.k < self.maxiter) & (s.tiles < self.over)
-        return going
+        return more & (s.k < self.maxiter) & (s.tiles < self.over)
 
     def body(self, pair: tuple[State, _Scratch]) -> tuple[State, _Scratch]:
         """An attempt at a step, and the product with all of A where it ends.

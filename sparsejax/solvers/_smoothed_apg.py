@@ -137,7 +137,7 @@ def _iterated(
         if not polish:
             return W
         step = smoothing.step
-        return problem.penalty.prox(W - step * jax.grad(cheap)(W), step)  # type: ignore[no-any-return]
+        return problem.penalty.prox(W - step * jax.grad(cheap)(W), step)
 
     def split(s: State) -> tuple[jax.Array, ...]:
         return tuple(like(part, init) for part in smoothing.parts(s.W, s.mu)[0])
@@ -234,7 +234,7 @@ class _Smoothing:
         new = jnp.maximum(self.mu, SHRINK * jnp.minimum(s.mu, largest))
         restarted = State(s.W, s.W, jnp.zeros_like(s.L), new, jnp.zeros_like(s.t), jnp.zeros((), bool))
         s = s._replace(solved=at_last & (error <= SOLVED * jnp.minimum(relative, 1)))
-        return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)  # type: ignore[no-any-return]
+        return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)
 
 
 LINK = Link("smoothed_apg", _iterated)

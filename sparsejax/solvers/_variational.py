@@ -129,7 +129,7 @@ def _reason(treedef: Any, leaves: tuple[Any, ...]) -> str | None:
 
 
 def _of_shapes(treedef: Any, leaves: tuple[Any, ...]) -> Any:
-    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]  # type: ignore[no-untyped-call]
+    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]
     return jax.tree.unflatten(treedef, shapes)
 
 
@@ -241,10 +241,9 @@ def _start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
     def known() -> Point:
         return begun(quadratic, blocks, columns(init), columns(jax.grad(problem.smooth)(init)))
 
-    point: Point = lax.cond(
+    return lax.cond(
         jnp.any(init != 0), known, lambda: at_zero(quadratic, jnp.zeros_like(blocks.alpha), shared.C)
     )
-    return point
 
 
 def _blocks(problem: Problem, W: jax.Array) -> Rows | Grouped:

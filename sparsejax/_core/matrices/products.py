@@ -88,5 +88,5 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
 
     both = jnp.concatenate([W, jnp.zeros((size, W.shape[1]), W.dtype)])
     H: jax.Array = lax.custom_linear_solve(system, both, solve, transpose)[at:]
-    H = lax.optimization_barrier(H)  # type: ignore[no-untyped-call]
+    H = lax.optimization_barrier(H)
     return H[:, 0] if vector else H

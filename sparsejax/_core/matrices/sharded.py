@@ -15,19 +15,18 @@ def is_spread(x: Any) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_fully_replicated
 
 
-def mesh_of(tree: Any) -> Mesh | None:
+def mesh_of(tree: Any) -> Any:
     """The mesh that concrete arrays of the tree are on; None if they are on none."""
     for leaf in jax.tree.leaves(tree):
         concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
         if concrete and isinstance(leaf.sharding, NamedSharding):
-            mesh: Any = leaf.sharding.mesh
-            return mesh  # type: ignore[no-any-return]
+            return leaf.sharding.mesh
     return None
 
 
 def whole_on(mesh: Mesh) -> NamedSharding:
     """All of an array on every device."""
-    return NamedSharding(mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+    return NamedSharding(mesh, PartitionSpec())
 
 
 def looked_at(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
@@ -74,8 +73,7 @@ def admitted(name: str, x: jax.Array) -> jax.Array:
             "other processes: parts of unequal length make arrays of unequal length. Give every process as "
             "many rows: fill up with rows of weight 0."
         )
-    same: jax.Array = by_compiler(x)
-    return same
+    return by_compiler(x)
 
 
 def by_compiler(tree: Any) -> Any:
@@ -140,7 +138,7 @@ def is_same(facts: Any, mesh: Mesh) -> bool:
     if not _is_shared(mesh):
         return True
     code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)
-    by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))  # type: ignore[no-untyped-call]
+    by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     codes = jax.make_array_from_callback((mesh.size,), by_device, lambda _: code)
     low, high = looked_at(_range, codes)
     return bool(low == high)

@@ -60,8 +60,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
         if function is not None:
             data, scale = lax.stop_gradient(data), None if scale is None else function(scale)
         if scale is None:
-            H: jax.Array = product(data, self.rows, self.cols, used, W)
-            return H
+            return product(data, self.rows, self.cols, used, W)
         if transposed:
             H = product(data, self.rows, self.cols, used, W) * scale[:, None]
             return H
@@ -82,8 +81,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
             return both.at[to].add(-moved, mode="promise_in_bounds")
 
         # No loop over columns, which would take less memory: JAX 0.6 does not transpose it.
-        found: jax.Array = jax.vmap(column, in_axes=1, out_axes=1)(both)
-        return found
+        return jax.vmap(column, in_axes=1, out_axes=1)(both)
 
     def divided(self, units: jax.Array) -> "Sparse":
         """Columns divided by units (d,)."""
@@ -161,8 +159,7 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
         if any(batch[:-1]):
 
             def each(parts: Any) -> jax.Array:
-                H: jax.Array = product(*(a if p is None else p for a, p in zip(args, parts, strict=True)))
-                return H
+                return product(*(a if p is None else p for a, p in zip(args, parts, strict=True)))
 
             parts = [a if is_batched else None for a, is_batched in zip(args, batch, strict=True)]
             return lax.map(each, parts), True
@@ -227,8 +224,7 @@ def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
     filled = np.full(room, value, a.dtype)
     filled[: len(a)] = a
     del a
-    placed: jax.Array = jax.device_put(filled)
-    return placed
+    return jax.device_put(filled)
 
 
 def _room(nnz: int) -> int:
@@ -239,7 +235,7 @@ def _room(nnz: int) -> int:
 
 def _by_column(name: str, X: Any) -> Any:
     """A csc_matrix of its own, in floating point, sorted, without duplicates and zeros."""
-    import scipy.sparse  # type: ignore[import-untyped]  # noqa: PLC0415  (slow to import, and seldom needed)
+    import scipy.sparse  # noqa: PLC0415  (slow to import, and seldom needed)
 
     if any(map(is_traced, jax.tree.leaves(X))):
         raise TypeError(f"{name} is sparse and traced: build the loss outside jit, and hand it in.")

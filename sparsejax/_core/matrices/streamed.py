@@ -102,9 +102,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
             found = self.source.guarded(product, A)
             if found is None:
                 return np.full((*np.shape(A)[:-2], *shape), np.nan, A.dtype)
-            answer: np.ndarray = found
-            return answer
+            return found
 
         like: Any = jax.eval_shape(lambda A: jnp.zeros(shape, A.dtype), A)
-        answer: jax.Array = jax.pure_callback(call, like, A, vmap_method="broadcast_all")
-        return answer
+        return jax.pure_callback(call, like, A, vmap_method="broadcast_all")

@@ -71,7 +71,6 @@ def in_graph(
         return tuple(out)
 
     kinds = ((m,), dtype), *[((), dtype)] * 3, *[((), jnp.int32)] * 2
-    shapes = tuple(jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds)  # type: ignore[no-untyped-call]
+    shapes = tuple(jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds)
     args = (*((X,) if traced else ()), jnp.asarray(y), *map(jnp.asarray, scalars))
-    answer: Answer = jax.pure_callback(callback, shapes, *args, vmap_method=vmap_method)
-    return answer
+    return jax.pure_callback(callback, shapes, *args, vmap_method=vmap_method)

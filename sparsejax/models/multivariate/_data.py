@@ -35,13 +35,11 @@ class Data:
 
     def scores(self, columns: np.ndarray, w: np.ndarray) -> np.ndarray:
         """Xw of a w on some columns, (n,)."""
-        v: np.ndarray = self.X[:, columns] @ w
-        return v
+        return self.X[:, columns] @ w
 
     def back(self, z: np.ndarray) -> np.ndarray:
         """X'z, (m',)."""
-        c: np.ndarray = self.X.T @ z
-        return c
+        return self.X.T @ z
 
     def rows(self, columns: np.ndarray, codes: Sequence[np.ndarray]) -> np.ndarray:
         """X[:, columns]' Z, (r, K), codes taken a few at a time."""
@@ -58,7 +56,7 @@ def as_data(X: Any) -> Data:
     if isinstance(X, Data):
         return X
     if hasattr(X, "tocsc"):
-        from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+        from scipy import sparse  # noqa: PLC0415
 
         _check_real(X.dtype)
         if hasattr(X, "check_format"):  # the formats that are compressed

@@ -212,7 +212,7 @@ def clarabel(R: np.ndarray, losses: np.ndarray, budget: float, best: Best[Weight
     """The same problem by Clarabel, shown to ``best``: x = (beta, tau, s), c^2 <= t = tau + s as the
     cone (t + 1; 2c, t - 1).
     """
-    from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+    from scipy import sparse  # noqa: PLC0415
 
     J, K = R.shape
     eye, one = sparse.eye_array(J), sparse.csr_array(np.ones((J, 1)))

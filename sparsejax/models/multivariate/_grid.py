@@ -111,8 +111,7 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
-        labels: np.ndarray = np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
-        return labels
+        return np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
 
 
 def fit_one_vs_rest(

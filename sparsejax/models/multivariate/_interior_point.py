@@ -213,7 +213,7 @@ def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
 
     Raises FloatingPointError where H is not finite, or not positive definite.
     """
-    from scipy.linalg.lapack import dpotrf, dpotrs  # type: ignore[import-untyped]  # noqa: PLC0415
+    from scipy.linalg.lapack import dpotrf, dpotrs  # noqa: PLC0415
 
     scale = 1 / np.sqrt(np.diag(H))
     scaled = H * scale[:, None]
@@ -226,8 +226,7 @@ def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
         raise FloatingPointError("not positive definite")
 
     def once(right: np.ndarray) -> np.ndarray:
-        x: np.ndarray = scale * dpotrs(factor, scale * right)[0]
-        return x
+        return scale * dpotrs(factor, scale * right)[0]
 
     def solve(right: np.ndarray) -> np.ndarray:
         x = once(right)
@@ -246,8 +245,8 @@ def conic(
     Clarabel is missing or fails.
     """
     try:
-        import clarabel  # type: ignore[import-untyped]  # noqa: PLC0415
-        from scipy import sparse  # type: ignore[import-untyped]  # noqa: PLC0415
+        import clarabel  # noqa: PLC0415
+        from scipy import sparse  # noqa: PLC0415
     except ImportError:
         return None
     settings = clarabel.DefaultSettings()

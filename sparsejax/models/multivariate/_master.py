@@ -172,8 +172,7 @@ def _scaling_of(gamma: float, s1: np.ndarray, z0: np.ndarray, z1: np.ndarray) ->
 
 
 def _norms(x: np.ndarray) -> np.ndarray:
-    norms: np.ndarray = np.sqrt((x * x).sum(1))
-    return norms
+    return np.sqrt((x * x).sum(1))
 
 
 def _scale(w0: np.ndarray, w1: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> Target:

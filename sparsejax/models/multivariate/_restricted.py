@@ -152,5 +152,4 @@ class Restricted:
 
 def _has_weight(shares: np.ndarray) -> np.ndarray:
     """Which cuts have more than a trace of weight, (K,) bool."""
-    enough: np.ndarray = len(shares) * shares > SMALL_CUT * shares.sum()
-    return enough
+    return len(shares) * shares > SMALL_CUT * shares.sum()

@@ -118,8 +118,7 @@ def _solve(
     infinite = jnp.full((), jnp.inf, y.dtype)
     state = state._replace(best=infinite, waited=jnp.int32(0), num_iters=jnp.int32(0))
     residual = y - state.active.z @ At[state.bucket]
-    end: _Round = lax.while_loop(lambda s: s.status == RUNNING, body, judged(state, residual))
-    return end
+    return lax.while_loop(lambda s: s.status == RUNNING, body, judged(state, residual))
 
 
 def _refill(state: _Round, limit: jax.Array) -> jax.Array:

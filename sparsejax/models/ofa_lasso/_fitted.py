@@ -123,8 +123,7 @@ def predict(
         nothing = jnp.zeros((0, d), dtype)
         return Prediction(nothing, none, nothing, none, none.astype(jnp.int32))
     rows = np.linspace(0, n - 1, num_starts - 1).round().astype(int)
-    info: Prediction = _predict(model, X, jnp.asarray(rows, int), stationary, maxiter, support=support)
-    return info
+    return _predict(model, X, jnp.asarray(rows, int), stationary, maxiter, support=support)
 
 
 def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:

@@ -98,8 +98,7 @@ def search(
         def flat(state: Any) -> jax.Array:
             gradient = optax.tree_utils.tree_get(state, "grad")
             value = optax.tree_utils.tree_get(state, "value")
-            is_flat: jax.Array = jnp.max(jnp.abs(gradient)) <= tol * (1 + value)
-            return is_flat
+            return jnp.max(jnp.abs(gradient)) <= tol * (1 + value)
 
         def body(carry: tuple[Any, ...]) -> tuple[Any, ...]:
             w, state, k, _ = carry
@@ -126,8 +125,7 @@ def search(
         residual = jnp.where(improved, value[best], first[0]) * unit
         return Prediction(y, residual, start, first[0] * unit, _distinct(w, stationary, tol**0.5))
 
-    found: Prediction = lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
-    return found
+    return lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
 
 
 def _distinct(w: jax.Array, stationary: jax.Array, tol: jax.Array | float) -> jax.Array:

@@ -179,8 +179,7 @@ def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> F
     one = partial(outputs.all, outputs.inputs())
     d, rounds, together = data.Y.shape[1], outputs.rounds, outputs.together
     fitted = lax.map(one, jnp.arange(rounds * together) % d, batch_size=together)
-    known: Fitted = jax.tree.map(lambda leaf: leaf[:d], fitted)
-    return known
+    return jax.tree.map(lambda leaf: leaf[:d], fitted)
 
 
 @partial(jax.jit, static_argnames=("algorithm", "bucket"))
@@ -212,8 +211,7 @@ def _in_chunks(data: Data, strengths: Any, numbers: Any, bar: Bar, options: Any)
         leaf = jnp.swapaxes(leaf, 1, 2)
         return leaf.reshape(-1, *leaf.shape[2:])[: data.Y.shape[1]]
 
-    fitted: Fitted = jax.tree.map(by_output, place.found)
-    return fitted
+    return jax.tree.map(by_output, place.found)
 
 
 def _columns(x: jax.Array, count: int) -> jax.Array:
