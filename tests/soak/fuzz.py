@@ -1,6 +1,6 @@
 """Malformed calls, drawn from the signatures: each must end in an error that names the argument, or honestly.
 
-    python tests/fuzz.py [--calls 20000] [--seed 0]
+    python tests/soak/fuzz.py [--calls 20000] [--seed 0]
 
 A call is a good one (`CALLS`) in which one argument is replaced by a value drawn for what it is (`KINDS`, by
 its name). What is never right must raise a TypeError or ValueError of ours that names the argument; what may

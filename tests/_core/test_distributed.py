@@ -144,7 +144,7 @@ def run(tmp_path_factory):
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     environment = os.environ | {"XLA_FLAGS": flags, "JAX_ENABLE_X64": "1", "PYTHONPATH": str(root)}
     processes, logs = [], []
     for number in range(PROCESSES):

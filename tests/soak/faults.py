@@ -1,6 +1,6 @@
 """Threads, repeated calls, thousands of solves, Ctrl-C: the same bits, no memory and no process that stays.
 
-    python tests/faults.py [--solves 10000] [--shapes 500] [--interrupts 5]
+    python tests/soak/faults.py [--solves 10000] [--shapes 500] [--interrupts 5]
 
 **threads**: eight of them solve 40 problems each, by five solvers; every answer must have the bits of the
 same call alone. **bits**: calls repeated, in this process and in another one, must agree to the last bit;
@@ -37,7 +37,7 @@ import numpy as np
 import scipy.sparse
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     jax.config.update("jax_enable_x64", True)
 
 import sparsejax as sj

@@ -419,7 +419,7 @@ def test_a_plain_function_that_is_zero_at_zero_is_solved():
     ],
 )
 def test_certificates_py_sees_a_lie(lie, found):
-    """Of a point that is worse by half: what tests/certificates.py says of what a solver may say of it."""
+    """Of a point that is worse by half: what certificates.py says of what a solver may say of it."""
     fields = {"params": np.ones((3, 1)), "objective": 1.0, "gap": 0.51, "status": STALLED}
     answer = SimpleNamespace(**fields | lie)
     answer.converged = answer.status == CONVERGED

@@ -15,7 +15,7 @@ import sparsejax as sj
 from sparsejax.interop import jaxopt as sjo
 from sparsejax.interop import optax as sjx
 
-GUIDE = Path(__file__).parents[1] / "docs" / "migrating-from-jaxopt.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "migrating-from-jaxopt.md"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Certificates against the truth: thousands of awkward problems, their objectives in long doubles.
 
-    python tests/certificates.py [--problems 10000] [--seed 0] [--minutes 170]
+    python tests/soak/certificates.py [--problems 10000] [--seed 0] [--minutes 170]
 
 Every pair of loss and penalty below is drawn with columns of X that are badly conditioned (to 1e12), nearly
 copies (to 1e-15) or of sizes over sixteen decades, with copies of rows, targets of any size and strengths
@@ -31,7 +31,8 @@ from typing import Any
 import jax
 
 if __name__ == "__main__":  # as a script: with 64-bit numbers and this copy of the library
-    sys.path.insert(0, str(Path(__file__).parents[1]))
+    root = Path(__file__).parents[2]
+    sys.path[:0] = [str(root), str(root / "tests" / "support")]
     jax.config.update("jax_enable_x64", True)
 
 import conic

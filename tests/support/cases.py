@@ -211,7 +211,7 @@ def solution(loss: str, penalty: str) -> sj.Solution:
 
 # ------------------------------------------------------------------ solvers
 
-APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_views.py
+APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_label_views.py
 NOT_SOLVERS = {
     "cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "stability_selection",
     "tune",

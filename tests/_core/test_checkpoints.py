@@ -115,7 +115,7 @@ SCRIPT = """
 import sys
 import jax
 jax.config.update("jax_enable_x64", True)
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../support"]
 from test_checkpoints import CALLS, progress
 from sparsejax.driver import OPTIONS
 OPTIONS.update(eval(sys.argv[3]))
