@@ -1,5 +1,7 @@
 """Norms of the rows: l1, l2 and l-infinity."""
 
+from typing import ClassVar
+
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
@@ -11,7 +13,36 @@ from sparsejax.penalties._base import RowNorm
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
-class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
+class RowNormPenalty(SparseRowPenalty):
+    r"""``g(W) = sum_i strength_i ||w_i||``, from two hooks: the norm of each row and the dual norm."""
+
+    _adapter: ClassVar[bool] = True
+    degrees = (1,)
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The largest dual norm of a row of Z."""
+        return jnp.max(self._dual_norms(columns(Z)))
+
+    def _norms(self, Wt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _dual_norms(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _strength(self, Wt: jax.Array) -> jax.Array:
+        return cast(getattr(self, self.strengths[0]), Wt)
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(self._strength(Wt) * self._norms(Wt))
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return least_ratio(self._strength(Zt), self._dual_norms(Zt))
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        return safe_divide(self._dual_norms(Zt), self._strength(Zt), jnp.inf)
+
+
+class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
     r"""Lasso: ``g(W) = sum_i strength_i ||w_i||_1``.
 
     Args:
@@ -31,39 +62,31 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     """
 
     strengths = ("strength",)
-    degrees = (1,)
     strength: jax.Array
 
     def __init__(self, strength: ArrayLike):
         self._set(strength=as_strength("strength", strength))
 
-    def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest |z_ij|."""
-        return jnp.max(jnp.abs(Z))
-
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
         """The strengths, for a single column."""
         return RowNorm(self.strength) if len(params_shape) == 1 or params_shape[1] == 1 else None
 
-    def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(cast(self.strength, Wt) * jnp.sum(jnp.abs(Wt), axis=0))
+    def _norms(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.abs(Wt), axis=0)
+
+    def _dual_norms(self, Zt: jax.Array) -> jax.Array:
+        return jnp.max(jnp.abs(Zt), axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        strength = cast(self.strength, Vt)
+        strength = self._strength(Vt)
         return prox.l1(Vt, strength if strength.ndim == 0 else strength[None], scaling)
 
     def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero
 
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(cast(self.strength, Zt), jnp.max(jnp.abs(Zt), axis=0))
 
-    def _slopes(self, Zt: jax.Array) -> jax.Array:
-        return safe_divide(jnp.max(jnp.abs(Zt), axis=0), cast(self.strength, Zt), jnp.inf)
-
-
-class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
+class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
     r"""Row-sparse group lasso: ``g(W) = sum_i alpha_i ||w_i||_2``.
 
     Args:
@@ -83,15 +106,10 @@ class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
-    degrees = (1,)
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):
         self._set(alpha=as_strength("alpha", alpha))
-
-    def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest ||z_i||_2."""
-        return jnp.max(safe_norm(columns(Z)))
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
         """The strengths."""
@@ -102,23 +120,20 @@ class L21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha",)):
         Wt = columns(W)
         return like(jnp.broadcast_to(jnp.any(Wt != 0, axis=0), Wt.shape), W)
 
-    def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt))
+    def _norms(self, Wt: jax.Array) -> jax.Array:
+        return safe_norm(Wt)
+
+    def _dual_norms(self, Zt: jax.Array) -> jax.Array:
+        return safe_norm(Zt)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.l2_columns(Vt, scaling * cast(self.alpha, Vt))
+        return prox.l2_columns(Vt, scaling * self._strength(Vt))
 
     def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), jnp.zeros(Wt.shape[1:], Wt.dtype)
 
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(cast(self.alpha, Zt), safe_norm(Zt))
 
-    def _slopes(self, Zt: jax.Array) -> jax.Array:
-        return safe_divide(safe_norm(Zt), cast(self.alpha, Zt), jnp.inf)
-
-
-class L1Inf(SparseRowPenalty, leaves=("alpha",)):
+class L1Inf(RowNormPenalty, leaves=("alpha",)):
     r"""Row-sparse group lasso by the largest entry: ``g(W) = sum_i alpha_i max_j |w_ij|``.
 
     Entries below the largest of their row cost nothing, so that features are shared by classes, and the
@@ -143,24 +158,16 @@ class L1Inf(SparseRowPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
-    degrees = (1,)
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):
         self._set(alpha=as_strength("alpha", alpha))
 
-    def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest ||z_i||_1."""
-        return jnp.max(jnp.sum(jnp.abs(columns(Z)), axis=0))
+    def _norms(self, Wt: jax.Array) -> jax.Array:
+        return jnp.max(jnp.abs(Wt), axis=0)
 
-    def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(cast(self.alpha, Wt) * jnp.max(jnp.abs(Wt), axis=0))
+    def _dual_norms(self, Zt: jax.Array) -> jax.Array:
+        return jnp.sum(jnp.abs(Zt), axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.linf_columns(Vt, scaling * cast(self.alpha, Vt))
-
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(cast(self.alpha, Zt), jnp.sum(jnp.abs(Zt), axis=0))
-
-    def _slopes(self, Zt: jax.Array) -> jax.Array:
-        return safe_divide(jnp.sum(jnp.abs(Zt), axis=0), cast(self.alpha, Zt), jnp.inf)
+        return prox.linf_columns(Vt, scaling * self._strength(Vt))
