@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
-from sparsejax.penalties import L1, strengths_valid
+from sparsejax.penalties import L1, shared, strengths_valid
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
 
@@ -95,7 +95,7 @@ def _split(
         return (-G,)
     if split is None:
         return penalty.split(-G, W)
-    even: tuple[jax.Array, ...] = penalty.shared(split, -G)
+    even = shared(penalty, split, -G)
     if settle is False:  # statically: solvers' certificates go without the other split
         return even
     return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)
@@ -163,7 +163,7 @@ def _projected(
     H = () if facts.predictions is None else (facts.predictions,)
     dG, change = smooth.dual_projection(W, basis, *H)
     G = (facts.gradient + dG).at[penalty.free].set(0)
-    parts = (-G,) if len(parts) == 1 else penalty.shared(parts, -G)
+    parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
     limit = penalty.dual_scale(-G, *_several(parts))
     if not finite:
         s = jnp.minimum(limit, 1)

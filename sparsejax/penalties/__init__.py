@@ -11,6 +11,7 @@ entry. Strengths are cast to the dtype of W.
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
 from sparsejax.penalties._base import check_strengths as check_strengths
+from sparsejax.penalties._base import prox_columns as prox_columns
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
 from sparsejax.penalties._base import strengths_valid as strengths_valid
@@ -26,6 +27,7 @@ from sparsejax.penalties._plain import is_penalty as is_penalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
 from sparsejax.penalties._terms import joined as joined
+from sparsejax.penalties._terms import shared as shared
 
 __all__ = [
     "L1",

@@ -136,11 +136,11 @@ class Penalty(Protocol):
         factor = as_strength("the factor of a penalty", factor)
         if factor.ndim:
             raise ValueError(f"the factor of a penalty must be a number, got shape {factor.shape}.")
-        return self.times(factor)
+        return self._times(factor)
 
     __rmul__ = __mul__
 
-    def times(self, factor: jax.Array) -> "Penalty":
+    def _times(self, factor: jax.Array) -> "Penalty":
         """The penalty ``factor`` times."""
         if not self.strengths:
             raise TypeError(f"{type(self).__name__} names no strengths that could be multiplied.")
@@ -155,14 +155,6 @@ class Penalty(Protocol):
         # Behind a barrier for the reason that `unit_of` gives.
         factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in self.degrees]
         return scale_strengths(self, factors)
-
-    def prox_in_units(self, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike) -> jax.Array:
-        """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
-        scaling = jnp.asarray(scaling, V.dtype)
-        if "units" not in self.provides or len(self.degrees) != len(self.strengths):
-            return prox(self, V, scaling)
-        unit, _ = unit_of(V)
-        return unit * prox(self.in_units(unit, jnp.ones((), V.dtype)), V / unit, scaling)
 
     @property
     def terms(self) -> tuple[Any, ...]:
@@ -179,11 +171,6 @@ class Penalty(Protocol):
     def free(self) -> jax.Array:
         """The unpenalised features, (f,): none that are known."""
         return jnp.zeros(0, jnp.int32)
-
-    def shared(self, parts: tuple[jax.Array, ...], Z: jax.Array) -> tuple[jax.Array, ...]:
-        """Parts of nearly Z, one a term, changed so that they sum to Z: each by the same."""
-        rest = (Z - sum(parts)) / len(parts)
-        return tuple(part + rest for part in parts)
 
     def covers(self, Wt: jax.Array) -> jax.Array:
         """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
@@ -209,17 +196,6 @@ class Penalty(Protocol):
     def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         """The prox, and what makes the next call cheaper."""
         return self.prox(V, scaling), warm
-
-    def prox_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """`prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
-        V, warm = self.prox_warm(like(Vt, W), scaling, warm)
-        return columns(V), warm
-
-    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
-        """The first ``warm`` of `prox_columns`."""
-        return self.prox_start(like(Vt, W))
 
     # ------------------------------------------------------------------ never called where not provided
 
@@ -264,6 +240,25 @@ class Penalty(Protocol):
     def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
         """The square root of the derivative of the prox at the answer W, or something like it."""
         raise NotImplementedError
+
+
+def prox_columns(
+    penalty: Penalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+) -> tuple[jax.Array, Any]:
+    """`Penalty.prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
+    V, warm = penalty.prox_warm(like(Vt, W), scaling, warm)
+    return columns(V), warm
+
+
+def prox_in_units(
+    penalty: Any, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
+) -> jax.Array:
+    """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
+    scaling = jnp.asarray(scaling, V.dtype)
+    if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
+        return prox(penalty, V, scaling)
+    unit, _ = unit_of(V)
+    return unit * prox(penalty.in_units(unit, jnp.ones((), V.dtype)), V / unit, scaling)
 
 
 def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:

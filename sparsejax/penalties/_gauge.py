@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
-from sparsejax.penalties._terms import CYCLES, dykstra, joined
+from sparsejax.penalties._terms import CYCLES, dykstra, joined, shared
 
 ROUNDS = 200  # at most; five to a hundred are the rule
 
@@ -35,7 +35,7 @@ def gauge(penalty: Any, Z: jax.Array) -> jax.Array:
     size, near = jnp.max(jnp.abs(Z)), 100 * eps_of(Z)
 
     def above(parts: tuple[jax.Array, ...]) -> jax.Array:
-        parts = penalty.shared(tuple(like(part, Z) for part in parts), Z)
+        parts = shared(penalty, tuple(like(part, Z) for part in parts), Z)
         scales = [term.dual_scale(part) for term, part in zip(penalty.terms, parts, strict=True)]
         return jnp.max(jnp.stack([safe_divide(1.0, scale, jnp.inf) for scale in scales]))
 

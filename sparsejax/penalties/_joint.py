@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.linalg import columns, like, safe_divide
-from sparsejax.penalties._base import scale_strengths
+from sparsejax.penalties._base import prox_columns, scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
@@ -146,7 +146,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return self._prox_warm(Vt, scaling, self._prox_start(Vt), exact=True)[0]
 
     def _prox_start(self, Vt: jax.Array) -> Any:
-        return self.cores[0].columns_start(Vt, Vt.T) if len(self.cores) == 1 else ()
+        return self.cores[0].prox_start(Vt.T) if len(self.cores) == 1 else ()
 
     def _prox_warm(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, exact: bool = False
@@ -162,7 +162,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             else:
                 scaling = scaling * shrink
         if len(cores) == 1 and not exact:
-            Vt, warm = cores[0].prox_columns(Vt, scaling, warm, Vt.T)
+            Vt, warm = prox_columns(cores[0], Vt, scaling, warm, Vt.T)
         else:
             for core in cores:
                 Vt = columns(core.prox(Vt.T, scaling))

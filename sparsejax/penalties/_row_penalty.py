@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
-from sparsejax.penalties._base import Penalty, scale_strengths
+from sparsejax.penalties._base import Penalty, prox_in_units, scale_strengths
 
 
 class RowPenalty(Penalty):
@@ -27,7 +27,7 @@ class RowPenalty(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        found = self.prox_in_units(lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
@@ -50,16 +50,6 @@ class RowPenalty(Penalty):
         """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
         Zt, warm = self._prox_warm(columns(V), scaling, warm)
         return like(Zt, V), warm
-
-    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
-        """The first ``warm`` of `prox_columns`."""
-        return self._prox_start(Vt)
-
-    def prox_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """`prox_warm` on the transpose of a matrix like W."""
-        return self._prox_warm(Vt, scaling, warm)
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a strength given by row does not have one value for each of the d rows."""

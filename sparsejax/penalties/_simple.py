@@ -116,8 +116,7 @@ class NonNegative(Penalty, leaves=()):
         """The same."""
         return self
 
-    def times(self, factor: jax.Array) -> "NonNegative":
-        """The same."""
+    def _times(self, factor: jax.Array) -> "NonNegative":
         return self
 
 
@@ -206,8 +205,7 @@ class Box(Penalty, leaves=("low", "high")):
         low, high = (jnp.asarray(bound, sigma.dtype) for bound in (self.low, self.high))
         return self._replace(low=low / sigma, high=high / sigma)
 
-    def times(self, factor: jax.Array) -> "Box":
-        """The same."""
+    def _times(self, factor: jax.Array) -> "Box":
         return self
 
     def bounds(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -180,9 +180,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         """Every part."""
         return self._replace(parts=tuple(part.in_units(sigma, gamma) for part in self.parts))
 
-    def times(self, factor: jax.Array) -> "Sum":
-        """Every part."""
-        return self._replace(parts=tuple(part.times(factor) for part in self.parts))
+    def _times(self, factor: jax.Array) -> "Sum":
+        return self._replace(parts=tuple(part * factor for part in self.parts))
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The smallest factor of all strengths at which 0 is the prox of Z; inf if there is none."""
@@ -226,17 +225,15 @@ class Sum(SeveralTerms, leaves=("parts",)):
             parts=tuple(part if isinstance(part, NonNegative) else part.rows_at(ix) for part in self.parts)
         )
 
-    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
-        """The first ``warm`` of `prox_columns`: that of the only term, or nothing."""
-        return self.terms[0].columns_start(Vt, W) if len(self.terms) == 1 else ()
+    def prox_start(self, V: jax.Array) -> Any:
+        """That of the only term, or nothing."""
+        return self.terms[0].prox_start(V) if len(self.terms) == 1 else ()
 
-    def prox_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """The prox on the transpose of a matrix like W."""
+    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        """That of the only term, or the prox by iteration."""
         if len(self.terms) == 1:
-            return self.terms[0].prox_columns(Vt, scaling, warm, W)
-        return self._prox(Vt, scaling), warm
+            return self.terms[0].prox_warm(V, scaling, warm)
+        return super().prox_warm(V, scaling, warm)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         if len(self.terms) == 1:

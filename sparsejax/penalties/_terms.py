@@ -12,7 +12,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
 from sparsejax._core.pytree import movable, moving
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, prox_columns, prox_in_units
 
 CYCLES = 1000  # of Dykstra's algorithm at most
 SOLVES = 2000  # conjugate gradient steps for its derivative at most
@@ -37,18 +37,16 @@ class SeveralTerms(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The proximal point of V; where there are several terms to the last digits, by iteration."""
-        found = self.prox_in_units(lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
         return like(found, V)
 
-    def prox_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-    ) -> tuple[jax.Array, Any]:
-        """The prox on the transpose of a matrix like W."""
-        return self._prox(Vt, scaling), warm
-
-    def columns_start(self, Vt: jax.Array, W: jax.Array) -> Any:
+    def prox_start(self, V: jax.Array) -> Any:
         """Nothing."""
         return ()
+
+    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        """The prox in the units of V itself: solvers have chosen theirs."""
+        return like(self._prox(columns(V), scaling), V), warm
 
     def split(
         self, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = CYCLES
@@ -72,33 +70,13 @@ class SeveralTerms(Penalty):
             slope = jax.grad(term.value)(W)
             parts.append(jnp.where(smooth, slope, part))
             open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
-        exact = self._shared(tuple(parts), Z, tuple(open_))
+        exact = shared(self, tuple(parts), Z, tuple(open_))
         if "dual" not in self.provides:
             return exact
-        near = self.shared(guess, Z)
+        near = shared(self, guess, Z)
         # At a W that is only near a zero of its group the gradient there is far from any subgradient.
         better = self.dual_scale(Z, exact) >= self.dual_scale(Z, near)
         return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
-
-    def shared(self, parts: Parts, Z: jax.Array) -> Parts:
-        """Parts that sum to Z, changed by the same in all terms that can take it."""
-        return self._shared(parts, Z, None)
-
-    def _shared(self, parts: Parts, Z: jax.Array, wanted: Parts | None) -> Parts:
-        """The same, by terms that want it where there are any."""
-        terms, rest = self.terms, Z - sum(parts)
-        able = [
-            like(jnp.broadcast_to(term.covers(columns(Z)).astype(Z.dtype), columns(Z).shape), Z)
-            for term in terms
-        ]
-        # What no term can take is left with the last, where the certificate sees it.
-        able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
-        if wanted is not None:
-            both = [a * b for a, b in zip(able, wanted, strict=True)]
-            some = sum(both) > 0
-            able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
-        total = sum(able)
-        return tuple(part + a / total * rest for part, a in zip(parts, able, strict=True))
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """An upper bound of g*(Z): the sum over a split ``aux`` of Z, one part a term; exact for the best.
@@ -163,6 +141,23 @@ class _Cycle(NamedTuple):
     n: jax.Array
 
 
+def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
+    """Parts of nearly Z, one a term, changed so that they sum to Z: by the same in all terms that can take it.
+
+    Where ``wanted``, 0 or 1 in each entry of each part, names such terms, the others stay as they are.
+    """
+    rest, shape = Z - sum(parts), columns(Z).shape
+    able = [like(jnp.broadcast_to(t.covers(columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
+    # What no term can take is left with the last, where the certificate sees it.
+    able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
+    if wanted is not None:
+        both = [a * b for a, b in zip(able, wanted, strict=True)]
+        some = sum(both) > 0
+        able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
+    total = sum(able)
+    return tuple(part + a / total * rest for part, a in zip(parts, able, strict=True))
+
+
 @jax.custom_jvp
 def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
     """The prox of the sum of the terms at V: a point of each term, and the parts of V minus the last one.
@@ -178,7 +173,7 @@ def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) 
         X, points, parts = c.points[-1], [], []
         for term, part in zip(terms, c.parts, strict=True):
             Y = X + part
-            X = term.prox_columns(Y, scaling, term.columns_start(Y, W), W)[0]
+            X = prox_columns(term, Y, scaling, term.prox_start(like(Y, W)), W)[0]
             points.append(X)
             parts.append(Y - X)
         apart = jnp.stack([jnp.max(jnp.abs(point - X)) for point in (c.points[-1], *points[:-1])])

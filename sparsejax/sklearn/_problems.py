@@ -116,7 +116,7 @@ def family(penalty: Any) -> tuple[Any, str]:
     """The penalty of two strengths, and which of them it has."""
     if is_penalty(penalty):
         known = penalties.as_penalty(penalty)
-        return (lambda alpha, beta: known.times(alpha)), "alpha"
+        return (lambda alpha, beta: known * alpha), "alpha"
     return choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
 

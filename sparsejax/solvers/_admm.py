@@ -12,7 +12,7 @@ from sparsejax._core.linalg import columns, eps_of, joint_norm, like, safe_divid
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, factorise
-from sparsejax.penalties import joined
+from sparsejax.penalties import joined, prox_columns
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -233,7 +233,7 @@ class _Engine:
     def start(self, rho: jax.Array | None) -> State:
         rho = self.factor.mean if rho is None else rho
         Zt = columns(self.init)
-        warm = tuple(term.columns_start(Zt, self.init) for term in self.terms)
+        warm = tuple(term.prox_start(like(Zt, self.init)) for term in self.terms)
         V: tuple[jax.Array, ...] = (Zt,)
         if self.K > 1:
             G = like(self.grad(Zt), self.init)
@@ -276,7 +276,7 @@ class _Engine:
         W = self.w_step(s)
         V = tuple(V + RELAX * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
         points = [
-            term.prox_columns(v, self.K / s.rho, warm, self.init)
+            prox_columns(term, v, self.K / s.rho, warm, self.init)
             for term, v, warm in zip(self.terms, V, s.warm, strict=True)
         ]
         Z, warm = zip(*points, strict=True)

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, like
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
-from sparsejax.penalties import joined
+from sparsejax.penalties import joined, prox_columns
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -89,7 +89,7 @@ def _iterated(
     hidden = penalty.free.shape[0] > 0
 
     def prox(term: Any, Vt: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        return (Vt, warm) if term is None else term.prox_columns(Vt, step, warm, init)
+        return (Vt, warm) if term is None else prox_columns(term, Vt, step, warm, init)
 
     def iterate(_: Any, s: State) -> State:
         Q, warm2 = prox(second, s.V, s.warm[1])
@@ -105,7 +105,7 @@ def _iterated(
     if second is not None:
         parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
-    warm = tuple(() if term is None else term.columns_start(Zt, init) for term in (first, second))
+    warm = tuple(() if term is None else term.prox_start(like(Zt, init)) for term in (first, second))
     algorithm = Algorithm(
         state=State(V, Zt, Zt, parts, warm),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
