@@ -142,7 +142,7 @@ class _Cycle(NamedTuple):
 
 
 def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
-    """Parts of nearly Z, one a term, changed so that they sum to Z: by the same in all terms that can take it.
+    """Parts of nearly Z, one a term, so changed that they sum to Z: by the same in all terms that can.
 
     Where ``wanted``, 0 or 1 in each entry of each part, names such terms, the others stay as they are.
     """
