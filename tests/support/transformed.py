@@ -56,7 +56,7 @@ def penalties_of(d: int) -> dict[str, Callable[[Any], Any]]:
         "GroupLasso": lambda a: penalties.GroupLasso(a, pairs),
         "ExclusiveGroupLasso": lambda a: penalties.ExclusiveGroupLasso(a, views),
         "ElasticNet": lambda a: penalties.ElasticNet(a, a / 10),
-        "SparseGroupLasso": lambda a: penalties.SparseGroupLasso(a, a, pairs),
+        "SparseGroupLasso": lambda a: penalties.SparseGroupLasso(a, 0.5, pairs),
     }
 
 
