@@ -2,7 +2,7 @@
 
     python -m pytest -m soak
 
-Most of an hour on two cores; `test_transformations.py` asks the same of a few.
+Some 20 minutes on two cores; `test_transformations.py` asks the same of a few.
 """
 
 import jax
