@@ -64,9 +64,11 @@ class Compiled:
     def alone(self, *args: Any, **kwargs: Any) -> Any:
         """Call it where nothing is traced."""
         leaves, treedef = jax.tree.flatten(args)
-        leaves = by_compiler(on_device(leaves))
+        leaves = on_device(leaves)
         mesh = mesh_of(leaves)
         if mesh is not None:
+            leaves = by_compiler(leaves)
+            mesh = mesh_of(leaves)
             check_same(leaves, mesh)
         args = jax.tree.unflatten(treedef, leaves)
         with threads_for(leaves):

@@ -24,8 +24,8 @@ BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
 HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
-DUAL_HOOKS = ("divergence", "dual_scaling")
 ALWAYS = frozenset(("shape", "data", "predictions", "columns", "least squares", "units", "rows"))  # groups
+GROUPS_OF = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}  # by hook
 
 
 class LinearModelLoss(Loss):
@@ -88,10 +88,8 @@ class LinearModelLoss(Loss):
         super().__init_subclass__(
             leaves=(*BASE_LEAVES, *extra), static=(*BASE_STATIC, *extra_static), **options
         )
-        stated = {hook: cls._provider(hook) not in (Loss, LinearModelLoss) for hook in DUAL_HOOKS}
-        dual = {"dual"} if any(stated.values()) else set()
-        free = {"free features"} if stated["divergence"] else set()
-        cls._stated = frozenset(ALWAYS | dual | free)
+        stated = [hook for hook in GROUPS_OF if cls._provider(hook) not in (Loss, LinearModelLoss)]
+        cls._stated = ALWAYS.union(*(GROUPS_OF[hook] for hook in stated))
 
     @classmethod
     def _hooks_checked(cls) -> None:

@@ -45,7 +45,7 @@ class SeveralTerms(Penalty):
         return ()
 
     def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """The prox in the units of V itself: solvers have chosen theirs."""
+        """The prox without the units of `prox`: solvers call it, and have changed to units of the data."""
         return like(self._prox(columns(V), scaling), V), warm
 
     def split(

@@ -81,8 +81,6 @@ def by_compiler(tree: Any) -> Any:
 
     Those would have to be named in every product. Nothing is copied.
     """
-    if mesh_of(tree) is None:
-        return tree
 
     def one(leaf: Any) -> Any:
         mesh: Any = mesh_of(leaf)
