@@ -12,7 +12,8 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling
-from sparsejax.penalties import L1, shared, strengths_valid
+from sparsejax.penalties import L1, feasible, shared, strengths_valid
+from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
 
@@ -42,7 +43,7 @@ class Certificate(NamedTuple):
 def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     """The `Scale` of a problem whose W has this shape; ``smooth``: a cheaper form of its loss."""
     penalty = problem.penalty
-    zero = penalty.feasible(hidden_zeros(W.shape, W.dtype))
+    zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis = None
@@ -68,7 +69,7 @@ def certify(
     """Objective, relative gap and residual of W from the ``facts`` of its loss there; ``step`` = 1/L.
 
     For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. They are made
-    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by ``penalty.split``. With
+    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by `penalties.split`. With
     ``brief`` there is no residual: infinity, so that what has no gap either is not taken for solved.
     """
     G = facts.gradient
@@ -94,11 +95,11 @@ def _split(
     if len(penalty.terms) == 1:
         return (-G,)
     if split is None:
-        return penalty.split(-G, W)
+        return split_terms(penalty, -G, W)
     even = shared(penalty, split, -G)
     if settle is False:  # statically: solvers' certificates go without the other split
         return even
-    return lax.cond(settle, lambda: tuple(penalty.split(-G, W, split)), lambda: even)
+    return lax.cond(settle, lambda: tuple(split_terms(penalty, -G, W, split)), lambda: even)
 
 
 def relative_gap(

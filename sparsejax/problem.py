@@ -11,7 +11,8 @@ from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
-from sparsejax.penalties import Penalty, as_penalty
+from sparsejax.penalties import Penalty, as_penalty, feasible, rescaled, row_units
+from sparsejax.penalties import in_units as in_their_units
 
 
 class Problem(Pytree, leaves=("smooth", "penalty")):
@@ -104,9 +105,10 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
     if known is None or len(penalty.degrees) != len(penalty.strengths):
         return None
     loss, units = known
-    if rows is not False and "rows" in loss.provides and "rows" in penalty.provides:
-        possible = penalty.row_units(loss.row_units()) if rows is True else rows
-        loss, units = loss.rescaled(possible), units._replace(rows=possible)
+    if rows is not False and "rows" in loss.provides:
+        possible = row_units(penalty, loss.row_units) if rows is True else rows
+        if possible is not None:
+            loss, units = loss.rescaled(possible), units._replace(rows=possible)
     return Scaled(loss, units)
 
 
@@ -116,9 +118,9 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
         return problem
     loss, units = scaled
     penalty = problem.penalty
-    penalty = penalty.in_units(units.sigma, units.gamma)
+    penalty = in_their_units(penalty, units.sigma, units.gamma)
     if units.rows is not None:
-        penalty = penalty.rescaled(units.rows)
+        penalty = rescaled(penalty, units.rows)
     return problem._replace(smooth=loss, penalty=penalty)
 
 
@@ -142,8 +144,11 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         return ravel_pytree(self.penalty.smooth_where(self.restore(W)))[0]
 
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
-        return lambda V: V
+
+@feasible.register(FlatPenalty)
+def _(penalty: FlatPenalty, W: jax.Array) -> jax.Array:
+    """W as it is."""
+    return W
 
 
 class FlatLoss(Loss, leaves=("loss",), static=("restore",)):

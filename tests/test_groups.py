@@ -324,9 +324,9 @@ def test_prox_transformations(kind, dtype, rng):
 @kinds
 def test_any_warm_start_gives_the_same_point(kind, rng):
     penalty = penalties.ExclusiveGroupL21(0.3, KINDS[kind])
-    step, cold = jax.jit(penalty.prox_warm), jax.jit(penalty.prox)
+    step, cold = jax.jit(lambda *at: penalties.prox_warm(penalty, *at)), jax.jit(penalty.prox)
     V = jnp.asarray(rng.standard_normal((7, 2)))
-    warm = penalty.prox_start(V)
+    warm = penalties.prox_start(penalty, V)
     for _ in range(6):
         for scaling in (1.0, 1.0, 0.2):
             Z, warm = step(V, jnp.asarray(scaling), warm)

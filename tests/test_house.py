@@ -104,3 +104,11 @@ def test_there_are_no_circles():
 def test_no_module_has_the_name_of_a_public_function():
     functions = {name for name in sj.__all__ if callable(getattr(sj, name))}
     assert not functions & {path.stem for path in FILES}
+
+
+def test_a_penalty_has_sixteen_names_and_its_page_describes_each():
+    names = [name for name in dir(sj.Penalty) if not name.startswith("_")]
+    assert len(names) <= 16
+    page = (PACKAGE.parent / "docs" / "adding-a-penalty.md").read_text(encoding="utf-8")
+    table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
+    assert not [name for name in names if f"`{name}" not in table]

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, known_cast
 from sparsejax.driver.closures import evaluate, hoisted, prox_of
 from sparsejax.losses import PlainLoss
-from sparsejax.penalties import PlainPenalty, cast_strengths
+from sparsejax.penalties import PlainPenalty, cast_strengths, feasible
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -48,7 +48,7 @@ def prepare(
         init = _as_array(name, problem, init)
     else:
         init = zeros(problem) if init is None else _as_params(name, init)
-    init = problem.penalty.feasible(init)
+    init = feasible(problem.penalty, init)
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
     try:

@@ -28,6 +28,7 @@ from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, chosen
 from sparsejax.losses import GramLoss
+from sparsejax.penalties import half_derivative, least_active
 from sparsejax.problem import Problem
 
 Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
@@ -54,7 +55,7 @@ def _room(problem: Problem, W: jax.Array) -> int | None:
     smooth, penalty = problem.smooth, problem.penalty
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or smooth.num_rows is None:
         return None
-    wanted = penalty.least_active + smooth.num_rows / 2
+    wanted = least_active(penalty) + smooth.num_rows / 2
     m = min(ROOM_TILE * math.ceil(max(wanted, 1) / ROOM_TILE), MAX_ROOM)
     return m if W.shape[0] >= 2 * m else None
 
@@ -211,7 +212,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
 
     def some(_: Any) -> tuple[jax.Array, jax.Array]:
         # The support and, of the other features, those that are nearest to it.
-        slopes = problem.penalty.row_slopes_at(jax.grad(problem.smooth)(W), W)
+        slopes = problem.penalty.row_slopes(jax.grad(problem.smooth)(W), W)
         ix = chosen(on, slopes, m, m)
         near, loose = _settle(_part(problem, ix), take(W, ix, 0))
         return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, loose))  # type: ignore[return-value]
@@ -285,7 +286,7 @@ def _split(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask
     The linear part of one step of the splitting W = Z, made symmetric.
     """
     inverse, rho = _cholesky(smooth, gram) if smooth.laplacian() is None else _eigen(factorise(smooth))
-    half = penalty.half_derivative(W, 1 / rho)
+    half = half_derivative(penalty, W, 1 / rho)
 
     def apply(R: jax.Array) -> jax.Array:
         Rt = inverse(columns(half(mask * R)))

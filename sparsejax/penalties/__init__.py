@@ -11,7 +11,6 @@ entry. Strengths are cast to the dtype of W.
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
 from sparsejax.penalties._base import check_strengths as check_strengths
-from sparsejax.penalties._base import prox_columns as prox_columns
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
 from sparsejax.penalties._base import strengths_valid as strengths_valid
@@ -19,15 +18,25 @@ from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
+from sparsejax.penalties._in_units import in_units as in_units
+from sparsejax.penalties._in_units import rescaled as rescaled
+from sparsejax.penalties._in_units import row_units as row_units
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
 from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
 from sparsejax.penalties._plain import as_penalty as as_penalty
 from sparsejax.penalties._plain import is_penalty as is_penalty
+from sparsejax.penalties._preconditioner import half_derivative as half_derivative
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
+from sparsejax.penalties._sum import least_active as least_active
+from sparsejax.penalties._terms import feasible as feasible
 from sparsejax.penalties._terms import joined as joined
 from sparsejax.penalties._terms import shared as shared
+from sparsejax.penalties._terms import split as split
+from sparsejax.penalties._warm import prox_columns as prox_columns
+from sparsejax.penalties._warm import prox_start as prox_start
+from sparsejax.penalties._warm import prox_warm as prox_warm
 
 __all__ = [
     "L1",

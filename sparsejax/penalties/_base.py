@@ -1,5 +1,6 @@
 """The protocol of penalties: what is required, what is optional, and what is lost without."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced, known_cast
-from sparsejax._core.linalg import columns, like, opaque, unit_of
 from sparsejax._core.matrices.sharded import looked_at
 from sparsejax._core.protocol import Protocol
 from sparsejax.groups import Groups
@@ -50,25 +50,17 @@ class Penalty(Protocol):
       which ``conjugate(s * Z)`` is finite, inf if all are; ``finite_conjugate`` (bool): the conjugate is
       finite everywhere, so that a gap is known with any convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
-      smooth at W, while the others stay at 0 nearby; ``half_derivative(W, scaling)``: a function
-      :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at the answer W, or something like it (it
-      preconditions: the identity will do);
+      smooth at W, while the others stay at 0 nearby;
     * *terms*, where only the parts have an exact prox: ``terms``: a tuple of penalties that sum to this one;
-      ``split(Z, W, guess=None, cycles=...)``: one part of Z a term, subgradients at W if Z is one;
-    * *warm*: ``prox_start(V)`` and ``prox_warm(V, scaling, warm)`` -> (prox, warm): a prox that is cheaper
-      from what the last call left;
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
     * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)`` -> `RowNorm`, if for a W of
       this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2} \|W_b\|_F^2` over rows or groups of
       them, else None;
-    * *sparse rows*, for `sparsejax.working_set`, of a sum over rows: ``row_slopes(Z)``: (d,), at most 1 where
-      a row that is 0 stays so if Z is minus the gradient; ``rows_at(ix)``: the penalty of a W of these rows,
-      an index of d being none;
-    * *rows*, for columns of X of unequal size: ``row_units(wanted)``: the units (d,), near those wanted, in
-      which the penalty is one of its class; ``rescaled(units)``: in them, :math:`V \mapsto g(V /
-      \text{units})`, row by row;
+    * *sparse rows*, for `sparsejax.working_set`, of a sum over rows: ``row_slopes(Z, W)``: (d,), at most 1
+      where a row of W that is 0 stays so if Z is minus the gradient (W only matters where rows depend on one
+      another); ``rows_at(ix)``: the penalty of a W of these rows, an index of d being none;
     * *units*: ``degrees``, see below.
 
     ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
@@ -101,14 +93,12 @@ class Penalty(Protocol):
     _required: ClassVar[tuple[str, ...]] = ("value", "prox")
     _groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "dual": ("conjugate", "dual_scale", "finite_conjugate"),
-        "support": ("smooth_where", "half_derivative"),
-        "terms": ("terms", "split"),
-        "warm": ("prox_start", "prox_warm"),
+        "support": ("smooth_where",),
+        "terms": ("terms",),
         "free": ("free",),
         "dual norm": ("dual_norm",),
         "row norm": ("row_norm",),
         "sparse rows": ("row_slopes", "rows_at"),
-        "rows": ("row_units", "rescaled"),
         "units": ("degrees",),
     }
     _page: ClassVar[str] = "docs/adding-a-penalty.md"
@@ -117,6 +107,12 @@ class Penalty(Protocol):
     degrees: ClassVar[tuple[int, ...]] = ()
     __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `Sum`, whose file defines them
     __radd__: ClassVar[Callable[[Any, Any], Any]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        slopes = vars(cls).get("row_slopes")
+        if slopes is not None and len(inspect.signature(slopes).parameters) == 2:  # of Z alone
+            cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
+        super().__init_subclass__(**options)
 
     def value(self, W: Any) -> jax.Array:
         """g(W), shape ()."""
@@ -146,56 +142,15 @@ class Penalty(Protocol):
             raise TypeError(f"{type(self).__name__} names no strengths that could be multiplied.")
         return scale_strengths(self, [factor] * len(self.strengths))
 
-    def feasible(self, W: Any) -> Any:
-        """A point near W at which g is finite: W itself where g is finite everywhere."""
-        return W
-
-    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Penalty":
-        r"""gamma g(sigma V) / sigma^2 of V: strengths of degree p times gamma sigma^(p-2)."""
-        # Behind a barrier for the reason that `unit_of` gives.
-        factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in self.degrees]
-        return scale_strengths(self, factors)
-
     @property
     def terms(self) -> tuple[Any, ...]:
         """Parts with an exact prox each: here the penalty itself."""
         return (self,)
 
-    def split(
-        self, Z: jax.Array, W: jax.Array, guess: tuple[jax.Array, ...] | None = None, cycles: int = 1
-    ) -> tuple[jax.Array, ...]:
-        """Z in one part a term."""
-        return (Z,)
-
     @property
     def free(self) -> jax.Array:
         """The unpenalised features, (f,): none that are known."""
         return jnp.zeros(0, jnp.int32)
-
-    def covers(self, Wt: jax.Array) -> jax.Array:
-        """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
-        return jnp.ones(Wt.shape[1:], bool)
-
-    @property
-    def least_active(self) -> int:
-        """About how many rows are active however large the strengths are."""
-        return 0
-
-    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
-        """`row_slopes` at W, for penalties whose rows depend on one another."""
-        return self.row_slopes(Z)
-
-    def inside(self, W: jax.Array) -> jax.Array:
-        """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
-        return self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)
-
-    def prox_start(self, V: jax.Array) -> Any:
-        """The first ``warm`` of `prox_warm`."""
-        return ()
-
-    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """The prox, and what makes the next call cheaper."""
-        return self.prox(V, scaling), warm
 
     # ------------------------------------------------------------------ never called where not provided
 
@@ -217,48 +172,17 @@ class Penalty(Protocol):
         """The strengths, if g is a sum of norms of rows or of groups of them for such a W, else None."""
         raise NotImplementedError
 
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
-        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
+        """(d,), at most 1 where a row of 0 of W, None: of 0, with minus the gradient Z stays 0."""
         raise NotImplementedError
 
     def rows_at(self, ix: jax.Array) -> "Penalty":
         """The penalty of a W of these rows; an index of d is none."""
         raise NotImplementedError
 
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """The units (d,) near those wanted that `rescaled` takes."""
-        raise NotImplementedError
-
-    def rescaled(self, units: jax.Array) -> "Penalty":
-        """The penalty of V = W * units, row by row."""
-        raise NotImplementedError
-
     def smooth_where(self, W: Any) -> Any:
         """The entries in which g is smooth at W, boolean; the others stay at 0 nearby."""
         raise NotImplementedError
-
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """The square root of the derivative of the prox at the answer W, or something like it."""
-        raise NotImplementedError
-
-
-def prox_columns(
-    penalty: Penalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-) -> tuple[jax.Array, Any]:
-    """`Penalty.prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
-    V, warm = penalty.prox_warm(like(Vt, W), scaling, warm)
-    return columns(V), warm
-
-
-def prox_in_units(
-    penalty: Any, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
-) -> jax.Array:
-    """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
-    scaling = jnp.asarray(scaling, V.dtype)
-    if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
-        return prox(penalty, V, scaling)
-    unit, _ = unit_of(V)
-    return unit * prox(penalty.in_units(unit, jnp.ones((), V.dtype)), V / unit, scaling)
 
 
 def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:

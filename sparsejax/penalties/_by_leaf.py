@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._plain import as_penalty, is_penalty
+from sparsejax.penalties._terms import feasible
 
 
 class ByLeaf(Penalty, leaves=("penalties",)):
@@ -72,9 +73,11 @@ class ByLeaf(Penalty, leaves=("penalties",)):
             [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
         )
 
-    def half_derivative(self, W: Any, scaling: jax.Array) -> Any:
-        """The identity."""
-        return lambda V: V
+
+@feasible.register(ByLeaf)
+def _(penalty: ByLeaf, W: Any) -> Any:
+    """W as it is."""
+    return W
 
 
 def _is_part(x: Any) -> bool:

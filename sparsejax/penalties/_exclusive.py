@@ -62,18 +62,18 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
         return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * squared)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self._prox_warm(Vt, scaling, self._prox_start(Vt), rough=False)[0]
+        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
 
-    def _prox_start(self, Vt: jax.Array) -> jax.Array:
+    def start_columns(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
-    def _prox_warm(
+    def warm_columns(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
     ) -> tuple[jax.Array, Any]:
         alpha, beta = scaling * cast(self.alpha, Vt), scaling * cast(self.beta, Vt)
         return prox.exclusive_l21_columns(Vt, alpha, beta, warm, rough)
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
@@ -122,18 +122,18 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
         return jnp.sum(cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self._prox_warm(Vt, scaling, self._prox_start(Vt), rough=False)[0]
+        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
 
-    def _prox_start(self, Vt: jax.Array) -> jax.Array:
+    def start_columns(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
-    def _prox_warm(
+    def warm_columns(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
     ) -> tuple[jax.Array, Any]:
         zero = jnp.zeros((), Vt.dtype)
         return prox.exclusive_l21_columns(Vt, zero, scaling * cast(self.beta, Vt), warm, rough)
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros(Wt.shape[1:], Wt.dtype), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:

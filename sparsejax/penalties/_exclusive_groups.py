@@ -1,5 +1,6 @@
 """Groups of features that compete."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
 from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
+from sparsejax.penalties._in_units import rescaled, row_units
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
 
 
@@ -60,11 +62,6 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         return self._given - hidden
 
     @property
-    def least_active(self) -> int:
-        """A row of every group, and the unpenalised ones."""
-        return self.groups.num_groups + int(self.groups.free.shape[-1])
-
-    @property
     def free(self) -> jax.Array:
         """The unpenalised features, (f,)."""
         return self.groups.free
@@ -82,15 +79,13 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         r"""c (d,): the penalty grows by :math:`2c_i` for each unit of the norm of row i."""
         return self.groups.spread(cast(self.alpha, norms) * self.groups.sums(norms))
 
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
-        """At W = 0, where any slope moves a row."""
-        return self.row_slopes_at(Z, jnp.zeros_like(Z))
-
-    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
         r"""(d,), 1 and :math:`\|z_i\| - 2c_i` in units of the largest ||z_i||: a row of 0 stays if at most 1.
 
         Unpenalised rows: inf. A ratio would put those first whose groups are empty, however flat.
+        Without W it is 0, where any slope moves a row.
         """
+        W = jnp.zeros_like(Z) if W is None else W
         norms = safe_norm(columns(Z))
         beyond = norms - 2 * self.slopes(safe_norm(columns(W)))
         slopes = 1 + safe_divide(beyond, jnp.max(norms, initial=0), 0)
@@ -129,33 +124,19 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         """0 if Z is not 0 in a row that no group holds, else inf."""
         return self._dual_scale(columns(Z))
 
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """One unit for all features that overlapping groups connect: the largest of theirs."""
-
-        def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-            units, _ = carry
-            new = jnp.maximum(units, self.groups.largest(self.groups.maxima(units)))
-            return new, jnp.any(new > units)
-
-        return lax.while_loop(lambda c: c[1], spread, (wanted, jnp.ones((), bool)))[0]
-
-    def rescaled(self, units: jax.Array) -> Penalty:
-        """Alpha divided by the squares of the units of its groups."""
-        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
-
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, None)[0]
 
-    def _prox_start(self, Vt: jax.Array) -> Any:
+    def start_columns(self, Vt: jax.Array) -> Any:
         return prox.exclusive_group_l21_start(safe_norm(Vt), cast(self.alpha, Vt), self.groups)
 
-    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, warm)
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         # The part within a row; preconditioners do without the coupling of the rows.
         norm = safe_norm(Wt)
         q = safe_divide(2 * self.slopes(norm), norm)
@@ -165,3 +146,22 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         held = self.groups.spread(jnp.broadcast_to(cast(self.alpha, Zt), (self.groups.num_groups,))) > 0
         outside = jnp.where(held, 0, safe_norm(Zt))
         return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
+
+
+@row_units.register(ExclusiveGroupL21)
+def _(penalty: ExclusiveGroupL21, wanted: Callable[[], jax.Array]) -> jax.Array:
+    """One unit for all features that overlapping groups connect: the largest of theirs."""
+    groups = penalty.groups
+
+    def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        units, _ = carry
+        new = jnp.maximum(units, groups.largest(groups.maxima(units)))
+        return new, jnp.any(new > units)
+
+    return lax.while_loop(lambda c: c[1], spread, (wanted(), jnp.ones((), bool)))[0]
+
+
+@rescaled.register(ExclusiveGroupL21)
+def _(penalty: ExclusiveGroupL21, units: jax.Array) -> ExclusiveGroupL21:
+    """Alpha divided by the squares of the units of its groups."""
+    return scale_strengths(penalty, [1 / penalty.groups.maxima(units) ** 2])

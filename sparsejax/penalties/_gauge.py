@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
-from sparsejax.penalties._terms import CYCLES, dykstra, joined, shared
+from sparsejax.penalties._terms import CYCLES, dykstra, feasible, joined, shared
 
 ROUNDS = 200  # at most; five to a hundred are the rule
 
@@ -47,7 +47,7 @@ def gauge(penalty: Any, Z: jax.Array) -> jax.Array:
         best = jnp.where(low > c.low, W, c.best)
         return _State(jnp.maximum(low, c.low), jnp.minimum(above(parts), c.high), W, best, c.n + 1)
 
-    W = penalty.feasible(Z)
+    W = feasible(penalty, Z)
     low = _ratio(penalty, Z, W)
     start = _State(low, jnp.where(low > 0, jnp.full_like(low, jnp.inf), 0), W, W, jnp.int32(0))
     end = lax.while_loop(

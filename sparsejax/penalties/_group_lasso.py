@@ -12,7 +12,7 @@ from sparsejax.groups import FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._row_penalty import cast, least_ratio
-from sparsejax.penalties._terms import SeveralTerms
+from sparsejax.penalties._terms import SeveralTerms, covers
 
 
 class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
@@ -86,11 +86,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         off = self.groups.spread(((self._norms(Wt) <= 0) & self.members()).astype(Wt.dtype)) > 0
         return like(jnp.broadcast_to(~off, Wt.shape), W)
 
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
-        """Without the coupling of the rows of a group."""
-        half = 1 / jnp.sqrt(1 + scaling * self._curvature(columns(W)))
-        return lambda V: like(half[None] * columns(V), V)
-
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The largest ||Z_g||_F; of overlapping groups the smallest alpha at which 0 is the prox of Z."""
         if len(self.terms) > 1:
@@ -101,7 +96,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         """The strengths by group."""
         return RowNorm(self.alpha, groups=self.groups)
 
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
         """(d,), ||Z_g||_F / alpha_g of the group of each feature."""
         return self._slopes(columns(Z))
 
@@ -118,7 +113,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
             return jnp.ones(groups.num_groups, bool)
         return groups.family == self.family
 
-    def covers(self, Wt: jax.Array) -> jax.Array:
+    def held(self, Wt: jax.Array) -> jax.Array:
         """The rows that a group of this term with a strength > 0 holds, (d,)."""
         held = self.members() & (jnp.broadcast_to(self.alpha, (self.groups.num_groups,)) > 0)
         return self.groups.spread(held.astype(Wt.dtype)) > 0
@@ -141,7 +136,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         # what no group holds must be 0
-        outside = jnp.any(~self.covers(Zt) & (safe_norm(Zt) > 0))
+        outside = jnp.any(~self.held(Zt) & (safe_norm(Zt) > 0))
         norms = jnp.where(self.members(), self._norms(Zt), 0)
         return jnp.where(outside, 0, least_ratio(cast(self.alpha, Zt), norms))
 
@@ -152,6 +147,11 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         slopes = safe_divide(self._norms(Zt), cast(self.alpha, Zt), jnp.inf)
         return jnp.maximum(self.groups.largest(slopes), 0)
 
-    def _curvature(self, Wt: jax.Array) -> jax.Array:
+    def curvature(self, Wt: jax.Array) -> jax.Array:
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
+
+
+@covers.register(GroupLasso)
+def _(penalty: GroupLasso, Wt: jax.Array) -> jax.Array:
+    return penalty.held(Wt)

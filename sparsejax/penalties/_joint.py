@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.linalg import columns, like, safe_divide
-from sparsejax.penalties._base import prox_columns, scale_strengths
+from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._row_penalty import RowPenalty, cast
 from sparsejax.penalties._simple import SquaredL2
+from sparsejax.penalties._terms import covers, inside
+from sparsejax.penalties._warm import prox_columns, prox_start
 
 
 class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",)):
@@ -48,7 +50,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         if self.box is None and all("support" in core.provides for core in cores):
             found |= {"support"}
         # Groups that compete under W >= 0: rounds take as long as the engine on all features.
-        slow = self.positive and self.least_active > 0
+        slow = self.positive and any(isinstance(core, ExclusiveGroupL21) for core in cores)
         if self.box is None and not slow and cores and all("sparse rows" in core.provides for core in cores):
             found |= {"sparse rows"}
         return frozenset(found)
@@ -72,57 +74,11 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             on &= core.smooth_where(W)
         return on
 
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
-        """Of the square and of the last core: it preconditions."""
-        halves = [
-            part.half_derivative(W, scaling) for part in (*self.cores[-1:], self.square) if part is not None
-        ]
-
-        def apply(V: jax.Array) -> jax.Array:
-            for half in halves:
-                V = half(V)
-            return V
-
-        return apply
-
-    def inside(self, W: jax.Array) -> jax.Array:
-        """The entries within the bounds at which the cores are smooth, as far as they say."""
-        if not all("support" in core.provides for core in self.cores):
-            return jnp.zeros(W.shape, bool)
-        if self.box is None:
-            return self.smooth_where(W)
-        low, high = self.box.bounds(columns(W))
-        within = like((columns(W) > low) & (columns(W) < high), W)
-        return within & self._replace(box=None).smooth_where(W)
-
-    def covers(self, Wt: jax.Array) -> jax.Array:
-        """The rows in which subgradients have room, (d,)."""
-        room = jnp.zeros(Wt.shape[1:], bool)
-        if self.square is not None:
-            room |= cast(self.square.strength, Wt) > 0
-        for core in self.cores:
-            if isinstance(core, GroupLasso):
-                room |= core.covers(Wt)
-            elif isinstance(core, (L1, L21)):
-                room |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, room.shape)
-            else:
-                room |= True
-        return room
-
-    @property
-    def least_active(self) -> int:
-        """Of the cores."""
-        return sum(int(core.least_active) for core in self.cores)
-
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
-        """(d,), the largest of the cores' where there is one, else by the scale that a row allows."""
-        return self.row_slopes_at(Z, jnp.zeros_like(Z))
-
-    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
-        """Likewise."""
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
+        """(d,), those of the only core, else by the scale that a row allows."""
         Zt = self._side(columns(Z))
         if len(self.cores) == 1:
-            return self.cores[0].row_slopes_at(like(Zt, Z), W)
+            return self.cores[0].row_slopes(like(Zt, Z), W)
         return safe_divide(1.0, self._scales(Zt), jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> "Joint":
@@ -143,12 +99,12 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return jnp.where(jnp.all(Wt >= 0), total, jnp.inf) if self.positive else total
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self._prox_warm(Vt, scaling, self._prox_start(Vt), exact=True)[0]
+        return self.warm_columns(Vt, scaling, self.start_columns(Vt), exact=True)[0]
 
-    def _prox_start(self, Vt: jax.Array) -> Any:
-        return self.cores[0].prox_start(Vt.T) if len(self.cores) == 1 else ()
+    def start_columns(self, Vt: jax.Array) -> Any:
+        return prox_start(self.cores[0], Vt.T) if len(self.cores) == 1 else ()
 
-    def _prox_warm(
+    def warm_columns(
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, exact: bool = False
     ) -> tuple[jax.Array, Any]:
         cores = self.cores
@@ -244,3 +200,28 @@ def is_ridge(term: Joint, square: SquaredL2) -> bool:
     return all(
         isinstance(core, RowPenalty) and not isinstance(core, ExclusiveGroupL21) for core in term.cores
     )
+
+
+@inside.register(Joint)
+def _(penalty: Joint, W: jax.Array) -> jax.Array:
+    """The entries within the bounds at which the cores are smooth, as far as they say."""
+    if not all("support" in core.provides for core in penalty.cores):
+        return jnp.zeros(W.shape, bool)
+    if penalty.box is None:
+        return penalty.smooth_where(W)
+    low, high = penalty.box.bounds(columns(W))
+    within = like((columns(W) > low) & (columns(W) < high), W)
+    return within & penalty._replace(box=None).smooth_where(W)
+
+
+@covers.register(Joint)
+def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
+    room = jnp.zeros(Wt.shape[1:], bool)
+    if penalty.square is not None:
+        room |= cast(penalty.square.strength, Wt) > 0
+    for core in penalty.cores:
+        if isinstance(core, (L1, L21)):
+            room |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, room.shape)
+        else:
+            room |= covers(core, Wt)
+    return room

@@ -1,6 +1,6 @@
 """Groups of labels that compete, in one view or several."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -18,6 +18,7 @@ from sparsejax.penalties._row_penalty import (
     squared_conjugate,
     where_unsquared,
 )
+from sparsejax.penalties._terms import split
 
 
 class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
@@ -86,25 +87,6 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         """Where the groups of all views are not 0, boolean, shape of W."""
         return like(prox.views_support(self.views, columns(W)), W)
 
-    def split(
-        self,
-        Z: jax.Array,
-        W: jax.Array,
-        guess: tuple[jax.Array, ...] | None = None,
-        cycles: int = prox.VIEW_CYCLES,
-    ) -> tuple[jax.Array, ...]:
-        """Parts of Z (d, k), one a view, that sum to it and are subgradients at W if Z is one of g.
-
-        ``guess`` are such parts, or nearly, say the multipliers of a solver; without them the parts are
-        found by iteration, of at most so many ``cycles``.
-        """
-        if len(self.views) == 1:
-            return (Z,)
-        known = None if guess is None else tuple(map(columns, guess))
-        strength = cast(self.strength, Z)
-        parts = prox.views_split(self.views, strength, columns(Z), columns(W), known, cycles)
-        return tuple(like(part, Z) for part in parts)
-
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         r"""An upper bound of g*(Z), shape (), exact for the best ``aux``.
 
@@ -123,7 +105,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
                 # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
                 t = 1e8 / jnp.maximum(jnp.max(strength), tiny_of(Z))
                 aux = self.prox(t * Z, t)
-            aux = self.split(Z, aux)
+            aux = split(self, Z, aux)
         total = jnp.zeros((), Z.dtype)
         for view, part in zip(self.views, aux, strict=True):
             largest = jnp.max(prox.view_norms(view, columns(part)), axis=0)
@@ -137,24 +119,35 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         strength = scaling * cast(self.strength, Vt)
         if len(self.views) > 1:
             return prox.views_joint_columns(self.views, strength, Vt)
-        return prox.view_columns(self.views[0], strength, Vt, self._prox_start(Vt), rough=False)[0]
+        return prox.view_columns(self.views[0], strength, Vt, self.start_columns(Vt), rough=False)[0]
 
-    def _prox_start(self, Vt: jax.Array) -> jax.Array:
+    def start_columns(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
 
-    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         if len(self.views) > 1:
             return self._prox(Vt, scaling), warm
         return prox.view_columns(self.views[0], scaling * cast(self.strength, Vt), Vt, warm, rough=True)
 
-    def _half_derivative(self, Wt: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        # Only its diagonal, the largest part.
-        curvature = sum(prox.view_slopes(view, cast(self.strength, Wt), Wt) for view in self.views)
-        half = 1 / jnp.sqrt(1 + scaling * curvature)
-        return lambda V: half * V
-
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return least_ratio(where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
+
+
+@split.register(ExclusiveGroupLasso)
+def _(
+    penalty: ExclusiveGroupLasso,
+    Z: jax.Array,
+    W: jax.Array,
+    guess: tuple[jax.Array, ...] | None = None,
+    cycles: int = prox.VIEW_CYCLES,
+) -> tuple[jax.Array, ...]:
+    """One part a view; ``guess``: such parts, or nearly, say the multipliers of a solver."""
+    if len(penalty.views) == 1:
+        return (Z,)
+    known = None if guess is None else tuple(map(columns, guess))
+    strength = cast(penalty.strength, Z)
+    parts = prox.views_split(penalty.views, strength, columns(Z), columns(W), known, cycles)
+    return tuple(like(part, Z) for part in parts)
 
 
 def _check_views(views: tuple[Any, ...]) -> None:

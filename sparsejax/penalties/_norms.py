@@ -81,7 +81,7 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
         strength = self._strength(Vt)
         return prox.l1(Vt, strength if strength.ndim == 0 else strength[None], scaling)
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero
 
@@ -129,7 +129,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         return prox.l2_columns(Vt, scaling * self._strength(Vt))
 
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), jnp.zeros(Wt.shape[1:], Wt.dtype)
 
 

@@ -7,6 +7,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_registered
 from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._terms import feasible
 
 GROUPS = ("dual", "support")  # that a class without the base may state, whole
 
@@ -44,8 +45,11 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
     def smooth_where(self, W: Any) -> Any:
         return self.penalty.smooth_where(W)
 
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Any:
-        return self.penalty.half_derivative(W, scaling)
+
+@feasible.register(PlainPenalty)
+def _(penalty: PlainPenalty, W: Any) -> Any:
+    """W as it is."""
+    return W
 
 
 def is_penalty(x: Any) -> bool:

@@ -1,6 +1,5 @@
 """Penalties that are sums over rows, written for matrices whose columns are those rows."""
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -8,13 +7,16 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
-from sparsejax.penalties._base import Penalty, prox_in_units, scale_strengths
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._in_units import prox_in_units, row_units
+from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._warm import prox_start, prox_warm
 
 
 class RowPenalty(Penalty):
     """The protocol, by hooks on ``Wt`` (k, d): the layout of the solvers, with the features last.
 
-    A subclass gives ``_value``, ``_prox`` or ``_prox_warm``, ``_dual_scale`` and, where it is not 0,
+    A subclass gives ``_value``, ``_prox`` or ``warm_columns``, ``_dual_scale`` and, where it is not 0,
     ``_conjugate``.
     """
 
@@ -42,15 +44,6 @@ class RowPenalty(Penalty):
         """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
         return self._dual_scale(columns(Z))
 
-    def prox_start(self, V: jax.Array) -> Any:
-        """The first ``warm`` of `prox_warm`."""
-        return self._prox_start(columns(V))
-
-    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
-        Zt, warm = self._prox_warm(columns(V), scaling, warm)
-        return like(Zt, V), warm
-
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a strength given by row does not have one value for each of the d rows."""
         for name in self.strengths:
@@ -61,14 +54,6 @@ class RowPenalty(Penalty):
                     f"one value a row, ({params_shape[0]},)."
                 )
 
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """A sum over rows takes any."""
-        return wanted
-
-    def rescaled(self, units: jax.Array) -> Penalty:
-        """Each strength divided by the power of the units that is its degree."""
-        return scale_strengths(self, [1 / units**degree for degree in self.degrees])
-
     # ------------------------------------------------------------------ the hooks
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -77,10 +62,10 @@ class RowPenalty(Penalty):
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         raise NotImplementedError
 
-    def _prox_start(self, Vt: jax.Array) -> Any:
+    def start_columns(self, Vt: jax.Array) -> Any:
         return ()
 
-    def _prox_warm(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         return self._prox(Vt, scaling), warm
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
@@ -90,12 +75,35 @@ class RowPenalty(Penalty):
         raise NotImplementedError
 
 
+@prox_start.register(RowPenalty)
+def _(penalty: RowPenalty, V: jax.Array) -> Any:
+    return penalty.start_columns(columns(V))
+
+
+@prox_warm.register(RowPenalty)
+def _(penalty: RowPenalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    Zt, warm = penalty.warm_columns(columns(V), scaling, warm)
+    return like(Zt, V), warm
+
+
+@row_units.register(RowPenalty)
+def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
+    """A sum over rows takes any."""
+    return wanted()
+
+
+@feasible.register(RowPenalty)
+def _(penalty: RowPenalty, W: jax.Array) -> jax.Array:
+    """It is finite everywhere."""
+    return W
+
+
 class SparseRowPenalty(RowPenalty):
     """A `RowPenalty` that makes rows 0; ``_slopes`` says how far a gradient is from moving them."""
 
     _adapter: ClassVar[bool] = True
 
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
         """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
         return self._slopes(columns(Z))
 
@@ -113,7 +121,7 @@ class SparseRowPenalty(RowPenalty):
 
 
 class SmoothRowPenalty(RowPenalty):
-    """A `RowPenalty` that is smooth on the support of its prox points; ``_curvature`` says how curved."""
+    """A `RowPenalty` that is smooth on the support of its prox points; ``curvature`` says how curved."""
 
     _adapter: ClassVar[bool] = True
 
@@ -121,48 +129,12 @@ class SmoothRowPenalty(RowPenalty):
         """The entries that are not 0, boolean, shape of W."""
         return W != 0
 
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        r"""The map :math:`V \mapsto J^{1/2}V`, J the derivative of the prox, on the support of W."""
-        half = self._half_derivative(columns(W), scaling)
-        return lambda V: like(half(columns(V)), V)
-
-    def _curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         r"""(q, b), by row: on the support the Hessian of row i is :math:`q_i(I - uu^\top) + b_i ss^\top`.
 
         u = w_i/||w_i||, s = sign(w_i).
         """
         raise NotImplementedError
-
-    def _half_derivative(self, Wt: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        r"""On columns.
-
-        :math:`J^{-1} = I + \text{scaling}\,\nabla^2 g(W)` is a multiple of I but for the plane spanned by u
-        and s, where it is the 2 x 2 matrix N below; :math:`N^{-1/2} = (N^{-1} + \delta I)/\tau` with
-        :math:`\delta = \det(N)^{-1/2}`, :math:`\tau^2 = \operatorname{tr} N^{-1} + 2\delta`.
-        """
-        q, b = (scaling * c for c in self._curvature(Wt))
-        s, norm = jnp.sign(Wt), safe_norm(Wt)
-        count = jnp.sqrt(jnp.maximum(jnp.sum(s * s, axis=0), 1))
-        e1, u = s / count[None], safe_divide(Wt, norm[None])
-        c1 = jnp.sum(u * e1, axis=0)
-        rest = u - c1[None] * e1
-        c2 = safe_norm(rest)
-        e2 = safe_divide(rest, c2[None])
-        # N = (1 + q) I + b count^2 e1 e1' - q (c1, c2)(c1, c2)'
-        n11, n12, n22 = 1 + q + b * count**2 - q * c1 * c1, -q * c1 * c2, 1 + q - q * c2 * c2
-        det = n11 * n22 - n12 * n12
-        delta = 1 / jnp.sqrt(det)
-        tau = jnp.sqrt((n11 + n22) / det + 2 * delta)
-        h11, h12, h22 = (n22 / det + delta) / tau, -n12 / det / tau, (n11 / det + delta) / tau
-        plain = 1 / jnp.sqrt(1 + q)
-
-        def apply(V: jax.Array) -> jax.Array:
-            v1, v2 = jnp.sum(e1 * V, axis=0), jnp.sum(e2 * V, axis=0)
-            along1 = (h11 - plain) * v1 + h12 * v2
-            along2 = (h22 - plain) * v2 + h12 * v1
-            return plain[None] * V + e1 * along1[None] + e2 * along2[None]
-
-        return apply
 
 
 def cast(strength: ArrayLike, Wt: jax.Array) -> jax.Array:

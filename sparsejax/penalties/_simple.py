@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_strength, is_traced
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._row_penalty import (
     SmoothRowPenalty,
     SparseRowPenalty,
@@ -18,6 +19,7 @@ from sparsejax.penalties._row_penalty import (
     least_ratio,
     where_unsquared,
 )
+from sparsejax.penalties._terms import feasible
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
@@ -50,11 +52,6 @@ class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """Everywhere."""
         return jnp.ones(W.shape, bool)
-
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """One factor a row."""
-        half = 1 / jnp.sqrt(1 + scaling * jnp.broadcast_to(cast(self.strength, W), W.shape[:1]))
-        return lambda V: like(half[None] * columns(V), V)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.strength, Wt) / 2 * jnp.sum(Wt * Wt, axis=0))
@@ -96,25 +93,9 @@ class NonNegative(Penalty, leaves=()):
         """max(V, 0)."""
         return jnp.where(V > 0, V, 0)
 
-    def feasible(self, W: jax.Array) -> jax.Array:
-        """max(W, 0)."""
-        return self.prox(W)
-
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries > 0, boolean."""
         return W > 0
-
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """The identity."""
-        return lambda V: V
-
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """Any."""
-        return wanted
-
-    def rescaled(self, units: jax.Array) -> "NonNegative":
-        """The same."""
-        return self
 
     def _times(self, factor: jax.Array) -> "NonNegative":
         return self
@@ -175,10 +156,6 @@ class Box(Penalty, leaves=("low", "high")):
         low, high = self.bounds(columns(V))
         return like(jnp.clip(columns(V), low, high), V)
 
-    def feasible(self, W: jax.Array) -> jax.Array:
-        """The same."""
-        return self.prox(W)
-
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij); bounds that are infinite count as 0, see `dual_scale`."""
         low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(columns(Z)))
@@ -191,20 +168,6 @@ class Box(Penalty, leaves=("low", "high")):
         outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
         return jnp.where(jnp.any(outside), 0, jnp.inf).astype(Z.dtype)
 
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """Any."""
-        return wanted
-
-    def rescaled(self, units: jax.Array) -> "Box":
-        """The bounds of V = W * units."""
-        low, high = (jnp.asarray(bound, units.dtype) for bound in (self.low, self.high))
-        return self._replace(low=low * units, high=high * units)
-
-    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Box":
-        """The bounds of V = W / sigma."""
-        low, high = (jnp.asarray(bound, sigma.dtype) for bound in (self.low, self.high))
-        return self._replace(low=low / sigma, high=high / sigma)
-
     def _times(self, factor: jax.Array) -> "Box":
         return self
 
@@ -212,6 +175,31 @@ class Box(Penalty, leaves=("low", "high")):
         """Low and high, (1, d), in the dtype of W."""
         low, high = (jnp.broadcast_to(cast(bound, Wt), Wt.shape[1:])[None] for bound in (self.low, self.high))
         return low, high
+
+
+@feasible.register(Box, NonNegative)
+def _(penalty: Box | NonNegative, W: jax.Array) -> jax.Array:
+    return penalty.prox(W)
+
+
+@row_units.register(Box, NonNegative)
+def _(penalty: Box | NonNegative, wanted: Callable[[], jax.Array]) -> jax.Array:
+    """Any."""
+    return wanted()
+
+
+@rescaled.register(Box)
+def _(penalty: Box, units: jax.Array) -> Box:
+    """The bounds of V = W * units."""
+    low, high = (jnp.asarray(bound, units.dtype) for bound in (penalty.low, penalty.high))
+    return penalty._replace(low=low * units, high=high * units)
+
+
+@in_units.register(Box)
+def _(penalty: Box, sigma: jax.Array, gamma: jax.Array) -> Box:
+    """The bounds of V = W / sigma."""
+    low, high = (jnp.asarray(bound, sigma.dtype) for bound in (penalty.low, penalty.high))
+    return penalty._replace(low=low / sigma, high=high / sigma)
 
 
 def as_bound(name: str, x: Any) -> jax.Array:

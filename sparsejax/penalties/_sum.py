@@ -1,6 +1,6 @@
 """Sums of penalties: one term where the prox has a closed form, else several."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced
-from sparsejax._core.linalg import columns, safe_divide
+from sparsejax._core.linalg import columns, like, safe_divide
 from sparsejax.groups import Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
@@ -18,13 +18,15 @@ from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
+from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
-from sparsejax.penalties._terms import SeveralTerms
+from sparsejax.penalties._terms import SeveralTerms, feasible
+from sparsejax.penalties._warm import prox_start, prox_warm
 
 # Of these g(W) depends on |W| alone and does not fall with it.
 ABSOLUTE = (L1, L21, L1Inf, ExclusiveLasso, ExclusiveL21, ExclusiveGroupL21, ExclusiveGroupLasso, GroupLasso)
@@ -129,9 +131,6 @@ class Sum(SeveralTerms, leaves=("parts",)):
             found |= {"terms"}
         if all(isinstance(part, SquaredL2) or "row norm" in part.provides for part in self.parts):
             found |= {"row norm"}
-        plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in self.parts)
-        if plain and not any(isinstance(part, ExclusiveGroupL21) for part in self.parts):
-            found |= {"rows"}
         if all("units" in part.provides for part in self.parts):
             found |= {"units"}
             if "dual" in found and any(1 in part.degrees for part in self.parts):
@@ -159,27 +158,6 @@ class Sum(SeveralTerms, leaves=("parts",)):
         for part in self.parts:
             part.check(params_shape)
 
-    def feasible(self, W: jax.Array) -> jax.Array:
-        """A point near W that satisfies the constraints."""
-        boxes = [part for part in self.parts if isinstance(part, Box)]
-        if any(isinstance(part, NonNegative) for part in self.parts):
-            W = jnp.where(W > 0, W, 0)
-        for box in boxes:
-            W = box.prox(W)
-        return W
-
-    def row_units(self, wanted: jax.Array) -> jax.Array:
-        """Sums over rows take any."""
-        return wanted
-
-    def rescaled(self, units: jax.Array) -> "Sum":
-        """Every part."""
-        return self._replace(parts=tuple(part.rescaled(units) for part in self.parts))
-
-    def in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Sum":
-        """Every part."""
-        return self._replace(parts=tuple(part.in_units(sigma, gamma) for part in self.parts))
-
     def _times(self, factor: jax.Array) -> "Sum":
         return self._replace(parts=tuple(part * factor for part in self.parts))
 
@@ -206,34 +184,15 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     # ------------------------------------------------------------------ by its only term
 
-    @property
-    def least_active(self) -> int:
-        """About how many rows are active however large the strengths are."""
-        return int(self.terms[0].least_active)
-
-    def row_slopes(self, Z: jax.Array) -> jax.Array:
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
         """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
-        return self.terms[0].row_slopes(Z)
-
-    def row_slopes_at(self, Z: jax.Array, W: jax.Array) -> jax.Array:
-        """`row_slopes` at W."""
-        return self.terms[0].row_slopes_at(Z, W)
+        return self.terms[0].row_slopes(Z, W)
 
     def rows_at(self, ix: jax.Array) -> "Sum":
         """The penalty of a W of these rows."""
         return self._replace(
             parts=tuple(part if isinstance(part, NonNegative) else part.rows_at(ix) for part in self.parts)
         )
-
-    def prox_start(self, V: jax.Array) -> Any:
-        """That of the only term, or nothing."""
-        return self.terms[0].prox_start(V) if len(self.terms) == 1 else ()
-
-    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """That of the only term, or the prox by iteration."""
-        if len(self.terms) == 1:
-            return self.terms[0].prox_warm(V, scaling, warm)
-        return super().prox_warm(V, scaling, warm)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         if len(self.terms) == 1:
@@ -245,6 +204,59 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return self.terms[0].dual_scale(Zt.T)
+
+
+@feasible.register(Sum)
+def _(penalty: Sum, W: jax.Array) -> jax.Array:
+    """A point near W that satisfies the constraints."""
+    constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
+    for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
+        W = part.prox(W)
+    return W
+
+
+@row_units.register(Sum)
+def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
+    """Sums over rows take any."""
+    plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in penalty.parts)
+    if not plain or any(isinstance(part, ExclusiveGroupL21) for part in penalty.parts):
+        return None
+    return wanted()
+
+
+@rescaled.register(Sum)
+def _(penalty: Sum, units: jax.Array) -> Sum:
+    return penalty._replace(parts=tuple(rescaled(part, units) for part in penalty.parts))
+
+
+@in_units.register(Sum)
+def _(penalty: Sum, sigma: jax.Array, gamma: jax.Array) -> Sum:
+    return penalty._replace(parts=tuple(in_units(part, sigma, gamma) for part in penalty.parts))
+
+
+@prox_start.register(Sum)
+def _(penalty: Sum, V: jax.Array) -> Any:
+    """That of the only term, or nothing."""
+    return prox_start(penalty.terms[0], V) if len(penalty.terms) == 1 else ()
+
+
+@prox_warm.register(Sum)
+def _(penalty: Sum, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    """That of the only term, or the prox by iteration."""
+    if len(penalty.terms) == 1:
+        return prox_warm(penalty.terms[0], V, scaling, warm)
+    return like(penalty._prox(columns(V), scaling), V), warm
+
+
+def least_active(penalty: Any) -> int:
+    """About how many rows are active however large the strengths are.
+
+    Where groups compete a row of every group, and the unpenalised ones.
+    """
+    term = penalty.terms[0]
+    cores = term.cores if isinstance(term, Joint) else (term,)
+    groups = [core.groups for core in cores if isinstance(core, ExclusiveGroupL21)]
+    return sum(known.num_groups + int(known.free.shape[-1]) for known in groups)
 
 
 def at_zero(part: Any) -> Any:

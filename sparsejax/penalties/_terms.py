@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable
-from functools import reduce
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -12,12 +11,66 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
 from sparsejax._core.pytree import movable, moving
-from sparsejax.penalties._base import Penalty, prox_columns, prox_in_units
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._in_units import prox_in_units
+from sparsejax.penalties._rules import Rule
+from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
 
 CYCLES = 1000  # of Dykstra's algorithm at most
 SOLVES = 2000  # conjugate gradient steps for its derivative at most
 
 Parts = tuple[jax.Array, ...]
+
+
+@Rule
+def covers(penalty: Any, Wt: jax.Array) -> jax.Array:
+    """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
+    return jnp.ones(Wt.shape[1:], bool)
+
+
+@Rule
+def inside(penalty: Any, W: jax.Array) -> jax.Array:
+    """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
+    return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
+
+
+@Rule
+def feasible(penalty: Any, W: Any) -> Any:
+    """A point near W at which g is finite: W itself, or the prox at a scaling of 0 where g is infinite."""
+    outside = penalty.value(W) == jnp.inf
+    return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
+
+
+@Rule
+def split(
+    penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = CYCLES
+) -> tuple[jax.Array, ...]:
+    """Parts of Z, one a term, that sum to it and are subgradients at W if Z is one of g.
+
+    Where a term is smooth at W its part is the gradient there. What is left to choose is taken from
+    ``guess``; without one it is found by Dykstra's algorithm: ``W = prox(W + tZ, t)``, and the parts are
+    those of tZ.
+    """
+    if len(penalty.terms) == 1:
+        return (Z,)
+    if guess is None:
+        size, wanted = jnp.max(jnp.abs(Z)), jnp.max(jnp.abs(W))
+        t = jnp.where((size > 0) & (wanted > 0), safe_divide(wanted, size), 1)
+        _, found = dykstra(penalty, columns(W + t * Z), t, jnp.int32(cycles))
+        guess = tuple(like(part / t, Z) for part in found)
+    parts, open_ = [], []
+    for term, part in zip(penalty.terms, guess, strict=True):
+        smooth = inside(term, W)
+        slope = jax.grad(term.value)(W)
+        parts.append(jnp.where(smooth, slope, part))
+        open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
+    exact = shared(penalty, tuple(parts), Z, tuple(open_))
+    if "dual" not in penalty.provides:
+        return exact
+    near = shared(penalty, guess, Z)
+    # At a W that is only near a zero of its group the gradient there is far from any subgradient.
+    better = penalty.dual_scale(Z, exact) >= penalty.dual_scale(Z, near)
+    return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
 
 
 class SeveralTerms(Penalty):
@@ -39,44 +92,6 @@ class SeveralTerms(Penalty):
         """The proximal point of V; where there are several terms to the last digits, by iteration."""
         found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
         return like(found, V)
-
-    def prox_start(self, V: jax.Array) -> Any:
-        """Nothing."""
-        return ()
-
-    def prox_warm(self, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """The prox without the units of `prox`: solvers call it, and have changed to units of the data."""
-        return like(self._prox(columns(V), scaling), V), warm
-
-    def split(
-        self, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = CYCLES
-    ) -> tuple[jax.Array, ...]:
-        """Parts of Z, one a term, that sum to it and are subgradients at W if Z is one of g.
-
-        Where a term is smooth at W its part is the gradient there. What is left to choose is taken from
-        ``guess``; without one it is found by Dykstra's algorithm: ``W = prox(W + tZ, t)``, and the parts are
-        those of tZ.
-        """
-        if len(self.terms) == 1:
-            return (Z,)
-        if guess is None:
-            size, wanted = jnp.max(jnp.abs(Z)), jnp.max(jnp.abs(W))
-            t = jnp.where((size > 0) & (wanted > 0), safe_divide(wanted, size), 1)
-            _, found = dykstra(self, columns(W + t * Z), t, jnp.int32(cycles))
-            guess = tuple(like(part / t, Z) for part in found)
-        parts, open_ = [], []
-        for term, part in zip(self.terms, guess, strict=True):
-            smooth = term.inside(W)
-            slope = jax.grad(term.value)(W)
-            parts.append(jnp.where(smooth, slope, part))
-            open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
-        exact = shared(self, tuple(parts), Z, tuple(open_))
-        if "dual" not in self.provides:
-            return exact
-        near = shared(self, guess, Z)
-        # At a W that is only near a zero of its group the gradient there is far from any subgradient.
-        better = self.dual_scale(Z, exact) >= self.dual_scale(Z, near)
-        return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """An upper bound of g*(Z): the sum over a split ``aux`` of Z, one part a term; exact for the best.
@@ -106,7 +121,7 @@ class SeveralTerms(Penalty):
             # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
             t = 1e8 / jnp.maximum(jnp.max(jnp.abs(Z)), tiny_of(Z) * 1e10)
             aux = self.prox(t * Z, t)
-        return self.split(Z, aux)
+        return split(self, Z, aux)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """Where all terms are."""
@@ -114,11 +129,6 @@ class SeveralTerms(Penalty):
         for term in self.terms:
             on &= term.smooth_where(W)
         return on
-
-    def half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """Those of the terms, one after the other: it preconditions."""
-        halves = [term.half_derivative(W, scaling) for term in self.terms]
-        return lambda V: reduce(lambda v, half: half(v), halves, V)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         points = dykstra(self, Vt, scaling, jnp.int32(CYCLES))[0]
@@ -134,6 +144,18 @@ class SeveralTerms(Penalty):
         raise NotImplementedError
 
 
+@prox_warm.register(SeveralTerms)
+def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    """The prox without the units of `prox`: solvers call it, and have changed to units of the data."""
+    return like(penalty._prox(columns(V), scaling), V), warm
+
+
+@feasible.register(SeveralTerms)
+def _(penalty: SeveralTerms, W: jax.Array) -> jax.Array:
+    """W as it is."""
+    return W
+
+
 class _Cycle(NamedTuple):
     points: Parts
     parts: Parts
@@ -147,7 +169,7 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
     Where ``wanted``, 0 or 1 in each entry of each part, names such terms, the others stay as they are.
     """
     rest, shape = Z - sum(parts), columns(Z).shape
-    able = [like(jnp.broadcast_to(t.covers(columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
+    able = [like(jnp.broadcast_to(covers(t, columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
     # What no term can take is left with the last, where the certificate sees it.
     able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
     if wanted is not None:
@@ -173,7 +195,7 @@ def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) 
         X, points, parts = c.points[-1], [], []
         for term, part in zip(terms, c.parts, strict=True):
             Y = X + part
-            X = prox_columns(term, Y, scaling, term.prox_start(like(Y, W)), W)[0]
+            X = prox_columns(term, Y, scaling, prox_start(term, like(Y, W)), W)[0]
             points.append(X)
             parts.append(Y - X)
         apart = jnp.stack([jnp.max(jnp.abs(point - X)) for point in (c.points[-1], *points[:-1])])
@@ -234,4 +256,4 @@ def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
         point = like(other, W)
         on = term.smooth_where(point) if "support" in term.provides else point != 0
         Wt = jnp.where(columns(on), Wt, 0)
-    return columns(penalty.feasible(like(Wt, W)))
+    return columns(feasible(penalty, like(Wt, W)))

@@ -12,7 +12,7 @@ from sparsejax._core.linalg import columns, eps_of, joint_norm, like, safe_divid
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, factorise
-from sparsejax.penalties import joined, prox_columns
+from sparsejax.penalties import joined, prox_columns, prox_start, split
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -233,11 +233,11 @@ class _Engine:
     def start(self, rho: jax.Array | None) -> State:
         rho = self.factor.mean if rho is None else rho
         Zt = columns(self.init)
-        warm = tuple(term.prox_start(like(Zt, self.init)) for term in self.terms)
+        warm = tuple(prox_start(term, like(Zt, self.init)) for term in self.terms)
         V: tuple[jax.Array, ...] = (Zt,)
         if self.K > 1:
             G = like(self.grad(Zt), self.init)
-            parts = map(columns, self.penalty.split(-G, self.init, cycles=START))
+            parts = map(columns, split(self.penalty, -G, self.init, cycles=START))
             V = tuple(Zt + (self.K / rho) * part for part in parts)
         return State((Zt,) * self.K, V, Zt, rho, warm)
 

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, like
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
-from sparsejax.penalties import joined, prox_columns
+from sparsejax.penalties import joined, prox_columns, prox_start, split
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -103,9 +103,9 @@ def _iterated(
     Zt = columns(init)
     parts: tuple[jax.Array, ...] = (Zt, Zt)  # of no use for one term
     if second is not None:
-        parts = tuple(map(columns, penalty.split(-jax.grad(smooth)(init), init, cycles=START)))
+        parts = tuple(map(columns, split(penalty, -jax.grad(smooth)(init), init, cycles=START)))
     V = Zt if second is None else Zt + step * parts[1]
-    warm = tuple(() if term is None else term.prox_start(like(Zt, init)) for term in (first, second))
+    warm = tuple(() if term is None else prox_start(term, like(Zt, init)) for term in (first, second))
     algorithm = Algorithm(
         state=State(V, Zt, Zt, parts, warm),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),

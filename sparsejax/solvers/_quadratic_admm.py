@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, norm, tiny_of
-from sparsejax.penalties import Penalty, prox_columns
+from sparsejax.penalties import Penalty, prox_columns, prox_start
 
 RELAX, BALANCE = 1.6, 0.3  # as of `admm`
 CHECK = 10  # iterations between two looks at the residual; rho is balanced then
@@ -89,7 +89,7 @@ class Quadratic:
             Z, warm = prox_columns(penalty, V, 1 / s.rho, s.warm, self.W)
             return s._replace(Z=Z, V=V, old=(s.Z, s.V), warm=warm)
 
-        infinite, warm = jnp.full((), jnp.inf, V.dtype), penalty.prox_start(like(V, self.W))
+        infinite, warm = jnp.full((), jnp.inf, V.dtype), prox_start(penalty, like(V, self.W))
         end = lax.while_loop(
             lambda s: ~(s.residual <= wanted) & (s.looks < LOOKS),
             lambda s: self.balanced(lax.fori_loop(0, CHECK, iterate, s)),

@@ -15,6 +15,7 @@ from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
 from sparsejax.driver.loop import empty_history, judged, recorded
 from sparsejax.driver.loop import unknown as no_certificate
+from sparsejax.penalties import least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, History, Solution
 from sparsejax.solvers import _admm
@@ -96,7 +97,7 @@ def _part(smooth: Any, m: int) -> Any:
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """How many features a working set holds: more where they stay sparse."""
     smooth = problem.smooth
-    m = working_set_size(smooth.num_rows, params_shape, problem.penalty.least_active)
+    m = working_set_size(smooth.num_rows, params_shape, least_active(problem.penalty))
     if "curvature" in _part(smooth, m).provides:
         return m
     return min(params_shape[0], max(m, params_shape[0] // 8))
@@ -105,7 +106,7 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
     n, (d, *columns) = problem.smooth.num_rows, problem.smooth.params_shape
-    always = problem.penalty.least_active
+    always = least_active(problem.penalty)
     if n is None or d < MANY or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
     # Seldom is all active that can be; where it is, the rounds are lost.
@@ -151,7 +152,7 @@ def _rounds(
         if sizes is not None:
             over |= jnp.sum(jnp.where(on, sizes, 0)) > int(FILL * most)
         # Rows that compete leave late: a part that was solved loosely has more of them than it will have.
-        finer = over & (s.wanted > tol / 2) & (penalty.least_active > 0)
+        finer = over & (s.wanted > tol / 2) & (least_active(penalty) > 0)
         wanted = jnp.maximum(LOOSE * jnp.minimum(found.measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         history = recorded(s.history, s.k, found.objective, found.gap)
         return s._replace(
@@ -162,7 +163,7 @@ def _rounds(
         return ~s.over & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, ROUNDS))
 
     def body(s: State) -> State:
-        slopes = penalty.row_slopes_at(s.gradient, s.W)
+        slopes = penalty.row_slopes(s.gradient, s.W)
         if by_fista:  # whose products are as fast as the entries are few
             slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)

@@ -200,13 +200,13 @@ def test_a_group_in_part_is_an_error_when_the_class_is_made():
             def conjugate(self, Z, aux=None):
                 return jnp.zeros(())
 
-    with pytest.raises(TypeError, match=r"smooth_where without half_derivative: the group 'support'"):
+    with pytest.raises(TypeError, match=r"row_slopes without rows_at: the group 'sparse rows'"):
 
-        class HalfSupport(sj.Penalty, leaves=("a",)):
+        class HalfRows(sj.Penalty, leaves=("a",)):
             value, prox = _value, _prox
 
-            def smooth_where(self, W):
-                return W != 0
+            def row_slopes(self, Z):
+                return Z
 
     with pytest.raises(TypeError, match=r"majorizer without quadratic: the group 'curvature'"):
 

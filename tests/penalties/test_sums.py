@@ -100,7 +100,7 @@ def test_what_a_sum_is(name, seed, size):
     penalty = penalty_of(name, rng.uniform(0.1, 3))
     Z, V = 10**size * rng.standard_normal((D, K)), rng.standard_normal((D, K))
     edge, conjugate, T, at_T, there, scale = map(np.asarray, _conjugates(penalty, Z, V))
-    W = np.asarray(penalty.feasible(np.asarray(rng.standard_normal((D, K)))))
+    W = np.asarray(sj.penalties.feasible(penalty, np.asarray(rng.standard_normal((D, K)))))
     value = float(penalty.value(W))
     assert value + conjugate - np.sum(edge * W) >= -1e-12 * (np.abs(edge * W).sum() + abs(value))
     assert abs(at_T + there - np.sum((V - T) * T)) <= 1e-11 * np.abs(V).sum() ** 2
@@ -135,9 +135,9 @@ def test_solution_is_the_minimum(name):
     assert abs(float(solution.objective) - minimum) <= 1e-8 * abs(minimum)
     assert 0 <= solution.gap <= 1e-9
     rng = np.random.default_rng(3)
-    top = max(float(problem(problem.penalty.feasible(jnp.zeros((D, K))))), abs(minimum))
+    top = max(float(problem(sj.penalties.feasible(problem.penalty, jnp.zeros((D, K))))), abs(minimum))
     for size in (0.01, 1.0):
-        W = problem.penalty.feasible(solution.params + size * rng.standard_normal((D, K)))
+        W = sj.penalties.feasible(problem.penalty, solution.params + size * rng.standard_normal((D, K)))
         gap, excess = float(sj.duality_gap(problem, W)), float(problem(W)) - minimum
         assert gap >= excess / max(top, abs(float(problem(W)))) - 1e-8
 
