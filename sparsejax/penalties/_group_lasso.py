@@ -148,6 +148,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return jnp.maximum(self.groups.largest(slopes), 0)
 
     def curvature(self, Wt: jax.Array) -> jax.Array:
+        """(d,), the sum of alpha_g / ||W_g||_F over the groups of this term that hold a row."""
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
 

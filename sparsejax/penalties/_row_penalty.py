@@ -63,9 +63,11 @@ class RowPenalty(Penalty):
         raise NotImplementedError
 
     def start_columns(self, Vt: jax.Array) -> Any:
+        """The first ``warm`` of `warm_columns`."""
         return ()
 
     def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+        """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
         return self._prox(Vt, scaling), warm
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
