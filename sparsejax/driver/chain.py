@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
@@ -227,7 +228,7 @@ def completed(chain: Chain, problem: Problem, solution: Solution, tol: Any, maxi
 def without_arrays(solution: Solution, tol: Any, maxiter: Any) -> tuple[Any, Any, Any]:
     """What a question about a solution may look at, on the host."""
     light = solution._replace(params=(), history=())
-    return jax.device_get((light, tol, maxiter))
+    return jax.tree.map(np.asarray, (light, tol, maxiter))
 
 
 def continued(
