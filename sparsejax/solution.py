@@ -29,7 +29,7 @@ SOLVERS = (
 )
 
 MESSAGES = {
-    CONVERGED: "converged: the certificate is at most tol",
+    CONVERGED: "converged: the duality gap is at most tol",
     MAX_ITER: "maxiter reached before tol: raise maxiter, or tol",
     NON_FINITE: (
         "a NaN or infinity appeared, or a strength or weight is negative: look at the data, the strengths "
@@ -203,11 +203,9 @@ def number_of(solver: str) -> int:
 
 
 def _message(code: int, gap_unknown: bool) -> str:
-    if code != CONVERGED:
-        return MESSAGES[code]
-    if gap_unknown:
+    if code == CONVERGED and gap_unknown:
         return "converged: the residual is at most tol (no duality gap is known here)"
-    return "converged: the duality gap is at most tol"
+    return MESSAGES[code]
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:

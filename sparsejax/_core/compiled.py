@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, SingleDeviceSharding
 
 from sparsejax._core.checks import default_device, is_eager
@@ -21,6 +22,32 @@ OPTIONS = {
 }
 # Of programs of which one runs a core: sums on several threads take longer there, as products do not.
 EACH = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+
+
+def options(each: bool = False) -> dict[str, Any]:
+    """What an eager program is compiled with; ``each``: one of several programs, each of which has a core."""
+    if jax.default_backend() != "cpu":
+        return {}
+    for known in (OPTIONS, EACH) if each else (OPTIONS,):
+        for name in _unknown(tuple(known.items())):
+            del known[name]
+    return OPTIONS | EACH if each else OPTIONS
+
+
+@functools.cache
+def _unknown(options: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    """The names of the options that this version of XLA does not know: none of them is public."""
+    if _compiles(dict(options)):
+        return ()
+    return tuple(name for name, value in options if not _compiles({name: value}))
+
+
+def _compiles(options: dict[str, Any]) -> bool:
+    try:
+        jax.jit(lambda x: x, compiler_options=options).lower(np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
 
 
 class Compiled:
@@ -70,7 +97,7 @@ class Compiled:
             check_same(leaves, mesh)
         where = device_of(leaves) if mesh is None else mesh
         with threads_for(leaves):
-            return jax.block_until_ready(self._with_options(where, static, lambda jitted: jitted(*args)))
+            return jax.block_until_ready(self._jitted(where, options(), static)(*args))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
@@ -91,22 +118,7 @@ class Compiled:
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
         where = mesh_of(args) or device_of(jax.tree.leaves(args))
-        return self._with_options(where, static, lambda jitted: jitted.lower(*args).compile(), each=True)
-
-    def _with_options(
-        self, where: Any, static: dict[str, Any], call: Callable[[Any], Any], each: bool = False
-    ) -> Any:
-        while (options := OPTIONS | EACH if each else OPTIONS) and jax.default_backend() == "cpu":
-            try:
-                return call(self._jitted(where, options, static))
-            except jax.errors.JaxRuntimeError as error:
-                unknown = [name for name in options if f"'{name}'" in str(error)]
-                if "compile option" not in str(error) or not unknown:
-                    raise
-                for name in unknown:  # to this version of XLA; the others stay
-                    OPTIONS.pop(name, None)
-                    EACH.pop(name, None)
-        return call(self._jitted(where, {}, static))
+        return self._jitted(where, options(each=True), static).lower(*args).compile()
 
 
 def device_of(leaves: list[Any]) -> jax.Device:

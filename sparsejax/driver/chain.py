@@ -120,7 +120,8 @@ class Link:
         known = units_of(problem, self.rows)
         scaled = _in_units(solution, known)
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
-        assert self.finish_step is not None
+        if self.finish_step is None:
+            raise TypeError(f"{self.name} has no finish.")
         found = finish(flat, scaled._replace(params=W), self.finish_step(flat.smooth, W), tol)
         found = found._replace(params=restore(found.params), link=solution.link)
         return in_users_units(found, known)
