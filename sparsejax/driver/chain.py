@@ -63,7 +63,7 @@ class Link:
     """A solver in a chain; compared by its values, so that equal chains are compiled once.
 
     Attributes:
-      name: of the solver, as `sparsejax.solution.SOLVERS` has it.
+      name: of the solver, which `Solution.solver` says.
       run: ``run(problem, start, tol, maxiter, history, *arrays, **options) -> Solution``.
       rows: in units of each column of X, too.
       due: ``due(solution, tol, maxiter)``, of the `Solution` so far: whether this link goes on from there.
