@@ -91,8 +91,8 @@ def step_length(smooth: Any) -> jax.Array:
     Never raises.
 
     >>> import numpy as np, sparsejax as sj
-    >>> float(sj.driver.step_length(sj.losses.SquaredLoss(np.eye(2), np.ones(2), scale=0.5)).round(3))
-    1.0
+    >>> bool(0.99 <= sj.driver.step_length(sj.losses.SquaredLoss(np.eye(2), np.ones(2), scale=0.5)) <= 1)
+    True
     """
     bound = largest_eigenvalue_bound(smooth.majorizer())
     laplacian = smooth.laplacian()
