@@ -67,7 +67,7 @@ class Compiled:
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
 
-    def _jitted(self, where: Mesh | jax.Device, options: dict[str, Any], static: dict[str, Any]) -> Any:
+    def _jitted(self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]) -> Any:
         """The jitted function of one device or a mesh, with compiler options and static arguments."""
         key = where, *options.items(), *static.items()
         if key not in self._programs:
@@ -75,7 +75,7 @@ class Compiled:
             if isinstance(where, Mesh):
                 everywhere = whole_on(where)
                 placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
-            else:  # said once for all: otherwise jit compiles anew for what a user has put on its device
+            elif where is not None:  # otherwise jit compiles anew for what a user has put on its device
                 placed["in_shardings"] = SingleDeviceSharding(where)
             function = functools.partial(self._function, **static)
             self._programs[key] = jax.jit(function, compiler_options=dict(options) or None, **placed)
@@ -95,9 +95,8 @@ class Compiled:
             leaves = jax.tree.leaves(args)
             mesh = mesh_of(leaves)
             check_same(leaves, mesh)
-        where = device_of(leaves) if mesh is None else mesh
         with threads_for(leaves):
-            return jax.block_until_ready(self._jitted(where, options(), static)(*args))
+            return jax.block_until_ready(self._jitted(mesh or only_device(leaves), options(), static)(*args))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
@@ -117,20 +116,19 @@ class Compiled:
 
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
-        where = mesh_of(args) or device_of(jax.tree.leaves(args))
+        where = mesh_of(args) or only_device(jax.tree.leaves(args))
         return self._jitted(where, options(each=True), static).lower(*args).compile()
 
 
-def device_of(leaves: list[Any]) -> jax.Device:
-    """The device on which concrete arrays were put for good, else the one that JAX takes by default."""
-    for leaf in leaves:
-        if isinstance(leaf, jax.Array) and leaf.committed:
-            return next(iter(leaf.devices()))
-    chosen = default_device()
-    if chosen is None or isinstance(chosen, str):
-        return jax.local_devices(backend=chosen)[0]
-    device: jax.Device = chosen
-    return device
+def only_device(leaves: list[Any]) -> jax.Device | None:
+    """The device of this process where it has but one and all arrays are there; None: jit has to look.
+
+    With several devices a result must stay free to go to any of them, which ``in_shardings`` forbids.
+    """
+    if jax.device_count() > 1 or default_device() is not None:
+        return None
+    here = jax.devices()[0]
+    return here if all(leaf.device == here for leaf in leaves if isinstance(leaf, jax.Array)) else None
 
 
 def cores() -> int:
