@@ -7,7 +7,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.checks import is_eager, on_device
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
@@ -79,9 +79,7 @@ def zeros(problem: Problem) -> jax.Array:
             "of sparsejax.losses."
         )
     shape, dtype = tuple(problem.smooth.params_shape), problem.smooth.dtype
-    # By numpy: a zero made by JAX would be compiled first.
-    start = jax.device_put(np.zeros(shape, dtype))
-    return hidden_zeros(shape, dtype) if is_traced(start) else start
+    return on_device(0.0, np.dtype(dtype), shape) if is_eager(()) else hidden_zeros(shape, dtype)
 
 
 class Scaled(NamedTuple):

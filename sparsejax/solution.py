@@ -14,22 +14,11 @@ from sparsejax._core.pytree import Pytree
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
 
-# The solvers that `Solution.link` numbers.
-SOLVERS = (
-    "variational_newton",
-    "prox_newton",
-    "working_set",
-    "newton_admm",
-    "admm",
-    "fista",
-    "alm",
-    "irls",
-    "davis_yin",
-    "smoothed_apg",
-)
+# The solvers that `Solution.link` numbers: those of the library's table, then others by their first use.
+SOLVERS: list[str] = []
 
 MESSAGES = {
-    CONVERGED: "converged: the certificate is at most tol",
+    CONVERGED: "converged: the duality gap is at most tol",
     MAX_ITER: "maxiter reached before tol: raise maxiter, or tol",
     NON_FINITE: (
         "a NaN or infinity appeared, or a strength or weight is negative: look at the data, the strengths "
@@ -105,7 +94,7 @@ class Solution(
       status: () int32, one of the codes in `sparsejax.solution`; `message` says it in words.
       history: `History` of length ``history`` (0 unless asked for).
       link: () int32, the number in `sparsejax.solution.SOLVERS` of the solver that found params; another of
-        its chain may have begun. -1: none of these. `solver` says it in words.
+        its chain may have begun. -1: not known. `solver` says it in words.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -198,16 +187,16 @@ class Solution(
 
 
 def number_of(solver: str) -> int:
-    """The number of a solver in `SOLVERS`, -1 of another."""
-    return SOLVERS.index(solver) if solver in SOLVERS else -1
+    """The number of a solver in `SOLVERS`, to which a new name is added."""
+    if solver not in SOLVERS:
+        SOLVERS.append(solver)
+    return SOLVERS.index(solver)
 
 
 def _message(code: int, gap_unknown: bool) -> str:
-    if code != CONVERGED:
-        return MESSAGES[code]
-    if gap_unknown:
+    if code == CONVERGED and gap_unknown:
         return "converged: the residual is at most tol (no duality gap is known here)"
-    return "converged: the duality gap is at most tol"
+    return MESSAGES[code]
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:

@@ -1,5 +1,7 @@
 """Checks of what a user hands in: each names the argument, what was wrong and what is allowed."""
 
+import functools
+import math
 from typing import Any
 
 import jax
@@ -23,7 +25,31 @@ def is_eager(tree: Any) -> bool:
     if any(map(is_traced, jax.tree.leaves(tree))):
         return False
     # Under jit whatever is computed is traced; a transfer compiles nothing elsewhere.
-    return not is_traced(jax.device_put(np.float32(0)))
+    return not is_traced(jax.device_put(on_device(0.0, np.dtype(np.float32))))
+
+
+def default_device() -> Any:
+    """What the user has set as the device, or the platform, for new arrays; None: nothing."""
+    config: Any = jax.config
+    return config.jax_default_device
+
+
+MAX_KEPT = 4096  # numbers of an array that `on_device` keeps
+
+
+def on_device(value: float, dtype: np.dtype, shape: tuple[int, ...] = ()) -> jax.Array:
+    """An array of one number, on the device that JAX takes by default; outside jit.
+
+    Small ones are kept, since the transfer takes as long as the solve of a small problem.
+    """
+    make = _kept if math.prod(shape) <= MAX_KEPT else _kept.__wrapped__
+    return make(value, dtype, shape, default_device())
+
+
+@functools.lru_cache(maxsize=256)
+def _kept(value: float, dtype: np.dtype, shape: tuple[int, ...], device: Any) -> jax.Array:
+    with jax.ensure_compile_time_eval():  # inside a jit, too
+        return jax.device_put(np.full(shape, value, dtype))
 
 
 def default_tol(dtype: Any) -> float:

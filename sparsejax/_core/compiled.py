@@ -1,14 +1,16 @@
 """A function compiled for eager calls: in little time, and once wherever its arguments come from."""
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+import numpy as np
+from jax.sharding import Mesh, SingleDeviceSharding
 
-from sparsejax._core.checks import is_eager
+from sparsejax._core.checks import default_device, is_eager
 from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
 from sparsejax._core.threads import threads_for
 
@@ -22,6 +24,32 @@ OPTIONS = {
 EACH = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 
 
+def options(each: bool = False) -> dict[str, Any]:
+    """What an eager program is compiled with; ``each``: one of several programs, each of which has a core."""
+    if jax.default_backend() != "cpu":
+        return {}
+    for known in (OPTIONS, EACH) if each else (OPTIONS,):
+        for name in _unknown(tuple(known.items())):
+            del known[name]
+    return OPTIONS | EACH if each else OPTIONS
+
+
+@functools.cache
+def _unknown(options: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
+    """The names of the options that this version of XLA does not know: none of them is public."""
+    if _compiles(dict(options)):
+        return ()
+    return tuple(name for name, value in options if not _compiles({name: value}))
+
+
+def _compiles(options: dict[str, Any]) -> bool:
+    try:
+        jax.jit(lambda x: x, compiler_options=options).lower(np.float32(0)).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
 class Compiled:
     """A function compiled with `OPTIONS` for eager calls, where it may be another; nested without.
 
@@ -33,46 +61,42 @@ class Compiled:
         self,
         function: Callable[..., Any],
         static: tuple[str, ...] = (),
-        eager: Callable[..., Any] | None = None,
         whole: Any = True,
     ):
-        alone = function if eager is None else eager
         self.nested = jax.jit(function, static_argnames=static)
-        self.eager = jax.jit(alone, static_argnames=static)
-        self._alone, self._static, self._whole = alone, static, whole
+        self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
 
-    def _jitted(self, mesh: Mesh | None, options: dict[str, Any]) -> Any:
-        if mesh is None and not options:
-            return self.eager
-        key = mesh, *options.items()
+    def _jitted(self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]) -> Any:
+        """The jitted function of one device or a mesh, with compiler options and static arguments."""
+        key = where, *options.items(), *static.items()
         if key not in self._programs:
-            everywhere = None if mesh is None else whole_on(mesh)
             placed: dict[str, Any] = {}
-            if mesh is not None:
+            if isinstance(where, Mesh):
+                everywhere = whole_on(where)
                 placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
-            self._programs[key] = jax.jit(
-                self._alone, static_argnames=self._static, compiler_options=dict(options) or None, **placed
-            )
+            elif where is not None:  # otherwise jit compiles anew for what a user has put on its device
+                placed["in_shardings"] = SingleDeviceSharding(where)
+            function = functools.partial(self._function, **static)
+            self._programs[key] = jax.jit(function, compiler_options=dict(options) or None, **placed)
         return self._programs[key]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, **static: Any) -> Any:
         """Call it, `alone` where nothing is traced."""
-        call = self.alone if is_eager((args, kwargs)) else self.nested
-        return call(*args, **kwargs)
+        call = self.alone if is_eager(args) else self.nested
+        return call(*args, **static)
 
-    def alone(self, *args: Any, **kwargs: Any) -> Any:
+    def alone(self, *args: Any, **static: Any) -> Any:
         """Call it where nothing is traced."""
-        leaves, treedef = jax.tree.flatten(args)
-        leaves = on_device(leaves)
+        leaves = jax.tree.leaves(args)
         mesh = mesh_of(leaves)
         if mesh is not None:
-            leaves = by_compiler(leaves)
+            args = by_compiler(args)
+            leaves = jax.tree.leaves(args)
             mesh = mesh_of(leaves)
             check_same(leaves, mesh)
-        args = jax.tree.unflatten(treedef, leaves)
         with threads_for(leaves):
-            return jax.block_until_ready(self._with_options(mesh, lambda jitted: jitted(*args, **kwargs)))
+            return jax.block_until_ready(self._jitted(mesh or only_device(leaves), options(), static)(*args))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
@@ -84,7 +108,7 @@ class Compiled:
         """
         if mesh_of((shared, parts)) is not None:
             return [self.alone(*shared, *part, **static) for part in parts]
-        shared = on_device(jax.device_put(shared))
+        shared = jax.device_put(shared)
         program = self.program(*shared, *parts[0], **static)
         wait: Callable[[Any], Any] = jax.block_until_ready
         with threads_for((shared, parts)), ThreadPoolExecutor(min(len(parts), cores())) as pool:
@@ -92,42 +116,21 @@ class Compiled:
 
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
-        args = on_device(args)
-        return self._with_options(
-            mesh_of(args), lambda jitted: jitted.lower(*args, **static).compile(), each=True
-        )
+        where = mesh_of(args) or only_device(jax.tree.leaves(args))
+        return self._jitted(where, options(each=True), static).lower(*args).compile()
 
-    def _with_options(self, mesh: Mesh | None, call: Callable[[Any], Any], each: bool = False) -> Any:
-        while (options := OPTIONS | EACH if each else OPTIONS) and jax.default_backend() == "cpu":
-            try:
-                return call(self._jitted(mesh, options))
-            except jax.errors.JaxRuntimeError as error:
-                unknown = [name for name in options if f"'{name}'" in str(error)]
-                if "compile option" not in str(error) or not unknown:
-                    raise
-                for name in unknown:  # to this version of XLA; the others stay
-                    OPTIONS.pop(name, None)
-                    EACH.pop(name, None)
-        return call(self._jitted(mesh, {}))
+
+def only_device(leaves: list[Any]) -> jax.Device | None:
+    """The device of this process where it has but one and all arrays are there; None: jit has to look.
+
+    With several devices a result must stay free to go to any of them, which ``in_shardings`` forbids.
+    """
+    if jax.device_count() > 1 or default_device() is not None:
+        return None
+    here = jax.devices()[0]
+    return here if all(leaf.device == here for leaf in leaves if isinstance(leaf, jax.Array)) else None
 
 
 def cores() -> int:
     """How many cores this machine has."""
     return os.cpu_count() or 1
-
-
-def on_device(tree: Any) -> Any:
-    """On their device for good, where there is but one: jit compiles anew for what a user has put there."""
-    if jax.device_count() > 1:
-        return tree
-    leaves, treedef = jax.tree.flatten(tree)
-    here = jax.devices()[0]  # an array of another backend stays there
-    loose = [
-        i
-        for i, leaf in enumerate(leaves)
-        if isinstance(leaf, jax.Array) and not leaf.committed and leaf.devices() == {here}
-    ]
-    placed = jax.device_put([leaves[i] for i in loose], here)
-    for i, leaf in zip(loose, placed, strict=True):
-        leaves[i] = leaf
-    return jax.tree.unflatten(treedef, leaves)

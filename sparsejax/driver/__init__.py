@@ -4,6 +4,18 @@ from sparsejax._core.compiled import OPTIONS
 from sparsejax.driver.arguments import check_function as check_function
 from sparsejax.driver.arguments import kinds, prepare
 from sparsejax.driver.chain import Chain, Link, run, unfinished
+from sparsejax.driver.curvature import step_length
 from sparsejax.driver.loop import Algorithm, Loop
 
-__all__ = ["OPTIONS", "Algorithm", "Chain", "Link", "Loop", "kinds", "prepare", "run", "unfinished"]
+__all__ = [
+    "OPTIONS",
+    "Algorithm",
+    "Chain",
+    "Link",
+    "Loop",
+    "kinds",
+    "prepare",
+    "run",
+    "step_length",
+    "unfinished",
+]

@@ -5,9 +5,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, known_cast
+from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
 from sparsejax.driver.closures import evaluate, hoisted, prox_of
 from sparsejax.losses import PlainLoss
 from sparsejax.penalties import PlainPenalty, cast_strengths, feasible
@@ -52,8 +53,11 @@ def prepare(
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
     try:
-        tol = as_nonnegative(names[0], default_tol(dtype) if tol is None else tol, dtype)
-        maxiter = maxiter if is_traced(maxiter) else as_int(names[1], maxiter, 0, floats=True)
+        tol = _as_tol(names[0], tol, dtype)
+        if is_traced(maxiter):
+            maxiter = jnp.asarray(maxiter, jnp.int32)
+        else:
+            maxiter = on_device(as_int(names[1], maxiter, 0, floats=True), np.dtype(np.int32))
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
@@ -63,7 +67,14 @@ def prepare(
     reason = None if unfit is None else unfit(problem)
     if reason is not None:
         raise TypeError(f"{name} {reason}")
-    return problem, init, tol, known_cast(maxiter, jnp.int32), history
+    return problem, init, tol, maxiter, history
+
+
+def _as_tol(name: str, tol: Any, dtype: Any) -> jax.Array:
+    if tol is None:
+        return on_device(default_tol(dtype), dtype)
+    value = as_nonnegative(name, tol, dtype)
+    return value if is_traced(value) else on_device(float(value), dtype)
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:

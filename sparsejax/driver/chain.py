@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
@@ -62,7 +63,7 @@ class Link:
     """A solver in a chain; compared by its values, so that equal chains are compiled once.
 
     Attributes:
-      name: of the solver, as `sparsejax.solution.SOLVERS` has it.
+      name: of the solver, which `Solution.solver` says.
       run: ``run(problem, start, tol, maxiter, history, *arrays, **options) -> Solution``.
       rows: in units of each column of X, too.
       due: ``due(solution, tol, maxiter)``, of the `Solution` so far: whether this link goes on from there.
@@ -119,7 +120,8 @@ class Link:
         known = units_of(problem, self.rows)
         scaled = _in_units(solution, known)
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
-        assert self.finish_step is not None
+        if self.finish_step is None:
+            raise TypeError(f"{self.name} has no finish.")
         found = finish(flat, scaled._replace(params=W), self.finish_step(flat.smooth, W), tol)
         found = found._replace(params=restore(found.params), link=solution.link)
         return in_users_units(found, known)
@@ -227,7 +229,7 @@ def completed(chain: Chain, problem: Problem, solution: Solution, tol: Any, maxi
 def without_arrays(solution: Solution, tol: Any, maxiter: Any) -> tuple[Any, Any, Any]:
     """What a question about a solution may look at, on the host."""
     light = solution._replace(params=(), history=())
-    return jax.device_get((light, tol, maxiter))
+    return jax.tree.map(np.asarray, (light, tol, maxiter))
 
 
 def continued(

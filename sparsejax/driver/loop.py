@@ -39,9 +39,11 @@ class Algorithm:
       begin: ``begin(state, gradient)``: the first state, where it begins with the gradient of the loss at its
         candidate.
       patience: number of iterations without progress that count as stalled, at the precision of the dtype.
-      learn: ``learn(state, facts, objective)``: the state before each block, told the facts of the loss and
-        the objective at its candidate. Then candidates are trials, of which all but the first may be
-        infinite.
+      learn: ``learn(state, facts, certificate)``: the state after each certificate, told the facts of the
+        loss and the `Certificate` at its candidate. Then candidates are trials, of which all but the first
+        may be infinite.
+      leaves: ``leaves(state)``: whether the algorithm leaves the rest to the next link of its chain, with the
+        status ``MAX_ITER``. It does so, too, where others count as stalled.
       split: ``split(state)``: subgradients of the penalty's terms for the certificate, where there are
         several.
       quick: the problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol,
@@ -69,7 +71,8 @@ class Algorithm:
     check_every: int
     begin: Callable[[Any, jax.Array], Any] | None = None
     patience: int = PATIENCE
-    learn: Callable[[Any, Facts, jax.Array], Any] | None = None
+    learn: Callable[[Any, Facts, Certificate], Any] | None = None
+    leaves: Callable[[Any], jax.Array] | None = None
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
     quick: Any = None
     ended: Callable[[Any], jax.Array] | None = None
@@ -191,7 +194,9 @@ class Loop:
         look = self._look(carry)
         better, certificate = self._compared(carry, look)
         best = jnp.where(better, look.W, carry.best)
+        learn, state = self.algorithm.learn, carry.state
         carry = carry._replace(
+            state=state if learn is None else learn(state, look.facts, look.certificate),
             best=best,
             parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), look.parts, carry.parts),
             certificate=certificate,
@@ -258,13 +263,16 @@ class Loop:
         stuck = (k - marked >= patience) & (measure <= 1000 * self.eps)
         stuck |= (k - marked >= 10 * patience) & (measure <= self.eps**0.5)
         stalled = ((measure <= self.floor) & (k > 0)) | stuck
-        if self.algorithm.ended is not None:
-            stalled |= self.algorithm.ended(carry.state)
+        leaves, ended = self.algorithm.leaves, self.algorithm.ended
+        if ended is not None:
+            stalled |= ended(carry.state)
+        if leaves is not None:
+            stalled |= leaves(carry.state)
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
         if self.algorithm.learn is not None:
             finite |= k > 0
         status = jnp.where(k < self.maxiter, RUNNING, MAX_ITER)
-        status = jnp.where(stalled, STALLED, status)
+        status = jnp.where(stalled, STALLED if leaves is None else MAX_ITER, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
         return carry._replace(
@@ -285,13 +293,11 @@ class Loop:
             state = jax.tree.map(
                 lambda a, b: jnp.where(first, a, b), begin(state, look.facts.gradient), state
             )
-        if self.algorithm.learn is not None:
-            state = self.algorithm.learn(state, look.facts, look.certificate.objective)
         # Lanes of a batch begin together, so that those at work are at the same iteration.
         together = of_all_lanes(n)
         state = once(running, lambda s: block(s, together), state)
         carry = carry._replace(state=state, num_iters=k + n)
-        if self.algorithm.ended is not None:
+        if self.algorithm.ended is not None or self.algorithm.leaves is not None:
             ended = (status != RUNNING) & ~look.again
             return carry._replace(exact=look.again, over=ended)
         # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.

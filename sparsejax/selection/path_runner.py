@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
-from sparsejax._core.compiled import Compiled, on_device
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.progress import (
     SLICES,
     Bar,
@@ -243,7 +243,7 @@ def walk(
     if len(parts) == 1:
         program = functools.partial(_walked.alone, **static)
     else:  # contexts such as `jax.enable_x64` do not reach threads: they are given the program
-        shared = on_device(jax.device_put(shared))
+        shared = jax.device_put(shared)
         program = _walked.program(shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static)
     with threads_for(shared):
         return in_chunks(step, [place] * len(parts), [count * length for _, count in parts], bar)

@@ -19,6 +19,7 @@ from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sharded import check_one_process, looked_at
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
+from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
 from sparsejax.driver.implicit import attach
@@ -36,7 +37,7 @@ from sparsejax.selection.path_runner import (
     walk,
 )
 from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
-from sparsejax.solvers import chain_of, pick, prepare
+from sparsejax.solvers import chain_of, pick
 
 MODES = ("auto", "warm", "batch")
 

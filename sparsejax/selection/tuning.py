@@ -14,11 +14,12 @@ from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
+from sparsejax.driver import prepare
 from sparsejax.losses import as_loss
 from sparsejax.penalties import split_strengths
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
-from sparsejax.solvers import prepare, solve
+from sparsejax.solvers import solve
 
 # In units of the logarithm: the first step multiplies or divides each strength by e, later ones by less.
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)

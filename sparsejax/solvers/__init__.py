@@ -5,8 +5,8 @@ something: `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solv
 solver, write its file and its entry here.
 """
 
-from sparsejax.driver import prepare
 from sparsejax.problem import Problem
+from sparsejax.solution import number_of
 from sparsejax.solvers import (
     _admm,
     _alm,
@@ -21,7 +21,7 @@ from sparsejax.solvers import (
 )
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
-from sparsejax.solvers._chains import SOLVERS, Resume, Solver, chain_of, pick
+from sparsejax.solvers._chains import SOLVERS, Resume, Solver, chain_of, pick, solved_by
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
@@ -116,6 +116,8 @@ SOLVERS.update({
         _smoothed_apg.LINK,
     ),
 })  # fmt: skip
+for _name in SOLVERS:  # numbered in this order, whichever is used first
+    number_of(_name)
 
 
 __all__ = [
@@ -130,10 +132,10 @@ __all__ = [
     "irls",
     "newton_admm",
     "pick",
-    "prepare",
     "prox_newton",
     "smoothed_apg",
     "solve",
+    "solved_by",
     "variational_newton",
     "working_set",
 ]

@@ -12,7 +12,7 @@ from sparsejax._core.linalg import columns, like, norm, safe_divide
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.losses import SquaredLoss
-from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso, Penalty
+from sparsejax.penalties import L21, ExclusiveL21, ExclusiveLasso
 from sparsejax.problem import Problem
 from sparsejax.prox import exclusive_l21_columns, l2_columns
 from sparsejax.solution import Solution
@@ -94,13 +94,12 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def _strengths(penalty: Penalty, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _strengths(penalty: ExclusiveL21 | L21 | ExclusiveLasso, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Alpha and beta, 0 for what the penalty does not have."""
     if isinstance(penalty, ExclusiveL21):
         return penalty.alpha.astype(zero.dtype), penalty.beta.astype(zero.dtype)
     if isinstance(penalty, L21):
         return penalty.alpha.astype(zero.dtype), zero
-    assert isinstance(penalty, ExclusiveLasso)
     return zero, penalty.beta.astype(zero.dtype)
 
 

@@ -114,5 +114,22 @@ def solved_by(
     history: int,
     arrays: tuple[Any, ...] = (),
 ) -> Solution:
-    """The solution of a prepared problem by the chain that begins with a link."""
+    """The solution of a prepared problem by the chain that begins with a link.
+
+    Args:
+      link: of the solver that begins.
+      problem, init, tol, maxiter, history: what `sparsejax.driver.prepare` returns.
+      arrays: further arguments of the link.
+
+    Returns:
+      `Solution`. Outside jit what did not converge comes with a warning.
+
+    Never raises: `sparsejax.driver.prepare` has checked the arguments.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(0.1))
+    >>> arguments = sj.driver.prepare("fista", problem, None, 1e-6, 1000)
+    >>> sj.solvers.solved_by(sj.solvers.SOLVERS["fista"].link, *arguments).solver
+    'fista'
+    """
     return run(chain_of(link, problem), problem, init, tol, maxiter, history, arrays)

@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of, norm, safe_divide
+from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.chain import at_the_floor, unfinished
 from sparsejax.driver.curvature import residual_step
@@ -175,8 +176,9 @@ def _steps(
     return Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
 
 
-def learnt(s: State, facts: Facts, objective: jax.Array) -> State:
+def learnt(s: State, facts: Facts, certificate: Certificate) -> State:
     """The state with the trial taken, or more damping."""
+    objective = certificate.objective
     rounding = 10 * eps_of(objective) * jnp.abs(objective)
     falls = objective - s.at.objective <= SUFFICIENT * jnp.minimum(s.promised, 0) + rounding
     falls &= jnp.isfinite(objective)

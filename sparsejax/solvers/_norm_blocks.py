@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt, take
 from sparsejax._core.tiles import TILE, by_tiles, put_both, rows_at, whole
@@ -25,7 +26,7 @@ class Chosen(NamedTuple):
 
     blocks: jax.Array  # (b,) numbers; as many as there are where there is none
     ix: jax.Array  # (m,) features, those of a block together; d where there is none
-    at: jax.Array | None  # (m,) for each of them the place in ``blocks`` of its block; None: its own
+    at: Any  # (m,) for each of them the place in ``blocks`` of its block; None: its own
     block_tiles: jax.Array  # tiles of blocks in use
 
 
@@ -101,9 +102,7 @@ class Rows(Blocks):
         m, _ = self.most
         return jnp.zeros((m, m), LOW)
 
-    def windows(
-        self, S: Any, C: jax.Array, at: jax.Array | None, tiles: jax.Array, room: jax.Array
-    ) -> jax.Array:
+    def windows(self, S: Any, C: jax.Array, at: Any, tiles: jax.Array, room: jax.Array) -> jax.Array:
         """The Hessian by the scales, (b, b): of S(i, j), tiles of A'K^-1 A, and C (m, k) of the features."""
         T = self.tile
 
@@ -171,15 +170,12 @@ class Grouped(Blocks):
         b = self.most[1] + self.tile
         return jnp.zeros((b, b), LOW)
 
-    def windows(
-        self, S: Any, C: jax.Array, at: jax.Array | None, tiles: jax.Array, room: jax.Array
-    ) -> jax.Array:
+    def windows(self, S: Any, C: jax.Array, at: Any, tiles: jax.Array, room: jax.Array) -> jax.Array:
         """Same as `Rows.windows`.
 
         The features of a block stand together, so that those of a tile belong to blocks that stand together,
         at most as many as a tile has features: a window of H.
         """
-        assert at is not None
         b, T = self.most[1], self.tile
         local = jnp.arange(T, dtype=jnp.int32)
 
@@ -222,11 +218,11 @@ def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
     """Those of a penalty of such a W; n rows of data."""
     norm, (d, k) = penalty.row_norm(W.shape), (*W.shape, 1)[:2]
     count = d if norm.groups is None else norm.groups.num_groups
-    alpha, ridge = (
-        None if strength is None else jnp.broadcast_to(jnp.asarray(strength, W.dtype), (count,))
-        for strength in (norm.alpha, norm.ridge)
-    )
-    assert alpha is not None
+
+    def of_each_block(strength: ArrayLike) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(strength, W.dtype), (count,))
+
+    alpha, ridge = of_each_block(norm.alpha), None if norm.ridge is None else of_each_block(norm.ridge)
     if norm.groups is None:
         m = whole(most_features(n, d, k))
         return Rows(alpha, ridge, (m, m), 1)

@@ -7,15 +7,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, safe_divide
-from sparsejax.certificate import Certificate, certify, scale_of
-from sparsejax.driver import Link, kinds, prepare
+from sparsejax._core.linalg import columns, once, safe_divide
+from sparsejax.certificate import Certificate
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step
-from sparsejax.driver.loop import empty_history, judged, recorded
-from sparsejax.driver.loop import unknown as no_certificate
+from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts
 from sparsejax.problem import Problem
-from sparsejax.solution import History, Solution
+from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
@@ -79,67 +78,70 @@ def unfit(problem: Problem) -> str | None:
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """The last point taken, the step from there, and the trial at a share of the step."""
 
     W: jax.Array
-    facts: Facts
-    certificate: Certificate
-    stuck: jax.Array
-    k: jax.Array
-    history: History
-
-
-class _Search(NamedTuple):
-    length: jax.Array
-    W: jax.Array
-    facts: Facts
-    falls: jax.Array
+    facts: Facts  # of the loss at W
+    penalised: jax.Array  # the penalty at W
+    measure: jax.Array  # of the certificate at W
+    change: jax.Array  # the step: from W to the answer of the quadratic problem
+    promised: jax.Array  # what the quadratic problem says that the objective changes by
+    length: jax.Array  # the share of the step that the trial is at
+    trial: jax.Array
+    taken: jax.Array  # whether W is the last trial
+    stuck: jax.Array  # whether no step brings the objective down
 
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    scale = scale_of(problem, init)
     step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
     blocks = blocks_of(penalty, init, smooth.num_rows)
+    zero = jnp.zeros_like(init)
+    at_zero = smooth(zero) + penalty.value(zero)
 
-    def look(s: State) -> State:
-        found = certify(problem, s.W, step, scale, s.facts)
-        history = recorded(s.history, s.k, found.objective, found.gap)
-        return s._replace(certificate=found, history=history)
+    def learn(s: State, facts: Facts, certificate: Certificate) -> State:
+        """The state with the trial taken, if the objective falls by a share of what was promised."""
+        penalised = penalty.value(s.trial)
+        fall = (s.facts.value - facts.value) + (s.penalised - penalised)
+        rounding = s.facts.rounding + facts.rounding
+        falls = fall + rounding >= -SUFFICIENT * s.length * s.promised
+        stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= SHORTEST))
+        taken = s._replace(W=s.trial, facts=facts, penalised=penalised, measure=certificate.measure)
+        s = jax.tree.map(lambda a, b: jnp.where(falls, a, b), taken, s)
+        return s._replace(taken=falls, stuck=stuck)
 
-    def going(s: State) -> jax.Array:
-        return ~s.stuck & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, STEPS))
-
-    def body(s: State) -> State:
+    def direction(s: State) -> State:
+        """The state with the step to the answer of the quadratic problem at W."""
         quadratic = least_squares(*smooth.least_squares_at(s.W))
         point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
         # the gap of the model is relative to its own value at 0
-        unit = safe_divide(scale.value, quadratic.size / 2, 1.0)
-        wanted = jnp.maximum(LOOSE * s.certificate.measure, tol / 4) * unit
+        unit = safe_divide(at_zero, quadratic.size / 2, 1.0)
+        wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
         newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
         end = newton.run(point, empty_history(0, init.dtype)).point
         change = jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
-        before = penalty.value(s.W)
-        promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - before
+        promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - s.penalised
+        return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype))
 
-        def shorter(c: _Search) -> _Search:
-            W = s.W + c.length * change
-            facts = smooth.facts(W, scale.sizes)
-            fall = (s.facts.value - facts.value) + (before - penalty.value(W))
-            rounding = s.facts.rounding + facts.rounding
-            return _Search(c.length / 2, W, facts, fall + rounding >= -SUFFICIENT * c.length * promised)
+    def attempt(s: State) -> State:
+        s = once(s.taken, direction, s._replace(length=s.length / 2))
+        return s._replace(trial=s.W + s.length * s.change)
 
-        one = jnp.ones((), init.dtype)
-        search = _Search(one, s.W, s.facts, jnp.zeros((), bool))
-        found = lax.while_loop(lambda c: ~c.falls & (c.length > SHORTEST), shorter, search)
-        stuck = ~found.falls | ~(promised < 0)
-        return look(State(found.W, found.facts, s.certificate, stuck, s.k + 1, s.history))
-
-    unknown, empty = no_certificate(init.dtype), empty_history(history, init.dtype)
-    facts = smooth.facts(init, scale.sizes)
-    first = State(init, facts, unknown, jnp.zeros((), bool), jnp.int32(0), empty)
-    end = lax.while_loop(going, body, look(first))
-    return judged(end.W, end.certificate, tol, end.k, end.history, scale)
+    form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
+    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
+    one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
+    # The start is a trial that is taken: from an infinite objective.
+    start = State(init, facts._replace(value=one * jnp.inf), 0 * one, one, zero, -one, one, init, no, no)
+    algorithm = Algorithm(
+        state=start,
+        block=lambda s, n: lax.fori_loop(0, n, lambda _, s: attempt(s), s),
+        candidate=lambda s: s.trial,
+        step=lambda s: step,
+        check_every=1,
+        learn=learn,
+        leaves=lambda s: s.stuck,
+    )
+    return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, STEPS), history).run()[0]
 
 
 LINK = Link("prox_newton", _steps)

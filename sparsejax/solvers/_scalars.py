@@ -215,8 +215,7 @@ class _Bucket:
 
     def stepped(self, point: Point, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
         """t of the bucket and ``aux`` there, after a step if all that it needs is known at the point."""
-        if self.rooted:
-            assert scratch.features is not None
+        if scratch.features is not None:
             features = self.quadratic.features(self.ix, self.tiles, self.T, scratch.features)
             scratch = scratch._replace(features=features)
         small = self.tiles * self.T <= self.few

@@ -9,15 +9,14 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, take
-from sparsejax.certificate import Certificate, certify, scale_of
-from sparsejax.driver import Link, kinds, prepare
+from sparsejax.certificate import Certificate
+from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
-from sparsejax.driver.loop import empty_history, judged, recorded
-from sparsejax.driver.loop import unknown as no_certificate
+from sparsejax.losses import Facts
 from sparsejax.penalties import least_active
 from sparsejax.problem import Problem
-from sparsejax.solution import MAX_ITER, History, Solution
+from sparsejax.solution import MAX_ITER, Solution
 from sparsejax.solvers import _admm
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._fista import iterated
@@ -114,16 +113,15 @@ def suits(problem: Problem) -> bool:
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """The answer of the last round, and what the next one is told."""
 
     W: jax.Array
-    gradient: jax.Array
-    certificate: Certificate
+    gradient: jax.Array  # of the loss at W
+    measure: jax.Array  # of the certificate at W
     wanted: jax.Array  # gap of the next part
     rho: jax.Array  # of the engine
-    over: jax.Array  # no more to be had
-    k: jax.Array
-    history: History
+    limited: jax.Array  # whether the engine stopped at `INNER` iterations
+    over: jax.Array  # whether more rounds would bring no progress
 
 
 def _rounds(
@@ -134,7 +132,6 @@ def _rounds(
     d, m = init.shape[0], size or _size(problem, init.shape)
     by_fista = "curvature" not in _part(smooth, m).provides
     sizes, most = smooth.column_sizes() or (None, 0)
-    scale = scale_of(problem, init)
     if "curvature" in smooth.provides:
         squares = jnp.sum(smooth.majorizer() ** 2)
         step = cautious_step(squares)
@@ -144,25 +141,23 @@ def _rounds(
         step = first_step(smooth, init)
         rho = 0.1 / step
 
-    def look(s: State) -> State:
-        facts = smooth.facts(s.W, scale.sizes)
-        found = certify(problem, s.W, step, scale, facts)
-        on = active(s.W)
-        over = ~(found.measure <= FEWER * s.certificate.measure) | (jnp.sum(on) > int(FILL * m))
+    def learn(s: State, facts: Facts, certificate: Certificate) -> State:
+        """The state with what the certificate of W says of the next round."""
+        measure, on = certificate.measure, active(s.W)
+        over = ~(measure <= FEWER * s.measure) | (jnp.sum(on) > int(FILL * m))
         if sizes is not None:
             over |= jnp.sum(jnp.where(on, sizes, 0)) > int(FILL * most)
         # Rows that compete leave late: a part that was solved loosely has more of them than it will have.
         finer = over & (s.wanted > tol / 2) & (least_active(penalty) > 0)
-        wanted = jnp.maximum(LOOSE * jnp.minimum(found.measure, jnp.where(finer, s.wanted, 1)), tol / 2)
-        history = recorded(s.history, s.k, found.objective, found.gap)
-        return s._replace(
-            gradient=facts.gradient, certificate=found, wanted=wanted, over=over & ~finer, history=history
-        )
+        wanted = jnp.maximum(LOOSE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
+        over &= ~finer
+        if not smooth.quadratic:
+            # What takes the majorised engine so long Newton's method does at once.
+            over |= s.limited & (measure > s.measure / 10)
+        return s._replace(gradient=facts.gradient, measure=measure, wanted=wanted, over=over)
 
-    def going(s: State) -> jax.Array:
-        return ~s.over & (s.certificate.measure > tol) & (s.k < jnp.minimum(maxiter, ROUNDS))
-
-    def body(s: State) -> State:
+    def solve_part(s: State) -> State:
+        """The state with the answer on the features that matter most."""
         slopes = penalty.row_slopes(s.gradient, s.W)
         if by_fista:  # whose products are as fast as the entries are few
             slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
@@ -175,18 +170,19 @@ def _rounds(
             factor = factorise(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER))
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
-        after = look(s._replace(W=W, rho=rho, k=s.k + 1))
-        if smooth.quadratic:
-            return after
-        # What takes the majorised engine so long Newton's method does at once.
-        crawls = (solution.status == MAX_ITER) & (after.certificate.measure > s.certificate.measure / 10)
-        return after._replace(over=after.over | crawls)
+        return s._replace(W=W, rho=rho, limited=solution.status == MAX_ITER)
 
-    unknown, empty = no_certificate(init.dtype), empty_history(history, init.dtype)
-    one = jnp.ones((), init.dtype)
-    first = State(init, init, unknown, one, rho, jnp.zeros((), bool), jnp.int32(0), empty)
-    end = lax.while_loop(going, body, look(first))
-    return judged(end.W, end.certificate, tol, end.k, end.history, scale)
+    one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
+    algorithm = Algorithm(
+        state=State(init, jnp.zeros_like(init), one * jnp.inf, one, rho, no, no),
+        block=lambda s, n: lax.fori_loop(0, n, lambda _, s: solve_part(s), s),
+        candidate=lambda s: s.W,
+        step=lambda s: step,
+        check_every=1,
+        learn=learn,
+        leaves=lambda s: s.over,
+    )
+    return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, ROUNDS), history).run()[0]
 
 
 def active(W: jax.Array) -> jax.Array:
