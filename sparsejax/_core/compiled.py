@@ -67,7 +67,9 @@ class Compiled:
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
 
-    def _jitted(self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]) -> Any:
+    def _jitted(
+        self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]
+    ) -> Any:
         """The jitted function of one device or a mesh, with compiler options and static arguments."""
         key = where, *options.items(), *static.items()
         if key not in self._programs:
