@@ -170,7 +170,7 @@ def single(args: argparse.Namespace) -> str:
                 found = in_turn(calls, 5)
                 ours, start = found["ours"], part == PARTS[0] and target == TARGETS[0]
                 first = cold("ours", name, part, target) if start else None
-                row = [name, p.smooth.num_rows, p.smooth.params_shape[0], f"/{part}", f"{target:g}"]
+                row = [name, len(p.smooth.event), p.smooth.params_shape[0], f"/{part}", f"{target:g}"]
                 row += [int(np.count_nonzero(best.params)), f"{float(ours.result.gap):.0e}"]
                 value = objective(name, strength, np.asarray(ours.result.params))
                 row += [f"{value / least - 1:.0e}", f"{ours.seconds:.4f}", shown(first, ".1f")]

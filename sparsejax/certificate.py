@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
-from sparsejax.losses import Facts, check_batch, quadratic_scaling
+from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
 from sparsejax.penalties import L1, feasible, shared, strengths_valid
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -53,7 +53,7 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     # Squares underflow, in the value and in the gradient: nothing can be told from them.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, slope, basis, problem.smooth.sizes(), valid)
+    return Scale(at_zero, slope, basis, sizes(problem.smooth), valid)
 
 
 def certify(

@@ -102,11 +102,11 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
     known = problem.smooth.in_units()
     if known is None or len(penalty.degrees) != len(penalty.strengths):
         return None
-    loss, units = known
-    if rows is not False and "rows" in loss.provides:
-        possible = row_units(penalty, loss.row_units) if rows is True else rows
+    loss, units = known.loss, known.units
+    if rows is not False and known.rescaled is not None and known.row_units is not None:
+        possible = row_units(penalty, known.row_units) if rows is True else rows
         if possible is not None:
-            loss, units = loss.rescaled(possible), units._replace(rows=possible)
+            loss, units = known.rescaled(possible), units._replace(rows=possible)
     return Scaled(loss, units)
 
 

@@ -261,7 +261,7 @@ TABLE = {
     "admm with a plain function": (
         lambda: sj.admm(problem(smooth=PLAIN), W),
         TypeError,
-        "admm needs a loss with majorizer.*fista takes any",
+        "admm needs a loss with a majorizer.*fista takes any",
     ),
     "alm with logistic loss": (
         lambda: sj.alm(problem(smooth=LogisticLoss(X, LABELS))),

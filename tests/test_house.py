@@ -5,6 +5,8 @@ from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 import sparsejax as sj
 
 PACKAGE = Path(sj.__file__).parent
@@ -106,9 +108,11 @@ def test_no_module_has_the_name_of_a_public_function():
     assert not functions & {path.stem for path in FILES}
 
 
-def test_a_penalty_has_sixteen_names_and_its_page_describes_each():
-    names = [name for name in dir(sj.Penalty) if not name.startswith("_")]
+@pytest.mark.parametrize("base", [sj.Penalty, sj.Loss])
+def test_a_base_has_sixteen_names_and_its_page_describes_each(base):
+    names = [name for name in dir(base) if not name.startswith("_")]
     assert len(names) <= 16
-    page = (PACKAGE.parent / "docs" / "adding-a-penalty.md").read_text(encoding="utf-8")
+    fields = [*sj.losses.QuadraticModel._fields, *sj.losses.InUnits._fields] if base is sj.Loss else []
+    page = (PACKAGE.parent / "docs" / f"adding-a-{base.__name__.lower()}.md").read_text(encoding="utf-8")
     table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
-    assert not [name for name in names if f"`{name}" not in table]
+    assert not [name for name in names + fields if f"`{name}" not in table]

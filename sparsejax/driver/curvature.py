@@ -60,11 +60,11 @@ class Factor(NamedTuple):
 
 def factorise(smooth: Any) -> Factor:
     """Decompose the bound of the Hessian of a loss; it depends on X, weights, scale and graphs only."""
-    A = smooth.majorizer()
+    model = smooth.quadratic_model()
+    A = model.majorizer()
     labels = shifts = None
-    laplacian = smooth.laplacian()
-    if laplacian is not None:
-        values, vectors = jnp.linalg.eigh(laplacian, symmetrize_input=False)
+    if model.laplacian is not None:
+        values, vectors = jnp.linalg.eigh(model.laplacian(), symmetrize_input=False)
         labels, shifts = vectors.T, jnp.maximum(values, 0)[:, None]
     n, d = A.shape
     if d <= n:
@@ -83,7 +83,7 @@ def step_length(smooth: Any) -> jax.Array:
     """1/L with an upper bound L of the curvature of a loss; 1 where the loss is linear.
 
     Args:
-      smooth: a loss with the group "curvature", as those of `sparsejax.losses` have it.
+      smooth: a loss with a majorizer in its quadratic model, as those of `sparsejax.losses` have it.
 
     Returns:
       The step length, shape (): a gradient step of this length never raises the loss.
@@ -94,10 +94,10 @@ def step_length(smooth: Any) -> jax.Array:
     >>> bool(0.99 <= sj.driver.step_length(sj.losses.SquaredLoss(np.eye(2), np.ones(2), scale=0.5)) <= 1)
     True
     """
-    bound = largest_eigenvalue_bound(smooth.majorizer())
-    laplacian = smooth.laplacian()
-    if laplacian is not None:
-        bound = bound + jnp.linalg.eigvalsh(laplacian)[-1]
+    model = smooth.quadratic_model()
+    bound = largest_eigenvalue_bound(model.majorizer())
+    if model.laplacian is not None:
+        bound = bound + jnp.linalg.eigvalsh(model.laplacian())[-1]
     return safe_divide(1.0, bound, 1.0)
 
 
@@ -112,6 +112,7 @@ def first_step(smooth: Any, init: jax.Array) -> jax.Array:
 
 def residual_step(smooth: Any, W: jax.Array) -> jax.Array:
     """1/L for a residual, where nothing is stepped: cautious where the curvature is bounded, else near W."""
-    if "curvature" in smooth.provides:
-        return cautious_step(jnp.sum(smooth.majorizer() ** 2))
+    majorizer = smooth.quadratic_model().majorizer
+    if majorizer is not None:
+        return cautious_step(jnp.sum(majorizer() ** 2))
     return first_step(smooth, W)

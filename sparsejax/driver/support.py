@@ -27,7 +27,7 @@ from sparsejax._core.linalg import (
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, chosen
-from sparsejax.losses import GramLoss
+from sparsejax.losses import GramLoss, condensed, num_rows
 from sparsejax.penalties import half_derivative, least_active
 from sparsejax.problem import Problem
 
@@ -53,9 +53,10 @@ def _room(problem: Problem, W: jax.Array) -> int | None:
     Half as many as there are rows in the data: of more features few supports are.
     """
     smooth, penalty = problem.smooth, problem.penalty
-    if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or smooth.num_rows is None:
+    n = num_rows(smooth)
+    if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
-    wanted = least_active(penalty) + smooth.num_rows / 2
+    wanted = least_active(penalty) + n / 2
     m = min(ROOM_TILE * math.ceil(max(wanted, 1) / ROOM_TILE), MAX_ROOM)
     return m if W.shape[0] >= 2 * m else None
 
@@ -79,8 +80,8 @@ class _System(NamedTuple):
 
 def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     smooth, penalty = problem.smooth, problem.penalty
-    condensed = smooth.condensed()  # the same Hessian, in cheaper products
-    problem = problem._replace(smooth=condensed)
+    cheap = condensed(smooth)  # the same Hessian, in cheaper products
+    problem = problem._replace(smooth=cheap)
     G, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
@@ -89,9 +90,9 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     # Any symmetric positive definite preconditioner gives the same derivative.
     if W.size <= DENSE:
         return _System(mask * G, matvec, _dense(matvec, W), True)
-    if "curvature" not in smooth.provides:
+    if smooth.quadratic_model().majorizer is None:
         return _System(mask * G, matvec, lambda R: R, False)
-    gram = condensed.G if isinstance(condensed, GramLoss) else None
+    gram = cheap.G if isinstance(cheap, GramLoss) else None
     if _of_row_norms(smooth, penalty, W):
         rows = _by_rows(smooth, gram, penalty.row_norm(W.shape), W, mask)
         return _System(mask * G, matvec, rows, True)
@@ -239,10 +240,11 @@ def _dense(matvec: Product, W: jax.Array) -> Product:
 
 def _of_row_norms(smooth: Any, penalty: Any, W: jax.Array) -> bool:
     """Whether the Hessian is one matrix for all columns and a norm of each row, and small enough."""
-    if "row norm" not in penalty.provides or "curvature" not in smooth.provides or not smooth.quadratic:
+    model = smooth.quadratic_model()
+    if "row norm" not in penalty.provides or not model.exact or model.laplacian is not None:
         return False
     norm = penalty.row_norm(W.shape)
-    plain = norm is not None and norm.groups is None and smooth.laplacian() is None
+    plain = norm is not None and norm.groups is None
     return plain and W.ndim == 2 and W.shape[1] > 1 and W.shape[0] <= LARGEST
 
 
@@ -255,7 +257,7 @@ def _by_rows(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, ma
     """
     Wt, (d, _), eps = columns(W), W.shape, eps_of(W)
     if gram is None:
-        A = smooth.majorizer()
+        A = smooth.quadratic_model().majorizer()
         gram = A.T @ A
     on, sizes = jnp.any(columns(mask) > 0, axis=0), safe_norm(Wt)
     alpha, ridge = (
@@ -285,7 +287,8 @@ def _split(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask
 
     The linear part of one step of the splitting W = Z, made symmetric.
     """
-    inverse, rho = _cholesky(smooth, gram) if smooth.laplacian() is None else _eigen(factorise(smooth))
+    plain = smooth.quadratic_model().laplacian is None
+    inverse, rho = _cholesky(smooth, gram) if plain else _eigen(factorise(smooth))
     half = half_derivative(penalty, W, 1 / rho)
 
     def apply(R: jax.Array) -> jax.Array:
@@ -307,7 +310,7 @@ def _eigen(factor: Factor) -> tuple[Product, jax.Array]:
 def _cholesky(smooth: Any, gram: jax.Array | None) -> tuple[Product, jax.Array]:
     """The same where there is none: a tenth of the work, and less where A'A is known."""
     if gram is None:
-        A = smooth.majorizer()
+        A = smooth.quadratic_model().majorizer()
         n, d = A.shape
         gram, total = A @ A.T if n < d else A.T @ A, jnp.sum(A * A)
     else:

@@ -13,6 +13,7 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 """
 
 from sparsejax.losses._base import Facts as Facts
+from sparsejax.losses._base import InUnits as InUnits
 from sparsejax.losses._base import Loss
 from sparsejax.losses._batches import BatchedSquaredLoss
 from sparsejax.losses._cox import CoxLoss
@@ -28,6 +29,11 @@ from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._logistic import LogisticLoss
 from sparsejax.losses._observed import observed
 from sparsejax.losses._poisson import PoissonLoss
+from sparsejax.losses._quadratic_model import QuadraticModel as QuadraticModel
+from sparsejax.losses._quadratic_model import condensed as condensed
+from sparsejax.losses._quadratic_model import hessian as hessian
+from sparsejax.losses._quadratic_model import num_rows as num_rows
+from sparsejax.losses._quadratic_model import sizes as sizes
 from sparsejax.losses._robust import HuberLoss, QuantileLoss
 from sparsejax.losses._row_subset import rows_alone as rows_alone
 from sparsejax.losses._softmax import SoftmaxLoss

@@ -12,6 +12,7 @@ from sparsejax._core.checks import as_int, as_positive, check_bool, is_sparse
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._gram import GramLoss
+from sparsejax.losses._quadratic_model import QuadraticModel
 
 ROWS = 16384  # whose products are formed at once
 
@@ -38,7 +39,6 @@ class BatchedSquaredLoss(
     ('BatchedSquaredLoss', 0.25)
     """
 
-    quadratic = True
     G: jax.Array
     B: jax.Array
     c: jax.Array
@@ -71,16 +71,12 @@ class BatchedSquaredLoss(
             c = c - total * jnp.sum(y * y)
         return GramLoss(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
 
-    def condensed(self) -> GramLoss:
-        """`gram`."""
-        return self.gram()
-
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.gram()(W)
 
-    def majorizer(self) -> jax.Array:
-        """The root of the sum, (d, d)."""
-        return self.gram().majorizer()
+    def quadratic_model(self) -> QuadraticModel:
+        """That of `gram`."""
+        return QuadraticModel(majorizer=lambda: self.gram().root(), exact=True, condensed=self.gram)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
@@ -88,13 +84,9 @@ class BatchedSquaredLoss(
         """As of `GramLoss`."""
         return self.gram().dual_scaling(W, limit)
 
-    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+    def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
         """As of `GramLoss`."""
-        return self.gram().facts(W, sizes)
-
-    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
-        """As of `GramLoss`."""
-        return self.gram().rounding(W, sizes)
+        return self.gram().facts(W)
 
     def valid(self) -> jax.Array:
         """No negative weight."""

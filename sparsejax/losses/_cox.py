@@ -22,8 +22,9 @@ from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, InUnits, Loss
 from sparsejax.losses._linear_model import FLATTEST
+from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risks import (
     Risks,
     by_falling_time,
@@ -73,8 +74,6 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
     >>> bool(jnp.allclose(loss(jnp.array([0.0])), jnp.log(3.0)))
     True
     """
-
-    quadratic = False
 
     X: Any  # an array, or `Sparse`
     event: jax.Array
@@ -149,11 +148,6 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         """dtype of the work: that of X."""
         return self.X.dtype
 
-    @property
-    def num_rows(self) -> int:
-        """n."""
-        return int(self.X.shape[0])
-
     def __call__(self, W: jax.Array) -> jax.Array:
         return self._value(self._risks(self._predict(W)))
 
@@ -190,7 +184,19 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         """All that a sparse X allows."""
         return self._given - self.X.lacks if isinstance(self.X, Products) else self._given
 
-    def facts(self, W: jax.Array, sizes: Sizes) -> Facts:
+    def quadratic_model(self) -> QuadraticModel:
+        """Of X in memory a bound of the curvature, and least squares."""
+        X = self.X
+        in_memory = not isinstance(X, Products)
+        return QuadraticModel(
+            majorizer=self._majorizer if in_memory else None,
+            least_squares_at=self._least_squares_at if in_memory else None,
+            num_rows=int(X.shape[-2]),
+            column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
+            sizes=lambda: sizes_of(X),
+        )
+
+    def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
         """With the predictions."""
         H = self._predict(W)
         risks = self._risks(H)
@@ -198,16 +204,9 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         rounding = self._rounding(risks, U, W, sizes)
         return Facts(self._value(risks), self._as_rows(U) @ self.X, rounding, None, H)
 
-    def sizes(self) -> Sizes:
-        """As of `LinearModelLoss`."""
-        return sizes_of(self.X)
-
-    def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
+    def _rounding(self, r: Risks, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """From the rounding of h = Xw, to second order, and of the sums over risk sets."""
-        risks = self._risks(self._predict(W))
-        return self._rounding(risks, self._slopes(risks), W, sizes)
-
-    def _rounding(self, r: Risks, U: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
+        sizes = sizes_of(self.X) if sizes is None else sizes
         eps = eps_of(U)
         error = 2 * eps * self._sorted(sizes.rows) * safe_sqrt(sizes.squares @ (W * W))
         error = jnp.where(r.weights > 0, error, 0)
@@ -219,7 +218,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
         return moved + steps * eps * jnp.sum(own)
 
-    def majorizer(self) -> jax.Array:
+    def _majorizer(self) -> jax.Array:
         r"""A (n, d): rows of X less their mean, times the root of what bounds the curvature in each h.
 
         The Hessian in h is ``scale`` times the sum over events e of ``weights_e (diag(p) - pp')``, p the
@@ -286,7 +285,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
         """Orthonormal columns (n, r) that span X[:, free] and a constant, in the rows of some risk set."""
-        F = jnp.concatenate([jnp.ones((self.num_rows, 1), self.dtype), self.X[:, free]], axis=1)
+        F = jnp.concatenate([jnp.ones((self.X.shape[0], 1), self.dtype), self.X[:, free]], axis=1)
         U, sizes, _ = jnp.linalg.svd(self._as_rows(self._in_risk())[:, None] * F, full_matrices=False)
         keep = sizes > max(F.shape) * eps_of(F) * sizes[0]
         return jnp.where(keep[None], U, 0)
@@ -323,7 +322,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         U = self._as_rows(self.scale * (r.stop * mass - r.events))
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
-    def least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         r"""A (n, d) with A'A the Hessian, and B.
 
         As rows enter one by one, in the order of falling time, the sum of squares about the mean of the risk
@@ -369,20 +368,17 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         """The same loss of these columns of X."""
         return self._replace(X=columns_at(self.X, ix))
 
-    def column_sizes(self) -> tuple[jax.Array, int] | None:
-        """Of a sparse X the numbers of entries."""
-        return (self.X.sizes, self.X.room) if isinstance(self.X, Sparse) else None
-
-    def in_units(self) -> tuple[Loss, Units]:
+    def in_units(self) -> InUnits:
         """Scale times the weights of the events near 1, where it is not of that order already."""
         weights = self.event if self.weights is None else self.event * self.weights
         gamma = 1 / power_of_two(lax.stop_gradient(self.scale * jnp.sum(weights)))
-        return self._replace(scale=self.scale * gamma), Units(jnp.ones((), self.dtype), gamma)
+        loss, units = self._replace(scale=self.scale * gamma), Units(jnp.ones((), self.dtype), gamma)
+        return InUnits(loss, units, loss._row_units, loss._rescaled)
 
-    def row_units(self) -> jax.Array:
+    def _row_units(self) -> jax.Array:
         """By the deviations of each column of X from its mean."""
         return row_units(lax.stop_gradient(self.X), centred=True)
 
-    def rescaled(self, units: jax.Array) -> Self:
+    def _rescaled(self, units: jax.Array) -> Self:
         """Columns of X divided by the units."""
         return self._replace(X=divided(self.X, units))

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.checks import check_registered
-from sparsejax.losses._base import Loss
+from sparsejax.losses._base import FORMER, Loss, replaced
+from sparsejax.losses._quadratic_model import QuadraticModel
 
-GROUPS = ("shape", "curvature", "dual")  # that a class without the base may state, whole
+GROUPS = ("shape", "quadratic model", "dual")  # that a class without the base may state, whole
 
 
 class PlainLoss(Loss, leaves=("fun",)):
@@ -29,15 +30,11 @@ class PlainLoss(Loss, leaves=("fun",)):
     def dtype(self) -> Any:
         return self.fun.dtype
 
-    @property
-    def quadratic(self) -> bool:
-        return bool(self.fun.quadratic)
-
     def __call__(self, W: Any) -> jax.Array:
         return self.fun(W)
 
-    def majorizer(self) -> jax.Array:
-        return self.fun.majorizer()
+    def quadratic_model(self) -> QuadraticModel:
+        return self.fun.quadratic_model() if hasattr(self.fun, "quadratic_model") else QuadraticModel()
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
@@ -57,6 +54,9 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
     check_registered(name, x, Loss._page)
     for group in GROUPS:
         _states(x, group)
+    former = [name for name in FORMER if hasattr(x, name)]
+    if former and not hasattr(x, "quadratic_model"):
+        raise TypeError(replaced(type(x).__name__, former))
     return PlainLoss(x)
 
 

@@ -4,13 +4,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
 from sparsejax._core.checks import check_params
-from sparsejax._core.linalg import eps_of, safe_sqrt
+from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._curvature import quadratic_scaling
-from sparsejax.losses._units import by_row, row_unit
+from sparsejax.losses._quadratic_model import QuadraticModel
 
 
 class GramLoss(Loss, leaves=("G", "B", "constant")):
@@ -30,7 +29,6 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
     True
     """
 
-    quadratic = True
     G: jax.Array
     B: jax.Array
     constant: jax.Array
@@ -49,18 +47,14 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         check_params(W, self.B.shape)
         return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
 
-    def majorizer(self) -> jax.Array:
-        """The root of G, (d, d)."""
+    def quadratic_model(self) -> QuadraticModel:
+        """It is exact; A is a root of G, (d, d)."""
+        return QuadraticModel(majorizer=self.root, exact=True)
+
+    def root(self) -> jax.Array:
+        """A (d, d) with A'A = G."""
         values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
-
-    def row_units(self) -> jax.Array:
-        """By the roots of the diagonal of G, the sizes of the columns it comes from."""
-        return row_unit(safe_sqrt(jnp.diagonal(lax.stop_gradient(self.G))))
-
-    def rescaled(self, units: jax.Array) -> "GramLoss":
-        """G and B divided by the units."""
-        return self._replace(G=self.G / units[None] / units[:, None], B=self.B / by_row(units, self.B))
 
     def gram(self) -> "GramLoss":
         """Itself."""
@@ -72,12 +66,12 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         """As of the loss it comes from."""
         return quadratic_scaling(jnp.sum(W * self.B) - 2 * self.constant, self(W), limit)
 
-    def facts(self, W: jax.Array, sizes: Any) -> Facts:
-        """As of the loss it comes from."""
-        return super().facts(W, sizes)._replace(linear=jnp.sum(W * self.B) - 2 * self.constant)
+    def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
+        """With the rounding error of its three parts, which cancel near the optimum."""
+        value, gradient = jax.value_and_grad(self)(W)
+        return Facts(value, gradient, self._rounding(W), jnp.sum(W * self.B) - 2 * self.constant)
 
-    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
-        """Of its three parts, which cancel near the optimum."""
+    def _rounding(self, W: jax.Array) -> jax.Array:
         linear = jnp.sum(jnp.abs(W * self.B))
         # <|W|, |G||W|> <= (sum_i sqrt(G_ii) |w_i|)^2, and W'GW is what is left of it.
         curved = jnp.sum((jnp.sqrt(jnp.abs(jnp.diagonal(self.G))) @ jnp.abs(W)) ** 2)

@@ -11,7 +11,7 @@ from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_trace
 from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss, Predictions
 from sparsejax.losses._gram import half_quadratic
-from sparsejax.losses._units import Units
+from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
 
 class GraphLaplacian(Loss, leaves=("similarity", "strength")):
@@ -108,15 +108,15 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     @property
     def provides(self) -> frozenset[str]:
         """What the loss has, but no treatment of free features."""
-        return self.loss.provides & {"shape", "curvature", "dual", "data", "predictions"}
+        return self.loss.provides & {"shape", "quadratic model", "dual", "data", "predictions"}
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.loss(W) + self._graph_value(W)
 
     def _graph_value(self, W: jax.Array) -> jax.Array:
-        return half_quadratic(self.laplacian(), W.T)
+        return half_quadratic(self._laplacian(), W.T)
 
-    def laplacian(self) -> jax.Array:
+    def _laplacian(self) -> jax.Array:
         """The Hessian of the graphs in each row of W, (k, k)."""
         first, *rest = (graph.matrix(self.dtype) for graph in self.graphs)
         return sum(rest, start=first)
@@ -132,19 +132,9 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self.loss.dtype
 
     @property
-    def quadratic(self) -> bool:
-        """As the loss."""
-        return bool(self.loss.quadratic)
-
-    @property
     def weights(self) -> jax.Array | None:
         """Those of the loss."""
         return self.loss.weights
-
-    @property
-    def num_rows(self) -> int | None:
-        """Those of the loss."""
-        return self.loss.num_rows
 
     def reweighted(self, weights: jax.Array) -> Self:
         """The loss with other weights, and the same graphs."""
@@ -162,24 +152,27 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         """Those of the loss."""
         return self.loss.predictions(W, intercept)
 
-    def majorizer(self) -> jax.Array:
-        """That of the loss: the Hessian is at most ``I_k (x) A'A + laplacian() (x) I_d``."""
-        return self.loss.majorizer()
-
-    def target(self) -> jax.Array | None:
-        """That of the loss."""
-        return self.loss.target()
+    def quadratic_model(self) -> QuadraticModel:
+        """That of the loss, and the graphs as its Laplacian."""
+        model = self.loss.quadratic_model()
+        return QuadraticModel(
+            majorizer=model.majorizer,
+            exact=model.exact,
+            laplacian=self._laplacian,
+            target=model.target,
+            condensed=self._condensed if model.condensed else None,
+            num_rows=model.num_rows,
+            sizes=model.sizes,
+        )
 
     def gram(self) -> Self:
         """The same with ``loss.gram()``."""
         return self._replace(loss=self.loss.gram())
 
-    def condensed(self) -> Loss:
-        """The loss in its cheaper form, and the graphs."""
-        cheap = self.loss.condensed()
-        return self if cheap is self.loss else self._replace(loss=cheap)
+    def _condensed(self) -> Self:
+        return self._replace(loss=condensed(self.loss))
 
-    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+    def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
         """Those of the loss and the graphs: their conjugate at s times their gradient is s^2 their value."""
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
@@ -197,16 +190,9 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         s, change = self.loss.dual_scaling(W, limit, *known)
         return s, change + (s - 1) * (s + 1) * self._graph_value(W)
 
-    def sizes(self) -> Any:
-        """Those of the loss."""
-        return self.loss.sizes()
-
-    def rounding(self, W: jax.Array, sizes: Any) -> jax.Array:
-        """Of the loss, and of ``<W, WL>`` with all signs positive."""
-        return self.loss.rounding(W, sizes) + self._graph_rounding(W)
-
     def _graph_rounding(self, W: jax.Array) -> jax.Array:
-        products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self.laplacian()))
+        """Of ``<W, WL>`` with all signs positive."""
+        products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self._laplacian()))
         return 2 * eps_of(W) * jnp.sum(products)
 
     def valid(self) -> jax.Array:
@@ -215,17 +201,6 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         for graph in self.graphs:
             valid &= graph.valid()
         return valid
-
-    def in_units(self) -> tuple[Loss, Units] | None:
-        """The loss in units of its data, and the graphs, squares, in the same."""
-        known = self.loss.in_units()
-        if known is None:
-            return None
-        loss, units = known
-        gamma = [units.gamma.astype(graph.strength.dtype) for graph in self.graphs]
-        pairs = zip(self.graphs, gamma, strict=True)
-        graphs = [graph._replace(strength=graph.strength * g) for graph, g in pairs]
-        return self._replace(loss=loss, graphs=tuple(graphs)), units
 
 
 def dense(matrix: Any) -> Any:

@@ -13,9 +13,10 @@ from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
-from sparsejax.losses._base import Facts, Loss, Predictions
+from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._intercept import balance
+from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes, sizes_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
@@ -23,8 +24,8 @@ BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 # What says what a loss is: of a class that is complete they are replaced together.
 FUNCTION = ("entries", "derivatives", "curvature", "divergence")
 FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
-HOOKS = (*FUNCTION, "dual_scaling", "quadratic", "condensed", "target", "in_units", "mean")
-ALWAYS = frozenset(("shape", "data", "predictions", "columns", "least squares", "units", "rows"))  # groups
+HOOKS = (*FUNCTION, "dual_scaling", "quadratic_model", "in_units", "mean")
+ALWAYS = frozenset(("shape", "quadratic model", "data", "predictions", "columns", "units"))  # groups
 GROUPS_OF = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}  # by hook
 
 
@@ -69,8 +70,7 @@ class LinearModelLoss(Loss):
     """
 
     _adapter: ClassVar[bool] = True
-    _stated: ClassVar[frozenset[str]] = frozenset()  # groups, but for the curvature
-    separable = True
+    _stated: ClassVar[frozenset[str]] = frozenset()  # groups
     curvature: Any = None
     reach: Any = None
 
@@ -166,8 +166,7 @@ class LinearModelLoss(Loss):
     @property
     def provides(self) -> frozenset[str]:
         """Everything, as far as the hooks are given."""
-        groups = self._stated if self.curvature is None else self._stated | {"curvature"}
-        return groups - self.X.lacks if isinstance(self.X, Products) else groups
+        return self._stated - self.X.lacks if isinstance(self.X, Products) else self._stated
 
     @property
     def params_shape(self) -> tuple[int, ...]:
@@ -179,20 +178,20 @@ class LinearModelLoss(Loss):
         """dtype of the work: that of X."""
         return self.X.dtype
 
-    @property
-    def rereads(self) -> bool:
-        """X is read in batches, by `from_batches`."""
-        return isinstance(self.X, Chunked)
-
-    @property
-    def quadratic(self) -> bool:
-        """True if one matrix A'A (see ``majorizer``) is the Hessian of every column, everywhere."""
-        return False
-
-    @property
-    def num_rows(self) -> int:
-        """n."""
-        return int(self.X.shape[0])
+    def quadratic_model(self) -> QuadraticModel:
+        """By the second derivatives in H; of X in memory also a bound of them and least squares."""
+        X = self.X
+        in_memory = not isinstance(X, Products)
+        return QuadraticModel(
+            majorizer=self._majorizer if in_memory and self.curvature is not None else None,
+            hessian=None if isinstance(X, Sparse) else self._hessian,
+            separable=True,
+            least_squares_at=self._least_squares_at if in_memory else None,
+            num_rows=int(X.shape[-2]),
+            column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
+            sizes=lambda: sizes_of(X),
+            rereads=isinstance(X, Chunked),
+        )
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self._value(self._predict(W))
@@ -219,7 +218,7 @@ class LinearModelLoss(Loss):
         H = self.X @ as_float("W", W, (1, 2), self.dtype) + b[None]
         return Predictions(self.Y, H, self.mean(H))
 
-    def majorizer(self) -> jax.Array:
+    def _majorizer(self) -> jax.Array:
         """A (n, d), ``sqrt(scale * curvature * weights)`` times X, centred if an intercept is fitted."""
         w, X = self._weights(), self.X
         w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
@@ -275,7 +274,7 @@ class LinearModelLoss(Loss):
         dU = w * change
         return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
 
-    def facts(self, W: jax.Array, sizes: Sizes) -> Facts:
+    def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
         """With the predictions, found once: an intercept is a loop of its own."""
 
         def both(W: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -285,15 +284,9 @@ class LinearModelLoss(Loss):
         (value, H), gradient = jax.value_and_grad(both, has_aux=True)(W)
         return Facts(value, gradient, self._rounding(H, W, sizes), None, H)
 
-    def sizes(self) -> Sizes:
-        """For `rounding`: once, since they depend on X only."""
-        return sizes_of(self.X)
-
-    def rounding(self, W: jax.Array, sizes: Sizes) -> jax.Array:
+    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
-        return self._rounding(self._predict(W), W, sizes)
-
-    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
+        sizes = sizes_of(self.X) if sizes is None else sizes
         lengths = safe_sqrt(sizes.squares @ (W * W))
         reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # of XW
         (first, second), w = self.derivatives(H), self._weights()
@@ -310,12 +303,18 @@ class LinearModelLoss(Loss):
         """Scale > 0 and finite, no negative weight."""
         return (self.scale > 0) & (self.scale < jnp.inf) & jnp.all(self._weights() >= 0)
 
-    def in_units(self) -> tuple[Loss, Units]:
+    def in_units(self) -> InUnits:
         """Scale times the sum of the weights near 1, where it is not of that order already."""
         sigma, gamma = self._unit_of_params(), self._unit_of_objective()
-        return self._replace(scale=self.scale * gamma), Units(sigma, gamma)
+        return self._replace(scale=self.scale * gamma)._known_in(Units(sigma, gamma))
 
-    def least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _known_in(self, units: Units) -> InUnits:
+        """This loss as one that is in these units already."""
+        if isinstance(self.X, Chunked):
+            return InUnits(self, units)
+        return InUnits(self, units, self._row_units, self._rescaled)
+
+    def _least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         """By the second derivatives at XW + b, at least `FLATTEST` times the first, with b eliminated."""
         H = self._predict(W)
         first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
@@ -327,10 +326,8 @@ class LinearModelLoss(Loss):
         A = (root := jnp.sqrt(curved)) * X
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
 
-    def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
+    def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
         """A block a column, (k, d, d), or for n < d its root, (k, n, d); b eliminated."""
-        if isinstance(self.X, Sparse):
-            return super().hessian(W)
         second = self.derivatives(self._predict(W) if H is None else H)[1]
         curved = (self.scale * self._weights() * second).reshape(self.X.shape[0], -1)
         if isinstance(self.X, Chunked):
@@ -341,15 +338,11 @@ class LinearModelLoss(Loss):
         """The same loss of these columns of X."""
         return self._replace(X=columns_at(self.X, ix))
 
-    def column_sizes(self) -> tuple[jax.Array, int] | None:
-        """Of a sparse X the numbers of entries."""
-        return (self.X.sizes, self.X.room) if isinstance(self.X, Sparse) else None
-
-    def row_units(self) -> jax.Array:
+    def _row_units(self) -> jax.Array:
         """By the deviations of each column of X from its mean, or without an intercept from 0."""
         return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)
 
-    def rescaled(self, units: jax.Array) -> Self:
+    def _rescaled(self, units: jax.Array) -> Self:
         """Columns of X divided by the units."""
         return self._replace(X=divided(self.X, units))
 

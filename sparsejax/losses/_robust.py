@@ -10,9 +10,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
-from sparsejax.losses._base import Loss
+from sparsejax.losses._base import InUnits
 from sparsejax.losses._linear_model import LinearModelLoss
-from sparsejax.losses._units import Units, power_of_two
+from sparsejax.losses._quadratic_model import QuadraticModel
+from sparsejax.losses._units import power_of_two
 
 
 class BoundedSlopeLoss(LinearModelLoss):
@@ -24,10 +25,9 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     _adapter: ClassVar[bool] = True
 
-    @property
-    def provides(self) -> frozenset[str]:
-        """Not *least squares*: to second order the loss is flat beyond the bends, where Newton crawls."""
-        return super().provides - {"least squares"}
+    def quadratic_model(self) -> QuadraticModel:
+        """Without least squares: to second order the loss is flat beyond the bends, where Newton crawls."""
+        return super().quadratic_model()._replace(least_squares_at=None)
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
@@ -138,10 +138,12 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
         """Delta > 0 too."""
         return super().valid() & (self.delta > 0)
 
-    def in_units(self) -> tuple[Loss, Units]:
+    def in_units(self) -> InUnits:
         """Y, and with it delta, of the order of 1 too."""
-        loss, units = super().in_units()
-        return loss._replace(Y=self.Y / units.sigma, delta=self.delta / units.sigma), units
+        known = super().in_units()
+        sigma = known.units.sigma
+        loss = known.loss._replace(Y=self.Y / sigma, delta=self.delta / sigma)
+        return loss._known_in(known.units)
 
 
 class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
@@ -197,9 +199,9 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
         """0 < q < 1 and smoothing > 0 too."""
         return super().valid() & (self.q > 0) & (self.q < 1) & (self.smoothing > 0)
 
-    def in_units(self) -> tuple[Loss, Units]:
+    def in_units(self) -> InUnits:
         """Y, and with it the smoothing, of the order of 1 too; phi of both times c is c phi."""
-        loss, units = super().in_units()
-        sigma = units.sigma
-        loss = loss._replace(Y=self.Y / sigma, smoothing=self.smoothing / sigma)
-        return loss, units._replace(gamma=units.gamma * sigma)
+        known = super().in_units()
+        sigma, gamma = known.units.sigma, known.units.gamma
+        loss = known.loss._replace(Y=self.Y / sigma, smoothing=self.smoothing / sigma)
+        return loss._known_in(known.units._replace(gamma=gamma * sigma))

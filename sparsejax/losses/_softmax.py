@@ -16,6 +16,7 @@ from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear_model import LinearModelLoss
+from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes
 
 TOGETHER = 16  # columns of a Hessian by products that are found at once
@@ -51,14 +52,13 @@ class SoftmaxLoss(LinearModelLoss):
     [0.5, 0.25, 0.25]
     """
 
-    separable = False
     curvature = 0.5
     reach = math.inf  # the intercepts are not looked for in an interval
 
-    @property
-    def provides(self) -> frozenset[str]:
-        """All but what is for losses of a single column."""
-        return super().provides - {"least squares"}
+    def quadratic_model(self) -> QuadraticModel:
+        """Of classes that meet: no least squares for a single column."""
+        model = super().quadratic_model()
+        return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
 
     def check_targets(self) -> None:
         """Rows that are distributions over the classes; if there is an intercept, a row for every class."""
@@ -104,7 +104,7 @@ class SoftmaxLoss(LinearModelLoss):
         rest = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + rest * top
 
-    def hessian(self, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
+    def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
         """Of all classes together, (1, kd, kd)."""
         if isinstance(self.X, Products):
             return by_products(self, W, TOGETHER)
@@ -159,7 +159,7 @@ class SoftmaxLoss(LinearModelLoss):
         left = jnp.sum(slopes, axis=0)
         return left - jnp.mean(left)
 
-    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes) -> jax.Array:
+    def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """Of the base; and what an intercept that is not the best would leave, where rows are strange."""
         error = super()._rounding(H, W, sizes)
         if not self.has_intercept:

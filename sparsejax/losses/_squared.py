@@ -10,12 +10,13 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import across, opaque, safe_divide
 from sparsejax._core.matrices.products import Products
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, InUnits, Loss
 from sparsejax.losses._batches import from_batches
 from sparsejax.losses._curvature import quadratic_scaling
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._linear_model import LinearModelLoss
-from sparsejax.losses._units import Units, power_of_two
+from sparsejax.losses._quadratic_model import QuadraticModel
+from sparsejax.losses._units import power_of_two
 
 
 class SquaredLoss(LinearModelLoss):
@@ -47,9 +48,23 @@ class SquaredLoss(LinearModelLoss):
         return 1 / (2 * n)
 
     @property
-    def quadratic(self) -> bool:
-        """True unless weights are by entry."""
+    def _one_gram(self) -> bool:
+        """True unless weights are by entry: one A'A is then the Hessian of every column."""
         return self.weights is None or self.weights.ndim < self.Y.ndim or self.Y.ndim == 1
+
+    def quadratic_model(self) -> QuadraticModel:
+        """The Hessian itself, where one matrix A'A is that of every column."""
+        model = super().quadratic_model()
+        if not self._one_gram:
+            return model
+        n, d = self.X.shape[-2:]
+        in_memory = model.majorizer is not None
+        return model._replace(
+            exact=True,
+            target=self._target,
+            factored=self._factored if in_memory and not self.has_intercept else None,
+            condensed=self.gram if in_memory and n > d else None,
+        )
 
     def entries(self, H: jax.Array) -> jax.Array:
         """(h - y)^2."""
@@ -72,7 +87,7 @@ class SquaredLoss(LinearModelLoss):
         wR = self._weights() * R
         return quadratic_scaling(2 * self.scale * jnp.sum(wR * self.Y), self.scale * jnp.sum(wR * R), limit)
 
-    def facts(self, W: jax.Array, sizes: Any) -> Facts:
+    def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
         """With the part of the conjugate that is linear in s; the square has the value of the loss."""
         H = self._predict(W)
         R = H - self.Y
@@ -92,9 +107,9 @@ class SquaredLoss(LinearModelLoss):
         """
         if isinstance(self.X, Products):
             raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X of yours.")
-        if not self.quadratic:
+        if not self._one_gram:
             raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
-        A, B = self.majorizer(), self.target()
+        A, B = self._majorizer(), self._target()
         return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
 
     @staticmethod
@@ -133,32 +148,25 @@ class SquaredLoss(LinearModelLoss):
         """
         return from_batches(batches, folds=folds, scale=scale, intercept=intercept)
 
-    def condensed(self) -> Loss:
-        """`gram` where there are more rows than columns and one X'X."""
-        tall = self.X.shape[0] > self.X.shape[1]
-        return self.gram() if self.quadratic and tall and not isinstance(self.X, Products) else self
-
-    def target(self) -> jax.Array:
-        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` A of ``majorizer``; of use where ``quadratic``."""
+    def _target(self) -> jax.Array:
+        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` + constant."""
         Y, w = self.Y, self._weights()
         if self.has_intercept:
             Y = Y - self._best_intercept(jnp.zeros_like(Y))
         return jnp.sqrt(2 * self.scale * w) * Y
 
-    def factored(self) -> tuple[jax.Array, jax.Array | None]:
-        """X itself, unless columns are centred."""
-        if self.has_intercept or not self.quadratic or isinstance(self.X, Products):
-            return super().factored()
+    def _factored(self) -> tuple[jax.Array, jax.Array]:
+        """X itself, and what multiplies its rows."""
         root = jnp.sqrt(2 * self.scale * self._weights().reshape(-1))
         return opaque(self.X), jnp.broadcast_to(root, self.X.shape[:1])
 
-    def in_units(self) -> tuple[Loss, Units]:
+    def in_units(self) -> InUnits:
         """Y of the order of 1 too, where it is of another; with an intercept, less its mean.
 
         That tells nothing, and takes the digits of targets far from 0.
         """
-        loss, units = super().in_units()
-        return loss._replace(Y=self._centred() / units.sigma), units
+        known = super().in_units()
+        return known.loss._replace(Y=self._centred() / known.units.sigma)._known_in(known.units)
 
     def _unit_of_params(self) -> jax.Array:
         return power_of_two(lax.stop_gradient(jnp.max(jnp.abs(self._centred()))))

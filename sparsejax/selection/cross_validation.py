@@ -29,7 +29,7 @@ from sparsejax.selection.path_runner import (
     walk,
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
-from sparsejax.selection.resampling import gathers, kept, masked, num_rows, weights_of
+from sparsejax.selection.resampling import gathers, kept, masked, rows_of, weights_of
 from sparsejax.selection.scoring import Scoring, check_scoring, score_of
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
@@ -213,7 +213,7 @@ def cross_validate(
     check_bool(f"{NAME}: refit", refit)
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
-    rows = num_rows(NAME, smooth, problem.smooth)
+    rows = rows_of(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count, fewest = _folds(folds, rows)

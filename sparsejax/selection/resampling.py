@@ -10,27 +10,29 @@ import numpy as np
 from sparsejax._core.checks import as_int, is_eager
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.sharded import mesh_of
-from sparsejax.losses import Loss, rows_alone
+from sparsejax.losses import Loss, num_rows, rows_alone
 
 
-def num_rows(caller: str, smooth: Loss, given: Any) -> int:
+def rows_of(caller: str, smooth: Loss, given: Any) -> int:
     """How many rows the loss has; an error if it has no weights. ``given``: the loss as the user knows it."""
     if "data" not in smooth.provides:
         raise TypeError(
             f"{caller} needs a loss with weights, as those of sparsejax.losses have, got "
             f"{type(given).__name__}."
         )
-    if smooth.num_rows is None:
+    rows = num_rows(smooth)
+    if rows is None:
         raise TypeError(
-            f"{caller}: {type(smooth).__name__} has weights None and no num_rows: give one of them."
+            f"{caller}: {type(smooth).__name__} has weights None and no num_rows in its quadratic_model(): "
+            "give one of them."
         )
-    return smooth.num_rows
+    return rows
 
 
 def weights_of(smooth: Loss) -> jax.Array:
     """Its weights; ones by row where it has none."""
     weights: jax.Array | None = smooth.weights
-    return jnp.ones(smooth.num_rows, smooth.dtype) if weights is None else weights
+    return jnp.ones(num_rows(smooth) or 0, smooth.dtype) if weights is None else weights
 
 
 def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:

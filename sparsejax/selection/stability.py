@@ -22,7 +22,7 @@ from sparsejax._core.pytree import Pytree
 from sparsejax.problem import Problem
 from sparsejax.selection.path_runner import PathArguments, checkpoint_of, solution_like, unknown, walk
 from sparsejax.selection.paths import batched_path, prepare_path, with_axes
-from sparsejax.selection.resampling import gathers, kept, num_rows, subsamples
+from sparsejax.selection.resampling import gathers, kept, rows_of, subsamples
 from sparsejax.solution import Solution, warn_unconverged
 
 NAME = "stability_selection"
@@ -141,7 +141,7 @@ def stability_selection(
     """
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
-    rows = num_rows(NAME, smooth, problem.smooth)
+    rows = rows_of(NAME, smooth, problem.smooth)
     if not jax.tree_util.all_leaves([arguments.init]) or arguments.init.ndim == 0:
         raise TypeError(f"{NAME}: W must be one array with a row for each feature.")
     fraction, threshold = _number(f"{NAME}: fraction", fraction), _number(f"{NAME}: threshold", threshold)

@@ -12,6 +12,7 @@ from sparsejax._core.linalg import columns, eps_of, joint_norm, like, safe_divid
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, factorise
+from sparsejax.losses import condensed, num_rows
 from sparsejax.penalties import joined, prox_columns, prox_start, split
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -78,7 +79,8 @@ def admm(
     whole group, and the multipliers split its gradient for the gap.
 
     Args:
-      problem: its loss must bound its curvature (``majorizer``), as those of `sparsejax.losses` do.
+      problem: its loss must bound its curvature (the majorizer of its quadratic model), as those of
+        `sparsejax.losses` do.
       init: start, shape of W; default zeros.
       tol: largest accepted gap; default 1e-6 in float64, 1e-4 in float32. Below the precision of the
         dtype (``tol=0``) the solve runs to the floor, is finished by Newton steps on the support, and
@@ -107,10 +109,10 @@ def admm(
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
-    if "curvature" in problem.smooth.provides:
+    if problem.smooth.quadratic_model().majorizer is not None:
         return None
     return (
-        "needs a loss with majorizer(), as those of sparsejax.losses have, got "
+        "needs a loss with a majorizer in its quadratic_model(), as those of sparsejax.losses have, got "
         f"{kinds(problem)}; fista takes any smooth function."
     )
 
@@ -125,10 +127,11 @@ def _budget(problem: Problem) -> int:
 
     Where a step is dear, as many as take as long as making it.
     """
-    if problem.smooth.num_rows is None:
+    n = num_rows(problem.smooth)
+    if n is None:
         return MOST_ITERATIONS
     shape: tuple[int, ...] = (*problem.smooth.params_shape, 1)
-    n, d, k = int(problem.smooth.num_rows), shape[0], shape[1]
+    d, k = shape[0], shape[1]
     return min(MOST_ITERATIONS, max(WORK // (n * k * (4 * d + 1000)), 1000 + 8 * d))
 
 
@@ -181,7 +184,7 @@ def go_on(
 
 
 def _cheap(smooth: Any, factor: Factor) -> Any:
-    return smooth.condensed() if factor.square else smooth
+    return condensed(smooth) if factor.square else smooth
 
 
 def _step(factor: Factor) -> jax.Array:
@@ -203,10 +206,11 @@ class _Engine:
         self.factor, self.init, self.maxiter = factor, init, maxiter
         self.K = len(self.terms)
         self.tiny = tiny_of(init) * 1e4
-        target: Any = self.smooth.target() if self.smooth.quadratic else None
+        model = self.smooth.quadratic_model()
+        target: Any = model.target() if model.exact and model.target is not None else None
         # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no
         # gradient.
-        self.exact = bool(self.smooth.quadratic) and (factor.square or target is not None)
+        self.exact = model.exact and (factor.square or target is not None)
         self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
         # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small
         # eigenvalues would lose digits.
@@ -323,9 +327,14 @@ class _Engine:
 
 def _at_once(problem: Problem, lanes: Any) -> bool:
     """Whether lanes of a batch go together: with one decomposition, where an iteration is soon done."""
-    if not problem.smooth.quadratic:
+    if not problem.smooth.quadratic_model().exact:
         return False
-    curvature = lambda smooth: (smooth.majorizer(), jnp.zeros(smooth.params_shape), smooth.laplacian())
+
+    def curvature(smooth: Any) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        model = smooth.quadratic_model()
+        laplacian = None if model.laplacian is None else model.laplacian()
+        return model.majorizer(), jnp.zeros(smooth.params_shape), laplacian
+
     found = shared_by_lanes(curvature, problem.smooth, lanes.smooth)
     if found is None:
         return False

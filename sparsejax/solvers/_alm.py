@@ -86,7 +86,7 @@ def alm(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     known = isinstance(problem.penalty, (ExclusiveL21, L21, ExclusiveLasso))
-    if known and isinstance(problem.smooth, SquaredLoss) and problem.smooth.quadratic:
+    if known and isinstance(problem.smooth, SquaredLoss) and problem.smooth.quadratic_model().exact:
         return None
     return (
         "needs SquaredLoss (weights by row at most) with ExclusiveL21, L21 or ExclusiveLasso, got "
@@ -107,10 +107,10 @@ def _iterated(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    scale = smooth.scale
+    scale, model = smooth.scale, smooth.quadratic_model()
     # At scale 1, with the weights and the centring of an intercept in X and Y.
-    X = smooth.majorizer() / jnp.sqrt(2 * scale)
-    Yt = columns(smooth.target()) / jnp.sqrt(2 * scale)
+    X = model.majorizer() / jnp.sqrt(2 * scale)
+    Yt = columns(model.target()) / jnp.sqrt(2 * scale)
     zero = jnp.zeros((), X.dtype)
     alpha, beta = (strength / scale for strength in _strengths(penalty, zero))
     alphas, squares = jnp.broadcast_to(alpha, (X.shape[1],)), jnp.sum(X * X, axis=0)

@@ -9,6 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, like
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
+from sparsejax.losses import condensed
 from sparsejax.penalties import joined, prox_columns, prox_start, split
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -46,7 +47,7 @@ def davis_yin(
     iterations.
 
     Args:
-      problem: a loss with ``majorizer``, as those of `sparsejax.losses`, with or without graphs; a penalty of
+      problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs; a penalty of
         two terms, as `ExclusiveGroupLasso` of two views (one term is proximal gradient descent).
       init, tol, maxiter, history: as `sparsejax.admm`.
 
@@ -71,11 +72,11 @@ def davis_yin(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     count = len(problem.penalty.terms)
-    if count <= 2 and "curvature" in problem.smooth.provides:
+    if count <= 2 and problem.smooth.quadratic_model().majorizer is not None:
         return None
     return (
-        "needs a loss with majorizer(), as those of sparsejax.losses have, and a penalty of at "
-        f"most two terms, got {kinds(problem)}, {count} terms; admm takes any number, "
+        "needs a loss with a majorizer in its quadratic_model(), as those of sparsejax.losses have, and a "
+        f"penalty of at most two terms, got {kinds(problem)}, {count} terms; admm takes any number, "
         "fista any smooth function."
     )
 
@@ -85,7 +86,7 @@ def _iterated(
 ) -> Solution:
     smooth, penalty, terms = problem.smooth, problem.penalty, problem.penalty.terms
     first, second = (terms[0], None) if len(terms) == 1 else terms
-    cheap, step = smooth.condensed(), step_length(smooth)
+    cheap, step = condensed(smooth), step_length(smooth)
     hidden = penalty.free.shape[0] > 0
 
     def prox(term: Any, Vt: jax.Array, warm: Any) -> tuple[jax.Array, Any]:

@@ -43,7 +43,7 @@ def fista(
               V_{+} = W_{+} + \tfrac{t-1}{t_{+}}\,(W_{+} - W) ,
 
     and t starts again at 1 when :math:`\langle V - W_{+}, W_{+} - W\rangle > 0`. L is ``1/stepsize`` if
-    given; for a loss with ``majorizer`` a bound of its curvature (never too small); otherwise it is
+    given; for a loss with a majorizer a bound of its curvature (never too small); otherwise it is
     found by backtracking, at the price of one more evaluation of the loss an iteration. The duality gap
     of W (the prox-gradient residual where no dual is known), looked at every 10 iterations, ends the
     loop.
@@ -91,7 +91,7 @@ def iterated(
 ) -> Solution:
     """`fista` within a program."""
     problem, init, restore = flattened(problem, init)
-    backtrack = stepsize is None and "curvature" not in problem.smooth.provides
+    backtrack = stepsize is None and problem.smooth.quadratic_model().majorizer is None
     if stepsize is not None:
         step = stepsize
     else:

@@ -62,7 +62,7 @@ def irls(
     the paper's example at alpha = 1 by 4e-5 and 2e-9 of the objective for 1e-2 and 1e-4.
 
     Args:
-      problem: a loss with ``majorizer`` (`SquaredLoss`, `LogisticLoss`, the hinge losses) and
+      problem: a loss with a majorizer (`SquaredLoss`, `LogisticLoss`, the hinge losses) and
         `ExclusiveGroupL21`.
       init: start, shape of W; default: the ridge problem with :math:`\nu = 1`.
       tol: largest accepted gap (or residual), as `sparsejax.admm`.
@@ -99,12 +99,13 @@ def irls(
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
-    known = "curvature" in problem.smooth.provides and problem.smooth.laplacian() is None
+    model = problem.smooth.quadratic_model()
+    known = model.majorizer is not None and model.laplacian is None
     if known and isinstance(problem.penalty, ExclusiveGroupL21):
         return None
     return (
-        "needs a loss with majorizer() (SquaredLoss, LogisticLoss, the hinge losses) and "
-        f"ExclusiveGroupL21, got {kinds(problem)}; admm and fista take more."
+        "needs a loss with a majorizer in its quadratic_model() (SquaredLoss, LogisticLoss, the hinge "
+        f"losses) and ExclusiveGroupL21, got {kinds(problem)}; admm and fista take more."
     )
 
 
@@ -151,8 +152,8 @@ class _Ridge:
     """The problems ``min_W f(W) + sum_i F_i ||w_i||^2``."""
 
     def __init__(self, smooth: Any, init: jax.Array):
-        self.smooth, self.A = smooth, smooth.majorizer()
-        self.exact = bool(smooth.quadratic)
+        model = smooth.quadratic_model()
+        self.smooth, self.A, self.exact = smooth, model.majorizer(), model.exact
         n, d = self.A.shape
         mean = jnp.sum(self.A * self.A) / d
         self.least = FLOOR * jnp.where(mean > 0, mean, 1)

@@ -13,7 +13,7 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.chain import at_the_floor, unfinished
 from sparsejax.driver.curvature import residual_step
-from sparsejax.losses import Facts
+from sparsejax.losses import Facts, hessian, num_rows, sizes
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -83,7 +83,8 @@ def unfit(problem: Problem) -> str | None:
     smooth = problem.smooth
     if len(problem.penalty.terms) > 1:
         return f"needs a penalty of one term, got {kinds(problem)}."
-    if "curvature" in smooth.provides and smooth.quadratic:
+    model = smooth.quadratic_model()
+    if model.majorizer is not None and model.exact:
         return f"needs a loss that is not quadratic, got {kinds(problem)}."
     if "shape" in smooth.provides and _block(problem) > LARGEST:
         return (
@@ -95,27 +96,30 @@ def unfit(problem: Problem) -> str | None:
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: where the Hessian costs no more than some steps of `admm`."""
-    smooth = problem.smooth
-    if smooth.rereads and smooth.separable:
-        return _block(problem) <= REREAD and smooth.num_rows >= ROWS * _block(problem)
-    if not {"shape", "columns"} <= smooth.provides or smooth.num_rows is None:
+    smooth, n = problem.smooth, num_rows(problem.smooth)
+    model = smooth.quadratic_model()
+    if n is not None and model.rereads and model.separable:
+        return _block(problem) <= REREAD and n >= ROWS * _block(problem)
+    if not {"shape", "columns"} <= smooth.provides or n is None:
         return False
-    return _block(problem) <= SMALL and smooth.num_rows >= ROWS * smooth.params_shape[0]
+    return bool(_block(problem) <= SMALL and n >= ROWS * smooth.params_shape[0])
 
 
 def few_features(problem: Problem) -> bool:
     """Whether the whole Hessian costs less than a working set: of one column and at most `SMALL` features."""
     smooth = problem.smooth
-    return "shape" in smooth.provides and not smooth.rereads and math.prod(smooth.params_shape) <= SMALL
+    rereads = smooth.quadratic_model().rereads
+    return "shape" in smooth.provides and not rereads and math.prod(smooth.params_shape) <= SMALL
 
 
 def _block(problem: Problem) -> int:
     """The size of what is decomposed."""
     smooth = problem.smooth
     shape: tuple[int, ...] = smooth.params_shape
-    if not smooth.separable:
+    if not smooth.quadratic_model().separable:
         return math.prod(shape)
-    return shape[0] if smooth.num_rows is None else min(shape[0], smooth.num_rows)
+    n = num_rows(smooth)
+    return shape[0] if n is None else min(shape[0], n)
 
 
 class Point(NamedTuple):
@@ -160,7 +164,7 @@ def _steps(
 ) -> Solution:
     smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
     none = jnp.zeros_like(init)
-    form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
+    form = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     start = Point(init, jnp.full((), jnp.inf, init.dtype), facts, none)
     algorithm = Algorithm(
@@ -194,7 +198,7 @@ def learnt(s: State, facts: Facts, certificate: Certificate) -> State:
 def stepped(problem: Problem, s: State) -> State:
     """The next trial."""
     penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
-    H = problem.smooth.hessian(W, facts.predictions)
+    H = hessian(problem.smooth, W, facts.predictions)
     quadratic = Quadratic(H, facts.gradient, W, s.damping, FLATTEST / s.step)
     wanted = LOOSE * norm(facts.gradient + subgradient)
     start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))

@@ -12,7 +12,7 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.loop import empty_history
-from sparsejax.losses import Facts
+from sparsejax.losses import Facts, num_rows, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -35,10 +35,10 @@ def prox_newton(
 ) -> Solution:
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
-    A and B are the loss to second order about the last point (``loss.least_squares_at``); each problem is
-    solved by the iteration of `variational_newton`, from where the last one ended, and the step is halved
-    until the objective falls by a share of what the model promises. A handful of steps where first-order
-    ones are thousands: small strengths, labels that are nearly separated.
+    A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`); each
+    problem is solved by the iteration of `variational_newton`, from where the last one ended, and the step is
+    halved until the objective falls by a share of what the model promises. A handful of steps where
+    first-order ones are thousands: small strengths, labels that are nearly separated.
 
     What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
 
@@ -67,8 +67,13 @@ def prox_newton(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
-    if not {"shape", "curvature", "least squares"} <= smooth.provides or smooth.quadratic:
-        return f"needs a loss that is not quadratic, with least_squares_at(), got {kinds(problem)}."
+    model = smooth.quadratic_model()
+    known = "shape" in smooth.provides and None not in (model.majorizer, model.least_squares_at)
+    if not known or model.exact:
+        return (
+            "needs a loss that is not quadratic, with majorizer and least_squares_at in its "
+            f"quadratic_model(), got {kinds(problem)}."
+        )
     shape = smooth.params_shape
     if shape[1:] not in ((), (1,)):
         return f"needs a single column, got W of shape {shape}."
@@ -94,8 +99,10 @@ class State(NamedTuple):
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
-    step = cautious_step(jnp.sum(smooth.majorizer() ** 2))
-    blocks = blocks_of(penalty, init, smooth.num_rows)
+    model = smooth.quadratic_model()
+    step = cautious_step(jnp.sum(model.majorizer() ** 2))
+    rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init)[0].shape[0]
+    blocks = blocks_of(penalty, init, rows)
     zero = jnp.zeros_like(init)
     at_zero = smooth(zero) + penalty.value(zero)
 
@@ -112,7 +119,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def direction(s: State) -> State:
         """The state with the step to the answer of the quadratic problem at W."""
-        quadratic = least_squares(*smooth.least_squares_at(s.W))
+        quadratic = least_squares(*model.least_squares_at(s.W))
         point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
         # the gap of the model is relative to its own value at 0
         unit = safe_divide(at_zero, quadratic.size / 2, 1.0)
@@ -127,7 +134,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         s = once(s.taken, direction, s._replace(length=s.length / 2))
         return s._replace(trial=s.W + s.length * s.change)
 
-    form = jax.eval_shape(lambda: smooth.facts(init, smooth.sizes()))
+    form = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     # The start is a trial that is taken: from an infinite objective.

@@ -37,8 +37,9 @@ class State(NamedTuple):
 class Quadratic:
     r""":math:`\langle G, V - W\rangle + \tfrac12\langle V - W, (H + \mu I)(V - W)\rangle` of V.
 
-    ``hessian`` is that of `sparsejax.Loss.hessian`: H in blocks, or the roots A of blocks A'A where these
-    have fewer rows than columns. Its largest eigenvalue, at least ``least``, times ``damping`` is mu.
+    ``hessian`` is that of `sparsejax.losses.QuadraticModel`: H in blocks, or the roots A of blocks A'A
+    where these have fewer rows than columns. Its largest eigenvalue, at least ``least``, times ``damping`` is
+    mu.
     """
 
     def __init__(

@@ -218,11 +218,11 @@ class Gram(NamedTuple):
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
     """The loss of a problem that is not `unfit`."""
-    target = smooth.target()
-    if target is not None:
-        matrix, factor = smooth.factored()
-        return least_squares(matrix, columns(target).T, None if factor is None else factor[:, None])
-    A = smooth.majorizer()
+    model = smooth.quadratic_model()
+    if model.target is not None:
+        matrix, factor = (model.majorizer(), None) if model.factored is None else model.factored()
+        return least_squares(matrix, columns(model.target()).T, None if factor is None else factor[:, None])
+    A = model.majorizer()
     zero = jnp.zeros(smooth.params_shape, smooth.dtype)
     value, gradient = jax.value_and_grad(smooth)(zero)
     return Tall(A.T @ A, -columns(gradient), 2 * value)

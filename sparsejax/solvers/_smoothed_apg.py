@@ -12,6 +12,7 @@ from sparsejax._core.checks import as_positive, check_bool
 from sparsejax._core.linalg import columns, like, norm, safe_divide
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
+from sparsejax.losses import condensed
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.prox import view_group_of, view_norms
@@ -71,7 +72,7 @@ def smoothed_apg(
     without ``polish``. `sparsejax.admm` is faster, exact and has zeros; this is for comparison.
 
     Args:
-      problem: a loss with ``majorizer``, as those of `sparsejax.losses`, with or without graphs, and
+      problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs, and
         `ExclusiveGroupLasso`.
       init, tol, maxiter, history: as `sparsejax.admm`.
       mu: > 0, shape (): the smoothing, in the units of W.
@@ -110,10 +111,11 @@ def smoothed_apg(
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
-    if isinstance(problem.penalty, ExclusiveGroupLasso) and "curvature" in problem.smooth.provides:
+    known = problem.smooth.quadratic_model().majorizer is not None
+    if known and isinstance(problem.penalty, ExclusiveGroupLasso):
         return None
     return (
-        "needs a loss with majorizer(), as those of sparsejax.losses have, and "
+        "needs a loss with a majorizer in its quadratic_model(), as those of sparsejax.losses have, and "
         f"ExclusiveGroupLasso, got {kinds(problem)}; admm and fista take more."
     )
 
@@ -164,7 +166,7 @@ class _Smoothing:
     def __init__(self, problem: Problem, init: jax.Array, mu: jax.Array):
         smooth, self.init, self.mu = problem.smooth, init, mu
         self.views, self.strength = problem.penalty.views, problem.penalty.strength.astype(init.dtype)
-        self.cheap, self.step = smooth.condensed(), step_length(smooth)
+        self.cheap, self.step = condensed(smooth), step_length(smooth)
         self.curvature = 1 / self.step
         zero = jnp.zeros_like(init)
         value, G = jax.value_and_grad(smooth)(zero)

@@ -1,6 +1,5 @@
 r"""Least squares with a norm of each row or group, by Newton's method on one scalar each."""
 
-import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +14,7 @@ from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.feature_subsets import most_features
 from sparsejax.driver.loop import empty_history, judged
+from sparsejax.losses import sizes
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -108,43 +108,20 @@ def variational_newton(
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
-    return _reason(*_shapes((problem.smooth, problem.penalty)))
-
-
-def _shapes(tree: Any) -> tuple[Any, tuple[Any, ...]]:
-    leaves, treedef = jax.tree.flatten(tree)
-    return treedef, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-
-
-@functools.lru_cache(maxsize=1024)  # shapes are found by tracing, which takes milliseconds
-def _reason(treedef: Any, leaves: tuple[Any, ...]) -> str | None:
-    found: list[str | None] = []
-
-    def inspect(both: Any) -> jax.Array:
-        found.append(_reason_of(*both))
-        return jnp.zeros(())
-
-    jax.eval_shape(inspect, _of_shapes(treedef, leaves))
-    return found[0]
-
-
-def _of_shapes(treedef: Any, leaves: tuple[Any, ...]) -> Any:
-    shapes = [jax.ShapeDtypeStruct(*leaf) for leaf in leaves]
-    return jax.tree.unflatten(treedef, shapes)
-
-
-def _reason_of(smooth: Any, penalty: Any) -> str | None:
+    smooth, penalty = problem.smooth, problem.penalty
     kind = type(penalty).__name__
     both = f"{type(smooth).__name__} with {kind}"
     if "row norm" not in penalty.provides or "shape" not in smooth.provides:
         return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
     if penalty.row_norm(smooth.params_shape) is None:
         return f"needs a norm of each row or group, which {kind} is for a single column only."
-    if "curvature" not in smooth.provides or not smooth.quadratic:
+    model = smooth.quadratic_model()
+    if model.majorizer is None or not model.exact:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."
-    wide = smooth.majorizer().shape[0] < smooth.params_shape[0]
-    if smooth.laplacian() is not None or (wide and smooth.target() is None):
-        return f"needs the target() of its loss and no graph of labels, got {both}."
+    if model.laplacian is not None:
+        return f"takes no graph of labels, got {both}."
+    if model.target is None and _majorizer_rows(smooth) < smooth.params_shape[0]:
+        return f"needs a target in the quadratic_model() of its loss, got {both}."
     return None
 
 
@@ -155,14 +132,16 @@ def suits(problem: Problem) -> bool:
 
 def _is_crowded(problem: Problem) -> bool:
     """Whether most rows may be active; in float32 the engine seldom gets to the end of that."""
-    n, d = _shape_of_majorizer(*_shapes(problem.smooth))
+    n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
     return bool(d < MANY * n) and np.finfo(problem.smooth.dtype).bits > 32
 
 
-@functools.lru_cache(maxsize=1024)
-def _shape_of_majorizer(treedef: Any, leaves: tuple[Any, ...]) -> tuple[int, ...]:
-    shape = jax.eval_shape(lambda smooth: smooth.majorizer(), _of_shapes(treedef, leaves)).shape
-    return tuple(shape)
+def _majorizer_rows(smooth: Any) -> int:
+    """The number of rows of A: of the data where A times W is compared with a target."""
+    model = smooth.quadratic_model()
+    if model.target is not None and model.num_rows is not None:
+        return int(model.num_rows)
+    return int(jax.eval_shape(model.majorizer).shape[0])
 
 
 def _declines(problem: Problem, init: jax.Array) -> bool:
@@ -182,7 +161,7 @@ def larger_working_set(problem: Problem) -> Link | None:
     """The link for where the last bucket is full: more features, but at most half of all."""
     if _working_set.unfit(problem) is not None:
         return None
-    n, d = _shape_of_majorizer(*_shapes(problem.smooth))
+    n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
     size = BEYOND * most_features(n, d, *problem.smooth.params_shape[1:] or (1,))
     return _working_set.of_size(size) if 2 * size <= d else None
 
@@ -198,7 +177,7 @@ class Shared(NamedTuple):
 def share(smooth: Any) -> Shared:
     """What depends on the loss alone."""
     quadratic = quadratic_of(smooth)
-    return Shared(quadratic, quadratic.look(quadratic.zero())[0], smooth.sizes())
+    return Shared(quadratic, quadratic.look(quadratic.zero())[0], sizes(smooth))
 
 
 class Walked(NamedTuple):
@@ -247,7 +226,7 @@ def _start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
 
 
 def _blocks(problem: Problem, W: jax.Array) -> Rows | Grouped:
-    return blocks_of(problem.penalty, W, jax.eval_shape(problem.smooth.majorizer).shape[0])
+    return blocks_of(problem.penalty, W, _majorizer_rows(problem.smooth))
 
 
 def resume(

@@ -13,7 +13,7 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
-from sparsejax.losses import Facts
+from sparsejax.losses import Facts, num_rows
 from sparsejax.penalties import least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
@@ -81,14 +81,17 @@ def unfit(problem: Problem) -> str | None:
     if "sparse rows" not in penalty.provides:
         return f"needs a penalty that is a sum over rows and zero in some, got {kinds(problem)}."
     known = {"shape", "columns"} <= smooth.provides
-    if not known or ("curvature" not in smooth.provides and smooth.column_sizes() is None):
-        return f"needs a loss with columns_at() and majorizer(), got {kinds(problem)}."
+    model = smooth.quadratic_model()
+    if not known or (model.majorizer is None and model.column_sizes is None):
+        return (
+            f"needs a loss with columns_at() and a majorizer in its quadratic_model(), got {kinds(problem)}."
+        )
     return None
 
 
 def _part(smooth: Any, m: int) -> Any:
     """The loss of m features, in shapes: of a sparse X it is dense if they are few."""
-    if "curvature" in smooth.provides:
+    if smooth.quadratic_model().majorizer is not None:
         return smooth
     return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(m, jnp.int32)), smooth)
 
@@ -96,15 +99,16 @@ def _part(smooth: Any, m: int) -> Any:
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """How many features a working set holds: more where they stay sparse."""
     smooth = problem.smooth
-    m = working_set_size(smooth.num_rows, params_shape, least_active(problem.penalty))
-    if "curvature" in _part(smooth, m).provides:
+    rows = num_rows(smooth) or params_shape[0]
+    m = working_set_size(rows, params_shape, least_active(problem.penalty))
+    if _part(smooth, m).quadratic_model().majorizer is not None:
         return m
     return min(params_shape[0], max(m, params_shape[0] // 8))
 
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
-    n, (d, *columns) = problem.smooth.num_rows, problem.smooth.params_shape
+    n, (d, *columns) = num_rows(problem.smooth), problem.smooth.params_shape
     always = least_active(problem.penalty)
     if n is None or d < MANY or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
@@ -130,10 +134,11 @@ def _rounds(
     """The rounds, of ``size`` features; 0: of what suits the shape."""
     smooth, penalty = problem.smooth, problem.penalty
     d, m = init.shape[0], size or _size(problem, init.shape)
-    by_fista = "curvature" not in _part(smooth, m).provides
-    sizes, most = smooth.column_sizes() or (None, 0)
-    if "curvature" in smooth.provides:
-        squares = jnp.sum(smooth.majorizer() ** 2)
+    model = smooth.quadratic_model()
+    by_fista = _part(smooth, m).quadratic_model().majorizer is None
+    sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()
+    if model.majorizer is not None:
+        squares = jnp.sum(model.majorizer() ** 2)
         step = cautious_step(squares)
         # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
         rho = jnp.where(squares > 0, squares / d, 1)
@@ -151,7 +156,7 @@ def _rounds(
         finer = over & (s.wanted > tol / 2) & (least_active(penalty) > 0)
         wanted = jnp.maximum(LOOSE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         over &= ~finer
-        if not smooth.quadratic:
+        if not model.exact:
             # What takes the majorised engine so long Newton's method does at once.
             over |= s.limited & (measure > s.measure / 10)
         return s._replace(gradient=facts.gradient, measure=measure, wanted=wanted, over=over)

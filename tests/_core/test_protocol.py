@@ -208,14 +208,14 @@ def test_a_group_in_part_is_an_error_when_the_class_is_made():
             def row_slopes(self, Z):
                 return Z
 
-    with pytest.raises(TypeError, match=r"majorizer without quadratic: the group 'curvature'"):
+    with pytest.raises(TypeError, match=r"evaluate without reweighted, intercept: the group 'data'"):
 
-        class HalfCurvature(sj.Loss, leaves=("a",)):
+        class HalfData(sj.Loss, leaves=("weights",)):
             def __call__(self, W):
                 return jnp.sum(W * W)
 
-            def majorizer(self):
-                return jnp.eye(3)
+            def evaluate(self, W, intercept=0.0):
+                return self(W)
 
     @functools.partial(jax.tree_util.register_dataclass, data_fields=["a"], meta_fields=[])
     @dataclass(frozen=True)
@@ -251,8 +251,35 @@ def test_a_subclass_does_not_keep_what_is_no_longer_true(parent):
                 return jnp.zeros(())
 
 
+def test_what_the_quadratic_model_replaced_is_refused():
+    with pytest.raises(TypeError, match=r"Old defines majorizer, which `quadratic_model` .* have replaced"):
+
+        class Old(sj.Loss, leaves=("a",)):
+            def __call__(self, W):
+                return jnp.sum(W * W)
+
+            def majorizer(self):
+                return jnp.eye(3)
+
+    @functools.partial(jax.tree_util.register_dataclass, data_fields=["a"], meta_fields=[])
+    @dataclass(frozen=True)
+    class OldPlain:
+        a: float
+
+        def __call__(self, W):
+            return jnp.sum(W * W)
+
+        def majorizer(self):
+            return jnp.eye(3)
+
+    with pytest.raises(
+        TypeError, match=r"OldPlain defines majorizer, which `quadratic_model` .* have replaced"
+    ):
+        sj.Problem(OldPlain(0.1), sj.penalties.L1(0.1))
+
+
 def test_a_subclass_of_a_loss_does_not_either():
-    with pytest.raises(TypeError, match=r"replaces __call__ of SquaredLoss but keeps its majorizer"):
+    with pytest.raises(TypeError, match=r"replaces __call__ of SquaredLoss but keeps its quadratic_model"):
 
         class Other(sj.losses.SquaredLoss):
             def __call__(self, W):

@@ -41,7 +41,7 @@ def test_is_the_loss_of_all_rows(name):
     def facts(loss):
         gradient, along = jax.jvp(jax.grad(loss), (W,), (V,))
         gap = sj.duality_gap(sj.Problem(loss, L21(0.01)), W)
-        return loss(W), gradient, along, gap, loss.intercept(W), loss.facts(W, loss.sizes()).rounding
+        return loss(W), gradient, along, gap, loss.intercept(W), loss.facts(W).rounding
 
     for ours, theirs in zip(facts(read), facts(whole), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-12)

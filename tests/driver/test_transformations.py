@@ -40,13 +40,13 @@ def weighed(X, y, w):
     """Least squares with a weight that the class closes over, and a curvature that knows it."""
 
     class Weighed(Loss, leaves=()):
-        params_shape, dtype, quadratic = X.shape[1:], X.dtype, True
+        params_shape, dtype = X.shape[1:], X.dtype
 
         def __call__(self, W):
             return w * jnp.sum((X @ W - y) ** 2) / 2
 
-        def majorizer(self):
-            return jnp.sqrt(w) * X
+        def quadratic_model(self):
+            return losses.QuadraticModel(majorizer=lambda: jnp.sqrt(w) * X, exact=True)
 
     return Weighed()
 

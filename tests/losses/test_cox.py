@@ -75,7 +75,7 @@ def parts(f, W):
 
 @jax.jit
 def facts(f, W):
-    return f.facts(W, f.sizes())
+    return f.facts(W)
 
 
 # ------------------------------------------------------------------ the function
@@ -112,7 +112,7 @@ def test_predictions_of_hundreds(name, dtype):
         value, gradient, hessian = parts(moved, W)
         np.testing.assert_allclose(value, written_out(name, h), rtol=20 * eps)
         assert value.dtype == dtype and np.isfinite(gradient).all() and np.isfinite(hessian).all()
-        A, B = jax.jit(lambda f, W: f.least_squares_at(W))(moved, W)
+        A, B = jax.jit(lambda f, W: f.quadratic_model().least_squares_at(W))(moved, W)
         assert np.isfinite(A).all() and np.isfinite(B).all()
         s, change = jax.jit(lambda f, W: f.dual_scaling(W, 0.9))(moved, W)
         # at s < 1 an event that was as good as impossible must happen with probability 1 - s
@@ -171,7 +171,7 @@ def test_times_are_compared_as_given():
 def test_least_squares_and_majorizer(name, rng):
     """A'A is the Hessian, B makes the gradient right; the majorizer is above the Hessian everywhere."""
     f = loss(name)
-    both = jax.jit(lambda f, W: (f.least_squares_at(W), f.majorizer()))
+    both = jax.jit(lambda f, W: (f.quadratic_model().least_squares_at(W), f.quadratic_model().majorizer()))
     for size in (0.0, 0.3, 1.0, 30.0):
         W = size * rng.standard_normal(D)
         _, gradient, hessian = parts(f, W)
@@ -188,7 +188,7 @@ def test_majorizer_with_many_rows():
     """By leverages, so that it does not grow with the number of rows."""
     X, time, event, _ = arrays("plain", 4000)
     f = sj.losses.CoxLoss(X, time, event)
-    M, hessian = jax.jit(lambda f: f.majorizer())(f), parts(f, jnp.zeros(D))[2]
+    M, hessian = jax.jit(lambda f: f.quadratic_model().majorizer())(f), parts(f, jnp.zeros(D))[2]
     excess = np.linalg.eigvals(np.linalg.solve(hessian, M.T @ M)).real
     assert excess.min() >= 1 and excess.max() <= 10 * D
 

@@ -232,7 +232,7 @@ def test_is_refused(name):
 
 
 def test_poisson_has_no_majorizer_and_says_so():
-    with pytest.raises(TypeError, match="admm needs a loss with majorizer"):
+    with pytest.raises(TypeError, match="admm needs a loss with a majorizer"):
         sj.admm(problem("PoissonLoss", "L21"))
     assert float(PoissonLoss(X, np.zeros(14))(jnp.zeros(D))) == 1  # of no counts without an intercept
 

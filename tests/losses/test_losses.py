@@ -67,7 +67,8 @@ def test_rows_of_a_class_that_may_have_more_by_row_are_all_kept():
 def majorised(loss):
     """A of the bound of the curvature A'A; None where there is none."""
     f = smooth(loss)
-    return np.asarray(f.majorizer()) if "curvature" in f.provides else None
+    majorizer = f.quadratic_model().majorizer
+    return None if majorizer is None else np.asarray(majorizer())
 
 
 @properties
@@ -120,8 +121,8 @@ def same_function(a, b, rng):
         np.testing.assert_allclose(value, other, rtol=1e-13)
         np.testing.assert_allclose(gradient, other_gradient, rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(intercept, other_intercept, rtol=1e-9, atol=1e-13)
-    if "curvature" in a.provides:
-        A, B = np.asarray(a.majorizer()), np.asarray(b.majorizer())
+    if a.quadratic_model().majorizer is not None:
+        A, B = (np.asarray(f.quadratic_model().majorizer()) for f in (a, b))
         np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
 
 
@@ -172,7 +173,7 @@ def test_intercept_is_centring_by_hand(rng):
         np.testing.assert_allclose(value, other, rtol=1e-13)
         np.testing.assert_allclose(gradient, other_gradient, rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(intercept, Y.mean(0) - X.mean(0) @ W, rtol=1e-9, atol=1e-13)
-    A, B = np.asarray(loss.majorizer()), np.asarray(centred.majorizer())
+    A, B = (np.asarray(f.quadratic_model().majorizer()) for f in (loss, centred))
     np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
 
 
@@ -237,7 +238,7 @@ def test_majorizer_of_hinge_losses(make, rng):
     """It is the Hessian where every entry is on a curved part, such as at W = 0."""
     X, h = data(k=None)
     loss = make(X, signs(h), weights=rng.uniform(0, 2, len(X)), intercept=True)
-    A = np.asarray(loss.majorizer())
+    A = np.asarray(loss.quadratic_model().majorizer())
     np.testing.assert_allclose(A.T @ A, jax.jit(jax.hessian(loss))(np.zeros(D)), atol=1e-13)
 
 

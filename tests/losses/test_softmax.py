@@ -26,7 +26,7 @@ def facts(loss, W):
 @jax.jit
 def hessian_and_product(loss, W, V):
     """The Hessian as `newton_admm` has it, and times V by differentiation."""
-    return loss.hessian(W)[0], jax.jvp(jax.grad(loss), (W,), (V,))[1]
+    return sj.losses.hessian(loss, W)[0], jax.jvp(jax.grad(loss), (W,), (V,))[1]
 
 
 @pytest.mark.parametrize("loss", ["SoftmaxLoss", "PoissonLoss", "HuberLoss", "QuantileLoss"])
@@ -96,7 +96,7 @@ def test_predictions_of_hundreds():
 
 def test_majorizer_bounds_the_hessian(rng):
     loss = smooth("SoftmaxLoss")
-    A = np.asarray(loss.majorizer())
+    A = np.asarray(loss.quadratic_model().majorizer())
     bound, hessian_at = np.kron(A.T @ A, np.eye(K)), jax.jit(jax.hessian(loss))
     for factor in (0.0, 1.0):
         W = factor * rng.standard_normal((D, K))

@@ -202,7 +202,7 @@ def test_gradient_of_the_certificate(weights, rng):
     w = {"row": np.arange(6.0), "entry": rng.uniform(size=(6, 2))}[weights]
     loss = sj.losses.SquaredLoss(X, Y, weights=w, intercept=True)
     W = jnp.asarray(rng.standard_normal((9, 2)))
-    facts = loss.facts(W, loss.sizes())
+    facts = loss.facts(W)
     np.testing.assert_allclose(facts.gradient, jax.grad(loss)(W), atol=1e-13)
     np.testing.assert_allclose(facts.value, loss(W), rtol=1e-13)
 

@@ -13,7 +13,7 @@ class Products(Pytree):
     """Base of X (n, d) with XW and X'U by `moved`."""
 
     # Groups of the protocol of losses that form matrices of the size of X, or products with itself.
-    lacks: ClassVar[frozenset[str]] = frozenset({"curvature", "least squares", "free features"})
+    lacks: ClassVar[frozenset[str]] = frozenset({"free features"})
     shape: tuple[int, int]
 
     @property

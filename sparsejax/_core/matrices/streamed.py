@@ -45,7 +45,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
     A batch of products is one pass. There are no columns to be gathered and no derivative in X.
     """
 
-    lacks: ClassVar[frozenset[str]] = Products.lacks | {"columns", "rows"}
+    lacks: ClassVar[frozenset[str]] = Products.lacks | {"columns"}
     squares: jax.Array  # (d,), of the columns
     lengths: jax.Array  # (n,), the norms of the rows of X over the norms of its columns
     source: Source

@@ -1,6 +1,6 @@
 """One, two and four processes of jax.distributed: the same answer, memory, time, what they tell each other.
 
-    python benchmarks/many_processes.py [--rows 160000] [--features 200] [--outputs 5] [--processes 1,2,4]
+    python tests/soak/many_processes.py [--rows 160000] [--features 200] [--outputs 5] [--processes 1,2,4]
 
 X (rows, features) in float64 is made by its processes, block by block, so that it is the same however many
 these are, and none ever has more than its part. Each loss is solved with l2,1 at lambda_max/10 to a gap of
@@ -31,9 +31,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from harness.tables import Printed
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # its tables and readers of data
+
+from harness.tables import Printed
 
 import sparsejax as sj
 

@@ -1,6 +1,6 @@
 """Long calls that are killed at random moments, again and again, until they end.
 
-    python benchmarks/kills.py --data DIR [--kills 50] [--seed 0]
+    python tests/soak/kills.py --data DIR [--kills 50] [--seed 0]
 
 Glioma, l2,1, 50 strengths, by `path`, by `cross_validate` on 3 folds and by `stability_selection` on 4
 subsamples in turn. Each call has a checkpoint, a record after every solve, and a process of its own, which
@@ -25,6 +25,9 @@ from pathlib import Path
 
 import jax
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))  # its tables and readers of data
+
 from harness.data import folder, load_standardised
 from harness.jobs import parser
 from harness.tables import table
