@@ -52,7 +52,8 @@ jax.config.update("jax_traceback_in_locations_limit", 0)  # of every operation: 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-from cases import LOSSES, PENALTIES, SUMS
+from loss_cases import LOSSES, SUMS
+from penalty_cases import PENALTIES
 
 
 def pytest_configure(config):

@@ -6,6 +6,7 @@ import certificates
 import conic
 import jax
 import jax.numpy as jnp
+import numbers_of
 import numpy as np
 import pytest
 
@@ -134,7 +135,7 @@ def test_the_gap_counts_the_rounding_of_the_intercept():
         W = np.linalg.lstsq(*centred, rcond=None)[0]  # with almost no residual
         W = (W * (1 + 1e-4 * rng.standard_normal(W.shape))).astype(np.float32)
         problem = sj.Problem(sj.losses.SquaredLoss(X, Y, intercept=True), sj.penalties.L21(1e-8))
-        with conic.long_doubles():
+        with numbers_of.long_doubles():
             truth = conic.objective(problem, W) - conic.penalty_value(problem.penalty, W)
             ratios.append(float(truth / conic.objective(problem, 0 * W)) / float(sj.duality_gap(problem, W)))
     assert 0.1 < max(ratios) <= 1

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from cases import LOSSES, PENALTIES, SOLVERS
+from cases import SOLVERS
+from loss_cases import LOSSES
+from penalty_cases import PENALTIES
 
 import sparsejax as sj
 from sparsejax import prox

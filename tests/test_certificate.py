@@ -5,28 +5,14 @@ import functools
 import conic
 import jax
 import jax.numpy as jnp
+import loss_cases
 import numpy as np
 import pytest
-from cases import (
-    ENGINES,
-    EVERYTHING,
-    LOSSES,
-    MAIN_LOSSES,
-    PAIRS,
-    PARTITION,
-    PENALTIES,
-    SOLVERS,
-    D,
-    K,
-    N,
-    data,
-    engines_of,
-    problem,
-    smooth,
-    solution,
-)
+from cases import ENGINES, EVERYTHING, PAIRS, SOLVERS, K, N, data, engines_of, problem, smooth, solution
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from loss_cases import LOSSES, MAIN_LOSSES
+from penalty_cases import PARTITION, PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties
@@ -275,7 +261,7 @@ def test_lambda_max_is_where_the_solution_becomes_zero(loss, penalty):
     f = p.smooth
     Y, w = np.asarray(f.Y), np.asarray(f.weights)[:, None]
     b = np.broadcast_to(conic.intercept(f, np.zeros((D, K))), Y.shape)
-    slope = conic.ENTRIES[loss].slope(b, Y, f)
+    slope = loss_cases.FORMULAS[loss].slope(b, Y, f)
     G = float(f.scale) * np.asarray(f.X).T @ (w * slope)
     order = {"L1": np.inf, "L1Inf": 1}.get(penalty, 2)
     if penalty == "GroupLasso":

@@ -2,11 +2,12 @@
 
 import itertools
 
-import conic
 import jax
+import loss_cases
 import numpy as np
 import pytest
-from cases import LOSSES, PROXES
+from cases import PROXES
+from loss_cases import LOSSES
 
 import sparsejax as sj
 from sparsejax import groups, penalties
@@ -101,7 +102,8 @@ def test_losses(y):
     for w in (0.0, 5e-324, 1e-30, 0.3, -20.0):
         for f, found in zip(smooth, of_losses(smooth, w), strict=True):
             value, slope, b, gap = (np.longdouble(x.squeeze()) for x in found)
-            entry, target, tried = conic.ENTRIES[type(f).__name__], np.asarray(f.Y), np.append(others, w)
+            entry, target = loss_cases.FORMULAS[type(f).__name__], np.asarray(f.Y)
+            tried = np.append(others, w)
             scale, name = float(f.scale), type(f).__name__
             # a single row is fitted by its intercept alone
             H = 0 * tried + target[0, 0] if f.has_intercept else -2 * tried

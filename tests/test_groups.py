@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from aaai16_example import X as EXAMPLE_X
 from aaai16_example import Y as EXAMPLE_Y
-from cases import GROUPS, LOSSES, D, K, data
+from cases import K, data
 from hypothesis import given
 from hypothesis import strategies as st
+from loss_cases import LOSSES
+from penalty_cases import GROUPS, D
 from properties import drawn, properties
 
 import sparsejax as sj

@@ -11,22 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    EVERYTHING,
-    GROUPS,
-    LOSSES,
-    PENALTIES,
-    SIMILARITY,
-    SOLVERS,
-    D,
-    K,
-    N,
-    data,
-    problem,
-    solution,
-    solvers_of,
-)
+from cases import EVERYTHING, SOLVERS, K, N, data, problem, solution, solvers_of
 from conic import ACCURACY
+from loss_cases import LOSSES, SIMILARITY
+from penalty_cases import GROUPS, PENALTIES, D
 from sklearn.datasets import load_wine
 from sklearn.linear_model import Lasso, LogisticRegression, MultiTaskLasso
 

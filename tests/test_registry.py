@@ -11,23 +11,16 @@ import pytest
 from cases import (
     APPROXIMATE,
     EVERYTHING,
-    INTERNAL_LOSSES,
-    LOSS_BASES,
-    LOSS_TOOLS,
-    LOSSES,
     NOT_SOLVERS,
-    ONE_COLUMN,
     OTHER_PROXES,
-    PENALTIES,
-    PENALTY_BASES,
     PROXES,
     SINGLE,
     SOLVERS,
-    STRUCTURE,
-    SUMS,
     engines_of,
     solvers_of,
 )
+from loss_cases import INTERNAL_LOSSES, LOSS_BASES, LOSS_TOOLS, LOSSES, ONE_COLUMN, SUMS
+from penalty_cases import PENALTIES, PENALTY_BASES, STRUCTURE
 
 import sparsejax as sj
 

@@ -6,7 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import EVERYTHING, LOSSES, PENALTIES, SOLVERS, D, K, data, problem, solution
+from cases import EVERYTHING, SOLVERS, K, data, problem, solution
+from loss_cases import LOSSES
+from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import penalties

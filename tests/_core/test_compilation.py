@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import threadpoolctl
-from cases import D, K, data
+from cases import K, data
 from jax.experimental.compilation_cache import compilation_cache
+from penalty_cases import D
 
 import sparsejax as sj
 from sparsejax import losses, penalties

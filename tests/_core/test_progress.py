@@ -14,7 +14,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import D, data
+from cases import data
+from penalty_cases import D
 
 import sparsejax as sj
 from sparsejax import losses, penalties

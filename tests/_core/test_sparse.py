@@ -3,7 +3,9 @@
 import cases
 import jax
 import jax.numpy as jnp
+import loss_cases
 import numpy as np
+import penalty_cases
 import pytest
 import scipy.sparse
 from jax.experimental import sparse
@@ -16,19 +18,19 @@ N, D = 24, 1200
 rng = np.random.default_rng(3)
 WIDE = rng.standard_normal((N, D)) * (rng.random((N, D)) < 0.2)
 TARGETS = WIDE[:, :4] @ rng.standard_normal((4, 2)) + 0.1 * rng.standard_normal((N, 2))
-SMALL = rng.standard_normal((cases.N, cases.D)) * (rng.random((cases.N, cases.D)) < 0.5)
+SMALL = rng.standard_normal((cases.N, penalty_cases.D)) * (rng.random((cases.N, penalty_cases.D)) < 0.5)
 
 
 def both(make, X=WIDE):
     return make(X), make(scipy.sparse.csr_matrix(X))
 
 
-@pytest.mark.parametrize("name", cases.LOSSES)
+@pytest.mark.parametrize("name", loss_cases.LOSSES)
 def test_every_loss_is_the_same_function(name):
     """Value, gradient, lambda_max, gap and their derivative in the targets, with an intercept and weights."""
-    case = cases.LOSSES[name]
+    case = loss_cases.LOSSES[name]
     H = np.random.default_rng(0).standard_normal((cases.N, cases.K))
-    W = np.random.default_rng(1).standard_normal((cases.D, cases.K))
+    W = np.random.default_rng(1).standard_normal((penalty_cases.D, cases.K))
     weights = np.arange(cases.N) % 3.0
     dense, stored = both(lambda X: case(X, H, weights=weights, intercept=True), SMALL)
     assert np.count_nonzero(np.asarray(stored.X.data)) == np.count_nonzero(SMALL)
@@ -62,7 +64,7 @@ def test_cox():
 )
 def test_forms(form):
     loss = SquaredLoss(form(SMALL), np.zeros(cases.N))
-    W = np.arange(cases.D) + 1.0
+    W = np.arange(penalty_cases.D) + 1.0
     np.testing.assert_allclose(loss.predictions(W).linear, SMALL @ W, rtol=1e-14)
 
 

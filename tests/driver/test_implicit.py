@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import LOSSES, MAIN_LOSSES, PENALTIES, D, K, N, data, problem
+from cases import K, N, data, problem
+from loss_cases import LOSSES, MAIN_LOSSES
+from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import losses, penalties

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import LOSSES, classes, data
+from cases import data
+from loss_cases import LOSSES, classes
 from transformed import SHAPES, K, check, sums
 
 import sparsejax as sj

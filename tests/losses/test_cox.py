@@ -7,6 +7,7 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import penalty_cases
 import pytest
 from conic import ACCURACY
 from scipy.special import logsumexp
@@ -265,7 +266,7 @@ TIED = "ties and weights"
 def optimum(name, penalty):
     """Of the conic solver: an upper bound of the minimum."""
     W, g = cp.Variable((D, 1)), PENALTIES[penalty]()
-    cost, constraints = conic.penalty_conic(g, W)
+    cost, constraints = penalty_cases.formula(g).conic(g, W)
     conic.solve(cp.Minimize(conic_loss(name, arrays(name)[0] @ W[:, 0]) + cost), constraints)
     return objective(name, g, W.value[:, 0])
 

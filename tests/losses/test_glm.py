@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import D, K, counts, data, problem, smooth, weights
+from cases import K, data, problem, smooth, weights
+from loss_cases import counts
+from penalty_cases import D
 from scipy.optimize import linprog
 
 import sparsejax as sj

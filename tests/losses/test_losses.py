@@ -6,11 +6,14 @@ import conic
 import cvxpy as cp
 import jax
 import jax.numpy as jnp
+import loss_cases
 import numpy as np
 import pytest
-from cases import LOSSES, SIMILARITY, SUMS, D, K, N, data, signs, smooth, weights, zero_one
+from cases import K, N, data, smooth, weights
 from hypothesis import given
 from hypothesis import strategies as st
+from loss_cases import LOSSES, SIMILARITY, SUMS, signs, zero_one
+from penalty_cases import D
 from properties import drawn, properties
 from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
@@ -197,7 +200,7 @@ def test_logistic_intercept_is_stationary_and_shift_free(rng):
 def test_hinge_intercept_is_the_minimiser(loss, rng):
     """Against scipy, near and far from the data, also in columns all of one label; and its derivative."""
     X, H = data()
-    labels, make, entries = signs(H), LOSSES[loss].make, conic.ENTRIES[loss].value
+    labels, make, entries = signs(H), LOSSES[loss].make, loss_cases.FORMULAS[loss].value
     labels[:, 1], labels[:, 2] = 1, -1
     weights = rng.integers(0, 3, labels.shape)
     smooth = make(X, labels, weights=weights, intercept=True)
@@ -272,7 +275,7 @@ def test_dual_scaling_of_hinge_losses(hinge):
     weights = rng.uniform(0.2, 2, H.shape)
     weights[:2] = 0
     f = SCALED[hinge](X, signs(H), weights=weights)
-    slope = conic.ENTRIES[type(f).__name__].slope
+    slope = loss_cases.FORMULAS[type(f).__name__].slope
     dual_scaling = jax.jit(f.dual_scaling)
     for size in (0.01, 0.5):
         W = size * rng.standard_normal((D, K))

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import D, K, classes, data, problem, smooth, weights
+from cases import K, data, problem, smooth, weights
+from loss_cases import classes
+from penalty_cases import D
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
 

@@ -5,10 +5,12 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import penalty_cases
 import pytest
-from cases import PENALTIES, D, K
+from cases import K
 from hypothesis import given
 from hypothesis import strategies as st
+from penalty_cases import PENALTIES, D
 from properties import assert_firm, assert_optimal, drawn, properties
 
 import sparsejax as sj
@@ -119,7 +121,7 @@ def test_prox_in_any_units(name, rng):
 def supremum(penalty, Z):
     """sup_W <Z, W> - g(W) by the conic solver."""
     W = cp.Variable(Z.shape)
-    value, constraints = conic.penalty_conic(penalty, W)
+    value, constraints = penalty_cases.formula(penalty).conic(penalty, W)
     return conic.solve(cp.Maximize(cp.sum(cp.multiply(Z, W)) - value), constraints)
 
 

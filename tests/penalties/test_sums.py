@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import LOSSES, D, K, data
+from cases import K, data
 from hypothesis import given
 from hypothesis import strategies as st
+from loss_cases import LOSSES
+from penalty_cases import D
 from properties import assert_firm, assert_optimal, drawn, properties
 
 import sparsejax as sj

@@ -5,7 +5,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import SIMILARITY, VIEWS, D, K, data, problem, solution
+from cases import K, data, problem, solution
+from loss_cases import SIMILARITY
+from penalty_cases import VIEWS, D
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import PAIRS, PENALTIES, D, K, data, problem
+from cases import PAIRS, K, data, problem
+from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import losses, penalties

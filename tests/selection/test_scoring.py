@@ -4,7 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import LOSSES, D, K, data, problem
+from cases import K, data, problem
+from loss_cases import LOSSES
+from penalty_cases import D
 from sklearn.metrics import accuracy_score, f1_score, r2_score, roc_auc_score
 
 import sparsejax as sj

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import PENALTIES, D, N, data, problem
+from cases import N, data, problem
+from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import losses, penalties

@@ -5,7 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import LOSSES, D, data
+from cases import data
+from loss_cases import LOSSES
+from penalty_cases import D
 
 import sparsejax as sj
 

@@ -36,8 +36,11 @@ if __name__ == "__main__":  # as a script: with 64-bit numbers and this copy of 
     jax.config.update("jax_enable_x64", True)
 
 import conic
+import numbers_of
 import numpy as np
-from cases import ALIKE, GROUPS, LOSSES, PAIRS, PENALTIES, SOLVERS, K, LossCase, PenaltyCase, data, weights
+from cases import PAIRS, SOLVERS, K, data, weights
+from loss_cases import ALIKE, LOSSES, LossCase
+from penalty_cases import GROUPS, PENALTIES, PenaltyCase
 
 import sparsejax as sj
 from sparsejax.problem import as_protocol
@@ -213,7 +216,7 @@ def check(cell: Cell, drawn: Drawn, single: bool, tol: float | None) -> Tally:
         problem = doubles if dtype is np.float64 else make(cell, drawn, dtype)
         used = None if dtype is np.float32 and tol == 1e-9 else tol
         answers.append((name, dtype, used, SOLVERS[name].function(problem, tol=used, maxiter=MOST)))
-    with conic.long_doubles():
+    with numbers_of.long_doubles():
         at_zero = conic.objective(doubles, np.zeros(doubles.smooth.params_shape))
         points = [np.asarray(answer.params) for *_, answer in answers]
         values = [conic.objective(doubles, W) for W in points]

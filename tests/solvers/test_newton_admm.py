@@ -5,6 +5,7 @@ import cvxpy as cp
 import jax
 import jax.numpy as jnp
 import numpy as np
+import penalty_cases
 import pytest
 from conic import ACCURACY
 
@@ -120,7 +121,7 @@ def test_poisson(penalty):
         assert solution.converged and solution.num_iters <= 30
         W = cp.Variable((D + 1, K))
         cost = cp.sum(cp.exp(X @ W) - cp.multiply(Y, X @ W)) / N
-        more, constraints = conic.penalty_conic(problem.penalty, W)
+        more, constraints = penalty_cases.formula(problem.penalty).conic(problem.penalty, W)
         best = conic.solve(cp.Minimize(cost + more), constraints)
         np.testing.assert_allclose(float(solution.objective), best, rtol=1e-7, atol=1e-8)
 
@@ -154,7 +155,7 @@ def test_softmax_as_a_plain_function(penalty):
         assert solution.converged and solution.num_iters <= 40
         W = cp.Variable((D, K))
         cost = (cp.sum(cp.log_sum_exp(X @ W, axis=1)) - cp.sum(cp.multiply(Y, X @ W))) / N
-        more, constraints = conic.penalty_conic(problem.penalty, W)
+        more, constraints = penalty_cases.formula(problem.penalty).conic(problem.penalty, W)
         best = conic.solve(cp.Minimize(cost + more), constraints)
         np.testing.assert_allclose(float(solution.objective), best, rtol=ACCURACY)
 

@@ -7,22 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from cases import (
-    DTYPE,
-    ENGINES,
-    LOSSES,
-    MAIN_LOSSES,
-    PAIRS,
-    PENALTIES,
-    SOLVERS,
-    D,
-    K,
-    data,
-    problem,
-    smooth,
-    solution,
-    solvers_of,
-)
+from cases import DTYPE, ENGINES, PAIRS, SOLVERS, K, data, problem, smooth, solution, solvers_of
+from loss_cases import LOSSES, MAIN_LOSSES
+from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import penalties

@@ -11,8 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from cases import LOSSES, PENALTIES, classes, data
+from cases import data
 from jax import lax
+from loss_cases import LOSSES, classes
+from penalty_cases import PENALTIES
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties
