@@ -47,15 +47,10 @@ class SquaredLoss(LinearModelLoss):
     def _default_scale(self, n: int) -> float:
         return 1 / (2 * n)
 
-    @property
-    def _one_gram(self) -> bool:
-        """True unless weights are by entry: one A'A is then the Hessian of every column."""
-        return self.weights is None or self.weights.ndim < self.Y.ndim or self.Y.ndim == 1
-
     def quadratic_model(self) -> QuadraticModel:
-        """The Hessian itself, where one matrix A'A is that of every column."""
-        model = super().quadratic_model()
-        if not self._one_gram:
+        """The Hessian itself, unless weights are by entry, so that every column has another A'A."""
+        model, weights = super().quadratic_model(), self.weights
+        if weights is not None and self.Y.ndim > 1 and weights.ndim == self.Y.ndim:
             return model
         n, d = self.X.shape[-2:]
         in_memory = model.majorizer is not None
@@ -107,7 +102,7 @@ class SquaredLoss(LinearModelLoss):
         """
         if isinstance(self.X, Products):
             raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X of yours.")
-        if not self._one_gram:
+        if not self.quadratic_model().exact:
             raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
         A, B = self._majorizer(), self._target()
         return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))

@@ -141,20 +141,19 @@ class Solves:
         if self.resume is None:
             solution = self.link.first(changed, init, self.tol, self.maxiter, (), history=0)
         else:
-            solution, state = self._resumed(prepared, changed, init, state)
+            solution, state = self._resumed(self.resume, prepared, changed, init, state)
         if self.complete:
             solution = continued(self.others, changed, solution, self.tol, self.maxiter)
         return solution, (solution.params, state)
 
-    def _resumed(self, prepared: Any, changed: Problem, init: Any, state: Any) -> tuple[Solution, Any]:
-        assert self.resume is not None
+    def _resumed(
+        self, resume: Any, prepared: Any, changed: Problem, init: Any, state: Any
+    ) -> tuple[Solution, Any]:
         known, shared = prepared
         start = init if known is None else known.units.start(init)
         scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
         options = dict(self.link.options)
-        solution, state = self.resume.solve(
-            scaled, shared, start, state, self.tol, maxiter, self.brief, **options
-        )
+        solution, state = resume.solve(scaled, shared, start, state, self.tol, maxiter, self.brief, **options)
         return self.link.named(in_users_units(solution, known)), state
 
 

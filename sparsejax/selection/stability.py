@@ -13,7 +13,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_numpy, is_eager, is_traced
+from sparsejax._core.checks import as_number, is_eager
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.linalg import columns
 from sparsejax._core.matrices.sharded import check_one_process
@@ -144,7 +144,9 @@ def stability_selection(
     rows = rows_of(NAME, smooth, problem.smooth)
     if not jax.tree_util.all_leaves([arguments.init]) or arguments.init.ndim == 0:
         raise TypeError(f"{NAME}: W must be one array with a row for each feature.")
-    fraction, threshold = _number(f"{NAME}: fraction", fraction), _number(f"{NAME}: threshold", threshold)
+    fraction, threshold = (
+        as_number(f"{NAME}: {name}", x) for name, x in (("fraction", fraction), ("threshold", threshold))
+    )
     if not 0 < fraction < 1:
         raise ValueError(f"{NAME}: fraction must be above 0 and below 1, got {fraction:g}.")
     if not 0.5 < threshold <= 1:
@@ -184,16 +186,6 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
         gap=with_axes(found.solution.gap, arguments.shape, 1),
         converged=with_axes(found.solution.converged, arguments.shape, 1),
     )
-
-
-def _number(name: str, x: Any) -> float:
-    """A real number that is known now."""
-    if is_traced(x):
-        raise TypeError(f"{name} must be known outside jit.")
-    value = as_numpy(name, x)
-    if value.ndim or value.dtype.kind not in "iuf":
-        raise ValueError(f"{name} must be a number, got {x!r}.")
-    return float(value)
 
 
 def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
@@ -270,14 +262,13 @@ def _in_chunks(
             nothing = _nothing(arguments, length, size)
             places = walk(arguments, task, parts, nothing, bar)
             done = [_rounds(place) for place in places]
-        found = _joined(done, count) if done else None
         if bar.stop.is_set():
+            found = _joined(done, count) if done else None
             known = 0 if found is None else found.num_selected.shape[0]
             # Whether pairs of subsamples are whole is not looked at: no bound.
             partial = _result(arguments, found, threshold, math.nan) if found is not None and known else None
             raise Interrupted(f"{NAME}: interrupted after {known} of {count} subsamples", partial)
-    assert found is not None
-    return found
+    return _joined(done, count)
 
 
 class _Walked(NamedTuple):

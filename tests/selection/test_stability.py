@@ -161,7 +161,7 @@ def bad(change):
         ({"fraction": 0.0}, ValueError, "fraction must be above 0 and below 1"),
         ({"fraction": 1.0}, ValueError, "fraction must be above 0 and below 1"),
         ({"fraction": np.nan}, ValueError, "fraction must be above 0 and below 1"),
-        ({"fraction": "half"}, ValueError, "fraction must be a number"),
+        ({"fraction": "half"}, TypeError, "fraction must be a number"),
         ({"fraction": 0.05}, ValueError, "less than one row"),
         ({"threshold": 0.5}, ValueError, "threshold must be above 1/2"),
         ({"threshold": 1.1}, ValueError, "threshold must be above 1/2"),
