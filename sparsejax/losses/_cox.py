@@ -322,7 +322,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         U = self._as_rows(self.scale * (r.stop * mass - r.events))
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
-    def _least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
         r"""A (n, d) with A'A the Hessian, and B.
 
         As rows enter one by one, in the order of falling time, the sum of squares about the mean of the risk
@@ -334,7 +334,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
         :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`.
         As in other losses c is at least `FLATTEST` times :math:`|\rho|`.
         """
-        r = self._risks(self._predict(W))
+        r = self._risks(self._predict(W) if H is None else H)
         total = self.scale * r.mass()
         U = r.stop * total - self.scale * r.events
         X = self._sorted(self.X)

@@ -9,7 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_intercept, as_positive, as_weights, check_bool, check_params
-from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
@@ -276,13 +276,15 @@ class LinearModelLoss(Loss):
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
         """With the predictions, found once: an intercept is a loop of its own."""
+        H = self._predict(W)
+        U = self.scale * self._weights() * self.derivatives(H)[0]  # a best intercept moves nothing
+        return Facts(self._value(H), self._gradient(U), self._rounding(H, W, sizes), None, H)
 
-        def both(W: jax.Array) -> tuple[jax.Array, jax.Array]:
-            H = self._predict(W)
-            return self._value(H), H
-
-        (value, H), gradient = jax.value_and_grad(both, has_aux=True)(W)
-        return Facts(value, gradient, self._rounding(H, W, sizes), None, H)
+    def _gradient(self, U: jax.Array) -> jax.Array:
+        """X'U; by differentiation the product with X' would be slow where X is wide."""
+        if isinstance(self.X, Products):
+            return self.X.T @ U
+        return U @ self.X if U.ndim == 1 else opaque(across(U, self.X)).T
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
@@ -314,9 +316,9 @@ class LinearModelLoss(Loss):
             return InUnits(self, units)
         return InUnits(self, units, self._row_units, self._rescaled)
 
-    def _least_squares_at(self, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
         """By the second derivatives at XW + b, at least `FLATTEST` times the first, with b eliminated."""
-        H = self._predict(W)
+        H = self._predict(W) if H is None else H
         first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
         curved = w * jnp.maximum(second, FLATTEST * jnp.abs(first))

@@ -24,8 +24,10 @@ class QuadraticModel(NamedTuple):
       ``separable``, (k, d, d), or for n < d roots of them, (k, n, d), the A of blocks A'A. H: the predictions
       where ``facts`` has them, else None. Without: by products with the Hessian;
     * ``separable``: whether the columns of W do not meet in f;
-    * ``least_squares_at(W)``: A, (m, d), and B, (m, 1), such that for a W of a single column
-      :math:`\tfrac12\|AV - B\|^2` is f(V) to second order about W, but for a constant, or is more curved;
+    * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1), such that for a W of a single column
+      :math:`\tfrac12\|AV - B\|^2` is f(V) to second order about W, but for a constant, or is more curved. H:
+      the predictions where ``facts`` has them, else None. A of some features, by ``columns_at``, is asked for
+      at the H of all features;
     * ``num_rows``: the number of rows of the data, where ``weights`` does not say it;
     * ``column_sizes()``: what each feature takes in ``columns_at``, (d,), and the most of all; None: room for
       any;
@@ -46,7 +48,7 @@ class QuadraticModel(NamedTuple):
     condensed: Callable[[], Any] | None = None
     hessian: Callable[[jax.Array, jax.Array | None], jax.Array] | None = None
     separable: bool = False
-    least_squares_at: Callable[[jax.Array], tuple[jax.Array, jax.Array]] | None = None
+    least_squares_at: Callable[[jax.Array, jax.Array | None], tuple[jax.Array, jax.Array]] | None = None
     num_rows: int | None = None
     column_sizes: Callable[[], tuple[jax.Array, int]] | None = None
     sizes: Callable[[], Any] | None = None

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import across, opaque, safe_divide
+from sparsejax._core.linalg import opaque, safe_divide
 from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import Facts, InUnits, Loss
 from sparsejax.losses._batches import from_batches
@@ -87,12 +87,8 @@ class SquaredLoss(LinearModelLoss):
         H = self._predict(W)
         R = H - self.Y
         wR = 2 * self.scale * self._weights() * R
-        # not by differentiation, whose product with X' is slow where X is wide; a best b moves nothing
-        if R.ndim == 1 or isinstance(self.X, Products):
-            gradient = self.X.T @ wR
-        else:
-            gradient = opaque(across(wR, self.X)).T
-        return Facts(self._value(H), gradient, self._rounding(H, W, sizes), jnp.sum(wR * self.Y))
+        linear = jnp.sum(wR * self.Y)
+        return Facts(self._value(H), self._gradient(wR), self._rounding(H, W, sizes), linear)
 
     def gram(self) -> GramLoss:
         """The same function of W from X'X and X'Y alone.

@@ -1,5 +1,6 @@
 r"""Newton's method on a smooth loss of one column, by least squares problems with the same penalty."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -7,21 +8,26 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, once, safe_divide
+from sparsejax._core.linalg import columns, once, safe_divide, take
+from sparsejax._core.tiles import TILE, rows_at, whole
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step
+from sparsejax.driver.feature_subsets import chosen
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, num_rows, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
+from sparsejax.solvers._gram_descent import LOW, descended, gram_of, slopes_of
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._scalars import Newton, begun, weighted
 
 STEPS = 50  # at most
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
+SHARE = 0.05  # of the violation of the optimality conditions, that descent leaves
+MOST = 2048  # features that descent moves
 SUFFICIENT, SHORTEST = 1e-3, 1e-6  # decrease, of what the model promises, and the shortest step tried
 
 
@@ -35,16 +41,22 @@ def prox_newton(
 ) -> Solution:
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
-    A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`); each
-    problem is solved by the iteration of `variational_newton`, from where the last one ended, and the step is
-    halved until the objective falls by a share of what the model promises. A handful of steps where
+    A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`), and the
+    step is halved until the objective falls by a share of what the model promises. A handful of steps where
     first-order ones are thousands: small strengths, labels that are nearly separated.
+
+    For norms of rows a problem is solved on the active features and about as many others, those whose slopes
+    exceed their strengths most: by cyclic descent on the Gram matrix of their columns of A, in float32, with
+    a Newton step on the support every 6 sweeps, until 5 % of the violation of the optimality conditions is
+    left. So a step costs two products with X, and what follows the number of active features. For groups,
+    and where X has at most 64 rows or columns, it is the iteration of `variational_newton`, on all features.
 
     What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
 
     Args:
       problem: a loss of one column with ``least_squares_at``, such as `LogisticLoss`, and a penalty that
-        `variational_newton` takes: `L1`, `L21`, `GroupLasso`, with `SquaredL2` or without.
+        `variational_newton` takes: `L1`, `L21`, `GroupLasso`, with `SquaredL2` or without. At most 2048
+        features can move in a step.
       init, tol, maxiter, history: as `admm`; an iteration is a step, here at most 50.
 
     Returns:
@@ -52,7 +64,8 @@ def prox_newton(
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
-    Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014.
+    Source: Lee, Sun & Saunders, SIAM Journal on Optimization 24(3), 2014; descent on the Gram matrix:
+      Friedman, Hastie & Tibshirani, Journal of Statistical Software 33(1), 2010.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
@@ -101,10 +114,12 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     smooth, penalty = problem.smooth, problem.penalty
     model = smooth.quadratic_model()
     step = cautious_step(jnp.sum(model.majorizer() ** 2))
-    rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init)[0].shape[0]
-    blocks = blocks_of(penalty, init, rows)
     zero = jnp.zeros_like(init)
-    at_zero = smooth(zero) + penalty.value(zero)
+    rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
+    grouped = penalty.row_norm(init.shape).groups is not None
+    # Systems of one tile cost nothing, and Newton on scalars takes fewer steps.
+    exact = grouped or min(rows, init.shape[0]) <= TILE
+    directed = _by_scalars(problem, init, tol, rows) if exact else _by_descent(problem, rows)
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the trial taken, if the objective falls by a share of what was promised."""
@@ -119,14 +134,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def direction(s: State) -> State:
         """The state with the step to the answer of the quadratic problem at W."""
-        quadratic = least_squares(*model.least_squares_at(s.W))
-        point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
-        # the gap of the model is relative to its own value at 0
-        unit = safe_divide(at_zero, quadratic.size / 2, 1.0)
-        wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
-        newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
-        end = newton.run(point, empty_history(0, init.dtype)).point
-        change = jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
+        change = directed(s)
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - s.penalised
         return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype))
 
@@ -149,6 +157,72 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         leaves=lambda s: s.stuck,
     )
     return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, STEPS), history).run()[0]
+
+
+def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:
+    """The step to the answer, of rows or groups: by Newton's method on one scalar each, on all features."""
+    smooth, penalty = problem.smooth, problem.penalty
+    model, zero = smooth.quadratic_model(), jnp.zeros_like(init)
+    blocks = blocks_of(penalty, init, rows)
+    at_zero = smooth(zero) + penalty.value(zero)
+
+    def change(s: State) -> jax.Array:
+        quadratic = least_squares(*model.least_squares_at(s.W, s.facts.predictions))
+        point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
+        # the gap of the model is relative to its own value at 0
+        unit = safe_divide(at_zero, quadratic.size / 2, 1.0)
+        wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
+        newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
+        end = newton.run(point, empty_history(0, init.dtype)).point
+        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
+
+    return change
+
+
+def _by_descent(problem: Problem, rows: int) -> Callable[[State], jax.Array]:
+    """The step towards the answer for rows: by descent on the Gram matrix of the features that matter.
+
+    These are the active ones, and of those whose slopes exceed their strengths about as many again.
+    """
+    smooth, penalty = problem.smooth, problem.penalty
+    (d, *columns), model = smooth.params_shape, smooth.quadratic_model()
+    norm = penalty.row_norm(smooth.params_shape)
+    alpha, ridge = (
+        jnp.broadcast_to(jnp.asarray(0 if strength is None else strength, smooth.dtype), (d,))
+        for strength in (norm.alpha, norm.ridge)
+    )
+
+    def change(s: State) -> jax.Array:
+        w, H = s.W.reshape(-1), s.facts.predictions
+        g = s.facts.gradient.reshape(-1) + ridge * w
+        m = whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST))))
+        T = min(m, TILE)
+        on, ratio = (w != 0) | (alpha == 0), safe_divide(jnp.abs(g), alpha, jnp.inf)
+        count, outside = jnp.sum(on), jnp.sum(~on & (ratio > 1))
+        least = max(m // 4, T)
+        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + 4)
+        tiles = jnp.minimum(-(-wanted // T), m // T).astype(jnp.int32)
+        ix = chosen(on, ratio, tiles * T, min(m, d))
+        ix = jnp.pad(ix, (0, m - ix.shape[0]), constant_values=d)
+        at = take(w, ix, 0)
+        by_tile = H is not None and "columns" in smooth.provides
+        whole_A = None if by_tile else model.least_squares_at(s.W, H)[0]
+
+        def strip(i: jax.Array) -> jax.Array:
+            """Columns of A, as rows."""
+            here = rows_at(ix, i, T)
+            if whole_A is not None:
+                return take(whole_A, here, 1).T.astype(LOW)
+            part, W = smooth.columns_at(here), rows_at(at, i, T).reshape(T, *columns)
+            return part.quadratic_model().least_squares_at(W, H)[0].T.astype(LOW)
+
+        G = gram_of(strip, tiles, (m, rows)) + jnp.diag(take(ridge, ix, 0).astype(LOW))
+        slopes = slopes_of(at, take(g, ix, 0), take(alpha, ix, 0))
+        e, v = descended(G, tiles, at, slopes, SHARE)
+        step = jnp.where(v == 0, -at, e.astype(w.dtype))
+        return jnp.zeros_like(w).at[ix].set(step, mode="drop").reshape(s.W.shape)
+
+    return change
 
 
 LINK = Link("prox_newton", _steps)

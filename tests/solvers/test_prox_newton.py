@@ -1,5 +1,6 @@
 """Newton on losses of one column: the engine's answers in a handful of steps."""
 
+import conic
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -44,6 +45,92 @@ def test_against_the_engine(loss, shape, intercept):
     assert sj.duality_gap(p, solution.params) <= 2e-9
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-9)
     np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
+
+
+BY_DESCENT = [(90, 140), (150, 80)]  # more than 64 rows and columns
+
+
+@pytest.mark.parametrize("shape", BY_DESCENT)
+@pytest.mark.parametrize(
+    ("loss", "ratio"),
+    [
+        ("logistic", 10.0),
+        ("logistic", 200.0),
+        ("squared hinge", 10.0),
+        ("weights", 10.0),
+        ("huber hinge", 3.0),
+    ],
+)
+def test_descent_on_few_features(loss, ratio, shape):
+    p = problem(loss, shape, ratio=ratio, intercept=True)
+    solution, engine = sj.prox_newton(p, tol=1e-9), sj.admm(p, tol=1e-9)
+    assert solution.converged and solution.num_iters <= 25 and solution.solver == "prox_newton"
+    assert sj.duality_gap(p, solution.params) <= 2e-9
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-9)
+    np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
+
+
+def test_descent_with_a_ridge_a_strength_a_row_and_free_features():
+    """Against the conic solver, which knows nothing of the library."""
+    smooth = LOSSES["logistic"](*made(90, 140), intercept=True)
+    strengths = np.where(np.arange(140) < 3, 0.0, np.random.default_rng(0).uniform(0.02, 0.06, 140))
+    p = sj.Problem(smooth, sj.penalties.L1(strengths) + sj.penalties.SquaredL2(0.05))
+    solution, optimum = sj.prox_newton(p, tol=1e-9), conic.minimise(p)
+    assert solution.converged and solution.solver == "prox_newton" and solution.num_iters <= 20
+    assert np.all(solution.params[:3] != 0) and 5 < np.count_nonzero(solution.params) < 100
+    assert conic.objective(p, solution.params) <= optimum.objective * (1 + 1e-8)
+    np.testing.assert_allclose(solution.params, optimum.params, atol=1e-5)
+
+
+def test_descent_by_a_loss_of_ones_own():
+    """Without ``columns_at`` and predictions the whole A is asked for."""
+
+    class Own(sj.Loss, leaves=("inner",)):
+        params_shape = property(lambda self: self.inner.params_shape)
+        dtype = property(lambda self: self.inner.dtype)
+
+        def __call__(self, W):
+            return self.inner(W)
+
+        def quadratic_model(self):
+            model = self.inner.quadratic_model()
+            return sj.losses.QuadraticModel(
+                majorizer=model.majorizer, least_squares_at=lambda W, H: model.least_squares_at(W, None)
+            )
+
+        def dual_scaling(self, W, limit, H=None):
+            return self.inner.dual_scaling(W, limit)
+
+    p = problem("logistic", (90, 140))
+    own, known = (sj.prox_newton(q, tol=1e-9) for q in (p.replace(smooth=Own(p.smooth)), p))
+    assert own.converged and own.solver == "prox_newton"
+    np.testing.assert_allclose(own.params, known.params, atol=1e-6)
+
+
+def test_more_active_features_than_descent_has_room_for(monkeypatch):
+    monkeypatch.setattr("sparsejax.solvers._prox_newton.MOST", 64)
+    p = problem("logistic", (270, 190), ratio=2000.0, noise=5.0)
+    solution, engine = sj.prox_newton(p, tol=1e-6), sj.admm(p, tol=1e-6)
+    assert np.count_nonzero(engine.params) > 128 and solution.converged
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-6)
+
+
+def test_descent_in_transformations_and_float32():
+    p = problem("logistic", (90, 140), intercept=True)
+    strengths = p.penalty.strength * jnp.array([0.2, 1.0, 30.0])
+    one = lambda s: sj.prox_newton(sj.Problem(p.smooth, sj.penalties.L1(s)), tol=1e-10)
+    alone, together = [one(s) for s in strengths], jax.jit(jax.vmap(one))(strengths)
+    assert together.converged.all() and not np.any(together.params[2])
+    assert together.num_iters.tolist() == [int(solution.num_iters) for solution in alone]
+    np.testing.assert_allclose(together.params, [solution.params for solution in alone], atol=1e-9)
+    size, h = lambda s: jnp.sum(one(s).params ** 2), 1e-6
+    s = float(strengths[1])
+    np.testing.assert_allclose(jax.grad(size)(s), (size(s + h) - size(s - h)) / (2 * h), rtol=1e-5)
+    X, score = made(90, 140)
+    low = sj.losses.LogisticLoss(X.astype(np.float32), (score > 0).astype(np.float32), intercept=True)
+    solution = sj.prox_newton(sj.Problem(low, sj.penalties.L1(np.float32(s))))
+    assert solution.converged and solution.params.dtype == np.float32
+    np.testing.assert_allclose(solution.params, alone[1].params, atol=2e-3)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
