@@ -96,14 +96,14 @@ def test_table_of_chains_is_the_table():
     assert shown == {name: names for name, names in found.items() if names}
 
 
-def loss_of(name, d, k):
+def loss_of(name, n, d, k):
     """An instance of a loss that the README names; two for k = 1 are one column."""
     rng = np.random.default_rng(0)
-    X, Y = rng.standard_normal((N, d)), np.arange(N * k).reshape(N, k) % 2.0
+    X, Y = rng.standard_normal((n, d)), np.arange(n * k).reshape(n, k) % 2.0
     if name == "CoxLoss":
-        return sj.losses.CoxLoss(X, np.arange(1.0, N + 1), Y[:, 0] > 0) if k == 1 else None
+        return sj.losses.CoxLoss(X, np.arange(1.0, n + 1), Y[:, 0] > 0) if k == 1 else None
     if name == "SoftmaxLoss":
-        return sj.losses.SoftmaxLoss(X, np.eye(2)[np.arange(N) % 2])
+        return sj.losses.SoftmaxLoss(X, np.eye(2)[np.arange(n) % 2])
     if name.startswith("..."):
         return sj.losses.LogisticLoss(X, Y) + sj.losses.GraphLaplacian(1 - np.eye(k), 0.1) if k > 1 else None
     if name.startswith("your"):
@@ -121,8 +121,8 @@ def test_table_of_losses_is_what_solve_takes():
         for name in re.findall(r"`(.*?)`", cell) or [cell]:
             of_one = {
                 next(key for key, entry in SOLVERS.items() if entry is pick(as_protocol("test", problem)))
-                for d, k in ((4, 1), (4, 2), (1000, 1), (1000, 2))
-                if (loss := loss_of(name, d, k)) is not None
+                for n, d, k in ((N, 4, 1), (N, 4, 2), (N, 1000, 1), (N, 1000, 2), (130, 1000, 1))
+                if (loss := loss_of(name, n, d, k)) is not None
                 for penalty in (sj.penalties.L21(0.1), sj.penalties.ExclusiveL21(0.1, 0.1), ONLY_ENTRIES)
                 for problem in [sj.Problem(loss, penalty)]
             }

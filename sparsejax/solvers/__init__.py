@@ -38,7 +38,15 @@ def _always(problem: Problem) -> bool:
 
 
 def _many_features(problem: Problem) -> bool:
+    if problem.smooth.quadratic_model().exact:
+        return _prox_newton.few_active(problem)
     return not (_newton_admm.unfit(problem) is None and _newton_admm.few_features(problem))
+
+
+def _wide(problem: Problem) -> bool:
+    """Where `prox_newton` does not take least squares of one column."""
+    column = _prox_newton.unfit(problem) is None and _prox_newton.few_active(problem)
+    return _variational.suits(problem) and not column
 
 
 def _small(problem: Problem) -> bool:
@@ -52,7 +60,7 @@ SOLVERS.update({
         _variational.unfit,
         "Newton on one scalar a row or group, for norms on many features",
         _variational.LINK,
-        _variational.suits,
+        _wide,
         then=(_variational.larger_working_set, _admm.goes_on),
         resume=Resume(_variational.share, _variational.start, _variational.resume),
     ),

@@ -1,4 +1,4 @@
-r"""Newton's method on a smooth loss of one column, by least squares problems with the same penalty."""
+r"""Newton's method on a loss of one column, by least squares problems with the same penalty."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -24,10 +24,13 @@ from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._scalars import Newton, begun, weighted
 
-STEPS = 50  # at most
+# Least squares of more steps has nearly as many active features as rows, where the engine is faster.
+STEPS, STEPS_OF_QUADRATIC = 50, 20
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
 SHARE = 0.05  # of the violation of the optimality conditions, that descent leaves
 MOST = 2048  # features that descent moves
+# Least squares on fewer features, or on MANY times more features than rows, is for other solvers.
+SMALLEST, MANY = 512, 8
 SUFFICIENT, SHORTEST = 1e-3, 1e-6  # decrease, of what the model promises, and the shortest step tried
 
 
@@ -43,7 +46,8 @@ def prox_newton(
 
     A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`), and the
     step is halved until the objective falls by a share of what the model promises. A handful of steps where
-    first-order ones are thousands: small strengths, labels that are nearly separated.
+    first-order ones are thousands: small strengths, labels that are nearly separated. A loss may be least
+    squares itself: a step is then an exchange of features.
 
     For norms of rows a problem is solved on the active features and about as many others, those whose slopes
     exceed their strengths most: by cyclic descent on the Gram matrix of their columns of A, in float32, with
@@ -54,10 +58,11 @@ def prox_newton(
     What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
 
     Args:
-      problem: a loss of one column with ``least_squares_at``, such as `LogisticLoss`, and a penalty that
+      problem: a loss of one column, such as `LogisticLoss` or `SquaredLoss`, and a penalty that
         `variational_newton` takes: `L1`, `L21`, `GroupLasso`, with `SquaredL2` or without. At most 2048
         features can move in a step.
-      init, tol, maxiter, history: as `admm`; an iteration is a step, here at most 50.
+      init, tol, maxiter, history: as `admm`; an iteration is a step, here at most 50, of least
+        squares 20.
 
     Returns:
       `Solution`, with exact zeros.
@@ -82,10 +87,10 @@ def unfit(problem: Problem) -> str | None:
     smooth, penalty = problem.smooth, problem.penalty
     model = smooth.quadratic_model()
     known = "shape" in smooth.provides and None not in (model.majorizer, model.least_squares_at)
-    if not known or model.exact:
+    if not known:
         return (
-            "needs a loss that is not quadratic, with majorizer and least_squares_at in its "
-            f"quadratic_model(), got {kinds(problem)}."
+            "needs a loss with majorizer and least_squares_at in its quadratic_model(), got "
+            f"{kinds(problem)}."
         )
     shape = smooth.params_shape
     if shape[1:] not in ((), (1,)):
@@ -93,6 +98,13 @@ def unfit(problem: Problem) -> str | None:
     if "row norm" not in penalty.provides or penalty.row_norm(shape) is None:
         return f"needs a norm of each row or group, got {kinds(problem)}."
     return None
+
+
+def few_active(problem: Problem) -> bool:
+    """Whether `sparsejax.solve` takes it for least squares: many features, and rows not far fewer."""
+    n, (d, *_) = num_rows(problem.smooth), problem.smooth.params_shape
+    grouped = problem.penalty.row_norm(problem.smooth.params_shape).groups is not None
+    return n is not None and not grouped and n > TILE and SMALLEST <= d < MANY * n
 
 
 class State(NamedTuple):
@@ -156,7 +168,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         learn=learn,
         leaves=lambda s: s.stuck,
     )
-    return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, STEPS), history).run()[0]
+    limit = jnp.minimum(maxiter, STEPS_OF_QUADRATIC if model.exact else STEPS)
+    return Loop(problem, init, algorithm, tol, limit, history).run()[0]
 
 
 def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:

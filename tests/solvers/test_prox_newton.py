@@ -70,6 +70,49 @@ def test_descent_on_few_features(loss, ratio, shape):
     np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
 
 
+@pytest.mark.parametrize("ratio", [3.0, 30.0, 100.0])
+@pytest.mark.parametrize("shape", [(90, 620), (150, 80)])
+def test_least_squares(shape, ratio):
+    X, s = made(*shape)
+    smooth = sj.losses.SquaredLoss(X, s, intercept=True)
+    top = float(sj.lambda_max(sj.Problem(smooth, sj.penalties.L1(1.0))))
+    p = sj.Problem(smooth, sj.penalties.L1(top / ratio))
+    solution, engine = sj.prox_newton(p, tol=1e-9), sj.admm(p, tol=1e-9)
+    assert solution.converged and sj.duality_gap(p, solution.params) <= 2e-9
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-9)
+    np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
+
+
+def test_nearly_as_many_active_features_as_rows_are_left_to_the_engine():
+    X, s = made(90, 620)
+    smooth = sj.losses.SquaredLoss(X, s, intercept=True)
+    top = float(sj.lambda_max(sj.Problem(smooth, sj.penalties.L1(1.0))))
+    solution = sj.solve(sj.Problem(smooth, sj.penalties.L1(top / 1000)))
+    assert solution.converged and solution.solver == "admm"
+    assert np.count_nonzero(solution.params) > 80
+
+
+def test_which_least_squares_solve_takes():
+    """Of one column, on many features and not many times fewer rows; along paths and in float32 as well."""
+    X, s = made(90, 620)
+    p = sj.Problem(sj.losses.SquaredLoss(X, s), sj.penalties.L1(0.1))
+    assert pick(p).function is sj.prox_newton
+    wide = sj.Problem(sj.losses.SquaredLoss(X[:70], s[:70]), sj.penalties.L1(0.1))
+    columns = sj.Problem(sj.losses.SquaredLoss(X, np.stack([s, -s], axis=1)), sj.penalties.L21(0.1))
+    assert pick(wide).function is pick(columns).function is sj.variational_newton
+    top = float(sj.lambda_max(p))
+    path = sj.path(p, jax.vmap(sj.penalties.L1)(top * jnp.array([1.0, 0.3, 0.03])), tol=1e-9)
+    assert path.converged.all() and not path.params[0].any()
+    ends = sj.variational_newton(p.replace(penalty=sj.penalties.L1(0.03 * top)), tol=1e-9)
+    np.testing.assert_allclose(path.params[2], ends.params, atol=1e-7)
+    low = sj.losses.SquaredLoss(X.astype(np.float32), s.astype(np.float32))
+    solution = sj.solve(sj.Problem(low, sj.penalties.L1(np.float32(0.03 * top))))
+    assert solution.converged and solution.solver == "prox_newton"
+    np.testing.assert_allclose(solution.params, ends.params, atol=5e-3)
+    floor = sj.solve(p, tol=0.0)
+    np.testing.assert_allclose(floor.params, sj.variational_newton(p, tol=0.0).params, atol=1e-9)
+
+
 def test_descent_with_a_ridge_a_strength_a_row_and_free_features():
     """Against the conic solver, which knows nothing of the library."""
     smooth = LOSSES["logistic"](*made(90, 140), intercept=True)
@@ -213,7 +256,7 @@ def test_starts_history_and_maxiter():
     [
         ("two columns", sj.penalties.L21(0.1), "single column"),
         ("logistic", sj.penalties.ExclusiveLasso(0.1), "norm of each row"),
-        ("squared", sj.penalties.L1(0.1), "not quadratic"),
+        ("by its products", sj.penalties.L1(0.1), "least_squares_at"),
     ],
 )
 def test_unfit(smooth, penalty, message):
@@ -221,7 +264,7 @@ def test_unfit(smooth, penalty, message):
     losses = {
         "two columns": sj.losses.LogisticLoss(X, np.stack([s > 0, s > 1], axis=1).astype(float)),
         "logistic": LOSSES["logistic"](X, s),
-        "squared": sj.losses.SquaredLoss(X, s),
+        "by its products": sj.losses.SquaredLoss(X, s).gram(),
     }
     with pytest.raises(TypeError, match=message):
         sj.prox_newton(sj.Problem(losses[smooth], penalty))
