@@ -45,8 +45,9 @@ def _many_features(problem: Problem) -> bool:
 
 def _wide(problem: Problem) -> bool:
     """Where `prox_newton` does not take least squares of one column."""
-    column = _prox_newton.unfit(problem) is None and _prox_newton.few_active(problem)
-    return _variational.suits(problem) and not column
+    if not _variational.suits(problem):
+        return False
+    return not (_prox_newton.unfit(problem) is None and _prox_newton.few_active(problem))
 
 
 def _small(problem: Problem) -> bool:

@@ -62,7 +62,7 @@ def gram_of(strip: Callable[[jax.Array], jax.Array], tiles: jax.Array, shape: tu
       tiles: in use.
       shape: (m, n).
     """
-    m, T = shape[0], min(shape[0], TILE)
+    m, T = shape[0], TILE
 
     def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         rows, G = carry
@@ -87,20 +87,18 @@ def descended(
     """e, and w + e with its exact zeros, once the violation is that ``share`` of what it was.
 
     Args:
-      G: (m, m) in float32; rows beyond the tiles are not looked at.
+      G: (m, m) in float32, m a multiple of `TILE`; rows beyond the tiles are not looked at.
       tiles: of features in use; what stands beyond has slopes of 0.
       w: (m,).
       slopes: at w.
       share: of the violation, below 1.
     """
-    T = min(G.shape[0], TILE)
     L = jnp.diagonal(G)
     L = jnp.where(L > 0, L, 1)
     first = Point(w.astype(LOW), jnp.zeros_like(L), slopes.q)
     before = slopes.violation(first.v, first.q)
     goal = share * before
-    blocks = tiles * (T // TOGETHER) if T % TOGETHER == 0 else tiles * T
-    b = TOGETHER if T % TOGETHER == 0 else 1
+    b, blocks = TOGETHER, tiles * (TILE // TOGETHER)
 
     def block(i: jax.Array, p: Point) -> Point:
         at = (i % blocks) * b
@@ -133,7 +131,7 @@ def descended(
 
 def newton_step(G: jax.Array, slopes: Slopes, p: Point) -> Point:
     """The step to where the slopes of the features that are not 0 vanish, as far as none changes its sign."""
-    m, T = G.shape[0], min(G.shape[0], TILE)
+    m, T = G.shape[0], TILE
     on = p.v != 0
     S = jnp.nonzero(on, size=m, fill_value=m)[0].astype(jnp.int32)
     tiles = -(-jnp.sum(on, dtype=jnp.int32) // T)

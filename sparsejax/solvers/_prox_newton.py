@@ -12,7 +12,7 @@ from sparsejax._core.linalg import columns, once, safe_divide, take
 from sparsejax._core.tiles import TILE, rows_at, whole
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
-from sparsejax.driver.curvature import cautious_step
+from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.feature_subsets import chosen
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, num_rows, sizes
@@ -125,7 +125,7 @@ class State(NamedTuple):
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     model = smooth.quadratic_model()
-    step = cautious_step(jnp.sum(model.majorizer() ** 2))
+    step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
     grouped = penalty.row_norm(init.shape).groups is not None
@@ -208,8 +208,7 @@ def _by_descent(problem: Problem, rows: int) -> Callable[[State], jax.Array]:
     def change(s: State) -> jax.Array:
         w, H = s.W.reshape(-1), s.facts.predictions
         g = s.facts.gradient.reshape(-1) + ridge * w
-        m = whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST))))
-        T = min(m, TILE)
+        m, T = whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST)))), TILE
         on, ratio = (w != 0) | (alpha == 0), safe_divide(jnp.abs(g), alpha, jnp.inf)
         count, outside = jnp.sum(on), jnp.sum(~on & (ratio > 1))
         least = max(m // 4, T)
