@@ -64,6 +64,9 @@ def joint_norm(arrays: Sequence[jax.Array]) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(x * x) for x in arrays))
 
 
+LONG = 512  # entries of a row from which it is worth while to go from row to row
+
+
 def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, start: jax.Array) -> jax.Array:
     """``step(step(start, x_0), x_1) ...`` over the rows of X.
 
@@ -122,7 +125,7 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
     """The sums down the columns of ``function(X)``, which is elementwise and takes single rows too."""
     n, d = X.shape
-    if d <= n:
+    if d <= n and d < LONG:
         return jnp.sum(function(X), axis=0)
     return fold_rows(lambda total, x: total + function(x), X, jnp.zeros(d, X.dtype))
 

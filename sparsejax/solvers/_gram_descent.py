@@ -54,45 +54,64 @@ class Point(NamedTuple):
     q: jax.Array  # q at 0, and Ge
 
 
-def gram_of(strip: Callable[[jax.Array], jax.Array], tiles: jax.Array, shape: tuple[int, int]) -> jax.Array:
-    """A'A, (m, m) in float32, of the leading tiles of columns of A; 0 elsewhere.
+class Gram(NamedTuple):
+    """A'A of some columns of A."""
+
+    ix: jax.Array  # (m,), their numbers; of no column where there is none
+    tiles: jax.Array  # in use; rows and columns of G beyond them hold anything finite
+    G: jax.Array  # (m, m) in float32
+
+
+def no_gram(m: int, none: int) -> Gram:
+    """Room for m columns, a multiple of `TILE`."""
+    return Gram(jnp.full(m, none, jnp.int32), jnp.int32(0), jnp.zeros((m, m), LOW))
+
+
+def gram_of(
+    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, n: int, room: jax.Array
+) -> jax.Array:
+    """A'A + a diagonal, (m, m) in float32, in the leading tiles.
 
     Args:
       strip: (i) -> the columns of tile i as rows, (T, n), in float32.
+      diagonal: (m,).
       tiles: in use.
-      shape: (m, n).
+      n: rows of A.
+      room: overwritten.
     """
-    m, T = shape[0], TILE
 
     def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         rows, G = carry
         new = strip(i)
         rows = put_rows(rows, i, new)
-        tile = lambda j, G: put_both(G, i, j, new @ rows_at(rows, j, T).T)
+        own = jnp.diag(rows_at(diagonal, i, TILE).astype(LOW))
+
+        def tile(j: jax.Array, G: jax.Array) -> jax.Array:
+            return put_both(G, i, j, new @ rows_at(rows, j, TILE).T + jnp.where(i == j, own, 0))
+
         return rows, lax.fori_loop(0, i + 1, tile, G)
 
-    return lax.fori_loop(0, tiles, row, (jnp.zeros(shape, LOW), jnp.zeros((m, m), LOW)))[1]
+    return lax.fori_loop(0, tiles, row, (jnp.zeros((room.shape[0], n), LOW), room))[1]
 
 
-def slopes_of(w: jax.Array, gradient: jax.Array, alpha: jax.Array) -> Slopes:
-    """In float32, formed in the dtype of the problem."""
+def slopes_of(w: jax.Array, gradient: jax.Array, alpha: jax.Array, within: jax.Array) -> Slopes:
+    """In float32, formed in the dtype of the problem; what is not within cannot move."""
     sign = jnp.sign(w)
     parts = gradient + alpha * sign, alpha * (1 - sign), alpha * (1 + sign)
-    return Slopes(*(part.astype(LOW) for part in parts))
+    q, up, down = (part.astype(LOW) for part in parts)
+    return Slopes(q, jnp.where(within, up, jnp.inf), jnp.where(within, down, jnp.inf))
 
 
-def descended(
-    G: jax.Array, tiles: jax.Array, w: jax.Array, slopes: Slopes, share: float
-) -> tuple[jax.Array, jax.Array]:
+def descended(gram: Gram, w: jax.Array, slopes: Slopes, share: float) -> tuple[jax.Array, jax.Array]:
     """e, and w + e with its exact zeros, once the violation is that ``share`` of what it was.
 
     Args:
-      G: (m, m) in float32, m a multiple of `TILE`; rows beyond the tiles are not looked at.
-      tiles: of features in use; what stands beyond has slopes of 0.
+      gram: of the features, by `gram_of`.
       w: (m,).
       slopes: at w.
       share: of the violation, below 1.
     """
+    G, tiles = gram.G, gram.tiles
     L = jnp.diagonal(G)
     L = jnp.where(L > 0, L, 1)
     first = Point(w.astype(LOW), jnp.zeros_like(L), slopes.q)

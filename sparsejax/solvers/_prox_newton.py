@@ -1,14 +1,14 @@
 r"""Newton's method on a loss of one column, by least squares problems with the same penalty."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, once, safe_divide, take
+from sparsejax._core.linalg import columns, of_all_lanes, once, safe_divide, take
 from sparsejax._core.tiles import TILE, rows_at, whole
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
@@ -19,7 +19,7 @@ from sparsejax.losses import Facts, num_rows, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
-from sparsejax.solvers._gram_descent import LOW, descended, gram_of, slopes_of
+from sparsejax.solvers._gram_descent import LOW, Gram, descended, gram_of, no_gram, slopes_of
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._scalars import Newton, begun, weighted
@@ -120,6 +120,8 @@ class State(NamedTuple):
     trial: jax.Array
     taken: jax.Array  # whether W is the last trial
     stuck: jax.Array  # whether no step brings the objective down
+    near: jax.Array  # whether one more step like the last would do: it may use the same curvature
+    gram: Gram | None  # of the last step by descent
 
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
@@ -131,7 +133,11 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     grouped = penalty.row_norm(init.shape).groups is not None
     # Systems of one tile cost nothing, and Newton on scalars takes fewer steps.
     exact = grouped or min(rows, init.shape[0]) <= TILE
-    directed = _by_scalars(problem, init, tol, rows) if exact else _by_descent(problem, rows)
+    if exact:
+        directed, gram = _by_scalars(problem, init, tol, rows), cast(Gram | None, None)
+    else:
+        directed = _by_descent(problem, tol, rows)
+        gram = no_gram(_room(rows, init.shape[0]), init.shape[0])
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the trial taken, if the objective falls by a share of what was promised."""
@@ -140,15 +146,19 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         rounding = s.facts.rounding + facts.rounding
         falls = fall + rounding >= -SUFFICIENT * s.length * s.promised
         stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= SHORTEST))
-        taken = s._replace(W=s.trial, facts=facts, penalised=penalised, measure=certificate.measure)
-        s = jax.tree.map(lambda a, b: jnp.where(falls, a, b), taken, s)
-        return s._replace(taken=falls, stuck=stuck)
+        again = safe_divide(certificate.measure, s.measure) * certificate.measure
+        near = model.exact | (again <= tol) & (s.length == 1)
+        old = s.W, s.facts, s.penalised, s.measure
+        new = s.trial, facts, penalised, certificate.measure
+        W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
+        s = s._replace(W=W, facts=facts, penalised=penalised, measure=measure)
+        return s._replace(taken=falls, stuck=stuck, near=near)
 
     def direction(s: State) -> State:
         """The state with the step to the answer of the quadratic problem at W."""
-        change = directed(s)
+        change, gram = directed(s)
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - s.penalised
-        return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype))
+        return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype), gram=gram)
 
     def attempt(s: State) -> State:
         s = once(s.taken, direction, s._replace(length=s.length / 2))
@@ -158,7 +168,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     # The start is a trial that is taken: from an infinite objective.
-    start = State(init, facts._replace(value=one * jnp.inf), 0 * one, one, zero, -one, one, init, no, no)
+    facts = facts._replace(value=one * jnp.inf)
+    start = State(init, facts, 0 * one, one, zero, -one, one, init, no, no, no, gram)
     algorithm = Algorithm(
         state=start,
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: attempt(s), s),
@@ -172,14 +183,16 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     return Loop(problem, init, algorithm, tol, limit, history).run()[0]
 
 
-def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:
+def _by_scalars(
+    problem: Problem, init: jax.Array, tol: jax.Array, rows: int
+) -> Callable[[State], tuple[jax.Array, Any]]:
     """The step to the answer, of rows or groups: by Newton's method on one scalar each, on all features."""
     smooth, penalty = problem.smooth, problem.penalty
     model, zero = smooth.quadratic_model(), jnp.zeros_like(init)
     blocks = blocks_of(penalty, init, rows)
     at_zero = smooth(zero) + penalty.value(zero)
 
-    def change(s: State) -> jax.Array:
+    def change(s: State) -> tuple[jax.Array, Any]:
         quadratic = least_squares(*model.least_squares_at(s.W, s.facts.predictions))
         point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
         # the gap of the model is relative to its own value at 0
@@ -187,15 +200,21 @@ def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) ->
         wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
         newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
         end = newton.run(point, empty_history(0, init.dtype)).point
-        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
+        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0), None
 
     return change
 
 
-def _by_descent(problem: Problem, rows: int) -> Callable[[State], jax.Array]:
+def _room(rows: int, d: int) -> int:
+    """How many features descent may move: hardly more than the rows are active, and some come and go."""
+    return whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST))))
+
+
+def _by_descent(problem: Problem, tol: jax.Array, rows: int) -> Callable[[State], tuple[jax.Array, Any]]:
     """The step towards the answer for rows: by descent on the Gram matrix of the features that matter.
 
-    These are the active ones, and of those whose slopes exceed their strengths about as many again.
+    These are the active ones, and of those whose slopes exceed their strengths about as many again. The
+    matrix of the last step stays where one more like it will do, and all that matters is in it.
     """
     smooth, penalty = problem.smooth, problem.penalty
     (d, *columns), model = smooth.params_shape, smooth.quadratic_model()
@@ -205,15 +224,13 @@ def _by_descent(problem: Problem, rows: int) -> Callable[[State], jax.Array]:
         for strength in (norm.alpha, norm.ridge)
     )
 
-    def change(s: State) -> jax.Array:
-        w, H = s.W.reshape(-1), s.facts.predictions
-        g = s.facts.gradient.reshape(-1) + ridge * w
-        m, T = whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST)))), TILE
-        on, ratio = (w != 0) | (alpha == 0), safe_divide(jnp.abs(g), alpha, jnp.inf)
+    def look(s: State, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
+        """The Gram matrix of what matters at W."""
+        w, H, (m, _), T = s.W.reshape(-1), s.facts.predictions, gram.G.shape, TILE
         count, outside = jnp.sum(on), jnp.sum(~on & (ratio > 1))
         least = max(m // 4, T)
         wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + 4)
-        tiles = jnp.minimum(-(-wanted // T), m // T).astype(jnp.int32)
+        tiles = of_all_lanes(jnp.minimum(-(-wanted // T), m // T).astype(jnp.int32))
         ix = chosen(on, ratio, tiles * T, min(m, d))
         ix = jnp.pad(ix, (0, m - ix.shape[0]), constant_values=d)
         at = take(w, ix, 0)
@@ -228,11 +245,22 @@ def _by_descent(problem: Problem, rows: int) -> Callable[[State], jax.Array]:
             part, W = smooth.columns_at(here), rows_at(at, i, T).reshape(T, *columns)
             return part.quadratic_model().least_squares_at(W, H)[0].T.astype(LOW)
 
-        G = gram_of(strip, tiles, (m, rows)) + jnp.diag(take(ridge, ix, 0).astype(LOW))
-        slopes = slopes_of(at, take(g, ix, 0), take(alpha, ix, 0))
-        e, v = descended(G, tiles, at, slopes, SHARE)
+        return Gram(ix, tiles, gram_of(strip, take(ridge, ix, 0), tiles, rows, gram.G))
+
+    def change(s: State) -> tuple[jax.Array, Any]:
+        w, kept = s.W.reshape(-1), cast(Gram, s.gram)
+        g = s.facts.gradient.reshape(-1) + ridge * w
+        on, ratio = (w != 0) | (alpha == 0), safe_divide(jnp.abs(g), alpha, jnp.inf)
+        outside = (on | (ratio > 1 + tol / 10)).at[kept.ix].set(False, mode="drop")
+        again = (kept.tiles == 0) | ~s.near | jnp.any(outside)
+        gram = once(of_all_lanes(again), lambda gram: look(s, gram, on, ratio), kept)
+        ix = gram.ix
+        at = take(w, ix, 0)
+        within = jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * TILE
+        slopes = slopes_of(at, take(g, ix, 0), take(alpha, ix, 0), within)
+        e, v = descended(gram, at, slopes, SHARE)
         step = jnp.where(v == 0, -at, e.astype(w.dtype))
-        return jnp.zeros_like(w).at[ix].set(step, mode="drop").reshape(s.W.shape)
+        return jnp.zeros_like(w).at[ix].set(step, mode="drop").reshape(s.W.shape), gram
 
     return change
 
