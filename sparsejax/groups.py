@@ -26,7 +26,7 @@ TILE = 2048  # columns of X whose correlations are in memory at once, squared
 class Groups(
     Pytree,
     leaves=("members", "group_ids", "sorted_members", "sorted_group_ids", "free", "common", "family"),
-    static=("num_features", "num_groups", "disjoint", "num_families"),
+    static=("num_features", "num_groups", "disjoint", "num_families", "max_size"),
 ):
     r"""G groups of d features, as a list of memberships (i, g) in two orders.
 
@@ -44,6 +44,7 @@ class Groups(
       num_features, num_groups: d and G.
       num_families: how many families there are; 65 if they would be more than 64 (``family`` is then 0).
       disjoint: True if no feature is in two groups.
+      max_size: number of features of the largest group.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> groups = sj.groups.from_lists([[0, 1], [1, 2]], num_features=4)
@@ -64,6 +65,7 @@ class Groups(
     num_groups: int
     disjoint: bool
     num_families: int
+    max_size: int
 
     def __init__(self, members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int):
         order = np.argsort(members, kind="stable")
@@ -84,7 +86,7 @@ class Groups(
         self._set(
             **{name: jnp.asarray(x, jnp.int32) for name, x in zip(names, indices, strict=True)},
             num_features=int(num_features), num_groups=int(num_groups), disjoint=disjoint,
-            num_families=num_families,
+            num_families=num_families, max_size=int(np.bincount(group_ids, minlength=1).max()),
         )  # fmt: skip
 
     def sums(self, r: jax.Array) -> jax.Array:

@@ -244,7 +244,7 @@ def _of_row_norms(smooth: Any, penalty: Any, W: jax.Array) -> bool:
     if "row norm" not in penalty.provides or not model.exact or model.laplacian is not None:
         return False
     norm = penalty.row_norm(W.shape)
-    plain = norm is not None and norm.groups is None
+    plain = norm is not None and norm.groups is None and norm.entries is None
     return plain and W.ndim == 2 and W.shape[1] > 1 and W.shape[0] <= LARGEST
 
 

@@ -17,10 +17,13 @@ from sparsejax.groups import Groups
 class RowNorm(NamedTuple):
     r"""What a penalty is that is :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`.
 
+    With ``entries`` there is :math:`\sum_i \lambda_i\|w_i\|_1` besides, over the rows of W.
+
     Args:
       alpha: >= 0, shape () or (b,), one a row or, with ``groups``, one a group.
       ridge: m >= 0, likewise; None where there is none.
       groups: disjoint and with every feature; None: every row by itself.
+      entries: lambda >= 0, shape () or (d,); None where there is none.
 
     >>> import sparsejax as sj
     >>> (sj.penalties.L21(2.0) + sj.penalties.SquaredL2(0.5)).row_norm((3, 2))[1].item()
@@ -30,6 +33,7 @@ class RowNorm(NamedTuple):
     alpha: ArrayLike
     ridge: ArrayLike | None = None
     groups: Groups | None = None
+    entries: ArrayLike | None = None
 
 
 class Penalty(Protocol):

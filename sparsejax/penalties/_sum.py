@@ -172,15 +172,26 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """Norms of the same blocks add up, and so do squares: by row, or by one scalar for groups."""
+        """Norms of the same blocks add up, and so do squares: by row, or by one scalar for groups.
+
+        An l1 norm is one of entries where the blocks are larger than that.
+        """
         squares = [jnp.asarray(part.strength) for part in self.parts if isinstance(part, SquaredL2)]
-        norms = [part.row_norm(params_shape) for part in self.parts if not isinstance(part, SquaredL2)]
-        groups = [norm.groups for norm in norms if norm is not None and norm.groups is not None]
-        by_row = any(square.ndim for square in squares)
-        if not norms or None in norms or (groups and (len(norms) > 1 or by_row)):
+        others = [part for part in self.parts if not isinstance(part, SquaredL2)]
+        blocks = [
+            norm for part in others if not isinstance(part, L1) for norm in (part.row_norm(params_shape),)
+        ]
+        groups = [norm.groups for norm in blocks if norm is not None and norm.groups is not None]
+        l1, single = [jnp.asarray(part.strength) for part in others if isinstance(part, L1)], not groups
+        single &= len(params_shape) == 1 or params_shape[1] == 1
+        if not others or None in blocks or (groups and (len(blocks) > 1 or any(s.ndim for s in squares))):
             return None
-        alpha = reduce(jnp.add, [jnp.asarray(norm.alpha) for norm in norms])
-        return RowNorm(alpha, reduce(jnp.add, squares) if squares else None, groups[0] if groups else None)
+        if l1 and not blocks and not single:
+            return None
+        norms = [jnp.asarray(norm.alpha) for norm in blocks] + (l1 if single else [])
+        ridge = reduce(jnp.add, squares) if squares else None
+        entries = reduce(jnp.add, l1) if l1 and not single else None
+        return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries)
 
     # ------------------------------------------------------------------ by its only term
 

@@ -1,25 +1,25 @@
 r"""Newton's method on a loss of one column, by least squares problems with the same penalty."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, of_all_lanes, once, safe_divide, take
-from sparsejax._core.tiles import TILE, rows_at, whole
+from sparsejax._core.linalg import columns, once, safe_divide
+from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
-from sparsejax.driver.feature_subsets import chosen
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, num_rows, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
+from sparsejax.solvers._block_descent import Descent, by_blocks
 from sparsejax.solvers._chains import solved_by
-from sparsejax.solvers._gram_descent import LOW, Gram, descended, gram_of, no_gram, slopes_of
+from sparsejax.solvers._gram_descent import Gram
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
 from sparsejax.solvers._scalars import Newton, begun, weighted
@@ -27,10 +27,9 @@ from sparsejax.solvers._scalars import Newton, begun, weighted
 # Least squares of more steps has nearly as many active features as rows, where the engine is faster.
 STEPS, STEPS_OF_QUADRATIC = 50, 20
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-SHARE = 0.05  # of the violation of the optimality conditions, that descent leaves
-MOST = 2048  # features that descent moves
-# Least squares on fewer features, or on MANY times more features than rows, is for other solvers.
-SMALLEST, MANY = 512, 8
+# Least squares on MANY times more features than rows is for `variational_newton`; of several columns on
+# fewer times more, on more columns, and on fewer features, for others.
+MANY, MANY_OF_COLUMNS, MOST_COLUMNS, FEWEST = 8, 4, 4, 512
 SUFFICIENT, SHORTEST = 1e-3, 1e-6  # decrease, of what the model promises, and the shortest step tried
 
 
@@ -93,18 +92,28 @@ def unfit(problem: Problem) -> str | None:
             f"{kinds(problem)}."
         )
     shape = smooth.params_shape
-    if shape[1:] not in ((), (1,)):
-        return f"needs a single column, got W of shape {shape}."
+    if shape[1:] not in ((), (1,)) and not (model.exact and model.target is not None):
+        return f"needs a single column, or a quadratic loss, got W of shape {shape}."
     if "row norm" not in penalty.provides or penalty.row_norm(shape) is None:
         return f"needs a norm of each row or group, got {kinds(problem)}."
+    several = shape[1:] not in ((), (1,)) or penalty.row_norm(shape).entries is not None
+    if several and not by_blocks(problem):
+        return "needs groups of about one size where there are several columns or a norm of entries besides."
     return None
 
 
 def few_active(problem: Problem) -> bool:
-    """Whether `sparsejax.solve` takes it for least squares: many features, and rows not far fewer."""
-    n, (d, *_) = num_rows(problem.smooth), problem.smooth.params_shape
-    grouped = problem.penalty.row_norm(problem.smooth.params_shape).groups is not None
-    return n is not None and not grouped and n > TILE and SMALLEST <= d < MANY * n
+    """Whether `sparsejax.solve` takes the solver for least squares.
+
+    With many more features than rows about as many features as rows are active, or with several columns more;
+    `variational_newton` is the faster then.
+    """
+    n, (d, k) = num_rows(problem.smooth), (*problem.smooth.params_shape, 1)[:2]
+    if n is None or min(n, d) <= TILE or not by_blocks(problem):
+        return False
+    if problem.penalty.row_norm(problem.smooth.params_shape).groups is not None:
+        return k == 1
+    return d < MANY * n if k == 1 else k <= MOST_COLUMNS and FEWEST <= d <= MANY_OF_COLUMNS * n
 
 
 class State(NamedTuple):
@@ -130,14 +139,12 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
-    grouped = penalty.row_norm(init.shape).groups is not None
+    norm = penalty.row_norm(init.shape)
     # Systems of one tile cost nothing, and Newton on scalars takes fewer steps.
-    exact = grouped or min(rows, init.shape[0]) <= TILE
-    if exact:
-        directed, gram = _by_scalars(problem, init, tol, rows), cast(Gram | None, None)
-    else:
-        directed = _by_descent(problem, tol, rows)
-        gram = no_gram(_room(rows, init.shape[0]), init.shape[0])
+    by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
+    by_scalars &= columns(init).shape[0] == 1 and norm.entries is None
+    descent = None if by_scalars else Descent(problem, tol, rows)
+    scalars = _by_scalars(problem, init, tol, rows) if by_scalars else None
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the trial taken, if the objective falls by a share of what was promised."""
@@ -156,7 +163,10 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def direction(s: State) -> State:
         """The state with the step to the answer of the quadratic problem at W."""
-        change, gram = directed(s)
+        if descent is not None and s.gram is not None:
+            change, gram = descent.step(s.W, s.facts, s.near, s.gram)
+        elif scalars is not None:
+            change, gram = scalars(s), None
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - s.penalised
         return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype), gram=gram)
 
@@ -169,7 +179,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     # The start is a trial that is taken: from an infinite objective.
     facts = facts._replace(value=one * jnp.inf)
-    start = State(init, facts, 0 * one, one, zero, -one, one, init, no, no, no, gram)
+    start = State(init, facts, 0 * one, one, zero, -one, one, init, no, no, no, None)
+    start = start._replace(gram=None if descent is None else descent.no_gram())
     algorithm = Algorithm(
         state=start,
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: attempt(s), s),
@@ -183,16 +194,14 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     return Loop(problem, init, algorithm, tol, limit, history).run()[0]
 
 
-def _by_scalars(
-    problem: Problem, init: jax.Array, tol: jax.Array, rows: int
-) -> Callable[[State], tuple[jax.Array, Any]]:
+def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:
     """The step to the answer, of rows or groups: by Newton's method on one scalar each, on all features."""
     smooth, penalty = problem.smooth, problem.penalty
     model, zero = smooth.quadratic_model(), jnp.zeros_like(init)
     blocks = blocks_of(penalty, init, rows)
     at_zero = smooth(zero) + penalty.value(zero)
 
-    def change(s: State) -> tuple[jax.Array, Any]:
+    def change(s: State) -> jax.Array:
         quadratic = least_squares(*model.least_squares_at(s.W, s.facts.predictions))
         point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
         # the gap of the model is relative to its own value at 0
@@ -200,67 +209,7 @@ def _by_scalars(
         wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
         newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
         end = newton.run(point, empty_history(0, init.dtype)).point
-        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0), None
-
-    return change
-
-
-def _room(rows: int, d: int) -> int:
-    """How many features descent may move: hardly more than the rows are active, and some come and go."""
-    return whole(min(d, max(2 * TILE, min(rows + rows // 4 + 32, MOST))))
-
-
-def _by_descent(problem: Problem, tol: jax.Array, rows: int) -> Callable[[State], tuple[jax.Array, Any]]:
-    """The step towards the answer for rows: by descent on the Gram matrix of the features that matter.
-
-    These are the active ones, and of those whose slopes exceed their strengths about as many again. The
-    matrix of the last step stays where one more like it will do, and all that matters is in it.
-    """
-    smooth, penalty = problem.smooth, problem.penalty
-    (d, *columns), model = smooth.params_shape, smooth.quadratic_model()
-    norm = penalty.row_norm(smooth.params_shape)
-    alpha, ridge = (
-        jnp.broadcast_to(jnp.asarray(0 if strength is None else strength, smooth.dtype), (d,))
-        for strength in (norm.alpha, norm.ridge)
-    )
-
-    def look(s: State, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
-        """The Gram matrix of what matters at W."""
-        w, H, (m, _), T = s.W.reshape(-1), s.facts.predictions, gram.G.shape, TILE
-        count, outside = jnp.sum(on), jnp.sum(~on & (ratio > 1))
-        least = max(m // 4, T)
-        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + 4)
-        tiles = of_all_lanes(jnp.minimum(-(-wanted // T), m // T).astype(jnp.int32))
-        ix = chosen(on, ratio, tiles * T, min(m, d))
-        ix = jnp.pad(ix, (0, m - ix.shape[0]), constant_values=d)
-        at = take(w, ix, 0)
-        by_tile = H is not None and "columns" in smooth.provides
-        whole_A = None if by_tile else model.least_squares_at(s.W, H)[0]
-
-        def strip(i: jax.Array) -> jax.Array:
-            """Columns of A, as rows."""
-            here = rows_at(ix, i, T)
-            if whole_A is not None:
-                return take(whole_A, here, 1).T.astype(LOW)
-            part, W = smooth.columns_at(here), rows_at(at, i, T).reshape(T, *columns)
-            return part.quadratic_model().least_squares_at(W, H)[0].T.astype(LOW)
-
-        return Gram(ix, tiles, gram_of(strip, take(ridge, ix, 0), tiles, rows, gram.G))
-
-    def change(s: State) -> tuple[jax.Array, Any]:
-        w, kept = s.W.reshape(-1), cast(Gram, s.gram)
-        g = s.facts.gradient.reshape(-1) + ridge * w
-        on, ratio = (w != 0) | (alpha == 0), safe_divide(jnp.abs(g), alpha, jnp.inf)
-        outside = (on | (ratio > 1 + tol / 10)).at[kept.ix].set(False, mode="drop")
-        again = (kept.tiles == 0) | ~s.near | jnp.any(outside)
-        gram = once(of_all_lanes(again), lambda gram: look(s, gram, on, ratio), kept)
-        ix = gram.ix
-        at = take(w, ix, 0)
-        within = jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * TILE
-        slopes = slopes_of(at, take(g, ix, 0), take(alpha, ix, 0), within)
-        e, v = descended(gram, at, slopes, SHARE)
-        step = jnp.where(v == 0, -at, e.astype(w.dtype))
-        return jnp.zeros_like(w).at[ix].set(step, mode="drop").reshape(s.W.shape), gram
+        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
 
     return change
 

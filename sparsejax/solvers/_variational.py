@@ -8,7 +8,8 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, norm, safe_divide
+from sparsejax._core.linalg import columns, safe_divide
+from sparsejax._core.linalg import norm as norm_of
 from sparsejax.certificate import Scale, certify
 from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
@@ -113,7 +114,8 @@ def unfit(problem: Problem) -> str | None:
     both = f"{type(smooth).__name__} with {kind}"
     if "row norm" not in penalty.provides or "shape" not in smooth.provides:
         return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
-    if penalty.row_norm(smooth.params_shape) is None:
+    norm = penalty.row_norm(smooth.params_shape)
+    if norm is None or norm.entries is not None:
         return f"needs a norm of each row or group, which {kind} is for a single column only."
     model = smooth.quadratic_model()
     if model.majorizer is None or not model.exact:
@@ -254,7 +256,7 @@ def resume(
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
     at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN where a strength is
-    scale = Scale(at_zero, norm(shared.C), None, shared.sizes, valid)
+    scale = Scale(at_zero, norm_of(shared.C), None, shared.sizes, valid)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
     solution = judged(W, certificate, tol, end.k, end.history, scale)
     return solution, Walked(end.point, blocks.alpha, blocks.alpha * end.point.t, walked.alpha, walked.norms)

@@ -1,0 +1,171 @@
+"""The step of `prox_newton` for few active features: descent on the Gram matrix of the blocks that matter."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.linalg import columns, like, of_all_lanes, once, safe_divide, safe_sqrt, take
+from sparsejax._core.tiles import rows_at
+from sparsejax.driver.feature_subsets import ranked
+from sparsejax.groups import Groups
+from sparsejax.losses import Facts
+from sparsejax.problem import Problem
+from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, slopes_of, tile_of
+
+GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
+MAX_ENTRIES = 2048  # entries of W that descent moves: the Gram matrix of 2048 features takes 16 MB
+MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
+
+
+def by_blocks(problem: Problem) -> bool:
+    """Whether the groups of the penalty, if there are any, are of about one size."""
+    groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
+    return groups is None or groups.num_groups * groups.max_size <= MAX_PADDING * groups.num_features
+
+
+class Layout(NamedTuple):
+    """The blocks of a penalty, and the room for those that descent moves.
+
+    A block is a row, or a group of rows, which takes as much room as the largest group.
+    """
+
+    number: int  # of blocks in all
+    size: int  # features of the largest block
+    room: int  # features that descent may move, in whole tiles
+    groups: Groups | None
+
+    @classmethod
+    def of(cls, problem: Problem, rows: int) -> "Layout":
+        """Layout for so many rows of data.
+
+        Single entries are hardly more than these when all of them are active; some more come and go. Blocks
+        can hold several times as many.
+        """
+        d, k = (*problem.smooth.params_shape, 1)[:2]
+        groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
+        count, size = (d, 1) if groups is None else (groups.num_groups, groups.max_size)
+        T = tile_of(size)
+        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_ENTRIES // k))
+        return cls(count, size, T * -(-min(count * size, wanted) // T), groups)
+
+    def sums(self, a: jax.Array) -> jax.Array:
+        """The sums over blocks, (count,), of an array (k, d)."""
+        rows = jnp.sum(a, axis=0)
+        return rows if self.groups is None else self.groups.sums(rows)
+
+    def members(self, owner: jax.Array) -> jax.Array:
+        """The features of the blocks ``owner``, `size` numbers each: d, of no feature, past the last."""
+        if self.groups is None:
+            return owner
+        counts = self.groups.sums(jnp.ones(self.groups.num_features, jnp.int32))
+        begin = jnp.cumsum(counts, dtype=jnp.int32) - counts
+        place = jnp.arange(self.size, dtype=jnp.int32)[None]
+        inside = place < take(counts, owner, 0)[:, None]
+        at = jnp.where(inside, take(begin, owner, 0)[:, None] + place, self.groups.num_features)
+        found = self.groups.members.at[at].get(mode="fill", fill_value=self.groups.num_features)
+        return found.reshape(-1)
+
+
+class Descent:
+    """The step from W towards the answer of the least squares problem there.
+
+    Descent moves the active blocks and, of those whose slopes exceed their strengths, about as many again.
+    Their Gram matrix stays for the next step where one more step like the last will do, and where no other
+    block matters.
+    """
+
+    def __init__(self, problem: Problem, tol: jax.Array, rows: int):
+        self.smooth, self.tol, self.rows = problem.smooth, tol, rows
+        self.layout = layout = Layout.of(problem, rows)
+        shape, norm = problem.smooth.params_shape, problem.penalty.row_norm(problem.smooth.params_shape)
+        self.exact = problem.smooth.quadratic_model().exact
+
+        def each(strength: ArrayLike | None, count: int) -> jax.Array:
+            return jnp.broadcast_to(
+                jnp.asarray(0 if strength is None else strength, problem.smooth.dtype), (count,)
+            )
+
+        self.alpha, self.ridge = each(norm.alpha, layout.number), each(norm.ridge, layout.number)
+        single = layout.size == 1 and (*shape, 1)[1] == 1
+        # The norm of a block of one entry is the norm of that entry.
+        self.blocks = None if single else self.alpha
+        self.entries = self.alpha if single else None
+        self.both = norm.entries is not None
+        if self.both:
+            self.entries = each(norm.entries, shape[0])
+
+    def no_gram(self) -> Gram:
+        """The Gram matrix of no feature."""
+        gram = no_gram(self.layout.room, self.layout.size, self.layout.number)
+        return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
+
+    def step(self, W: jax.Array, facts: Facts, near: jax.Array, kept: Gram) -> tuple[jax.Array, Gram]:
+        """The step from W, and the Gram matrix by which it was found.
+
+        Args:
+          W: where the step begins.
+          facts: of the loss at W.
+          near: whether one more step like the last will do.
+          kept: the Gram matrix of the last step.
+        """
+        Wt, layout = columns(W), self.layout
+        ridge = self.ridge if layout.groups is None else layout.groups.spread(self.ridge)
+        slope = columns(facts.gradient) + ridge[None] * Wt
+        on, ratio = self._judged(Wt, slope)
+        outside = (on | (ratio > 1 + self.tol / 10)).at[kept.owner].set(False, mode="drop")
+        again = (kept.tiles == 0) | ~near | jnp.any(outside)
+        gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), kept)
+        ix = gram.ix
+        at = take(Wt, ix, 1)
+        live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * gram.tile) & (ix < Wt.shape[1])
+        entries = None if self.entries is None else take(self.entries, ix, 0)
+        blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
+        E, V = descended(gram, slopes_of(at, take(slope, ix, 1), entries, blocks, live), GOAL_SHARE)
+        # Without room for all that is active there is no step, and the next solver goes on.
+        enough = jnp.sum(on) <= gram.owner.shape[0]
+        change = jnp.where(enough, jnp.where(V == 0, -at, E.astype(Wt.dtype)), 0)
+        return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
+
+    def _judged(self, Wt: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Which blocks are active, and the slope of each over its strength: above 1 where a 0 is wrong."""
+        left = jnp.abs(slope)
+        if self.both and self.entries is not None:
+            left = jnp.maximum(left - self.entries[None], 0)
+        beyond = safe_sqrt(self.layout.sums(left * left))
+        on = self.layout.sums(jnp.abs(Wt)) > 0
+        if not self.both:  # what has no strength is active
+            on |= self.alpha == 0
+        return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, jnp.inf), 0)
+
+    def _gram(self, W: jax.Array, facts: Facts, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
+        """The Gram matrix of the blocks that matter at W."""
+        (m, size), T, layout = (gram.ix.shape[0], self.layout.size), gram.tile, self.layout
+        b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
+        least = max(m // 4, T) // size
+        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + 4)
+        tiles = of_all_lanes(jnp.minimum(-(-wanted * size // T), m // T).astype(jnp.int32))
+        owner = ranked(on, ratio, min(b, layout.number))
+        owner = jnp.pad(owner, (0, b - owner.shape[0]), constant_values=layout.number)
+        owner = jnp.where(jnp.arange(b, dtype=jnp.int32) < tiles * (T // size), owner, layout.number)
+        ix = layout.members(owner)
+        ridge = jnp.repeat(take(self.ridge, owner, 0), size)
+        G = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, self.rows, gram)
+        return Gram(ix, owner, tiles, G)
+
+    def _strips(self, W: jax.Array, H: Any, ix: jax.Array, T: int) -> Callable[[jax.Array], jax.Array]:
+        """(i) -> the columns of A of the features of tile i, as rows, in float32."""
+
+        def matrix(smooth: Any, W: jax.Array) -> jax.Array:
+            model = smooth.quadratic_model()
+            return model.majorizer() if self.exact else model.least_squares_at(W, H)[0]
+
+        by_tile = (self.exact or H is not None) and "columns" in self.smooth.provides
+        if by_tile:
+            part = lambda here: matrix(self.smooth.columns_at(here), take(W, here, 0))
+        else:
+            A = matrix(self.smooth, W)
+            part = lambda here: take(A, here, 1)
+        return lambda i: part(rows_at(ix, i, T)).T.astype(jnp.float32)
