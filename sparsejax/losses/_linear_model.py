@@ -292,10 +292,7 @@ class LinearModelLoss(Loss):
         return U @ self.X if U.ndim == 1 else opaque(across(U, self.X)).T
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """A bound on the rounding error of the value and of ``<f'(W), W>``, from the rounding of H = XW.
-
-        Taylor's formula to second order; the bound is large where large terms cancel in H.
-        """
+        """By Taylor's formula to second order from the rounding of H; huge if large terms cancel in H."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         lengths = safe_sqrt(sizes.squares @ (W * W))
         reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # >= |x_i| |w_j|, see `Sizes`
@@ -325,10 +322,7 @@ class LinearModelLoss(Loss):
         return InUnits(self, units, self._row_units, self._rescaled)
 
     def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """(A, B) of `QuadraticModel.least_squares_at`, with b eliminated.
-
-        The second derivative of an entry counts as at least `FLATTEST` times its absolute first derivative.
-        """
+        """(A, B) of `QuadraticModel`, b eliminated; second derivatives are at least `FLATTEST` |first|."""
         H = self._predict(W) if H is None else H
         first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
