@@ -226,7 +226,7 @@ def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
 
 
 def users_level() -> int:
-    """The ``stacklevel`` with which the caller's call of `warnings.warn` names the first frame of user code."""
+    """The ``stacklevel`` with which `warnings.warn`, called by the caller, names the first user frame."""
     frame: Any = inspect.currentframe()
     package, level = __name__.split(".")[0], 0
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == package:

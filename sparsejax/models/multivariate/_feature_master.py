@@ -8,9 +8,9 @@ With G (J, K), the cuts restricted to J features, losses :math:`\Delta` (K,) and
           \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha
           - \tfrac12\sum_{\text{B largest}}(G\alpha)_j^2 .
 
-Where `_master` knows the groups that it was given, this knows every group of the features that it was given:
-fewer rounds, and J rows instead of T times B. An interior point is the default, from where the master before
-has ended if that was near; Clarabel takes over where it stalls, if it is installed.
+`_master` has only the groups that were added; this master has every group of the features that were added. It
+needs fewer rounds, and J rows instead of T times B. By default an interior point method solves it, started
+from the last master if that is near; if the method stalls, Clarabel continues, if it is installed.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,15 @@ from sparsejax.models.multivariate._interior_point import (
     recentre,
 )
 
-PATIENCE = 12
-SHARE = 0.3  # the most that a new cut has at first, of the mean share: more would disturb the features' cones
+MAX_STALLED_STEPS = 12  # interior point steps in which the gap does not shrink by a tenth
+# A new cut starts with at most this part of the mean share: more would disturb the cones of the features.
+MAX_NEW_SHARE = 0.3
 
 Weights = tuple[np.ndarray, np.ndarray]  # w and d, (J,)
 
 
 class Iterate(NamedTuple):
-    """Where a master of K cuts and J features ended: one with more of both is not far from there."""
+    """The last iterate of a master with K cuts and J features, a start for a master with more of both."""
 
     simplex: Simplex
     features: np.ndarray  # (4, J): d, e, s and p of `Features`
@@ -45,7 +46,7 @@ class Iterate(NamedTuple):
     unit: float  # of the objective
 
     def keep(self, cuts: np.ndarray, features: np.ndarray) -> "Iterate":
-        """Without those whose mask is False."""
+        """The iterate restricted to the cuts and features whose mask is True."""
         beta, sigma, lam, nu = self.simplex
         simplex = Simplex(beta[cuts] * (1 - sigma) / beta[cuts].sum(), sigma, lam[cuts], nu)
         return self._replace(simplex=simplex, features=self.features[:, features])
@@ -86,9 +87,9 @@ def solve(
     best = Best[Weights](cones, (np.zeros(len(G)), np.ones(len(G))))
     at = None
     if start is not None:
-        at = recentre(best, cones.resume(start, unit), tol / unit, PATIENCE)
+        at = recentre(best, cones.resume(start, unit), tol / unit, MAX_STALLED_STEPS)
     if at is None or best.gap > tol / unit:
-        at = interior_point(best, tol / unit, PATIENCE)
+        at = interior_point(best, tol / unit, MAX_STALLED_STEPS)
     iterate = None if padded or at is None else cones.leave(at, unit)
     if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
         clarabel(cones.R, cones.losses, budget, best)
@@ -154,7 +155,7 @@ class Features(Cones[Weights, _Change]):
         s, p = np.append(s, centre / e[len(s) :]), np.append(p, centre / d[len(p) :])
         w = d * (self.R[:, : len(beta)] @ beta)
         slack = nu - self.losses[len(beta) :] + w @ self.R[:, len(beta) :]
-        lam = np.append(lam, np.maximum(slack, centre / (SHARE * beta.mean())))
+        lam = np.append(lam, np.maximum(slack, centre / (MAX_NEW_SHARE * beta.mean())))
         beta = np.append(beta, centre / lam[len(beta) :])
         beta *= (1 - sigma) / beta.sum()
         self.c = self.R @ beta

@@ -34,7 +34,7 @@ def path(
     C: float | Sequence[float],
     **options: Any,
 ) -> list[Model]:
-    """`fit` along a grid of budgets or of C, each from what the one before has found.
+    """`fit` along a grid of budgets or of C, each started from the cuts and features of the last fit.
 
     Args:
       X, y, measure: as in `fit`.
@@ -181,7 +181,7 @@ def fit_one_vs_rest(
 def _fit_all(
     data: Data, jobs: list[dict[str, Any]], workers: int, models: list[Model], bar: Bar | None
 ) -> None:
-    """Append the models of the jobs, in their order."""
+    """Append the fitted models of the jobs to a list, in the order of the jobs."""
 
     def add(model: Model) -> None:
         models.append(model)
@@ -221,7 +221,7 @@ def _fit_received(job: dict[str, Any]) -> Model:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes started here keep their linear algebra to one thread."""
+    """A context in which processes that are started use one thread for linear algebra."""
     names = [n for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if n not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))
     try:

@@ -7,8 +7,8 @@ With :math:`G_t` (r, K), the cuts restricted to group t, losses :math:`\Delta` (
           \langle w_t, G_{tk}\rangle\Big)
           \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha - \tfrac12\max_t\|G_t\alpha\|^2 .
 
-An interior point with Nesterov-Todd scaling is the default; Clarabel takes over where it stalls, if it is
-installed.
+By default an interior point method with Nesterov-Todd scaling solves it; if the method stalls, Clarabel
+continues, if it is installed.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from sparsejax.models.multivariate._interior_point import (
     interior_point,
 )
 
-PATIENCE = 6
+MAX_STALLED_STEPS = 6  # interior point steps in which the gap does not shrink by a tenth
 
 
 def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: bool = False) -> Master:
@@ -43,7 +43,7 @@ def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: boo
     unit = bound * float(delta.max())
     cones = Groups(np.ascontiguousarray(G) * (bound / np.sqrt(unit)), delta / delta.max())
     best = Best(cones, np.zeros(G.shape[:2]))
-    interior_point(best, tol / unit, PATIENCE)
+    interior_point(best, tol / unit, MAX_STALLED_STEPS)
     if (exact or best.gap > tol / unit) and G.shape[0] * min(G.shape[1:]) * G.shape[2] <= CLARABEL_LIMIT:
         clarabel(cones.R, cones.losses, best)
     return Master(bound * best.beta, np.sqrt(unit) * best.point, unit * best.primal, unit * best.dual)

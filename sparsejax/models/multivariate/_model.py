@@ -1,4 +1,4 @@
-"""A fitted model, and how its fit went."""
+"""A fitted model, and the report of its fit."""
 
 from typing import Any, NamedTuple
 
@@ -18,16 +18,18 @@ from sparsejax.solution import CONVERGED, MESSAGES
 
 
 class Report(NamedTuple):
-    """How a solve on the host went.
+    """A report of a solve on the host.
 
     Attributes:
       history: (num_iters, 2), best objective and best lower bound after each master problem.
-      num_outer, num_oracle_calls: times that a group was added; labellings searched for.
-      seconds: by "oracle", "products" (with X), "master", and "all".
-      memberships: d, (m,), the minimiser in the norm of w: the share of the groups that a feature is in.
-      groups: indices of the features of each group that w is made of: as many as B, rounded.
-      group_weights: their weights mu, sum 1; ``memberships[j]`` is the sum over the groups with j.
-      working_set: what another fit can start from.
+      num_outer: how often a group was added.
+      num_oracle_calls: how often the most violated labelling was computed.
+      seconds: time in "oracle", "products" (with X), "master", and "all".
+      memberships: (m,), the minimiser d in the norm of w: the weight of the groups that hold each feature.
+      groups: for each group of which w is made, the indices of its features: B of them, rounded.
+      group_weights: weights of the groups, with the sum 1; ``memberships[j]`` sums the weights of groups with
+        j.
+      working_set: cuts and groups from which another fit can start.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -99,7 +101,7 @@ class Model(
 
     @property
     def message(self) -> str:
-        """The status in words; not available under jit."""
+        """The status as text; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Model.message is text: read it outside jit and vmap.")
         return MESSAGES[int(self.status)]

@@ -1,4 +1,4 @@
-"""Fitting at given strengths."""
+"""The fit at given strengths."""
 
 import contextlib
 from typing import Literal
@@ -33,26 +33,25 @@ def fit(
     maxiter: int | None = None,
     progress: bool = False,
 ) -> Model:
-    r"""Fit every output in the inputs and in the other outputs, with an intercept.
+    r"""Fit every output by the inputs, the other outputs and an intercept.
 
     With :math:`K_{ip} = k(x_i, x_p)` and :math:`G^j_{ip} = k_j(y_i^{-j}, y_p^{-j})`, for each j
 
     .. math:: \min_{u,v,b} \|y^j - Ku - G^jv - b\|_2^2 + \lambda\|u\|_1 + \beta\|v\|_1 .
 
-    ``method="auto"`` is a working set solved exactly, certified by the duality gap in all 2n columns.
-    ``method="admm"`` is the alternating direction method in two blocks, with a fixed ``mu``: right, but
-    slower. With ``faithful=True`` it is the paper's Algorithm 1, four blocks and a ``mu`` that grows by
-    ``growth`` at every step: **it stops early**, up to a third above the optimum at ``growth`` 1.01 and more
-    than double at 2 on small problems; its status is then stalled, not converged. (The paper does not state
-    mu and growth.)
+    ``method="auto"`` solves working sets exactly and certifies the result by the duality gap in all 2n
+    columns. ``method="admm"`` is the alternating direction method with two blocks and a fixed ``mu``, which
+    converges but is slower. With ``faithful=True`` it is Algorithm 1 of the paper, with four blocks and a
+    ``mu`` that is multiplied by ``growth`` at every step. **That algorithm stops too early**: on small
+    problems its objective is up to a third above the optimum at ``growth`` 1.01, and more than twice the
+    optimum at 2; its status is then stalled, not converged. (The paper does not state mu and growth.)
 
     Args:
       X: (n, k), n >= 2.
-      Y: (n, d), d >= 2; outputs on comparable scales, since the strengths are shared and the kernels mix
-        them.
+      Y: (n, d), d >= 2; outputs should be on comparable scales, since they share strengths and kernels.
       lam, beta: > 0, shape () or (d,), one an output.
-      kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", which makes the
-        outputs' part superfluous (the paper's Prop. II.1).
+      kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", for which the
+        part of the outputs is superfluous (Prop. II.1 of the paper).
       input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (the paper's groups II and I).
       bandwidth: of k, > 0, shape (); default `kernels.median_bandwidth` of X.
       output_bandwidth: of the k_j, > 0, shape () or (d,); default the median of Y without column j.

@@ -26,7 +26,7 @@ from jax import lax
 
 from sparsejax._core.linalg import safe_divide
 
-ROOM = 1e-3  # by which the bound of an entry that leaves is raised
+BOUND_SLACK = 1e-3  # share by which the bound of an entry that leaves the active set is raised
 
 
 class Active(NamedTuple):
@@ -40,18 +40,18 @@ class _Path(NamedTuple):
     c: jax.Array  # (m,)
     bound: jax.Array  # (m,) of |c| where inactive
     last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
-    steps: jax.Array  # () int32
-    stale: jax.Array  # the inverse has lost too many digits
-    done: jax.Array  # the end of the path is reached
+    steps: jax.Array  # () int32, events so far
+    stale: jax.Array  # () boolean: the inverse has lost too many digits
+    done: jax.Array  # () boolean: the end of the path is reached
 
 
 def _little(dtype: Any) -> float:
-    """What `proximal` adds, relative to the diagonal."""
+    """The share of the diagonal that `proximal` adds."""
     return float(np.finfo(dtype).eps ** 0.6)
 
 
 def proximal(H: jax.Array) -> jax.Array:
-    """H (m, m) with a diagonal that leaves no columns dependent."""
+    """H (m, m) with a larger diagonal, so that it is positive definite."""
     return H + _little(H.dtype) * jnp.diag(jnp.diagonal(H))
 
 
@@ -71,7 +71,7 @@ def follow(
         return _next_event(H, diagonal, limit, p)
 
     def stretch(p: _Path) -> _Path:
-        """To the end, or to an event that spoils the inverse."""
+        """Follow the path to its end, or to an event after which the inverse is inaccurate."""
         p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), event, p)
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
@@ -92,7 +92,7 @@ def follow(
 
 
 def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -> _Path:
-    """The path up to where an entry leaves or enters, or to its end."""
+    """Follow the path to the next event, where an entry leaves or enters the active set, or to its end."""
     z, sign, _ = p.active
     active = sign != 0
     ids = jnp.arange(limit.shape[0], dtype=jnp.int32)
@@ -119,7 +119,7 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
     c = c + jnp.where(leaves, z[i], 0) * H[i]
     bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
     # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
-    bound = jnp.where(gone, (1 + ROOM) * jnp.abs(c), bound)
+    bound = jnp.where(gone, (1 + BOUND_SLACK) * jnp.abs(c), bound)
     side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
     sign = jnp.where((ids == i) & enters, side, jnp.where(gone, 0, sign))
     return _Path(
@@ -158,7 +158,7 @@ def _exchange(
 
 
 def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Array:
-    """When a distance is used up at this speed; infinite where it never is."""
+    """The time distance / speed at which a distance is covered; infinite where it never is."""
     return safe_divide(jnp.maximum(distance, 0), jnp.where(possible, speed, 0), jnp.inf)
 
 

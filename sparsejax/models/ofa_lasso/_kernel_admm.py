@@ -1,4 +1,4 @@
-"""The paper's solver of its weighted lassos: two blocks and a fixed penalty parameter, and as printed.
+"""ADMM for the weighted lassos: with two blocks and a fixed parameter mu, and as the paper prints it.
 
 For ``||y - Az||^2 + 2 sum_i limit_i |z_i|``, judged by the gap of `_certificate` as the working set is.
 """
@@ -12,8 +12,8 @@ from jax import lax
 
 from sparsejax.models.ofa_lasso._certificate import RUNNING, Lasso, certify, judge, lengths_of
 
-CHECK_EVERY = 25
-DELTA = 1e-7  # of the printed stopping rule
+CHECK_EVERY = 25  # steps between two certificates
+PRINTED_TOL = 1e-7  # tolerance of the printed stopping rule
 
 State = TypeVar("State")
 
@@ -83,7 +83,7 @@ def printed(
 
 
 def _near(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.sum((a - b) ** 2) <= DELTA * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
+    return jnp.sum((a - b) ** 2) <= PRINTED_TOL * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
 
 
 def _shrink(x: jax.Array, threshold: jax.Array) -> jax.Array:
@@ -102,7 +102,7 @@ def _run(
     tol: jax.Array,
     maxiter: jax.Array,
 ) -> Lasso:
-    """Steps until the gap of the answer, looked at ``every`` so many, or the algorithm's own rule ends it."""
+    """Iterate until the gap, computed after ``every`` steps, or the rule of the algorithm ends the loop."""
     lengths = lengths_of(At)
 
     def judged(state: State, k: jax.Array, over: jax.Array) -> Lasso:
