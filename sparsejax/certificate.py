@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
-from sparsejax.penalties import L1, feasible, shared, strengths_valid
+from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
@@ -97,7 +97,11 @@ def certify(
 
 
 def _split(
-    penalty: Any, W: jax.Array, G: jax.Array, split: Any = None, settle: Any = False
+    penalty: Penalty,
+    W: jax.Array,
+    G: jax.Array,
+    split: tuple[jax.Array, ...] | None = None,
+    settle: jax.Array | bool = False,
 ) -> tuple[jax.Array, ...]:
     """Parts of -G, one for each term, that are nearly subgradients of the terms at W."""
     if len(penalty.terms) == 1:
@@ -235,7 +239,7 @@ def _duality_gap(problem: Problem, W: jax.Array) -> jax.Array:
     return relative_gap(problem, W, facts, scale, _split(problem.penalty, W, facts.gradient))
 
 
-def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
+def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `L1Inf`, `ExclusiveL21`) with W = 0.
 
     It is the dual norm of :math:`G = \nabla f(0)`, rounded up by 4 eps, and does not depend on the strengths

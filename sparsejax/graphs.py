@@ -113,7 +113,7 @@ def from_views(*views: ArrayLike) -> jax.Array:
     return reduce(product, parts)
 
 
-def _view(name: str, view: Any, dtype: Any) -> jax.Array:
+def _view(name: str, view: Any, dtype: np.dtype | None) -> jax.Array:
     """The similarity of one view's labels: symmetric, with a zero diagonal."""
     if np.ndim(view) == 0:
         if np.asarray(view).dtype.kind not in "iu":

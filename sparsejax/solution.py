@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.pytree import Pytree
@@ -201,7 +202,7 @@ def _message(code: int, gap_unknown: bool) -> str:
     return MESSAGES[code]
 
 
-def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
+def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
     """Warn once about all solutions that did not converge; under jit users read ``converged`` instead."""
     if is_traced(solution.status):
         return

@@ -57,7 +57,7 @@ class BatchedSquaredLoss(
         return tuple(self.B.shape[1:])
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """The dtype of G, B and c."""
         return self.G.dtype
 

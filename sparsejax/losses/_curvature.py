@@ -1,6 +1,6 @@
 """The Hessian of a loss, in blocks; the best scaling of a dual point of a quadratic loss."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,9 @@ from jax import lax
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 
 
-def by_products(loss: Any, W: jax.Array, at_once: int | None = None) -> jax.Array:
+def by_products(
+    loss: Callable[[jax.Array], jax.Array], W: jax.Array, at_once: int | None = None
+) -> jax.Array:
     """The Hessian of any loss in the stacked columns of W, (1, kd, kd), by Hessian-vector products.
 
     ``at_once``: how many columns of the Hessian are computed at the same time; None: all of them.

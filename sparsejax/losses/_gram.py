@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsejax._core.checks import check_params
 from sparsejax._core.linalg import eps_of
@@ -39,7 +40,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         return tuple(self.B.shape)
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """dtype of B."""
         return self.B.dtype
 

@@ -50,7 +50,7 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
             raise ValueError(f"similarity must be >= 0, got {np.asarray(P).min():g}.")
         self._set(similarity=(P + P.T) / 2, strength=as_nonnegative("strength", strength, P.dtype))
 
-    def matrix(self, dtype: Any) -> jax.Array:
+    def matrix(self, dtype: np.dtype) -> jax.Array:
         """``strength * L``, (k, k)."""
         P = self.similarity.astype(dtype)
         return self.strength.astype(dtype) * (jnp.diag(jnp.sum(P, axis=1)) - P)
@@ -127,7 +127,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self.loss.params_shape
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """dtype of the loss."""
         return self.loss.dtype
 

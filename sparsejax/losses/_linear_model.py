@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -177,7 +178,7 @@ class LinearModelLoss(Loss):
         return (self.X.shape[-1], *self.Y.shape[1:])
 
     @property
-    def dtype(self) -> Any:
+    def dtype(self) -> np.dtype:
         """dtype of X, in which everything is computed."""
         return self.X.dtype
 

@@ -54,6 +54,9 @@ class QuadraticModel(NamedTuple):
     rereads: bool = False
 
 
+# A loss is Any in these functions: `Loss` is defined in a file that imports this one.
+
+
 def condensed(loss: Any) -> Any:
     """The same function of W in the form that is cheapest to evaluate."""
     cheaper = loss.quadratic_model().condensed

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.pytree import Pytree
 
 
-def summary(model: Any, sizes: str, solutions: Sequence[Any], kept: Callable[[], str]) -> str:
+def summary(model: Pytree, sizes: str, solutions: Sequence[Any], kept: Callable[[], str]) -> str:
     """Name and sizes of a model, the number of selected features, the largest gap, and whether it converged.
 
     Args:

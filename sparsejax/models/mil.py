@@ -7,6 +7,7 @@ Bag i is mapped to its similarities to N prototypes (by default all training ins
 and `sparsejax.models.multivariate` selects prototypes as features of the bags.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -172,7 +173,7 @@ def fit(
     bag_ids: Any,
     y: Any,
     *,
-    measure: Any,
+    measure: multivariate.Measure | Callable[..., Any],
     budget: float,
     C: float,
     bandwidth: float | None = None,

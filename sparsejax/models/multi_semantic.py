@@ -1,6 +1,6 @@
 """Labels from two views at once, and their pairs (Chen et al., ACM MM 2011)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
 from sparsejax.groups import label_views
-from sparsejax.losses import GraphLaplacian, SquaredLoss
+from sparsejax.losses import GraphLaplacian, Loss, SquaredLoss
 from sparsejax.metrics import mean_auc
 from sparsejax.models._labels import presence
 from sparsejax.models._linear_fit import LinearModel
@@ -146,8 +146,8 @@ def fit(
     X = as_float("X", X, (2,))
     A, B = _labels("Y1", Y1, X), _labels("Y2", Y2, X)
     L1, L2 = sizes = (A.shape[1], B.shape[1])
-    smooth: Any = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)
-    loss = smooth
+    loss = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)
+    smooth: Loss = loss
     if graph is not None:
         if not isinstance(graph, GraphLaplacian):
             raise TypeError(f"graph must be a losses.GraphLaplacian or None, got {type(graph).__name__}.")

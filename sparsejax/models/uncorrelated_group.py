@@ -151,7 +151,7 @@ def fit(
     return Model(solution.params, smooth.intercept(solution.params), solution, loss, classes)
 
 
-def _targets(Y: Any, dtype: Any, loss: str) -> tuple[jax.Array, Classes | None]:
+def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:
     """Y converted for the loss, and the two classes of the labels, or None."""
     classes: Classes | None
     numbers = is_traced(Y) or np.asarray(Y).dtype.kind in "iuf"

@@ -185,7 +185,7 @@ class Penalty(Protocol):
         raise NotImplementedError
 
 
-def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
+def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
     """The strengths of a penalty, in the order of its leaves, and the function that replaces them.
 
     A name in ``strengths`` is a leaf, or an attribute that holds penalties; then all their strengths count.
@@ -244,7 +244,7 @@ def _is_penalty(x: Any) -> bool:
     return isinstance(x, Penalty)
 
 
-def strengths_valid(penalty: Any) -> jax.Array:
+def strengths_valid(penalty: Penalty) -> jax.Array:
     """() boolean: every strength is finite and >= 0."""
     valid = jnp.ones((), bool)
     for leaf in split_strengths(penalty)[0]:
@@ -253,7 +253,7 @@ def strengths_valid(penalty: Any) -> jax.Array:
     return valid
 
 
-def check_strengths(caller: str, penalty: Any) -> None:
+def check_strengths(caller: str, penalty: Penalty) -> None:
     """Raise if a strength is negative or not finite: constructors check nothing under `jax.vmap`."""
     paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
     for number in sorted(set(_strength_numbers(_numbered(penalty)))):

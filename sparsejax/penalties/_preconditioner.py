@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from sparsejax import prox
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
+from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._joint import Joint
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
@@ -21,7 +22,7 @@ Map = Callable[[jax.Array], jax.Array]  # linear, V -> an array of the shape of 
 
 
 @Rule
-def half_derivative(penalty: Any, W: jax.Array, scaling: jax.Array) -> Map:
+def half_derivative(penalty: Penalty, W: jax.Array, scaling: jax.Array) -> Map:
     r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at its value W; here V -> V."""
     return lambda V: V
 
@@ -35,7 +36,7 @@ def _of_square(penalty: SquaredL2, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(GroupLasso)
 def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Without the coupling of rows in a group; for overlapping groups one family after the other."""
+    """Approximate: rows of a group are not coupled, and families of overlapping groups follow one another."""
     if len(penalty.terms) > 1:
         return _one_by_one(penalty.terms, W, scaling)
     half = 1 / jnp.sqrt(1 + scaling * penalty.curvature(columns(W)))
@@ -44,7 +45,7 @@ def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(ExclusiveGroupLasso)
 def _of_views(penalty: ExclusiveGroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """By the diagonal of the Hessian, its largest part."""
+    """Approximate: only the diagonal of the Hessian, its largest part."""
     Wt = columns(W)
     curvature = sum(prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views)
     half = 1 / jnp.sqrt(1 + scaling * curvature)
@@ -58,7 +59,7 @@ def _of_sum(penalty: Sum, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(Joint)
 def _of_joint(penalty: Joint, W: jax.Array, scaling: jax.Array) -> Map:
-    """By the last core and the square."""
+    """Approximate: only the last core and the square."""
     parts = [part for part in (*penalty.cores[-1:], penalty.square) if part is not None]
     return _one_by_one(parts, W, scaling)
 

@@ -136,7 +136,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What follows from the parts."""
+        """The groups of the protocol that follow from those of the parts."""
         terms, known = self.terms, {"dual", "support", "sparse rows"}
         found = {name for name in known if all(name in term.provides for term in terms)}
         if len(terms) > 1:
@@ -151,13 +151,13 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return frozenset(found)
 
     @property
-    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Of the parts: each has its own."""
+    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]  # a class attribute of the base
+        """A placeholder for the one entry of `strengths`: each part has its own degrees, see `in_units`."""
         return (0,)
 
     @property
-    def finite_conjugate(self) -> bool:  # type: ignore[override]
-        """Of one part at least: that one takes what the others cannot."""
+    def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
+        """True if the conjugate of one term is finite everywhere: its part takes what no other term can."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
     # ------------------------------------------------------------------ methods that use the parts
@@ -264,7 +264,7 @@ def _(penalty: Sum, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Ar
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
-def least_active(penalty: Any) -> int:
+def least_active(penalty: Penalty) -> int:
     """About how many rows are not zero however large the strengths are.
 
     These are the unpenalised rows and, where groups compete, one row of every group.
@@ -308,12 +308,12 @@ def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
     return reduce(jnp.maximum, [box.low for box in boxes]), reduce(jnp.minimum, [box.high for box in boxes])
 
 
-def _add(penalty: Any, other: Any) -> Any:
+def _add(penalty: Penalty, other: Any) -> Any:
     """``penalty + other``, a `Sum`."""
     return Sum((penalty, other)) if is_penalty(other) else NotImplemented
 
 
-def _radd(penalty: Any, other: Any) -> Any:
+def _radd(penalty: Penalty, other: Any) -> Any:
     """``other + penalty``; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
     if isinstance(other, int) and other == 0:
         return penalty

@@ -23,19 +23,19 @@ Parts = tuple[jax.Array, ...]  # one array for each term
 
 
 @Rule
-def covers(penalty: Any, Wt: jax.Array) -> jax.Array:
+def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
     """(d,) boolean: the rows in which g has subgradients that are not 0, at some W; Wt (k, d)."""
     return jnp.ones(Wt.shape[1:], bool)
 
 
 @Rule
-def inside(penalty: Any, W: jax.Array) -> jax.Array:
+def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
     """The entries, boolean, in which g is known to be smooth at W, whether or not other entries stay at 0."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
 
 
 @Rule
-def feasible(penalty: Any, W: Any) -> Any:
+def feasible(penalty: Penalty, W: Any) -> Any:
     """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
     outside = penalty.value(W) == jnp.inf
     return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
@@ -184,7 +184,7 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
 
 
 @jax.custom_jvp
-def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
+def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
     """The prox of the sum of the terms: a point for each term, and parts with the sum V - the last point.
 
     At convergence all points are equal. Derivatives, forward and reverse, are those of the fixed point, see
@@ -251,7 +251,7 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
     return (points, parts), ((dW,) * len(points), tuple(u - dW for u in U))
 
 
-def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
+def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:
     """The last of the prox points of the terms, with zeros where the point of another term has a zero group.
 
     ``points`` has one point for each term, transposes of matrices like W.

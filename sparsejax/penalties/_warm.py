@@ -10,13 +10,13 @@ from sparsejax.penalties._rules import Rule
 
 
 @Rule
-def prox_start(penalty: Any, V: jax.Array) -> Any:
+def prox_start(penalty: Penalty, V: jax.Array) -> Any:
     """The argument ``warm`` for the first call of `prox_warm`."""
     return ()
 
 
 @Rule
-def prox_warm(penalty: Any, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+def prox_warm(penalty: Penalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
     """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
     return penalty.prox(V, scaling), warm
 

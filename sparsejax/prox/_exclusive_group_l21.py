@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -225,7 +226,7 @@ def _diagonal(strength: jax.Array, groups: Groups) -> jax.Array:
     return 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
 
 
-def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) -> jax.Array:
+def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: np.dtype) -> jax.Array:
     """The Cholesky factor of H on the active rows and the identity elsewhere, (d, d); or (0, 0)."""
     if not _dense(strength, groups):
         return jnp.zeros((0, 0), dtype)

@@ -61,26 +61,26 @@ def solve(
     exact: bool = False,
     start: Iterate | None = None,
 ) -> Master:
-    """The master to an absolute gap ``tol``, or as near as can be; parts are w, (J, 1).
+    """Solve the master to an absolute gap ``tol``, or as accurately as possible; parts are w, (J, 1).
 
     Args:
       G: (J, K), finite.
       delta: (K,), not all <= 0.
       bound: C/n, > 0.
       budget: B > 0.
-      tol: on ``value - lower``.
-      exact: take Clarabel's answer too, whatever the gap.
-      start: of the first cuts and features of these, with the same bound and budget.
+      tol: bound on ``value - lower``.
+      exact: run Clarabel too, whatever the gap is.
+      start: iterate of a master with the first of these cuts and features and the same bound and budget.
     """
     J, K = G.shape
     if K < J <= budget and np.isfinite(gram := G.T @ G).all():
-        # the l2 norm, the same in every basis: K coordinates are enough
+        # The B-support norm is the l2 norm here, which is invariant under rotation: K coordinates are enough.
         squares, V = np.linalg.eigh(gram)
         lengths = np.sqrt(np.maximum(squares, 1e-16 * squares[-1] + np.finfo(float).tiny))
         small = solve(lengths[:, None] * V.T, delta, bound, K, tol, exact)
         return small._replace(parts=G @ (V @ (small.parts / lengths[:, None])))
     padded = budget >= J
-    if padded:  # d = 1 has no interior: a feature of zeros makes one
+    if padded:  # d <= 1 with sum d = J has no interior point; a further feature of zeros gives one
         budget, G, start = J, np.vstack([G, np.zeros(K)]), None
     unit = bound * float(delta.max())
     cones = Features(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
@@ -98,30 +98,30 @@ def solve(
 
 
 class _Change(NamedTuple):
-    level: float
-    d: np.ndarray
-    s: np.ndarray
-    p: np.ndarray
+    level: float  # change of tau
+    d: np.ndarray  # (J,), change of d
+    s: np.ndarray  # (J,), change of s
+    p: np.ndarray  # (J,), change of p
 
 
 class Features(Cones[Weights, _Change]):
     """``q = (B tau + sum s) / 2`` under ``c_j^2 <= tau + s_j``, s >= 0, with c = R beta.
 
-    The slack p of that constraint has the multiplier d/2, and s has (1 - d)/2. Optimality, beside that of
-    the simplex:
+    The slack p of that constraint has the multiplier d/2, and s >= 0 has (1 - d)/2. The conditions of
+    optimality, besides those of the simplex, are
 
         R'(d c) - losses + nu - lam = 0,  sum d = B,  p = tau + s - c^2,  p d = s (1 - d) = 0 .
 
-    The weights are w = d c. e = 1 - d is kept apart, so that it does not cancel.
+    The weights are w = d c. e = 1 - d is stored, so that it does not cancel.
     """
 
-    h: np.ndarray  # what a change of c_j^2 meets
+    h: np.ndarray  # (J,), the factor of a change of c_j^2 in the condensed system
 
     def __init__(self, R: np.ndarray, losses: np.ndarray, budget: float):
         self.R, self.losses, self.budget, self.pairs = R, losses, budget, 2 * len(R)
 
     def primal(self, point: Weights) -> float:
-        """Of w and d with 0 < d <= 1 and a sum of at most B, up to rounding."""
+        """The primal value of w and d, with 0 < d <= 1 and sum d <= B up to rounding."""
         w, d = point
         d = d / max(1.0, d.max(), d.sum() / self.budget)
         return float(0.5 * (w * w / d).sum() + max(0.0, (self.losses - w @ self.R).max()))
@@ -141,7 +141,7 @@ class Features(Cones[Weights, _Change]):
         return beta
 
     def resume(self, start: Iterate, unit: float) -> Simplex:
-        """Enter at an iterate of the first cuts and features; new ones have the mean product."""
+        """Start at an iterate of the first cuts and features; new ones get the mean product."""
         beta, sigma, lam, nu = start.simplex
         scale = start.unit / unit
         (d, e), (s, p) = start.features[:2], scale * start.features[2:]
@@ -164,7 +164,7 @@ class Features(Cones[Weights, _Change]):
         return Simplex(beta, sigma, lam, nu)
 
     def leave(self, at: Simplex, unit: float) -> Iterate:
-        """What `resume` enters at."""
+        """The iterate at which `resume` of a later master can start."""
         return Iterate(at, np.stack([self.d, self.e, self.s, self.p]), self.tau, unit)
 
     def point(self) -> Weights:
@@ -185,7 +185,7 @@ class Features(Cones[Weights, _Change]):
         return H, np.append(R.T @ (d * c) - self.losses, 0.5 * (self.budget - d.sum()))
 
     def target(self, centre: float, guess: _Change | None) -> Target:
-        """By how much p d and s e."""
+        """The changes that p d and s e need to reach ``centre``."""
         pd, se = centre - self.p * self.d, centre - self.s * self.e
         return (pd, se) if guess is None else (pd - guess.p * guess.d, se + guess.s * guess.d)
 
@@ -210,8 +210,9 @@ class Features(Cones[Weights, _Change]):
 
 
 def clarabel(R: np.ndarray, losses: np.ndarray, budget: float, best: Best[Weights]) -> None:
-    """The same problem by Clarabel, shown to ``best``: x = (beta, tau, s), c^2 <= t = tau + s as the
-    cone (t + 1; 2c, t - 1).
+    """Solve the same problem by Clarabel, and compare the result with ``best``.
+
+    The unknowns are x = (beta, tau, s), and c^2 <= t = tau + s is the cone (t + 1; 2c, t - 1).
     """
     from scipy import sparse  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""One fit, on the host or traced."""
+"""A single fit, on the host or traced."""
 
 import contextlib
 import functools

@@ -157,8 +157,7 @@ def fit_one_vs_rest(
     check_progress(NAME, progress, ())
     data = as_data(X)
     y, classes = classes_of(y, data.shape[0])
-    several = isinstance(measure, Sequence)
-    measures = list(measure) if several else [measure] * len(classes)  # type: ignore[arg-type]
+    measures = list(measure) if isinstance(measure, Sequence) else [measure] * len(classes)
     if len(measures) != len(classes):
         raise ValueError(f"there are {len(measures)} measures for {len(classes)} classes.")
     jobs = [

@@ -30,14 +30,14 @@ MAX_STALLED_STEPS = 6  # interior point steps in which the gap does not shrink b
 
 
 def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: bool = False) -> Master:
-    """The master to an absolute gap ``tol``, or as near as can be.
+    """Solve the master to an absolute gap ``tol``, or as accurately as possible.
 
     Args:
       G: (T, r, K), finite.
       delta: (K,), not all <= 0.
       bound: C/n, > 0.
-      tol: on ``value - lower``.
-      exact: take Clarabel's answer too, whatever the gap.
+      tol: bound on ``value - lower``.
+      exact: run Clarabel too, whatever the gap is.
     """
     # In units in which alpha sums to 1, the largest loss is 1 and so is the price of not fitting at all.
     unit = bound * float(delta.max())
@@ -140,7 +140,7 @@ class Groups(Cones[np.ndarray, _Change]):
         return max(self._ratio(change.s0, change.s1), self._ratio(change.z0, change.z1))
 
     def _ratio(self, x0: np.ndarray, x1: np.ndarray) -> float:
-        """1 over the step from l along x to the border of a cone, the largest of all cones."""
+        """The inverse of the step from l along x to the boundary of the first cone that it reaches."""
         root = np.sqrt(self.scaling.det)
         m0, m1 = self.scaling.l0 / root, self.scaling.l1 / root[:, None]
         along = m0 * x0 - (m1 * x1).sum(1)
@@ -182,7 +182,7 @@ def _scale(w0: np.ndarray, w1: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> Ta
 
 
 def clarabel(R: np.ndarray, losses: np.ndarray, best: Best[np.ndarray]) -> None:
-    """The same problem by Clarabel, shown to ``best``: x = (beta, gamma), w_t = -(vector part of dual t)."""
+    """Solve the problem by Clarabel and update ``best``: x = (beta, gamma), w_t = -(vector part of dual t)."""
     K = R.shape[2]
     Q, S = (None, R) if R.shape[1] <= K else np.linalg.qr(R)
     T, r = S.shape[:2]

@@ -140,7 +140,7 @@ class Model(
         return decoded(self.decision_function(X) > threshold, self.classes)
 
     def score(self, X: Any, y: Any) -> float:
-        """How well it does at the measure it was fitted for, greater is better, by labels y (n,).
+        """The score at the measure that the model was fitted for, for labels y (n,); greater is better.
 
         `f_beta`: F of `predict`; `hamming`: its accuracy; `precision_at`, `recall_at`, `prbep`: precision or
         recall, in [0, 1], of as many of the largest scores; `roc_area`: the area; a loss of one's own: minus

@@ -1,23 +1,23 @@
-r"""Exact solution of a small weighted lasso from any start, by following a path of problems.
+r"""The exact solution of a small weighted lasso from any start, by following a path of problems.
 
 With :math:`H = A^\top A` and :math:`c = A^\top(y - Az)`, z minimises :math:`\|y - Az\|^2 + 2\sum_i
 \ell_i|z_i|` iff :math:`c_i = \ell_i\,\mathrm{sign}(z_i)` where :math:`z_i \ne 0` and :math:`|c_i| \le \ell_i`
-elsewhere. Any z has :math:`|c_i| \le b_i` for *some* bounds b; the path takes the active c linearly to
-:math:`\ell_i s_i` and the others' bounds to :math:`\ell_i`. Along it z is linear between events: an active
-entry reaches 0 and leaves, or another reaches its bound and enters. For z = 0 and proportional bounds this
-is the LARS-lasso path; from the solution of a neighbouring problem it is a warm start, and from a nearly
-right one it is iterative refinement.
+elsewhere. Any z has :math:`|c_i| \le b_i` for *some* bounds b. Along the path the active :math:`c_i` change
+linearly to :math:`\ell_i s_i`, and the bounds of the other entries to :math:`\ell_i`. Between events z is
+linear: at an event an active entry reaches 0 and leaves, or another entry reaches its bound and enters. For
+z = 0 and proportional bounds this is the LARS-lasso path. From the solution of a neighbouring problem it is a
+warm start, and from a nearly exact solution it is iterative refinement.
 
-The inverse of :math:`H_{SS}` is kept in a square with zeros outside S and changed by one outer product an
-event: no shape that depends on data, and in a batch nothing but elementwise work. It is computed anew only
-where an outer product would leave too few digits.
+The inverse of :math:`H_{SS}` is stored in an (m, m) array with zeros outside S; an event changes it by one
+outer product. All shapes are static, and under vmap all work is elementwise. The inverse is recomputed only
+if an outer product would leave too few digits.
 
-Columns that are equal, or dependent up to rounding, would make it singular: `proximal` adds a little to the
-diagonal of H. The end of the path then minimises the objective plus that little times ``(z - start)^2``, a
-step of the proximal-point method: repeated from where it ends, it converges to the solution itself.
+Equal columns, or columns that are dependent up to rounding, would make :math:`H_{SS}` singular: `proximal`
+adds a small share to the diagonal of H. The end of the path then minimises the objective plus that share
+times ``(z - start)^2``, a step of the proximal-point method. Repeated steps converge to the solution.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -36,16 +36,16 @@ class Active(NamedTuple):
 
 
 class _Path(NamedTuple):
-    active: Active
-    c: jax.Array  # (m,)
-    bound: jax.Array  # (m,) of |c| where inactive
+    active: Active  # the solution at this place of the path
+    c: jax.Array  # (m,), A'(y - Az)
+    bound: jax.Array  # (m,), bounds of |c| for inactive entries
     last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
     steps: jax.Array  # () int32, events so far
     stale: jax.Array  # () boolean: the inverse has lost too many digits
     done: jax.Array  # () boolean: the end of the path is reached
 
 
-def _little(dtype: Any) -> float:
+def _little(dtype: np.dtype) -> float:
     """The share of the diagonal that `proximal` adds."""
     return float(np.finfo(dtype).eps ** 0.6)
 
@@ -58,12 +58,12 @@ def proximal(H: jax.Array) -> jax.Array:
 def follow(
     H: jax.Array, limit: jax.Array, bound: jax.Array, c: jax.Array, start: Active, maxsteps: int
 ) -> tuple[Active, jax.Array]:
-    """The solution for ``limit`` (m,) > 0 from ``start``, and the number of events on the way.
+    """The solution for ``limit`` (m,) > 0, on a path from ``start``, and the number of events.
 
-    At the start the correlations are ``c`` (m,), and the path begins at the larger of ``bound`` and those:
-    where the start solves another problem ``bound`` is its limit, and then only the active entries are at
-    their bounds. After ``maxsteps`` events, or where rounding breaks the path, it is the point reached: judge
-    it by its duality gap. H must have passed through `proximal`.
+    At the start the correlations are ``c`` (m,), and the bounds of the path begin at max(bound, |c|). If the
+    start solves another problem, ``bound`` is the limit of that problem, and only active entries are at their
+    bounds. After ``maxsteps`` events, or if rounding breaks the path, the result is the point reached, which
+    the caller judges by its duality gap. H must be a result of `proximal`.
     """
     diagonal = jnp.diagonal(H)
 

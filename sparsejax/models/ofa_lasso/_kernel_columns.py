@@ -74,7 +74,7 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
         ) from error
 
 
-def strength(name: str, x: Any, d: int, dtype: Any) -> jax.Array:
+def strength(name: str, x: Any, d: int, dtype: np.dtype) -> jax.Array:
     """A strength > 0 of shape (d,), or () if d is 0; a scalar is repeated."""
     x = as_float(name, x, (0, 1) if d else (0,), dtype)
     if x.ndim == 1 and x.shape != (d,):
@@ -91,7 +91,7 @@ def require_positive(name: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def stopping(tol: Any, maxiter: Any, method: str, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def stopping(tol: Any, maxiter: Any, method: str, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
     """tol and maxiter, checked, as arrays."""
     tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
     return tol, jnp.int32(as_int("maxiter", MAXITER[method] if maxiter is None else maxiter, 0))

@@ -65,9 +65,9 @@ def train(
 
 
 def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
-    """How many solves a bar shows: for so many strengths, of some outputs together.
+    """The number of solves that a progress bar counts: one for each strength and round of outputs.
 
-    shape: of Y; q: columns of the inputs.
+    shape: shape of Y; q: number of columns of the inputs.
     """
     return _rounds(shape, q)[0] * strengths
 
@@ -93,7 +93,7 @@ class _Output(NamedTuple):
 
 
 class _Outputs:
-    """All outputs at all strengths: a course, of rounds of some of them at the same time."""
+    """A `Course` that solves all outputs at all strengths; a round solves several outputs at once."""
 
     def __init__(
         self,
