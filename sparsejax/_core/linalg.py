@@ -153,13 +153,14 @@ def conjugate_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Preconditioned conjugate gradients from x = 0 until ``||b - Ax|| <= tol ||b||``: x and the residual.
 
-    The iteration also ends at a direction without curvature (a singular system). The residual returned is the
-    one of the recurrence, which may drift; with ``confirmed`` it is ``b - Ax``, computed in one more turn of
+    The iteration also ends at a direction without curvature (a singular system). The residual returned is
+    that of the recurrence, which may drift; with ``confirmed`` it is ``b - Ax``, computed in one more turn of
     the loop. That turn is in the same loop so that ``matvec`` and ``precondition`` are compiled once.
     """
     size = norm(b)
 
     def body(c: _Gradients) -> _Gradients:
+        # One step; in the last turn the product is A x, the step length 0, and r = b - A x.
         z = precondition(c.r)
         rz = jnp.sum(c.r * z)
         p = z + safe_divide(rz, c.rz) * c.p

@@ -25,6 +25,7 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
 
     def body(carry: Any) -> Any:
         b, low, high, _, n = carry
+        # Shrink the bracket to the side of the root; a Newton step, or bisection if that leaves the bracket.
         value, slope = loss.imbalance(b, H)
         low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
         step = b - safe_divide(value, slope, value)
@@ -99,6 +100,8 @@ def balance_classes(classes: Classes) -> jax.Array:
 
     def body(carry: Any) -> Any:
         b, temperature, _, n = carry
+        # The damped Newton step; then the stopping rule: a gradient or a step of the order of rounding errors
+        # at temperature 1; then cooling, once steps are short.
         gradient, matrix = classes.imbalance(b, temperature)
         step = classes.centred(jnp.linalg.solve(matrix, -gradient))
         length = (jnp.max(step) - jnp.min(step)) / temperature

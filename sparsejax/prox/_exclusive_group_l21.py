@@ -101,7 +101,7 @@ class _Carry(NamedTuple):
     n: jax.Array  # () int32, steps so far
 
 
-@jax.jit  # eagerly, the loops would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loops every time
 def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm) -> tuple[jax.Array, Warm]:
     """The norms r (d,) and the `Warm` for the next call; ``strength`` () or (G,) includes the step size."""
     diagonal = _diagonal(strength, groups)

@@ -78,7 +78,7 @@ class _Cycle(NamedTuple):
     n: jax.Array  # () int32, cycles so far
 
 
-@jax.jit  # eagerly, the loop would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loop every time
 def dykstra(
     views: Views, strength: jax.Array, X: jax.Array, parts: Parts, cycles: jax.Array
 ) -> tuple[Parts, Parts]:

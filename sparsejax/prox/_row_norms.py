@@ -141,7 +141,7 @@ def _linf_columns(x: jax.Array, t: jax.Array) -> jax.Array:
     return jnp.sign(x) * jnp.minimum(jnp.abs(x), _level(jnp.abs(x), t)[None])
 
 
-@jax.jit  # eagerly, the loop would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loop every time
 def _level(m: jax.Array, t: jax.Array) -> jax.Array:
     """The theta of `linf` for each column of m = |x|; 0 for a column whose prox is zero.
 

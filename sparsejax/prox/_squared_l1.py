@@ -123,7 +123,7 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
-@functools.partial(jax.jit, static_argnames="rough")  # eagerly, a loop would be compiled anew every time
+@functools.partial(jax.jit, static_argnames="rough")  # without jit an eager call would compile the loop
 def _threshold(
     below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool
 ) -> Pair:

@@ -147,6 +147,7 @@ class CuttingPlane:
 
     def round(self, progress: Callable[[Progress], Any] | None) -> int | None:
         """Solve one master and add cuts and groups; a status if the solve ends, else None."""
+        # Solve the master, and search from the best point to its solution.
         wanted = self.precision * max(self.gap, self.target)
         master = self.restricted.solve(wanted, self.precision < CLARABEL_GAP)
         new = self.points.of_weights(*self.restricted.weights(master.parts))
@@ -154,6 +155,7 @@ class CuttingPlane:
             return NON_FINITE
         tried = [new] if self.printed else self.points.between(self.best, new, MIN_SEARCH_GAIN * self.gap)
         self.best = min(self.best, *tried, key=lambda p: p.objective)
+        # The lower bound D at the shares of the master.
         self.restricted.shares = master.alpha / self.bound
         value, *group = self.restricted.dual()
         self.lower = max(self.lower, value)
@@ -163,6 +165,7 @@ class CuttingPlane:
             progress(Progress(len(self.history), *self.history[-1], *known))
         if self.gap <= self.target:
             return CONVERGED
+        # Add cuts, and a group if one is missing and the inner layer has ended.
         grown = self.add_cuts(master, tried if self.interleaved or self.printed else [new, self.best])
         self.inner = min(self.inner, new.objective, math.inf if self.printed else self.best.objective)
         # D below the value of the master means that the group that attains D is not in the master.

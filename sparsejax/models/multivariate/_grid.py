@@ -38,14 +38,14 @@ def path(
 
     Args:
       X, y, measure: as in `fit`.
-      budget, C: one of them a sequence; increasing is cheapest.
+      budget, C: one of them is a sequence; an increasing one is cheapest.
       options: tol, eps_delta, maxiter, schedule, progress of `fit`.
 
     Returns:
       One `Model` for each value, in the order given.
 
     Raises:
-      Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far, the last of them not converged.
+      Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far; the last has not converged.
       TypeError, ValueError: as `fit`; budget and C both sequences, or neither, or an empty one.
 
     >>> import numpy as np
@@ -129,20 +129,20 @@ def fit_one_vs_rest(
 
     Args:
       X: as in `fit`.
-      y: (n,), labels of any sortable kind, at least two different ones.
-      measure: as in `fit`, or a sequence of one a class, in sorted order of the labels (such as
-        ``recall_at(2 * p)`` with each class's p).
+      y: (n,), labels of any sortable type, at least two different ones.
+      measure: as in `fit`, or a sequence with one measure for each class, in the sorted order of the labels
+        (such as ``recall_at(2 * p)`` with the p of each class).
       budget, C: as in `fit`, for all classes.
-      workers: processes. They are spawned, so that a script that asks for more than one must keep what it
-        runs under ``if __name__ == "__main__":``; X is copied to each.
-      progress: show a bar of the classes with the gap of the last, by tqdm.
+      workers: number of processes. They are spawned: a script with more than one needs
+        ``if __name__ == "__main__":``. X is copied to each process.
+      progress: show a progress bar of the classes with the gap of the last one, by tqdm.
       options: tol, eps_delta, maxiter, schedule of `fit`.
 
     Returns:
       `OneVsRest`.
 
     Raises:
-      Interrupted: Ctrl-C; a model needs all its classes, ``partial`` is None. No process is left.
+      Interrupted: Ctrl-C; ``partial`` is None, since a model needs all classes. All processes are ended.
       TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1;
         another number of measures than of classes.
 

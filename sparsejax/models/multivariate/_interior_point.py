@@ -67,7 +67,7 @@ class Cones(ABC, Generic[Point, Change]):
 
     @abstractmethod
     def target(self, centre: float, guess: Change | None) -> Target:
-        """By what the products must change to become ``centre``, second-order terms taken from ``guess``."""
+        """The changes of the products that lead to ``centre``, with second-order terms from ``guess``."""
 
     @abstractmethod
     def eliminate(self, target: Target) -> tuple[np.ndarray, Callable[[np.ndarray, float], Change]]:
@@ -143,6 +143,7 @@ def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 10
             newton = _Newton(cones, at)
         except ArithmeticError:
             return None
+        # Mehrotra's rule: the longer the predictor step to centre 0 can be, the smaller the centre.
         products = at.lam @ at.beta + at.nu * at.sigma + cones.complementarity()
         guess = newton.direction(0.0, None)
         centre = (1 - newton.longest(guess)) ** 3 * products / (cones.pairs + K + 1)

@@ -117,7 +117,7 @@ class Groups(Cones[np.ndarray, _Change]):
         return H, np.append(-self.losses - np.tensordot(self.z1, self.R, 2), self.gamma - self.z0.sum())
 
     def target(self, centre: float, guess: _Change | None) -> Target:
-        """By how much W ds + W^-1 dz; solves ``l o q = -l o l + centre - (scaled ds) o (scaled dz)``."""
+        """q = W ds + W^-1 dz, the solution of ``l o q = -l o l + centre - (scaled ds) o (scaled dz)``."""
         _, _, _, l0, l1, det = self.scaling
         if guess is None:
             return -l0, -l1
@@ -182,7 +182,7 @@ def _scale(w0: np.ndarray, w1: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> Ta
 
 
 def clarabel(R: np.ndarray, losses: np.ndarray, best: Best[np.ndarray]) -> None:
-    """Solve the problem by Clarabel and update ``best``: x = (beta, gamma), w_t = -(vector part of dual t)."""
+    """Solve the problem by Clarabel, and update ``best``: x = (beta, gamma), w_t = -(part of dual t)."""
     K = R.shape[2]
     Q, S = (None, R) if R.shape[1] <= K else np.linalg.qr(R)
     T, r = S.shape[:2]

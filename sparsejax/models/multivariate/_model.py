@@ -64,11 +64,11 @@ class Model(
       objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
       lower_bound: no w has a smaller J.
       gap: ``(objective - lower_bound) / objective``.
-      status: code of `sparsejax.solution`; `message` says it in words.
+      status: code of `sparsejax.solution`; `message` is its text.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
       classes: the two labels, the second the positive one; (-1, 1) if the fit was traced.
-      measure: what it was fitted for.
+      measure: the `Measure` that the model was fitted for.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate

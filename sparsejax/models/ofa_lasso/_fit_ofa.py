@@ -52,15 +52,15 @@ def fit(
       lam, beta: > 0, shape () or (d,), one an output.
       kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", for which the
         part of the outputs is superfluous (Prop. II.1 of the paper).
-      input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (the paper's groups II and I).
-      bandwidth: of k, > 0, shape (); default `kernels.median_bandwidth` of X.
-      output_bandwidth: of the k_j, > 0, shape () or (d,); default the median of Y without column j.
-      degree: of the polynomial kernel.
-      method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are those of ``"admm"``.
-      tol: on the relative duality gap; default 1e-6, in float32 1e-4.
+      input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (groups II and I of the paper).
+      bandwidth: bandwidth of k, > 0, shape (); default `kernels.median_bandwidth` of X.
+      output_bandwidth: bandwidth of the k_j, > 0, () or (d,); default the median of Y without column j.
+      degree: degree of the polynomial kernel.
+      method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are for ``"admm"`` only.
+      tol: bound on the relative duality gap; default 1e-6, in float32 1e-4.
       maxiter: rounds of the working set, default 100; iterations of ``"admm"``, default 20000.
-      progress: show a bar with the last gap, by tqdm, of outputs in fours without and with the others' part,
-        and stop at Ctrl-C, as `sparsejax.path`.
+      progress: show a progress bar with the last gap, by tqdm, and stop at Ctrl-C, as `sparsejax.path`. The
+        bar counts solves of up to four outputs, without and with the part of the other outputs.
 
     Returns:
       `Model`. Under jit the working set cannot grow beyond 256 columns (`maxiter reached` if that binds).

@@ -76,7 +76,8 @@ def follow(
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
-    # An entry on the wrong side of 0, where rounding spoilt an earlier path, has to come back first.
+    # Rounding in an earlier path may leave an entry z with the wrong sign. ``sign`` becomes that of z, so that
+    # the path brings the entry back to 0.
     start = start._replace(sign=jnp.where(start.sign * start.z < 0, -start.sign, start.sign))
     path = _Path(
         active=start,
@@ -100,7 +101,7 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
     dc = -(H @ dz)
     dbound = limit - p.bound
 
-    # Fractions of the rest of the path at which the first of each kind of event happens.
+    # For each entry the share of the remaining path after which it enters (at either bound) or leaves.
     others = ids != p.last
     enter_up = _time(p.bound - p.c, dc - dbound, ~active & others)
     enter_down = _time(p.bound + p.c, -dc - dbound, ~active & others)
@@ -115,10 +116,10 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
     leaves, enters = active[i] & ~end, ~active[i] & ~end
     gone = (ids == i) & leaves
     inverse, stale = _exchange(H, diagonal, p.active, i, leaves, enters)
-    # An entry that rounding drove past 0 takes a jump back, which c must know of.
+    # An entry that leaves is set to exactly 0: c changes by H times what rounding has left of the entry.
     c = c + jnp.where(leaves, z[i], 0) * H[i]
     bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
-    # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
+    # Bounds may be raised along the path; with slack no entries can enter and leave in turn without end.
     bound = jnp.where(gone, (1 + BOUND_SLACK) * jnp.abs(c), bound)
     side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
     sign = jnp.where((ids == i) & enters, side, jnp.where(gone, 0, sign))
@@ -138,7 +139,7 @@ def _exchange(
 ) -> tuple[jax.Array, jax.Array]:
     """The inverse after entry i has left or entered, and whether it has lost too many digits.
 
-    Plus u u'/pivot to enter, minus u u'/u_i to leave.
+    The change is u u'/pivot if the entry enters (bordering), and -u u'/u_i if it leaves.
     """
     inverse, dtype = active.inverse, H.dtype
     here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
@@ -152,7 +153,7 @@ def _exchange(
     inverse = inverse + (factor * u)[:, None] * u[None]
     gone = here & leaves
     inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
-    # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
+    # A column that nearly depends on the others gives large entries, whose rounding errors remain later.
     ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
     return inverse, ~(ratio < float(np.finfo(dtype).eps) ** -0.3)
 
@@ -163,10 +164,11 @@ def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Arr
 
 
 def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array) -> jax.Array:
-    """The inverse on the active set computed anew where the old one is ``wrong``.
+    """The inverse on the active set, recomputed if the old one is ``wrong``.
 
-    By sweeps over the active columns, none if it is right: a batch pays only if a lane needs it, and there is
-    no call of LAPACK in the loop, whose threads would wait for each other.
+    Sweeps over the active columns (Gauss-Jordan) recompute it, and no sweep is done if the old one is right:
+    under vmap the cost arises only if a lane needs it. LAPACK is not called in the loop, since its threads
+    would wait for each other.
     """
     mask = active[:, None] & active[None]
     order = jnp.argsort(~active)

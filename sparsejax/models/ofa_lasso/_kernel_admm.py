@@ -21,7 +21,7 @@ State = TypeVar("State")
 def admm(
     At: jax.Array, y: jax.Array, limit: jax.Array, tol: jax.Array, maxiter: jax.Array, mu: jax.Array
 ) -> Lasso:
-    r"""z (least squares) and p (shrinkage) in turn; converges for every mu > 0.
+    r"""ADMM with two blocks, z by least squares and p by shrinkage; it converges for every mu > 0.
 
     .. math:: z = (2A^\top A + \mu I)^{-1} b
               = \tfrac1\mu\bigl(b - A^\top(\tfrac\mu2 I + AA^\top)^{-1} A b\bigr),
@@ -56,9 +56,9 @@ def printed(
     mu: jax.Array,
     growth: jax.Array,
 ) -> Lasso:
-    """Algorithm 1: u, v, p, q one after the other, mu multiplied by ``growth`` every time; the printed stop.
+    """Algorithm 1 of the paper, with its stopping rule: u, v, p, q in turn; mu grows by ``growth`` each step.
 
-    Its inverses are taken from one eigendecomposition of each block, ``At[:split]`` and ``At[split:]``.
+    The inverses are computed from an eigendecomposition of each block, ``At[:split]`` and ``At[split:]``.
     """
     Kt, Gt = At[:split], At[split:]
     (values_u, basis_u), (values_v, basis_v) = (jnp.linalg.eigh(2 * (B @ B.T)) for B in (Kt, Gt))
@@ -66,6 +66,7 @@ def printed(
     limit_p, limit_q = 2 * limit[:split], 2 * limit[split:]
 
     def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        # Z and Q are the multipliers of p = u and q = v.
         _, v, p, q, Z, Q, mu = state
         u = basis_u @ ((basis_u.T @ (Kty - KtG @ v + mu * p + Z)) / (values_u + mu))
         v = basis_v @ ((basis_v.T @ (Gty - KtG.T @ u + mu * q + Q)) / (values_v + mu))

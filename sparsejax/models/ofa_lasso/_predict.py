@@ -27,12 +27,12 @@ class Prediction(NamedTuple):
     """Predictions for m points, with their starts and residuals.
 
     Attributes:
-      y: (m, d).
+      y: (m, d), the predictions.
       residual: (m,), ``sum_j (y_j - f_j(x, y without j))^2`` at y; never above ``start_residual``.
-      start: (m, d), the independent lassos' prediction, from which the first search starts.
-      start_residual: (m,).
-      num_stationary: (m,) int32, distinct stationary points that the searches ended in. One says that they
-        agree, not that there are no others. Zero: no search met ``tol`` within ``maxiter``.
+      start: (m, d), the predictions of the independent lassos, from which the first search starts.
+      start_residual: (m,), the same sum at ``start``.
+      num_stationary: (m,) int32, the number of distinct stationary points that the searches found. 1 means
+        that all searches agree, not that there is no other point; 0 that no search met ``tol``.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
 
 def agreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
-    """The objective at y (d,); ``base`` (d,) is what x contributes to each output, intercept included."""
+    """The objective at y (d,); ``base`` (d,): the part of each f_j that depends on x, with the intercept."""
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
