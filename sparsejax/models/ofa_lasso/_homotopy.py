@@ -76,7 +76,7 @@ def follow(
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
-    # Rounding in an earlier path may leave an entry z with the wrong sign. ``sign`` becomes that of z, so that
+    # Rounding in an earlier path may leave an entry with the wrong sign. ``sign`` becomes that of z, so that
     # the path brings the entry back to 0.
     start = start._replace(sign=jnp.where(start.sign * start.z < 0, -start.sign, start.sign))
     path = _Path(
