@@ -19,7 +19,7 @@ from sparsejax._core.pytree import Pytree
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
 
 MAX_DENSE_FEATURES = 1024  # features up to which the matrix of common groups is stored
-FAMILIES = 64  # largest number of families of disjoint groups: one bit each of an integer
+MAX_FAMILIES = 64  # largest number of families of disjoint groups: one bit each of an integer
 TILE_COLUMNS = 2048  # columns of X in a tile of correlations, which has the square of this many numbers
 
 
@@ -167,8 +167,8 @@ def _families(
     for g, group in enumerate(np.split(members, ends[:-1])):
         used = int(np.bitwise_or.reduce(taken[group]))
         first = (~used & (used + 1)).bit_length() - 1
-        if first >= FAMILIES:
-            return np.zeros(num_groups, int), FAMILIES + 1
+        if first >= MAX_FAMILIES:
+            return np.zeros(num_groups, int), MAX_FAMILIES + 1
         family[g] = first
         taken[group] |= np.uint64(1 << first)
     return family, int(family.max()) + 1

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_spread, looked_at, mesh_of
+from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_sharded, looked_at, mesh_of
 
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max
@@ -95,7 +95,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
         raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {allowed}.")
     if is_traced(x):
         check_placed(name, x)
-    elif is_spread(x) or mesh_of(x) is not None:
+    elif is_sharded(x) or mesh_of(x) is not None:
         x = admitted(name, x)
     if dtype is None:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)

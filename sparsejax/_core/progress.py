@@ -34,7 +34,7 @@ SLICES = 8  # how many slices a batch is solved in
 MAX_SAVING_SHARE = 0.05  # share of the time that may go into saving checkpoints
 # What a place knows of its round: nothing, the state of its solves, or the state and ``prepared``. A
 # checkpoint stores only the state.
-NOTHING, STATE, ALL = 0, 1, 2
+KNOWS_NOTHING, KNOWS_STATE, KNOWS_ALL = 0, 1, 2
 
 
 class Interrupted(KeyboardInterrupt):
@@ -85,9 +85,9 @@ class Place(NamedTuple):
 
     round: jax.Array  # () int32, round of the next solve
     number: jax.Array  # () int32, number of the next solve in its round
-    known: jax.Array  # () int32: NOTHING, STATE or ALL
-    prepared: Any  # first result of `Course.prepare`, valid if ``known`` is ALL
-    state: Any  # state of the next solve, valid if ``known`` is STATE or ALL
+    known: jax.Array  # () int32: KNOWS_NOTHING, KNOWS_STATE or KNOWS_ALL
+    prepared: Any  # first result of `Course.prepare`, valid if ``known`` is KNOWS_ALL
+    state: Any  # state of the next solve, valid if ``known`` is KNOWS_STATE or KNOWS_ALL
     found: Any  # results of all solves so far
 
 
@@ -116,7 +116,7 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
         return (work == 0) | ~enough
 
     def due(place: Place) -> jax.Array:
-        return (place.known < ALL).astype(jnp.float32)
+        return (place.known < KNOWS_ALL).astype(jnp.float32)
 
     def solves(carry: Any) -> Any:
         # The rest of a round: prepare the round unless that is done, then solve one problem after another.
@@ -124,10 +124,10 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
 
         def prepare() -> tuple[Any, Any]:
             prepared, first = course.prepare(place.round)
-            choose = lambda old, new: jnp.where(place.known == STATE, old, new)
+            choose = lambda old, new: jnp.where(place.known == KNOWS_STATE, old, new)
             return prepared, jax.tree.map(choose, place.state, first)
 
-        prepared, state = lax.cond(place.known == ALL, lambda: (place.prepared, place.state), prepare)
+        prepared, state = lax.cond(place.known == KNOWS_ALL, lambda: (place.prepared, place.state), prepare)
         setups = setups + due(place)
 
         def one(c: Any) -> Any:
@@ -142,7 +142,7 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
         )
         over = number >= course.length
         at = place.round + over.astype(jnp.int32), jnp.where(over, 0, number)
-        known = jnp.where(over, NOTHING, ALL).astype(jnp.int32)
+        known = jnp.where(over, KNOWS_NOTHING, KNOWS_ALL).astype(jnp.int32)
         return Place(*at, known, prepared, state, found), work, setups, gap
 
     start = place, jnp.int32(0), jnp.float32(0), jnp.full((), jnp.nan, jnp.result_type(float))
@@ -156,7 +156,7 @@ def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
     """The place at the start of a course; ``prepared`` has the shapes of the result of `Course.prepare`."""
     # By numpy, since JAX would compile a program that makes the zeros. mypy: the fields are JAX arrays.
     shared, state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prepared)
-    start = Place(np.int32(0), np.int32(0), np.int32(NOTHING), shared, state, found)  # type: ignore[arg-type]
+    start = Place(np.int32(0), np.int32(0), np.int32(KNOWS_NOTHING), shared, state, found)  # type: ignore[arg-type]
     return jax.device_put(start)
 
 
@@ -324,7 +324,7 @@ def _loaded(store: Checkpoint, i: int, place: Place) -> tuple[int, Place]:
     if found is None:
         return 0, place
     done, last = found
-    known = np.minimum(last.known, np.int32(STATE))
+    known = np.minimum(last.known, np.int32(KNOWS_STATE))
     return int(done), jax.device_put(last._replace(known=known))._replace(prepared=place.prepared)
 
 

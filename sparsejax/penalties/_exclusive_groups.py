@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
-from sparsejax.groups import FAMILIES, Groups, check_groups
+from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._in_units import rescaled, row_units
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
@@ -59,7 +59,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     @property
     def provides(self) -> frozenset[str]:
         """All groups of the protocol; no sparse rows if groups of features overlap in too many families."""
-        hidden = {"sparse rows"} if self.groups.num_families > FAMILIES else set()
+        hidden = {"sparse rows"} if self.groups.num_families > MAX_FAMILIES else set()
         return self._given - hidden
 
     @property

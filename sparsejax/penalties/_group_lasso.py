@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_sqrt
-from sparsejax.groups import FAMILIES, Groups, check_groups
+from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._row_penalty import cast, least_ratio
@@ -48,9 +48,9 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
         check_groups(groups)
-        if groups.num_families > FAMILIES:
+        if groups.num_families > MAX_FAMILIES:
             raise ValueError(
-                f"groups overlap so much that more than {FAMILIES} terms of disjoint groups are needed."
+                f"groups overlap so much that more than {MAX_FAMILIES} terms of disjoint groups are needed."
             )
         self._set(alpha=as_strength("alpha", alpha), groups=groups, family=None)
 

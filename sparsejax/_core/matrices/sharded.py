@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
-def is_spread(x: Any) -> bool:
+def is_sharded(x: Any) -> bool:
     """True for a concrete array that no single device holds; this process may not be able to read it."""
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_fully_replicated
 
@@ -38,7 +38,7 @@ def looked_at(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any
       arrays: concrete arrays.
       options: static, hashable arguments.
     """
-    mesh = next((mesh_of(array) for array in arrays if is_spread(array)), None)
+    mesh = next((mesh_of(array) for array in arrays if is_sharded(array)), None)
     if mesh is None:
         return question(np, *map(np.asarray, arrays), **options)
     return jax.device_get(_program(question, mesh, tuple(options.items()))(*arrays))
@@ -113,7 +113,7 @@ def check_one_process(caller: str, chunked: bool, tree: Any) -> None:
 
 def check_here(name: str, x: Any) -> None:
     """Raise if x is an array that this process cannot read."""
-    if is_spread(x) and not x.is_fully_addressable:
+    if is_sharded(x) and not x.is_fully_addressable:
         raise TypeError(f"{name} is spread over processes; each must have all of it: give an array of numpy.")
 
 
