@@ -15,7 +15,7 @@ MAX_ONE_THREAD_SIZE = 1024  # rows or columns: programs with larger arguments ke
 
 @contextlib.contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """A context in which BLAS and LAPACK, called by XLA on CPUs, use one thread; needs threadpoolctl.
+    """A context in which BLAS and LAPACK use one thread; it has no effect without threadpoolctl.
 
     On small matrices the threads of BLAS wait for one another: with other work on the machine this takes up
     to ten times as long. The number of threads belongs to the process, so that only the main thread sets it:
