@@ -1,4 +1,4 @@
-"""Everything a duality gap needs, and nothing else: what it is relative to, the bound, its rounding error."""
+"""Certificates of optimality: the relative duality gap with its rounding error, and the residual."""
 
 from typing import Any, NamedTuple
 
@@ -12,23 +12,23 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
-from sparsejax.penalties import L1, feasible, shared, strengths_valid
+from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
 
 class Scale(NamedTuple):
-    """What gap and residual are relative to, and what every certificate of a problem shares."""
+    """Numbers that all certificates of a problem share: gap and residual are relative to them."""
 
-    value: jax.Array  # the objective at W = 0, or at the nearest point where it is finite
-    gradient: jax.Array  # the norm of the gradient of the loss there
-    basis: jax.Array | None  # of the predictions that unpenalised features can change
-    sizes: Any  # for the rounding error of the loss
-    valid: jax.Array  # the problem is convex and its numbers do not underflow
+    value: jax.Array  # (), the objective at W = 0, or at the nearest point where it is finite
+    gradient: jax.Array  # (), the norm of the gradient of the loss at that point
+    basis: jax.Array | None  # (n, r), spans the predictions of unpenalised features; None: none are known
+    sizes: Any  # second argument of ``loss.facts``, for the rounding error of the loss
+    valid: jax.Array  # () boolean: the problem is convex, and its squares do not underflow
 
 
 class Certificate(NamedTuple):
-    """How good a point is."""
+    """Objective, relative gap and residual of a point, each of shape (); see `Solution`."""
 
     objective: jax.Array
     gap: jax.Array
@@ -36,12 +36,12 @@ class Certificate(NamedTuple):
 
     @property
     def measure(self) -> jax.Array:
-        """What is compared with tol: the gap, or the residual where no gap is known."""
+        """The number that is compared with tol: the gap, or the residual where no gap is known."""
         return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
 
 
 def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
-    """The `Scale` of a problem whose W has this shape; ``smooth``: a cheaper form of its loss."""
+    """The `Scale` of a problem with parameters like W; ``smooth``: a cheaper form of its loss, if any."""
     penalty = problem.penalty
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
@@ -50,7 +50,7 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     if penalty.free.shape[0] and "free features" in problem.smooth.provides:
         basis = problem.smooth.unpenalised_basis(penalty.free)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
-    # Squares underflow, in the value and in the gradient: nothing can be told from them.
+    # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
     return Scale(at_zero, slope, basis, sizes(problem.smooth), valid)
@@ -66,17 +66,25 @@ def certify(
     settle: jax.Array | bool = False,
     brief: bool = False,
 ) -> Certificate:
-    """Objective, relative gap and residual of W from the ``facts`` of its loss there; ``step`` = 1/L.
+    """Objective, relative gap and residual of W.
 
-    For a penalty of several ``terms`` the solver's ``split`` holds subgradients, one a term. They are made
-    to sum to -grad f(W), each by the same amount, or where ``settle`` is True by `penalties.split`. With
-    ``brief`` there is no residual: infinity, so that what has no gap either is not taken for solved.
+    Args:
+      problem: the problem in the protocol.
+      W: the point.
+      step: 1/L, the step of the prox-gradient residual.
+      scale: `scale_of` the problem.
+      facts: facts of the loss at W.
+      split: for a penalty of several terms, approximate subgradients, one for each term.
+      settle: how the split is corrected to sum to -grad f(W): False, by the same amount in each term; True,
+        by `penalties.split`.
+      brief: leave out the residual, which is then infinity: a point without a gap does not count as solved.
     """
     G = facts.gradient
     parts = _split(problem.penalty, W, G, split, settle)
     value, gap = facts.value + problem.penalty.value(W), relative_gap(problem, W, facts, scale, parts)
     if brief:
         return Certificate(value, gap, jnp.where(scale.valid, jnp.inf, jnp.nan).astype(gap.dtype))
+    # One prox-gradient mapping for each term, (W - prox_k(W + step * part_k, step)) / step = G_k + S_k.
     mappings = [
         (W - term.prox(W + step * part, step)) / step
         for term, part in zip(problem.penalty.terms, parts, strict=True)
@@ -89,15 +97,19 @@ def certify(
 
 
 def _split(
-    penalty: Any, W: jax.Array, G: jax.Array, split: Any = None, settle: Any = False
+    penalty: Penalty,
+    W: jax.Array,
+    G: jax.Array,
+    split: tuple[jax.Array, ...] | None = None,
+    settle: jax.Array | bool = False,
 ) -> tuple[jax.Array, ...]:
-    """-G in one part a term, near subgradients of the terms at W."""
+    """Parts of -G, one for each term, that are nearly subgradients of the terms at W."""
     if len(penalty.terms) == 1:
         return (-G,)
     if split is None:
         return split_terms(penalty, -G, W)
     even = shared(penalty, split, -G)
-    if settle is False:  # statically: solvers' certificates go without the other split
+    if settle is False:  # a static False leaves the other split out of the program
         return even
     return lax.cond(settle, lambda: tuple(split_terms(penalty, -G, W, split)), lambda: even)
 
@@ -105,13 +117,14 @@ def _split(
 def relative_gap(
     problem: Problem, W: jax.Array, facts: Facts, scale: Scale, parts: tuple[jax.Array, ...]
 ) -> jax.Array:
-    """See `duality_gap`; NaN where no dual is known."""
+    """The relative gap that `duality_gap` documents, (); NaN where no dual is known."""
     penalty, smooth = problem.penalty, problem.smooth
     G, H = facts.gradient, () if facts.predictions is None else (facts.predictions,)
     scalable = "dual" in smooth.provides
     finite = "dual" in penalty.provides and bool(penalty.finite_conjugate)
     if "dual" not in penalty.provides or not (finite or scalable):
         return jnp.full((), jnp.nan, G.dtype)
+    # The dual point is sU with gradient sG; change = l*(sU) - l*(U); limit: the largest s that is feasible.
     change = jnp.zeros((), G.dtype)
     if scale.basis is not None:
         G, change, parts, limit = _projected(problem, W, facts, scale.basis, parts, finite)
@@ -119,7 +132,8 @@ def relative_gap(
         limit = penalty.dual_scale(-G, *_several(parts))
     s = jnp.ones((), G.dtype)
     if scalable and scale.basis is None:
-        # Where the conjugate is finite but for some rows, the loss alone does not know the best s > 1.
+        # A penalty that is a norm in some rows and squared in others: the best s for the loss may be > 1, but
+        # not for the sum with the conjugate of the squares.
         limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
         if facts.linear is None:
             s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
@@ -128,8 +142,9 @@ def relative_gap(
         free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
         s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
         limit = jnp.where(limit == 0, 0, 1)
-    # The bound of a conjugate needs a split where there are several terms, and elsewhere the point.
+    # The bound on a conjugate needs the parts if there are several terms, else the point.
     aux = W if len(parts) == 1 else tuple(s * part for part in parts)
+    # P - D(s) = g(W) + <G, W> + g*(-sG) + [l*(sU) - l*(U)], see `duality_gap`.
     at_W, conjugate, products = penalty.value(W), penalty.conjugate(-s * G, aux), G * W
     excess = at_W + jnp.sum(products) + conjugate + change
     magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(change)
@@ -137,12 +152,13 @@ def relative_gap(
     bound = jnp.maximum(excess, 0) + jnp.where(jnp.isnan(error), jnp.inf, error)
     size = jnp.maximum(jnp.abs(facts.value + at_W), scale.value)
     gap = safe_divide(bound, size, bound)
-    # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
+    # limit < 1 here means that no dual point is known: -G cannot be scaled into the domain of the conjugate,
+    # or the loss has no ``dual_scaling``.
     return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
 
 
 def _several(parts: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-    """What `dual_scale` wants to know besides."""
+    """Further arguments of `dual_scale`: the parts if there are several terms."""
     return () if len(parts) == 1 else (parts,)
 
 
@@ -154,11 +170,13 @@ def _projected(
     parts: tuple[jax.Array, ...],
     finite: bool,
 ) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...], jax.Array]:
-    """The gradient of a dual point that is orthogonal to the unpenalised features, and its price.
+    """A dual point U that is orthogonal to the predictions of unpenalised features.
 
-    The projection of the residual's, at the price of the divergence of the conjugate; for a norm scaled into
-    its dual ball. Then the parts of minus it, and the largest scale left for it, for a norm 1, or 0 where
-    none would do.
+    Returns:
+      G: X'U, projected, and for a norm also scaled into the dual ball.
+      change: what the projection and scaling add to the gap, a divergence of the loss.
+      parts: parts of -G, one for each term.
+      limit: the largest scale of G that is feasible; for a norm 1, or 0 if no scale > 0 is feasible.
     """
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
@@ -182,21 +200,21 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 
     .. math:: P - D(s) = g(W) + \langle G, W\rangle + g^*(-sG) + [\ell^*(sU) - \ell^*(U)] ,
 
-    where nothing large cancels near the optimum. Where :math:`g^*` is finite (squared norms, exclusive
-    l2,1) s = 1, the bracket vanishes and f may be any convex function. For norms s is the best
-    scaling that keeps :math:`-sG` in the dual ball, and the loss must bring ``dual_scaling``. A bound of the
-    rounding error of all this is added, so that a W of huge entries, whose terms cancel, has a large gap.
+    where no large terms cancel near the optimum. If :math:`g^*` is finite everywhere (squared norms,
+    exclusive l2,1) then s = 1, the bracket is 0, and f may be any convex function. For norms, s is the best
+    scaling that keeps :math:`-sG` in the dual ball, and the loss must have ``dual_scaling``. A bound on the
+    rounding error of all terms is added, so that a W with huge entries, whose terms cancel, has a large gap.
 
     Args:
-      problem: what W is a candidate for.
+      problem: the problem.
       W: finite, of the shape of the parameters.
 
     Returns:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
-      (strength 0); and where the problem is not convex, by a negative strength or weight under jit.
+      (strength 0); NaN also where a negative strength or weight, under jit, makes the problem not convex.
 
     Raises:
-      TypeError, ValueError: what is no problem, W of another shape or dtype.
+      TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(2), jnp.ones(2)), sj.penalties.L1(0.1))
@@ -221,17 +239,17 @@ def _duality_gap(problem: Problem, W: jax.Array) -> jax.Array:
     return relative_gap(problem, W, facts, scale, _split(problem.penalty, W, facts.gradient))
 
 
-def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
+def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     r"""The smallest ``strength`` (`L1`) or ``alpha`` (`L21`, `L1Inf`, `ExclusiveL21`) with W = 0.
 
-    The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
-    ``max_ij |G_ij|``, ``max_i ||G_i||_2`` or, for l1,inf, ``max_i ||G_i||_1``; for exclusive l2,1 it does
-    not depend on beta, since the slope of a square is 0 at zero. Of a sum it is the smallest factor of all
-    its strengths, whose proportions count.
+    It is the dual norm of :math:`G = \nabla f(0)`, rounded up by 4 eps, and does not depend on the strengths
+    in ``problem``: ``max_ij |G_ij|`` for l1, ``max_i ||G_i||_2`` for l2,1, ``max_i ||G_i||_1`` for l1,inf.
+    For exclusive l2,1 it does not depend on beta, since the slope of a square is 0 at zero. For a sum of
+    penalties it is the smallest common factor of all strengths in ``problem`` that gives W = 0.
 
     Args:
       problem: its penalty must have ``dual_norm``.
-      init: an array of the shape and dtype of W, where the loss is a plain function that does not know them.
+      init: an array of the shape and dtype of W, needed if the loss is a plain function.
 
     Returns:
       Shape ().
@@ -267,7 +285,7 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
 
 @Compiled
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
-    # In units of the data, whatever the strengths that are stored.
+    # In units of the data; an `L1` stands in for the penalty, since its strengths must not matter.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
     G = jax.grad(problem.smooth if scaled is None else scaled.loss)(hidden_zeros(W.shape, W.dtype))
     top = problem.penalty.dual_norm(-G) * (1 + 4 * eps_of(G))

@@ -1,6 +1,6 @@
 """Similarities of labels, for `sparsejax.losses.GraphLaplacian`.
 
-Each is a symmetric (k, k) array of nonnegative weights with a zero diagonal.
+A similarity is a symmetric (k, k) array of nonnegative weights with a zero diagonal.
 """
 
 from functools import reduce
@@ -18,28 +18,28 @@ __all__ = ["from_views", "ngd_similarity"]
 
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
-    r"""Similarity of labels by how often they are seen together.
+    r"""Similarity of labels by how often they occur together.
 
     .. math:: P_{xy} = \exp(-\mathrm{NGD}(x, y) / \eta), \qquad
               \mathrm{NGD}(x, y) = \frac{\ln \max(f_x, f_y) - \ln f_{xy}}{\ln N - \ln \min(f_x, f_y)},
 
-    the normalised Google distance, of counts f that are smoothed, since a label or a pair without samples
-    would have no logarithm. With c the counts in Y, s = ``smoothing`` and x the rarer of two labels:
+    the normalised Google distance. The counts f are smoothed, since a label or pair without samples has the
+    count 0, whose logarithm is not finite. With c the counts in Y, s = ``smoothing`` and x the rarer label:
 
     .. math:: N = n + s, \qquad f_x = c_x + s/2, \qquad
               f_{xy} = f_x\,\frac{c_{xy} + s f_y / N}{c_x + s}.
 
-    The fraction estimates how often y is seen where x is, with s samples added in which the two are
-    independent. So :math:`0 < f_{xy} \le \min(f_x, f_y) < N`, and the distance is finite, >= 0, and 1, that
-    of independent labels, between a label without samples and any other.
+    The fraction estimates the probability of y where x occurs, with s samples added in which x and y are
+    independent. Hence :math:`0 < f_{xy} \le \min(f_x, f_y) < N`, and the distance is finite and >= 0.
+    Independent labels have the distance 1, and so have a label without samples and any other label.
 
     Args:
       Y: (n, k) of zeros and ones, one column a label (for pairs of labels: the products of two views).
-      eta: > 0, shape (); the smaller, the faster the similarity falls.
+      eta: > 0, shape (): the distance at which the similarity is 1/e.
       smoothing: > 0, shape (), in samples.
 
     Returns:
-      (k, k), of Y's dtype, or of the default float if that is not floating; entries in [0, 1].
+      (k, k), in the dtype of Y, or in the default float if Y is not floating; entries in [0, 1].
 
     Raises:
       TypeError: an argument is not real.
@@ -63,8 +63,8 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
     together = jnp.matmul(Y.T, Y, precision=lax.Precision.HIGHEST)
     count = jnp.diagonal(together)
     rare, common = jnp.minimum(count[:, None], count[None]), jnp.maximum(count[:, None], count[None])
-    # Each logarithm of a ratio is log1p(difference / smaller), with differences of sums of nonnegative terms:
-    # nothing cancels, and the distance is never below zero.
+    # Each logarithm of a ratio is log1p(difference / smaller), and each difference is a sum of nonnegative
+    # terms: nothing cancels, and the distance is never negative.
     N, low, high = n + s, rare + s / 2, common + s / 2
     both = low * (together + s * high / N) / (rare + s)
     apart = low * ((rare - together) + s * (n - common + s / 2) / N) / (rare + s)  # low - both
@@ -73,21 +73,21 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
 
 
 def from_views(*views: ArrayLike) -> jax.Array:
-    r"""Similarity of combinations of labels, one label a view: of those that differ in one view only.
+    r"""Similarity of combinations of labels, one from each view, that differ in one view only.
 
     .. math:: P = \sum_v I \otimes \dots \otimes S_v \otimes \dots \otimes I,
 
-    the Cartesian product of the views' graphs: combinations that share all labels but that of view v are as
-    similar as these two labels. Columns are in row-major order, as of `numpy.ravel_multi_index` and
+    the Cartesian product of the graphs of the views: two combinations that differ only in view v are as
+    similar as their two labels of view v. Columns are in row-major order, as in `numpy.ravel_multi_index` and
     `sparsejax.groups.label_views`: with two views, the pair (i, j) is column ``i * k_2 + j``.
 
     Args:
-      views: one argument a view, either its number of labels, for :math:`S_v = 1`, or :math:`S_v` itself,
-        (k_v, k_v) and >= 0. It is symmetrised; its diagonal has no effect.
+      views: for each view its number of labels k_v, which means :math:`S_v = 1`, or :math:`S_v`, (k_v, k_v)
+        and >= 0, which is symmetrised and whose diagonal has no effect.
 
     Returns:
-      (k, k), k the product of the k_v; of the dtype of the first S_v, or of the default float if all are
-      numbers.
+      (k, k), k the product of the k_v; in the dtype of the first S_v, or in the default float if all views
+      are numbers.
 
     Raises:
       TypeError: no view, or one that is neither an integer nor a real array.
@@ -113,7 +113,7 @@ def from_views(*views: ArrayLike) -> jax.Array:
     return reduce(product, parts)
 
 
-def _view(name: str, view: Any, dtype: Any) -> jax.Array:
+def _view(name: str, view: Any, dtype: np.dtype | None) -> jax.Array:
     """The similarity of one view's labels: symmetric, with a zero diagonal."""
     if np.ndim(view) == 0:
         if np.asarray(view).dtype.kind not in "iu":

@@ -1,4 +1,4 @@
-"""Groups of features: which of them compete.
+"""Groups of features, for penalties under which the features of a group compete or vanish together.
 
 A `Groups` lists the members of every group. Groups may overlap, a group listed twice counts twice, and a
 feature in no group is not penalised by the penalties on groups. Sizes are static and indices are
@@ -18,9 +18,9 @@ from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
 
-DENSE = 1024  # features up to which the matrix of common groups is kept
-FAMILIES = 64  # of disjoint groups, at most
-TILE = 2048  # columns of X whose correlations are in memory at once, squared
+MAX_DENSE_FEATURES = 1024  # features up to which the matrix of common groups is stored
+MAX_FAMILIES = 64  # largest number of families of disjoint groups: one bit each of an integer
+TILE_COLUMNS = 2048  # columns of X in a tile of correlations, which has the square of this many numbers
 
 
 class Groups(
@@ -30,19 +30,19 @@ class Groups(
 ):
     r"""G groups of d features, as a list of memberships (i, g) in two orders.
 
-    With M the (d, G) matrix of memberships, 0 and 1: ``sums(r)`` is :math:`M^\top r`, ``spread(s)`` is
+    With M the (d, G) matrix of memberships (0 or 1), ``sums(r)`` is :math:`M^\top r` and ``spread(s)`` is
     :math:`Ms`, both in time proportional to the number m of memberships.
 
-    Build it by `from_lists`, `from_labels`, `from_correlation` or, for labels, `label_views`.
+    Build groups by `from_lists`, `from_labels`, `from_correlation` or, for labels, `label_views`.
 
     Attributes:
       members, group_ids: (m,) int32, the memberships sorted by group.
-      sorted_members, sorted_group_ids: (m,) int32, the same sorted by feature.
+      sorted_members, sorted_group_ids: (m,) int32, the memberships sorted by feature.
       free: (f,) int32, the features in no group.
       common: (d, d) int32, :math:`MM^\top`, how many groups two features share; (0, 0) if d > 1024.
-      family: (G,) int32; the groups of one family are disjoint, found one after the other.
+      family: (G,) int32, the family of each group; the groups of one family are disjoint.
       num_features, num_groups: d and G.
-      num_families: how many families there are; 65 if they would be more than 64 (``family`` is then 0).
+      num_families: the number of families; 65 if more than 64 are needed (``family`` is then 0).
       disjoint: True if no feature is in two groups.
       max_size: number of features of the largest group.
 
@@ -70,7 +70,7 @@ class Groups(
     def __init__(self, members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int):
         order = np.argsort(members, kind="stable")
         degree = np.bincount(members, minlength=num_features)
-        size = num_features if num_features <= DENSE else 0
+        size = num_features if num_features <= MAX_DENSE_FEATURES else 0
         common = np.zeros((size, size), np.int32)
         if size:
             ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
@@ -110,7 +110,7 @@ class Groups(
         )
 
     def check(self, owner: str, strength: jax.Array, params_shape: tuple[int, ...]) -> None:
-        """Raise if they are of another number of features, or the strength ``alpha`` of other groups."""
+        """Raise unless W of ``params_shape`` has d rows and ``strength`` is a scalar or one value a group."""
         if params_shape[0] != self.num_features:
             raise ValueError(f"{owner}: groups has {self.num_features} features; X has {params_shape[0]}.")
         if strength.shape not in ((), (self.num_groups,)):
@@ -120,10 +120,11 @@ class Groups(
             )
 
     def at(self, ix: jax.Array) -> "Groups":
-        """What the features of these numbers have of the groups; d is in none. Not of 65 families.
+        """The groups restricted to the features ``ix``, renumbered; the index d is a feature in no group.
 
-        Each has a place for every family. A place that holds nothing belongs to no feature and to no group,
-        and sums leave it out; a free feature that is not among these has the number of none of them.
+        Not for groups with 65 families. The result has static sizes: one membership for each feature and
+        family. Memberships that do not exist have the feature number len(ix) and the group number G, which
+        sums leave out; the same holds for free features that are not in ``ix``.
         """
         m, families = ix.shape[0], self.num_families
         place = self.sorted_members, self.family[self.sorted_group_ids]
@@ -148,7 +149,7 @@ class Groups(
 
 
 def check_groups(groups: object) -> None:
-    """Raise unless they are `Groups`."""
+    """Raise unless ``groups`` is a `Groups`."""
     if not isinstance(groups, Groups):
         raise TypeError(
             f"groups must be built by sparsejax.groups (from_lists, ...), got {type(groups).__name__}."
@@ -158,15 +159,18 @@ def check_groups(groups: object) -> None:
 def _families(
     members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int
 ) -> tuple[np.ndarray, int]:
-    """For each group the first family of which no group shares a feature with it, and their number."""
-    taken = np.zeros(num_features, np.uint64)  # by families, a bit each
+    """The family of each group, and the number of families, by a greedy algorithm.
+
+    A group joins the first family that has no group with a feature of it.
+    """
+    taken = np.zeros(num_features, np.uint64)  # bit f: the feature is in a group of family f
     family = np.zeros(num_groups, int)
     ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
     for g, group in enumerate(np.split(members, ends[:-1])):
         used = int(np.bitwise_or.reduce(taken[group]))
         first = (~used & (used + 1)).bit_length() - 1
-        if first >= FAMILIES:
-            return np.zeros(num_groups, int), FAMILIES + 1
+        if first >= MAX_FAMILIES:
+            return np.zeros(num_groups, int), MAX_FAMILIES + 1
         family[g] = first
         taken[group] |= np.uint64(1 << first)
     return family, int(family.max()) + 1
@@ -176,7 +180,7 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
     """Groups by the indices of their members, ``[[0, 1], [1, 4]]``.
 
     Args:
-      lists: for each group its features, 0-based. Groups may overlap; one that is listed twice counts twice.
+      lists: for each group its features, 0-based. Groups may overlap; a group listed twice counts twice.
       num_features: d > 0.
 
     Raises:
@@ -213,13 +217,13 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
 
 
 def from_labels(labels: ArrayLike) -> Groups:
-    """Disjoint groups: the features that share a label.
+    """Disjoint groups: a group for each label, of all features with the label.
 
     Args:
-      labels: (d,), of any sortable kind; groups are numbered in sorted order.
+      labels: (d,), of any sortable type; groups are numbered in the sorted order of the labels.
 
     Returns:
-      `Groups`, disjoint; every feature is in one.
+      Disjoint `Groups`; every feature is in one group.
 
     Raises:
       ValueError: not one-dimensional, empty, or a NaN.
@@ -249,18 +253,18 @@ def from_correlation(
     .. math:: R_{st} = |x_s^\top x_t| / (\|x_s\|\,\|x_t\|) > \text{threshold},
 
     of centred columns (Pearson) or, with ``centered=False``, of the columns as they are (cosine).
-    The d x d matrix is never formed: memory is that of X, of a tile of correlations and of the
-    pairs. A feature that is correlated with no other is in no group.
+    The d x d matrix is never formed: memory holds X, a tile of correlations and the pairs. A feature that is
+    correlated with no other is in no group.
 
     Args:
       X: (n, d).
       threshold: in (0, 1).
-      centered: the paper says centred; the numbers it prints (its example and Boston housing) are of
-        columns that are not.
-      weights: None, or (n,), >= 0 and not all 0, of the rows; a row of weight 0 counts for nothing.
+      centered: True as the text of the paper says; the numbers printed there (the example and Boston
+        housing) are for columns that are not centred.
+      weights: None, or (n,), >= 0 and not all 0, one for each row; 0 leaves a row out.
 
     Returns:
-      `Groups` of two features each, sorted; none at all if no pair exceeds the threshold.
+      `Groups` of two features each, sorted; no groups if no pair exceeds the threshold.
 
     Raises:
       TypeError: ``centered`` is not a bool; called in a transformation; as for data elsewhere.
@@ -268,9 +272,9 @@ def from_correlation(
         all 0; as for data elsewhere.
 
     Warns:
-      UserWarning: constant columns (all-zero ones if not centred): they have no correlation with
-        anything and are left out of all groups.
-    Source: Kong et al., AAAI 2016, Eq. (4); one group for each pair, as there.
+      UserWarning: X has constant columns (zero columns if not centred): they have no correlation and are in
+        no group.
+    Source: Kong et al., AAAI 2016, Eq. (4), with one group for each pair.
 
     >>> import numpy as np, sparsejax as sj
     >>> X = np.array([[1.0, 2.0, 1.0], [-1.0, -2.0, 1.0], [2.0, 4.1, -1.0]])
@@ -293,7 +297,7 @@ def from_correlation(
         columns = columns - np.average(columns, axis=0, weights=root[:, 0] ** 2)
     columns = root * columns
     norm = np.linalg.norm(columns, axis=0)
-    # A constant column is centred to rounding errors, not to zeros.
+    # Centring turns a constant column into rounding errors, not into zeros.
     undefined = norm <= 4 * np.sqrt(n) * np.finfo(columns.dtype).eps * size
     if undefined.any():
         kind = "constant" if centered else "zero"
@@ -304,9 +308,9 @@ def from_correlation(
         )
     columns = np.where(undefined, 0, columns / np.where(undefined, 1, norm))
     found = []
-    for i in range(0, d, TILE):
-        for j in range(i, d, TILE):
-            tile = np.abs(columns[:, i : i + TILE].T @ columns[:, j : j + TILE])
+    for i in range(0, d, TILE_COLUMNS):
+        for j in range(i, d, TILE_COLUMNS):
+            tile = np.abs(columns[:, i : i + TILE_COLUMNS].T @ columns[:, j : j + TILE_COLUMNS])
             s, t = np.nonzero(np.triu(tile > threshold, 1) if i == j else tile > threshold)
             found.append(np.stack([s + i, t + j], axis=1))
     pairs = np.concatenate(found)
@@ -315,7 +319,7 @@ def from_correlation(
 
 
 def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
-    """The roots of weights of rows, (n, 1); ones where there are none."""
+    """The square roots of the weights of rows, (n, 1); ones if weights is None."""
     n = X.shape[0]
     if weights is None:
         return np.ones((n, 1), X.dtype)
@@ -326,13 +330,13 @@ def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
 
 
 def label_views(*sizes: int) -> tuple[Groups, ...]:
-    """Groups of the labels of a product of views, one `Groups` a view.
+    """Groups of the labels of a product of views, one `Groups` for each view.
 
-    A label is a tuple of one label from each view, numbered as `numpy.ravel_multi_index` does: with two
-    views (i, j) is column ``i * sizes[1] + j``. View v groups the columns that share its label.
+    A label is a tuple of one label from each view, numbered as by `numpy.ravel_multi_index`: with two views
+    (i, j) is column ``i * sizes[1] + j``. View v groups the columns with the same label of view v.
 
     Args:
-      sizes: how many labels each view has, >= 1; at least one view.
+      sizes: the number of labels of each view, >= 1; at least one view.
 
     Raises:
       ValueError: no view, or a size that is not an integer >= 1.

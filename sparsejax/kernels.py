@@ -1,6 +1,6 @@
-r"""Kernels :math:`k(x, x')`, and the bandwidth that is usually taken for the Gaussian.
+r"""Kernels :math:`k(x, x')`, and the usual bandwidth for the Gaussian kernel.
 
-Matrices are computed a block of rows at a time: beside the result there is room for one block only.
+Matrices are computed in blocks of rows, so that memory holds the result and one block.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
 
 __all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
 
-BLOCK = 1024  # rows computed together
+BLOCK_ROWS = 1024  # rows that are computed at once
 
 
 def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
     r"""``||x_i - z_j||^2``, shape (n, m); Z = X if not given, and then the diagonal is exactly 0.
 
-    By :math:`\|x\|^2 + \|z\|^2 - 2x^\top z` after both have lost the mean of Z, which keeps the digits that a
-    common offset would cost, and never below 0.
+    Computed as :math:`\|x\|^2 + \|z\|^2 - 2x^\top z`, and at least 0. The mean of Z is subtracted from both
+    first: a common offset would cost digits.
 
     Args:
       X: (n, d).
@@ -118,9 +118,9 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
       X: (n, d), n >= 2.
 
     Raises:
-      TypeError, ValueError: as `squared_distances`; one row; a median of 0, where more than half of the pairs
-        are equal rows: choose a bandwidth by hand; distances whose squares overflow. Under jit the 0 or
-        infinity is returned.
+      TypeError, ValueError: as `squared_distances`; X has one row; the median is 0, since more than half of
+        the pairs are equal rows (choose a bandwidth yourself); squares of distances overflow. Under jit a
+        median of 0 or infinity is returned.
 
     >>> import numpy as np, sparsejax as sj
     >>> round(float(sj.kernels.median_bandwidth(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))), 2)
@@ -133,7 +133,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     D, pairs = _squared_distances(X, X, same=True), np.triu_indices(n, 1)
     if is_traced(D):
         return jnp.median(jnp.sqrt(D[pairs]))
-    median = np.median(np.sqrt(np.asarray(D)[pairs]))  # by selection, some ten times faster than to sort
+    median = np.median(np.sqrt(np.asarray(D)[pairs]))  # numpy selects, about ten times faster than a sort
     if median == 0:
         raise ValueError(
             "the median distance of X's rows is 0 (more than half of the pairs are equal): give a bandwidth."
@@ -144,7 +144,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
 
 
 def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
-    """X and Z, and whether Z was left out, checked."""
+    """X and Z, checked, and whether Z is X."""
     X = as_float("X", X, (2,))
     same = Z is None
     Z = X if same else as_float("Z", Z, (2,), X.dtype)
@@ -157,10 +157,10 @@ def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
 
 
 def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
-    """``row`` of each row, `BLOCK` of them at a time."""
-    if rows[0].shape[0] <= BLOCK:
+    """``row`` of each row, `BLOCK_ROWS` rows at a time."""
+    if rows[0].shape[0] <= BLOCK_ROWS:
         return jax.vmap(row)(*rows)
-    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK)
+    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK_ROWS)
 
 
 def _dot(Z: jax.Array, x: jax.Array) -> jax.Array:
@@ -168,29 +168,29 @@ def _dot(Z: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
-    """The function of row i and x_i that gives ``||x_i - z_j||^2`` for all j, and its arguments."""
+    """A function x -> ``||x - z_j||^2`` for all j, for rows x of the second result, which is X centred."""
     mean = jnp.mean(Z, axis=0, keepdims=True)
     X, Z = X - mean, Z - mean
     size = jnp.sum(Z * Z, axis=1)
     return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * _dot(Z, x), 0)), X
 
 
-def _apart(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
-    """Exactly 0 from a row to itself."""
+def _zero_to_itself(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
+    """The distances of row i with exactly 0 at place i if ``same``."""
     return jnp.where(jnp.arange(distances.shape[0]) == i, 0, distances) if same else distances
 
 
 @partial(jax.jit, static_argnames="same")
 def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
-    return _by_blocks(lambda i, x: _apart(i, distances(x), same), jnp.arange(X.shape[0]), X)
+    return _by_blocks(lambda i, x: _zero_to_itself(i, distances(x), same), jnp.arange(X.shape[0]), X)
 
 
 @partial(jax.jit, static_argnames="same")
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
-    # Divided twice: the square of a small bandwidth would underflow.
-    row = lambda i, x: jnp.exp(-(_apart(i, distances(x), same) / bandwidth) / bandwidth / 2)
+    # Two divisions, since the square of a small bandwidth would underflow.
+    row = lambda i, x: jnp.exp(-(_zero_to_itself(i, distances(x), same) / bandwidth) / bandwidth / 2)
     return _by_blocks(row, jnp.arange(X.shape[0]), X)
 
 

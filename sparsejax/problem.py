@@ -1,4 +1,4 @@
-r"""What is solved: :math:`\min_W F(W) = f(W) + g(W)`, a smooth convex loss and a penalty."""
+r"""The problem :math:`\min_W F(W) = f(W) + g(W)` with a smooth convex loss f and a penalty g."""
 
 from typing import Any, NamedTuple
 
@@ -20,15 +20,16 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 
     Args:
       smooth: a convex loss: one of `sparsejax.losses`, a `sparsejax.Loss` of your own, any function W -> (),
-        or any callable pytree, such as ``jax.tree_util.Partial(fun, *data)``. Convexity is taken for granted.
-        The arrays that a function closes over are differentiated, and other ones compile nothing anew.
+        or any callable pytree, such as ``jax.tree_util.Partial(fun, *data)``. Convexity is not checked.
+        Solutions can be differentiated in the arrays that a function closes over, and a function that closes
+        over other arrays is not compiled again.
       penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
-        ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only that is
-        taken for known, and the groups *dual* and *support* where it has all their methods.
+        ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only these two
+        methods are used, and the groups *dual* and *support* if the class has all their methods.
 
     Raises:
-      TypeError: ``smooth`` is not callable, ``penalty`` lacks value or prox, or one of them states a group of
-        methods in part.
+      TypeError: ``smooth`` is not callable, ``penalty`` lacks value or prox, or one of them defines a group
+        of methods in part.
       ValueError: a strength by row that does not fit the number of features.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
@@ -65,14 +66,14 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 
 
 def as_protocol(caller: str, problem: Any) -> Problem:
-    """The problem with both parts in the protocol, what is plain wrapped; ``caller`` is who asks."""
+    """The problem with its parts as `Loss` and `Penalty`, wrapped if needed; ``caller`` is for errors."""
     if not isinstance(problem, Problem):
         raise TypeError(f"{caller}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
     return problem._replace(smooth=as_loss(problem.smooth), penalty=as_penalty(problem.penalty))
 
 
 def zeros(problem: Problem) -> jax.Array:
-    """W = 0 of the right shape and dtype."""
+    """W = 0 in the shape and dtype of the parameters."""
     if "shape" not in problem.smooth.provides:
         raise TypeError(
             "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
@@ -83,18 +84,18 @@ def zeros(problem: Problem) -> jax.Array:
 
 
 class Scaled(NamedTuple):
-    """What a problem is in units of its data, as far as its strengths have no say in it."""
+    """The part of a problem in units of its data that does not depend on the strengths."""
 
-    loss: Loss
+    loss: Loss  # the loss in units of the data
     units: Units
 
 
 def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
-    r"""The loss :math:`\gamma f(\sigma V/s)/\sigma^2` in units of its data, and these; None: not known.
+    r"""The loss :math:`\gamma f(\sigma V/s)/\sigma^2` in units of its data, and the units; None if not known.
 
-    So that nothing underflows: of Y of the order of 1e-22 the squares are 0 in float32. With ``rows`` the
-    columns of X are brought nearer to one size too, as far as the penalty allows, so that columns of unequal
-    size cost few iterations and no digits; ``rows`` may be these units, where they are known.
+    In these units nothing underflows; without them, squares of a Y of the order of 1e-22 are 0 in float32.
+    With ``rows`` True the units s also bring the columns of X nearer to one size, if the penalty allows, so
+    that columns of unequal size cost few iterations and no digits. ``rows`` may also be s, if it is known.
     """
     penalty = problem.penalty
     if "units" not in problem.smooth.provides or "units" not in penalty.provides:
@@ -111,7 +112,7 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
 
 
 def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
-    r"""The problem in its units: strengths, of degree p, times :math:`\gamma\sigma^{p-2}/s^p`."""
+    r"""The problem in these units: a strength of degree p is multiplied by :math:`\gamma\sigma^{p-2}/s^p`."""
     if scaled is None:
         return problem
     loss, units = scaled
@@ -123,14 +124,14 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
 
 
 class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
-    """A penalty on a pytree as one on the vector of all its entries."""
+    """A penalty on a pytree as a penalty on the vector of all its entries; ``restore``: vector -> pytree."""
 
     penalty: Any
     restore: Any
 
     @property
     def provides(self) -> frozenset[str]:
-        """The support, where it is known."""
+        """The group "support" if the penalty has it; no other group."""
         return self.penalty.provides & {"support"}
 
     def value(self, W: jax.Array) -> jax.Array:
@@ -145,12 +146,12 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
 
 @feasible.register(FlatPenalty)
 def _(penalty: FlatPenalty, W: jax.Array) -> jax.Array:
-    """W as it is."""
+    """W, unchanged."""
     return W
 
 
 class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
-    """A loss of a pytree as one of the vector of all its entries."""
+    """A loss of a pytree as a loss of the vector of all its entries; ``restore``: vector -> pytree."""
 
     loss: Any
     restore: Any
@@ -160,7 +161,10 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 
 
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
-    """The problem in one array, its value, and the way back: as they are if ``params`` is an array."""
+    """The problem on one array, ``params`` as this array, and the function that restores the pytree.
+
+    If ``params`` is an array already, all are returned unchanged.
+    """
     if jax.tree_util.all_leaves([params]):
         return problem, params, lambda W: W
     vector, restore = ravel_pytree(params)

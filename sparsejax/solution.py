@@ -1,4 +1,4 @@
-"""What comes back from a solver: how it ended, in codes and in words."""
+"""The result of a solver: the solution, its certificate, and how the solver ended, as a code and as text."""
 
 import inspect
 import math
@@ -8,13 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.pytree import Pytree
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
 
-# The solvers that `Solution.link` numbers: those of the library's table, then others by their first use.
+# Names of the solvers by their number in `Solution.link`: those of the library, then others as they are used.
 SOLVERS: list[str] = []
 
 MESSAGES = {
@@ -34,7 +35,7 @@ MESSAGES = {
 
 
 class ConvergenceWarning(UserWarning):
-    """A solver called outside jit did not converge: what came back is not the solution asked for.
+    """Warns that a solver called outside jit did not converge, so that its result does not meet ``tol``.
 
     >>> import warnings
     >>> import numpy as np, sparsejax as sj
@@ -61,9 +62,9 @@ class ConvergenceError(RuntimeError):
 
 
 class History(NamedTuple):
-    """The first iterations of a solver, the start at index 0, NaN after its end.
+    """Objective and gap at the first iterations of a solver, with the start at index 0; NaN after its end.
 
-    NaN also at a start other than 0 of `variational_newton`, which does not look at it.
+    `variational_newton` does not evaluate a start other than 0, which is then NaN.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -71,30 +72,30 @@ class History(NamedTuple):
     (3,)
     """
 
-    objective: jax.Array  # (history,)
-    gap: jax.Array  # (history,)
+    objective: jax.Array  # (history,), F(W)
+    gap: jax.Array  # (history,), relative duality gap
 
 
 class Solution(
     Pytree, leaves=("params", "objective", "gap", "residual", "num_iters", "status", "history", "link")
 ):
-    """How a solver ended.
+    """The result of a solver.
 
     Attributes:
-      params: the point with the best certificate that was seen; shape and dtype of W.
+      params: the point with the best certificate of all points evaluated; shape and dtype of W.
       objective: F(params), shape ().
-      gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))`` and a bound of its rounding error: no
-        point is better than params by more. NaN where no dual is known (a plain function with a norm, or
-        strength 0), or where a strength or weight is negative.
+      gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))`` plus a bound on its rounding error: no
+        point has an objective that is lower by more. NaN where no dual is known (a plain function with a
+        norm, or strength 0), or where a strength or weight is negative.
       residual: relative prox-gradient residual, ``||G + S|| / max(||G||, ||S||, ||grad f(0)||)`` with
         ``G = grad f(W)`` and ``S = L(W - T) - G``, a subgradient of g at the prox-gradient step
-        ``T = prox(W - G/L, 1/L)``; it decides where gap is NaN. For a penalty of several terms the same
-        of each term with its part of -G, all of them together.
-      num_iters: () int32, 0 if the start was good enough.
-      status: () int32, one of the codes in `sparsejax.solution`; `message` says it in words.
-      history: `History` of length ``history`` (0 unless asked for).
-      link: () int32, the number in `sparsejax.solution.SOLVERS` of the solver that found params; another of
-        its chain may have begun. -1: not known. `solver` says it in words.
+        ``T = prox(W - G/L, 1/L)``; it is compared with tol where gap is NaN. For a penalty of several terms
+        the norms are over all terms, each with its part of -G.
+      num_iters: () int32, 0 if the start met tol.
+      status: () int32, one of the codes in `sparsejax.solution`; `message` is its text.
+      history: `History` of length ``history`` (0 by default).
+      link: () int32, the number in `sparsejax.solution.SOLVERS` of the solver that found params, which may
+        have continued from another solver of its chain. -1: not known. `solver` is its name.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -141,10 +142,12 @@ class Solution(
         )
 
     def __getitem__(self, index: Any) -> "Solution":
-        """One solution of a batch, or some: the index is of the leading axes, and every field is indexed.
+        """One solution of a batch, or some: every field is indexed on the axes of the batch.
 
-        As of an array with the shape of ``status``: integers, slices, tuples, masks. One problem alone has
-        nothing to index, a TypeError.
+        The index is as for an array with the shape of ``status``: integers, slices, tuples, masks.
+
+        Raises:
+          TypeError: the solution is not a batch.
         """
         shape = self.status.shape
         if not shape:
@@ -153,7 +156,7 @@ class Solution(
             )
         size = math.prod(shape)
         traced = any(map(is_traced, jax.tree.leaves(index)))
-        # by numpy where it can be: it refuses what is out of range
+        # By numpy if the index is concrete, since numpy raises for an index out of range.
         numbers = (jnp if traced else np).arange(size).reshape(shape)[index]
         return jax.tree.map(lambda leaf: leaf.reshape(size, *leaf.shape[len(shape) :])[numbers], self)
 
@@ -164,12 +167,12 @@ class Solution(
 
     @property
     def measure(self) -> jax.Array:
-        """What was compared with tol: the gap, or the residual where no gap is known."""
+        """The number that is compared with tol: the gap, or the residual where no gap is known."""
         return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
 
     @property
     def solver(self) -> str | list[str]:
-        """The solver that found params, for each problem of a batch; not available under jit."""
+        """The name of the solver that found params, for each problem of a batch; not available under jit."""
         if is_traced(self.link):
             raise TypeError("Solution.solver is text: read it outside jit and vmap.")
         names = [SOLVERS[i] if 0 <= i < len(SOLVERS) else "" for i in np.ravel(self.link)]
@@ -177,7 +180,7 @@ class Solution(
 
     @property
     def message(self) -> str | list[str]:
-        """The status in words, one for each problem of a batch; not available under jit."""
+        """The status as text, for each problem of a batch; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Solution.message is text: read it outside jit and vmap.")
         if self.status.ndim == 0:
@@ -187,7 +190,7 @@ class Solution(
 
 
 def number_of(solver: str) -> int:
-    """The number of a solver in `SOLVERS`, to which a new name is added."""
+    """The number of a solver in `SOLVERS`; a name that is new is added."""
     if solver not in SOLVERS:
         SOLVERS.append(solver)
     return SOLVERS.index(solver)
@@ -199,8 +202,8 @@ def _message(code: int, gap_unknown: bool) -> str:
     return MESSAGES[code]
 
 
-def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
-    """Warn, once a call, of solutions that did not converge; not inside jit, where ``converged`` tells."""
+def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
+    """Warn once about all solutions that did not converge; under jit users read ``converged`` instead."""
     if is_traced(solution.status):
         return
     converged, gap = np.asarray(solution.status) == CONVERGED, np.asarray(solution.gap)
@@ -209,7 +212,7 @@ def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
     measure = np.asarray(np.where(np.isnan(gap), solution.residual, gap))
     eps = float(np.finfo(measure.dtype).eps)
     if not is_traced(tol) and np.asarray(tol) < 2 * eps:
-        # It asks for the floor of the dtype and never counts as converged.
+        # Such a tol asks for the precision of the dtype, which no solve reports as converged: no warning.
         converged = converged | (measure <= 1000 * eps)
         if converged.all():
             return
@@ -224,7 +227,7 @@ def warn_unconverged(problem: Any, solution: Solution, tol: Any) -> None:
 
 
 def users_level() -> int:
-    """The stacklevel, for the caller of this function, of the first frame outside this package."""
+    """The ``stacklevel`` with which `warnings.warn`, called by the caller, names the first user frame."""
     frame: Any = inspect.currentframe()
     package, level = __name__.split(".")[0], 0
     while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == package:

@@ -134,7 +134,7 @@ def test_correlation_in_tiles(monkeypatch, rng):
     expected = [[i, j] for i in range(23) for j in range(i + 1, 23) if R[i, j] > 0.4]
     assert 20 < len(expected) < 230
     for tile in (4, 7, 23, 100):
-        monkeypatch.setattr(groups, "TILE", tile)
+        monkeypatch.setattr(groups, "TILE_COLUMNS", tile)
         assert groups.from_correlation(X, 0.4).tolist() == expected
 
 

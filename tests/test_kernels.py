@@ -37,7 +37,7 @@ def test_against_scikit_learn(ours, theirs, rows, monkeypatch):
     expected = theirs(X, Z)
     np.testing.assert_allclose(ours(X, Z), expected, rtol=1e-12, atol=1e-13)
     with monkeypatch.context() as m:
-        m.setattr(kernels, "BLOCK", 8)  # 30 rows: three whole blocks and a part of one
+        m.setattr(kernels, "BLOCK_ROWS", 8)  # 30 rows: three whole blocks and a part of one
         jax.clear_caches()
         np.testing.assert_allclose(jax.jit(ours)(X, Z), expected, rtol=1e-12, atol=1e-13)
 

@@ -1,1 +1,1 @@
-"""What everything else stands on: frozen classes, checks of arguments, small linear algebra, the layout."""
+"""Code that all other modules use: frozen classes, checks of arguments, small linear algebra, matrices."""

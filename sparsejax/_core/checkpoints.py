@@ -1,7 +1,8 @@
-"""What is done of long work, in a folder, so that it goes on after the process has ended.
+"""Checkpoints: the finished parts of long work in a folder, so that another process can continue the work.
 
-A record is a file ``NAME.npz`` of numpy, without pickle. It is written beside and then renamed, so that at
-any moment there is the old one or the new one. The record "call" tells to which call the others belong.
+A record is a file ``NAME.npz`` of numpy, without pickle. It is written to a temporary file, which is then
+renamed, so that at any moment the old or the new record is complete. The record "call" identifies the call
+to which the other records belong.
 """
 
 import functools
@@ -19,19 +20,19 @@ from typing import Any
 import jax
 import numpy as np
 
-FORMAT = "1"
-CALL = "call"  # the record of what the folder is for
-TEMPORARY = ".writing"
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+FORMAT = "1"  # version of the format of records
+CALL = "call"  # name of the record that identifies the call
+TEMPORARY = ".writing"  # how the names of temporary files end
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # a place in memory, in the repr of an object
 
 
 class Checkpoint:
     """The records of one call in a folder.
 
     Args:
-      caller: for errors.
-      directory: the folder, made if it is not there.
-      call: what the call is, as digests by name of what they are of.
+      caller: name of the function that was called, for errors.
+      directory: path of the folder, which is made if it does not exist.
+      call: a digest of each argument, by the name of the argument.
     """
 
     def __init__(self, caller: str, directory: Any, call: Mapping[str, str]):
@@ -43,18 +44,18 @@ class Checkpoint:
             raise ValueError(f"{name} must be the path of a folder, but {self.directory} is a file.")
         self.directory.mkdir(parents=True, exist_ok=True)
         for left in self.directory.glob("*" + TEMPORARY):
-            left.unlink(missing_ok=True)  # of a process that was killed while it wrote
+            left.unlink(missing_ok=True)  # a process was killed while it wrote this file
         self._call = {"format": FORMAT, "function": caller, **call}
-        kept = self._read(CALL)
-        if kept is not None:
-            self._check(kept)
+        saved = self._read(CALL)
+        if saved is not None:
+            self._check(saved)
         elif any(self._path(name).exists() for name in ("part-0", "slice-0")):
             raise self._damaged(self._path(CALL), "it is missing, others are there")
         else:
             self._write(CALL, {"call": np.array(json.dumps(self._call))})
 
     def load(self, name: str, like: Any) -> Any:
-        """What was saved under a name, None if nothing; ``like``: a tree of its structure and dtypes."""
+        """The tree saved under a name, or None; ``like``: a tree with the structure and dtypes expected."""
         arrays = self._read(name)
         if arrays is None:
             return None
@@ -66,7 +67,7 @@ class Checkpoint:
         return jax.tree.unflatten(treedef, found)
 
     def save(self, name: str, tree: Any) -> float:
-        """Save a tree of arrays, at once or not at all; the seconds that it took."""
+        """Save a tree of arrays, completely or not at all; returns the seconds that this took."""
         begin = time.perf_counter()
         leaves = map(np.asarray, jax.tree.leaves(tree))
         self._write(name, {f"leaf-{i}": leaf for i, leaf in enumerate(leaves)})
@@ -80,7 +81,7 @@ class Checkpoint:
         beside = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
         try:
             with beside.open("wb") as file:
-                np.savez(file, **arrays)  # type: ignore[arg-type]
+                np.savez(file, **arrays)  # type: ignore[arg-type]  # numpy's stub has a keyword that is a bool
                 file.flush()
                 os.fsync(file.fileno())
             beside.replace(path)
@@ -96,13 +97,14 @@ class Checkpoint:
             return None
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return {key: file[key] for key in file.files}  # each against its check sum
-        except Exception as error:  # a flipped bit has made a reader of zip raise NotImplementedError
+                return {key: file[key] for key in file.files}  # compares check sums
+        except Exception as error:  # zipfile raises many types for a damaged file, even NotImplementedError
             raise self._damaged(path, str(error)) from None
 
-    def _check(self, kept: dict[str, np.ndarray]) -> None:
+    def _check(self, saved: dict[str, np.ndarray]) -> None:
+        """Raise unless the record "call" is that of this call."""
         try:
-            call = json.loads(str(kept["call"]))
+            call = json.loads(str(saved["call"]))
             other = sorted(key for key in {*call, *self._call} if call.get(key) != self._call.get(key))
         except (KeyError, ValueError, AttributeError, TypeError) as error:
             raise self._damaged(self._path(CALL), str(error)) from None
@@ -117,7 +119,7 @@ class Checkpoint:
 
 
 def kept_in(store: Checkpoint | None, name: str, like: Any, call: Callable[[], Any]) -> Any:
-    """What was saved under this name, else what ``call`` returns, which is then saved."""
+    """The tree saved under this name; if there is none, the result of ``call()``, which is then saved."""
     found = None if store is None else store.load(name, like)
     if found is None:
         found = call()
@@ -126,11 +128,11 @@ def kept_in(store: Checkpoint | None, name: str, like: Any, call: Callable[[], A
     return found
 
 
-# ------------------------------------------------------------------ what a call is
+# ------------------------------------------------------------------ how a call is identified
 
 
 def digest(*things: Any) -> str:
-    """Of pytrees: their structure, and every bit of their arrays."""
+    """A hash of pytrees: of their structures and of every bit of their arrays."""
     found = hashlib.sha256()
     for thing in things:
         leaves, treedef = jax.tree.flatten(thing)
@@ -143,10 +145,12 @@ def digest(*things: Any) -> str:
 
 
 def text_of(thing: Any) -> str:
-    """What an argument is, the same in any process: a function is its code and what it closes over.
+    """A text that identifies an argument, the same in any process.
+
+    The text of a function is its code, its defaults and the values it closes over.
 
     Raises:
-      TypeError: only its place in memory tells it from others.
+      TypeError: the repr of the argument holds a place in memory, which differs between processes.
     """
     if isinstance(thing, (np.ndarray, jax.Array)):
         return digest(thing)
@@ -156,7 +160,7 @@ def text_of(thing: Any) -> str:
         return str([text_of(part) for part in thing])
     if isinstance(thing, dict):
         return str([(key, text_of(thing[key])) for key in sorted(thing, key=repr)])
-    function = inspect.unwrap(thing)  # by `jax.jit`
+    function = inspect.unwrap(thing)  # the function that `jax.jit` has wrapped
     if isinstance(function, FunctionType):
         around = text_of([cell.cell_contents for cell in function.__closure__ or ()])
         named = f"{function.__module__}.{function.__qualname__}"
@@ -172,5 +176,5 @@ def _code(code: CodeType) -> str:
 
 
 def named(thing: Any) -> str:
-    """The text of a structure or program, the same in any process."""
+    """The text of a tree structure or program without places in memory: the same in any process."""
     return ADDRESS.sub("", str(thing))

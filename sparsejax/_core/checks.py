@@ -1,4 +1,4 @@
-"""Checks of what a user hands in: each names the argument, what was wrong and what is allowed."""
+"""Checks of arguments; the message of each names the argument, what was given and what is allowed."""
 
 import functools
 import math
@@ -9,61 +9,61 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_spread, looked_at, mesh_of
+from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_sharded, looked_at, mesh_of
 
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max
 
 
 def is_traced(x: Any) -> bool:
-    """True inside a transformation, where values cannot be looked at."""
+    """True if x is a tracer of a JAX transformation, whose value is not known."""
     return isinstance(x, jax.core.Tracer)
 
 
 def is_eager(tree: Any) -> bool:
-    """Nothing in the tree is traced, and this is not the body of a jit, either."""
+    """True if nothing in the tree is traced and the call is not made inside jit."""
     if any(map(is_traced, jax.tree.leaves(tree))):
         return False
-    # Under jit whatever is computed is traced; a transfer compiles nothing elsewhere.
+    # Inside jit the result of any operation is traced. This operation is a transfer: it compiles nothing.
     return not is_traced(jax.device_put(on_device(0.0, np.dtype(np.float32))))
 
 
 def default_device() -> Any:
-    """What the user has set as the device, or the platform, for new arrays; None: nothing."""
+    """The device or platform that the user has set for new arrays, or None."""
     config: Any = jax.config
     return config.jax_default_device
 
 
-MAX_KEPT = 4096  # numbers of an array that `on_device` keeps
+MAX_CACHED_SIZE = 4096  # entries of an array that `on_device` keeps in its cache
 
 
 def on_device(value: float, dtype: np.dtype, shape: tuple[int, ...] = ()) -> jax.Array:
-    """An array of one number, on the device that JAX takes by default; outside jit.
+    """An array filled with one number, on the default device of JAX; for use outside jit.
 
-    Small ones are kept, since the transfer takes as long as the solve of a small problem.
+    Small arrays are cached, since a transfer takes as long as the solve of a small problem.
     """
-    make = _kept if math.prod(shape) <= MAX_KEPT else _kept.__wrapped__
+    make = _filled if math.prod(shape) <= MAX_CACHED_SIZE else _filled.__wrapped__
     return make(value, dtype, shape, default_device())
 
 
 @functools.lru_cache(maxsize=256)
-def _kept(value: float, dtype: np.dtype, shape: tuple[int, ...], device: Any) -> jax.Array:
+def _filled(value: float, dtype: np.dtype, shape: tuple[int, ...], device: Any) -> jax.Array:
     with jax.ensure_compile_time_eval():  # inside a jit, too
         return jax.device_put(np.full(shape, value, dtype))
 
 
 def default_tol(dtype: Any) -> float:
-    """Of a certificate: 1e-6 in float64, 1e-4 in float32."""
+    """The default tolerance of a certificate: 1e-6 in float64, 1e-4 in float32."""
     return 1e-6 if dtype == jnp.float64 else 1e-4
 
 
 def is_sparse(x: Any) -> bool:
-    """A matrix of scipy.sparse or of jax.experimental.sparse."""
+    """True for a matrix of scipy.sparse or of jax.experimental.sparse."""
     return hasattr(x, "toarray") or hasattr(x, "todense")
 
 
 def as_numpy(name: str, x: Any) -> np.ndarray:
-    """``x`` as an array of numpy, of whatever dtype; or an error that names it."""
+    """``x`` as an array of numpy of any dtype; ``name`` is for errors."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost: fill or drop what is masked.")
     try:
@@ -73,11 +73,11 @@ def as_numpy(name: str, x: Any) -> np.ndarray:
 
 
 def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
-    """``x`` as a float32 or float64 array (of ``dtype`` if given), or an error that names it.
+    """``x`` as a finite float32 or float64 array, of ``dtype`` if given; ``name`` is for errors.
 
-    Integers and booleans are converted. Values are looked at only outside a transformation,
-    and with numpy, since inside one even `jnp.isfinite` of a constant is traced; where they are, if no device
-    holds all of them.
+    Integers and booleans are converted. Values are checked only outside transformations: by numpy, since
+    inside jit even `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded
+    array.
     """
     if is_sparse(x):
         method = "toarray" if hasattr(x, "toarray") else "todense"
@@ -95,23 +95,23 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
         raise ValueError(f"{name} has shape {tuple(x.shape)}; it must be {allowed}.")
     if is_traced(x):
         check_placed(name, x)
-    elif is_spread(x) or mesh_of(x) is not None:
+    elif is_sharded(x) or mesh_of(x) is not None:
         x = admitted(name, x)
     if dtype is None:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
     if not is_traced(x):
         _check_finite(name, x, dtype)
-    # A copy of what is not already JAX's: on a CPU its memory would be shared with the caller's array.
-    # Not by JAX, which would compile that; nor a scalar, whose type may be weak.
+    # An array that is not of JAX is copied, since on a CPU JAX would share its memory with the caller. numpy
+    # makes the copy, since JAX would compile it; numpy converts scalars too, whose JAX type may be weak.
     by_jax = isinstance(x, jax.Array) and (is_traced(x) or x.ndim > 0)
     return x.astype(dtype) if by_jax else jax.device_put(np.array(x, dtype=dtype))
 
 
 def as_float_on_host(name: str, data: Any) -> np.ndarray:
-    """A vector that is known, as `as_float` has it, but by numpy, and no copy of what is floating already."""
+    """A concrete vector checked and converted as by `as_float`, by numpy; a right dtype is not copied."""
     data = np.asarray(data)
-    as_float(name, data[:0], (1,))  # its dtype
+    as_float(name, data[:0], (1,))  # raises for a wrong dtype or rank
     kind = data.dtype if jnp.issubdtype(data.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(kind)
     _check_finite(name, data, dtype)
@@ -119,11 +119,12 @@ def as_float_on_host(name: str, data: Any) -> np.ndarray:
 
 
 def known_cast(x: Any, dtype: Any) -> jax.Array:
-    """``x`` in a dtype; by numpy where its values are known, since JAX would compile that."""
+    """``x`` in a dtype; numpy converts concrete values, since JAX would compile the conversion."""
     return jnp.asarray(x, dtype) if is_traced(x) else jax.device_put(np.asarray(x, dtype))
 
 
 def _check_finite(name: str, x: Any, dtype: Any) -> None:
+    """Raise if a concrete x has values that are not finite in this dtype."""
     with np.errstate(over="ignore"):
         if looked_at(_all_finite, x, dtype=dtype):
             return
@@ -146,7 +147,7 @@ def _not_finite(xp: Any, x: Any, dtype: Any) -> tuple[Any, ...]:
 
 
 def as_strength(name: str, x: Any) -> jax.Array:
-    """A nonnegative finite strength, scalar or one a row; converted to the default float if not float."""
+    """A finite strength >= 0, () or (d,); converted to the default float if it is not floating."""
     strength = as_float(name, x, (0, 1))
     if not is_traced(strength):
         if strength.ndim == 1 and strength.size == 0:
@@ -180,7 +181,7 @@ def check_params(W: Any, shape: tuple[int, ...]) -> None:
 
 
 def as_intercept(x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """One number a column, from those or one for all."""
+    """An intercept of this shape, from an array of the shape or one number for all columns."""
     b = jnp.asarray(x, dtype) if is_traced(x) else as_float("intercept", x, (0, 1), dtype)
     if b.shape not in ((), shape):
         raise ValueError(f"intercept has shape {b.shape}; it must be a number, or {shape}.")
@@ -188,7 +189,7 @@ def as_intercept(x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
-    """Sample weights >= 0, by row or of the shape of Y, in its dtype."""
+    """Sample weights >= 0, (n,) or the shape of Y, in the dtype of Y."""
     weights = as_float("weights", weights, (1, 2), Y.dtype)
     if weights.shape not in (Y.shape[:1], Y.shape):
         raise ValueError(
@@ -214,9 +215,9 @@ def _least(xp: Any, x: Any) -> Any:
 
 
 def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool = False) -> int:
-    """An integer between the bounds that is known now: of Python, numpy or JAX, no boolean.
+    """A concrete integer from ``low`` to ``high``, of Python, numpy or JAX; a boolean is an error.
 
-    ``floats`` lets whole ones pass, for counts that are written as 1e4.
+    ``floats`` accepts whole floating numbers too, for counts written as 1e4.
     """
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit: it is a size.")
@@ -229,7 +230,7 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
 
 
 def as_number(name: str, x: Any) -> float:
-    """A real number that is known now, no boolean; may be NaN or infinite."""
+    """A concrete real number, which may be NaN or infinite; a boolean is an error."""
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit.")
     value = as_numpy(name, x)
@@ -245,7 +246,7 @@ def check_bool(name: str, x: Any) -> None:
 
 
 def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
-    """Raise unless x is one of the words allowed."""
+    """Raise unless x is one of the allowed strings."""
     if not isinstance(x, str) or x not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {x!r}.")
 
@@ -253,9 +254,9 @@ def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
 def check_labels(
     Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y", others: str = ""
 ) -> None:
-    """Raise if a concrete Y holds anything but the two labels; ``owner`` is the loss that wants them.
+    """Raise if a concrete Y has a value that is not one of the two allowed labels.
 
-    ``others``: what else is taken, for the message.
+    For the message: ``owner`` is the class that needs the labels, ``others`` a hint on what else is accepted.
     """
     if is_traced(Y):
         return
@@ -277,7 +278,7 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
 
 
 def check_registered(name: str, x: Any, page: str) -> None:
-    """Raise if x is an instance of a class that JAX does not know."""
+    """Raise if the class of x is not registered with JAX as a pytree; ``page``: docs for the message."""
     if jax.tree_util.all_leaves([x]):
         kind = type(x).__name__
         raise TypeError(

@@ -1,4 +1,4 @@
-"""A function compiled for eager calls: in little time, and once wherever its arguments come from."""
+"""Functions compiled for eager calls, with options that compile fast, once for arguments of any origin."""
 
 import functools
 import os
@@ -14,29 +14,30 @@ from sparsejax._core.checks import default_device, is_eager
 from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
 from sparsejax._core.threads import threads_for
 
-# Of XLA, for an eager call on a CPU: half the time to compile the same kernels, which run as fast.
+# Compiler options of XLA for eager calls on a CPU: they halve the time to compile; programs run as fast.
 OPTIONS = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": 1,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-# Of programs of which one runs a core: sums on several threads take longer there, as products do not.
-EACH = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+# Further options for programs of which each core runs one: there, sums on several threads take longer, and
+# products on several threads do not.
+ONE_PER_CORE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 
 
 def options(each: bool = False) -> dict[str, Any]:
-    """What an eager program is compiled with; ``each``: one of several programs, each of which has a core."""
+    """The compiler options of an eager program; ``each``: several such programs run at once, one a core."""
     if jax.default_backend() != "cpu":
         return {}
-    for known in (OPTIONS, EACH) if each else (OPTIONS,):
+    for known in (OPTIONS, ONE_PER_CORE_OPTIONS) if each else (OPTIONS,):
         for name in _unknown(tuple(known.items())):
             del known[name]
-    return OPTIONS | EACH if each else OPTIONS
+    return OPTIONS | ONE_PER_CORE_OPTIONS if each else OPTIONS
 
 
 @functools.cache
 def _unknown(options: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
-    """The names of the options that this version of XLA does not know: none of them is public."""
+    """The names of the options that this version of XLA does not know; none of them is documented."""
     if _compiles(dict(options)):
         return ()
     return tuple(name for name, value in options if not _compiles({name: value}))
@@ -51,10 +52,13 @@ def _compiles(options: dict[str, Any]) -> bool:
 
 
 class Compiled:
-    """A function compiled with `OPTIONS` for eager calls, where it may be another; nested without.
+    """A function compiled with `OPTIONS` in eager calls, and by plain `jax.jit` inside other programs.
 
-    Called eagerly with arrays that are spread over devices it returns what each device has whole, so that
-    every process can read it: all, or the outputs that ``whole`` says, a prefix of their tree.
+    Args:
+      function: what is compiled.
+      static: names of its static arguments.
+      whole: for arrays sharded over devices: True if every device gets all of every output, so that each
+        process can read the outputs; or a prefix of the tree of outputs with True or False for each.
     """
 
     def __init__(
@@ -77,19 +81,19 @@ class Compiled:
             if isinstance(where, Mesh):
                 everywhere = whole_on(where)
                 placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
-            elif where is not None:  # otherwise jit compiles anew for what a user has put on its device
+            elif where is not None:  # else jit compiles again for arguments that are committed to the device
                 placed["in_shardings"] = SingleDeviceSharding(where)
             function = functools.partial(self._function, **static)
             self._programs[key] = jax.jit(function, compiler_options=dict(options) or None, **placed)
         return self._programs[key]
 
     def __call__(self, *args: Any, **static: Any) -> Any:
-        """Call it, `alone` where nothing is traced."""
+        """Call the function: by `alone` if nothing is traced, else as a part of the program being traced."""
         call = self.alone if is_eager(args) else self.nested
         return call(*args, **static)
 
     def alone(self, *args: Any, **static: Any) -> Any:
-        """Call it where nothing is traced."""
+        """Call the function with arguments that are not traced."""
         leaves = jax.tree.leaves(args)
         mesh = mesh_of(leaves)
         if mesh is not None:
@@ -101,12 +105,13 @@ class Compiled:
             return jax.block_until_ready(self._jitted(mesh or only_device(leaves), options(), static)(*args))
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
-        """Call it with ``shared`` and each of the parts, of one shape, at the same time; nothing is traced.
+        """Call the function with ``shared`` and each of the parts, at the same time; nothing is traced.
 
-        A thread for each, as many at a time as there are cores: what one thread starts JAX runs one after the
-        other. The threads run one program that is compiled before, since contexts such as `jax.enable_x64` do
-        not reach them: nor do numpy's arrays, which would be read in a thread's own precision. On several
-        devices it is one after the other: what these tell each other must be in the same order everywhere.
+        All parts have the same shapes. Each call has a thread, and as many threads run as there are cores,
+        since JAX runs the calls of one thread one after another. The program is compiled, and ``shared`` is
+        put on the device, before the threads start: contexts such as `jax.enable_x64` do not reach threads,
+        which would convert numpy's arrays to another precision. Arrays on several devices are solved one
+        after another, since communication must be in the same order on all devices.
         """
         if mesh_of((shared, parts)) is not None:
             return [self.alone(*shared, *part, **static) for part in parts]
@@ -117,15 +122,15 @@ class Compiled:
             return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
 
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
-        """What is compiled for arguments of these shapes, none of them traced: to be called in threads."""
+        """The program compiled for arguments of these shapes, which are not traced; threads may call it."""
         where = mesh_of(args) or only_device(jax.tree.leaves(args))
         return self._jitted(where, options(each=True), static).lower(*args).compile()
 
 
 def only_device(leaves: list[Any]) -> jax.Device | None:
-    """The device of this process where it has but one and all arrays are there; None: jit has to look.
+    """The only device of this process, if all arrays are there; else None, and jit chooses.
 
-    With several devices a result must stay free to go to any of them, which ``in_shardings`` forbids.
+    With several devices None is returned, since ``in_shardings`` would commit results to one of them.
     """
     if jax.device_count() > 1 or default_device() is not None:
         return None
@@ -134,5 +139,5 @@ def only_device(leaves: list[Any]) -> jax.Device | None:
 
 
 def cores() -> int:
-    """How many cores this machine has."""
+    """The number of cores of this machine."""
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Small pieces of linear algebra, and of control, that proximal operators, derivatives and solvers share."""
+"""Linear algebra and control flow that proximal operators, derivatives and solvers share."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,32 +14,32 @@ from sparsejax._core.checks import is_traced
 
 
 def eps_of(x: jax.Array) -> float:
-    """The relative rounding error of the dtype of x."""
+    """The machine epsilon of the dtype of x."""
     return float(np.finfo(x.dtype).eps)
 
 
 def tiny_of(x: jax.Array) -> float:
-    """The least normal number of the dtype of x."""
+    """The least positive normal number of the dtype of x."""
     return float(np.finfo(x.dtype).tiny)
 
 
 def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A power of 2 near the largest entry of x, 1 at x = 0, and its inverse; no derivative.
+    """A power of 2 near the largest absolute entry of x (1 if x = 0), and its inverse; no derivative.
 
-    In units of it no square of an entry overflows, as of 1e20 in float32, and not all of them underflow;
-    what is multiplied or divided by it is not rounded. Strengths are multiplied by the inverse, of which XLA
-    knows nothing: it makes ``a / (unit * norm)`` of ``a / unit / norm``, and the product may underflow.
+    In this unit no square of an entry overflows, as squares of 1e20 do in float32, and not all underflow.
+    Multiplication or division by a power of 2 does not round. Multiply strengths by the inverse, which is
+    opaque to XLA: XLA rewrites ``a / unit / norm`` as ``a / (unit * norm)``, whose product may underflow.
     """
     top = lax.stop_gradient(jnp.max(jnp.abs(x)))
     fine = (top >= tiny_of(x)) & jnp.isfinite(top)
-    exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # so that the inverse is a normal number, too
+    exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # - 2: the inverse is a normal number too
     exponent = jnp.maximum(exponent, np.finfo(x.dtype).minexp)
     unit = jnp.ldexp(jnp.ones((), x.dtype), exponent)
     return unit, opaque(1 / unit)
 
 
 def safe_divide(a: ArrayLike, b: jax.Array, otherwise: ArrayLike = 0.0) -> jax.Array:
-    """``a / b`` where b > 0, ``otherwise`` elsewhere, with finite derivatives in both."""
+    """``a / b`` where b > 0, ``otherwise`` elsewhere, with finite derivatives in both cases."""
     positive = b > 0
     return jnp.where(positive, a / jnp.where(positive, b, 1), otherwise)
 
@@ -50,7 +50,7 @@ def safe_norm(x: jax.Array) -> jax.Array:
 
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
-    """The root where x > 0, else 0, with derivative 0 there."""
+    """The square root where x > 0, else 0 with derivative 0."""
     return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1)), 0)
 
 
@@ -64,38 +64,39 @@ def joint_norm(arrays: Sequence[jax.Array]) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(x * x) for x in arrays))
 
 
-LONG = 512  # entries of a row from which it is worth while to go from row to row
+MIN_FOLDED_ROW = 512  # entries of a row; for shorter rows `fold_rows` does not pay
 
 
 def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, start: jax.Array) -> jax.Array:
     """``step(step(start, x_0), x_1) ...`` over the rows of X.
 
-    For sums and maxima down the columns of a wide matrix, which XLA reduces column by column, each row from
-    another page of memory: ten to fifteen times as long.
+    Use this for sums and maxima down the columns of a wide matrix. XLA reduces column by column, reads each
+    row from another page of memory, and takes ten to fifteen times as long.
     """
     return lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
 
 
 def across(R: jax.Array, A: jax.Array) -> jax.Array:
-    """R'A for a narrow R (n, k) and a wide A (n, d): by the rows of A.
+    """R'A for a narrow R (n, k) and a wide A (n, d).
 
-    XLA would transpose within the product, which on a CPU takes three to twelve times as long.
+    R is transposed before the product: XLA would transpose within the product, which on a CPU takes three to
+    twelve times as long.
     """
     return lax.optimization_barrier(R.T) @ A
 
 
 def opaque(x: jax.Array) -> jax.Array:
-    """x, so that XLA does not fold for seconds what depends on data that a user's jit has made constants."""
+    """x behind a barrier, so that XLA does not spend seconds on constant folding of a user's constants."""
     if not is_traced(x):
         return x
     return lax.optimization_barrier(x)
 
 
 def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Zeros of which XLA does not know that they are one number: one of them is -0.
+    """Zeros that XLA does not recognise as copies of one number: one of them is -0.
 
-    Of a product with a matrix of one number, and of what reduces it row by row, jaxlib 0.10.2 makes a program
-    for a CPU that reads what was never written, and its answer may be NaN.
+    For a product with a matrix of copies of one number that is then reduced row by row, jaxlib 0.10.2
+    compiles a program for CPUs that reads uninitialised memory, and the result may be NaN.
     """
     zero = np.zeros(math.prod(shape), dtype)
     zero[-1:] = -0.0
@@ -103,16 +104,19 @@ def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
 
 
 def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
-    """``function(value)`` where ``active``, else value: as a loop, so that a batch skips it if none is."""
+    """``function(value)`` if ``active``, else value; under vmap ``function`` is skipped if no lane is active.
+
+    It is a loop of at most one turn: `lax.cond` under vmap would always compute both branches.
+    """
     return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]
 
 
 @jax.custom_batching.custom_vmap
 def of_all_lanes(count: jax.Array) -> jax.Array:
-    """The count; in a batch the largest of its lanes, one for all.
+    """The count; under vmap the largest count of all lanes, not batched.
 
-    Of loops that every lane at work goes through as often as the others: a batched loop whose lanes may end
-    apart would choose, in every turn, between the old and the new value of all that it carries.
+    Use it as the bound of a loop: if lanes could end at different counts, the batched loop would select, in
+    every turn, between the old and the new value of everything that it carries.
     """
     return count
 
@@ -123,15 +127,15 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
-    """The sums down the columns of ``function(X)``, which is elementwise and takes single rows too."""
+    """The sums of ``function(X)`` down its columns, (d,); ``function`` is elementwise and takes rows too."""
     n, d = X.shape
-    if d <= n and d < LONG:
+    if d <= n and d < MIN_FOLDED_ROW:
         return jnp.sum(function(X), axis=0)
     return fold_rows(lambda total, x: total + function(x), X, jnp.zeros(d, X.dtype))
 
 
 def column_maxima(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
-    """The maxima down the columns of ``function(X) >= 0``, likewise."""
+    """The maxima of ``function(X) >= 0`` down its columns, (d,); ``function`` as for `column_sums`."""
     n, d = X.shape
     if d <= n:
         return jnp.max(function(X), axis=0)
@@ -147,15 +151,16 @@ def conjugate_gradients(
     *,
     confirmed: bool = False,
 ) -> tuple[jax.Array, jax.Array]:
-    """Preconditioned conjugate gradients from zero until the residual falls by ``tol``: x and ``b - Ax``.
+    """Preconditioned conjugate gradients from x = 0 until ``||b - Ax|| <= tol ||b||``: x and the residual.
 
-    A direction without curvature (a singular system) ends the iteration. The residual is the one carried
-    along, which may drift, or if ``confirmed`` that of x itself, by one more pass. The loop holds all of it,
-    so that matrix and preconditioner are compiled once.
+    The iteration also ends at a direction without curvature (a singular system). The residual returned is
+    that of the recurrence, which may drift; with ``confirmed`` it is ``b - Ax``, computed in one more turn of
+    the loop. That turn is in the same loop so that ``matvec`` and ``precondition`` are compiled once.
     """
     size = norm(b)
 
     def body(c: _Gradients) -> _Gradients:
+        # One step; in the last turn the product is A x, the step length 0, and r = b - A x.
         z = precondition(c.r)
         rz = jnp.sum(c.r * z)
         p = z + safe_divide(rz, c.rz) * c.p
@@ -173,25 +178,25 @@ def conjugate_gradients(
 
 
 class _Gradients(NamedTuple):
-    x: jax.Array
-    r: jax.Array
-    p: jax.Array
-    rz: jax.Array
-    n: jax.Array
-    last: jax.Array  # the next pass finds the residual of x itself
-    over: jax.Array
+    x: jax.Array  # the iterate, shape of b
+    r: jax.Array  # its residual, by the recurrence
+    p: jax.Array  # the direction
+    rz: jax.Array  # (), <r, precondition(r)>
+    n: jax.Array  # () int32, steps so far
+    last: jax.Array  # () boolean: the next turn only computes b - Ax
+    over: jax.Array  # () boolean: the loop ends
 
 
 def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
-    r"""An upper bound, at most 6 % too large up to 1000 rows or columns, of the largest eigenvalue of A'A.
+    r"""An upper bound on the largest eigenvalue of A'A, at most 6 % too large up to 1000 rows or columns.
 
-    :math:`\|G^{m}\|_F^{1/m}` with m = 64 by repeated squaring of the smaller Gram matrix: products
-    only, so cheap on every device and in a batch, and never below the true value, unlike a power
-    iteration.
+    The bound is :math:`\|G^{m}\|_F^{1/m}` with m = 64, by repeated squaring of the smaller Gram matrix G. It
+    takes matrix products only, so that it is cheap on every device and under vmap, and it is never below the
+    true value, as a power iteration may be.
     """
     n, d = A.shape
     G = A.T @ A if d <= n else A @ A.T
-    squarings = 6
+    squarings = 6  # m = 2^6; the bound is at most min(n, d)^(1/(2m)) times too large
     log_norm = jnp.zeros((), A.dtype)
     for i in range(squarings + 1):
         size = norm(G)
@@ -199,25 +204,25 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
         G = safe_divide(G, size)
         if i < squarings:
             G = G @ G
-    # Room for the rounding of the products.
+    # The factor covers the rounding of the products.
     return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A))
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
-    """The parts of these numbers, 0 for the number of no feature."""
+    """The entries ``ix`` of a along an axis; 0 for an index out of range, which stands for no feature."""
     return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)
 
 
-# W (d, k) or (d,) is worked on transposed: with the features last, every step is a vector operation.
+# Solvers work on the transpose of W (d, k) or (d,): with the features last, every step is a vector operation.
 
 
 def columns(W: jax.Array) -> jax.Array:
-    """W (d, k) or (d,) as (k, d) or (1, d): rows become columns."""
+    """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,)."""
     if W.ndim not in (1, 2):
         raise ValueError(f"W has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them.")
     return W[None] if W.ndim == 1 else W.T
 
 
 def like(Wt: jax.Array, W: jax.Array) -> jax.Array:
-    """The inverse of `columns`, to the rank of W."""
+    """The inverse of `columns`: Wt transposed, with as many dimensions as W."""
     return Wt[0] if W.ndim == 1 else Wt.T

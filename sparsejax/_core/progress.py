@@ -1,9 +1,8 @@
-"""Long work in chunks on the host: shown while it runs, stopped between two of them.
+"""Long work in chunks on the host, with a progress bar, which Ctrl-C stops between two chunks.
 
-Nothing stops a compiled program. So what runs long is a program that is called again and again, each time
-from the `Place` where the last call stopped, until its work is done. How much a call does is an argument, in
-iterations: one program does chunks of any size, and the host chooses them by the time that the last one took.
-Where a call stops changes no result.
+A compiled program cannot be stopped. Long work is therefore a program that the host calls again and again,
+each time from the `Place` where the last call ended. The size of a chunk, in iterations, is an argument of
+the program: the host chooses it by the time that the last chunk took. The chunks do not change any result.
 """
 
 import contextlib
@@ -23,23 +22,29 @@ from jax import lax
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_bool, is_eager
 
-SECONDS = 0.3  # that a chunk shall take: Ctrl-C waits for its end
-# Work of the first chunk, and how many times that of the last one the next may be: a path begins with
-# strengths that are solved at once, which tell little of the others.
-FIRST, GROWTH, FOREVER = 2, 16, 1e30
-SLICES = 8  # of a batch, whose size is a shape
-SAVING = 0.05  # the share of the time that may go into a checkpoint
-NOTHING, STATE, ALL = 0, 1, 2  # what a place knows of its round: a checkpoint only keeps the state
+CHUNK_SECONDS = 0.3  # time that a chunk should take: Ctrl-C waits for its end
+FIRST_CHUNK_WORK = 2  # iterations of the first chunk
+# A chunk has at most this many times the work of the last one: the first strengths of a path are solved in a
+# few iterations, which is no measure for the others.
+MAX_CHUNK_GROWTH = 16
+UNKNOWN_SETUP_WORK = (
+    1e30  # iterations: until the cost of a set-up is known, a chunk with one ends after a solve
+)
+SLICES = 8  # how many slices a batch is solved in
+MAX_SAVING_SHARE = 0.05  # share of the time that may go into saving checkpoints
+# What a place knows of its round: nothing, the state of its solves, or the state and ``prepared``. A
+# checkpoint stores only the state.
+KNOWS_NOTHING, KNOWS_STATE, KNOWS_ALL = 0, 1, 2
 
 
 class Interrupted(KeyboardInterrupt):
-    """Raised by Ctrl-C in a call with ``progress=True`` or a checkpoint, when the chunk at work ends.
+    """Raised after Ctrl-C in a call with ``progress=True`` or a checkpoint, when the running chunk has ended.
 
-    As every `KeyboardInterrupt` it ends a script that does not catch it; in a notebook the next cell finds it
-    as ``sys.last_value``. Nothing works on.
+    Like every `KeyboardInterrupt` it ends a script that does not catch it; in a notebook it is
+    ``sys.last_value`` in the next cell. No computation goes on in the background.
 
     Attributes:
-      partial: what was solved, in the form of the whole answer, as each function documents it; or None.
+      partial: what has been solved, in the form of the whole answer, as each function documents it; or None.
 
     >>> import sparsejax as sj
     >>> try:
@@ -54,70 +59,75 @@ class Interrupted(KeyboardInterrupt):
         self.partial = partial
 
 
-# ------------------------------------------------------------------ within a program
+# ------------------------------------------------------------------ inside a program
 
 
 class Course(Protocol):
-    """Solves in rounds, one after the other; within a round each from what the one before left."""
+    """Rounds of solves, one after another; within a round each solve starts from the state of the last."""
 
-    rounds: Any  # how many; may be traced
-    length: Any  # solves of each
+    rounds: Any  # () int, number of rounds; may be traced
+    length: Any  # () int, solves in each round; may be traced
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
-        """What the solves of this round share, and the state that its first one starts from."""
+        """What all solves of this round share, and the state from which its first solve starts."""
 
     def solve(
         self, prepared: Any, at: tuple[jax.Array, jax.Array], state: Any, found: Any
     ) -> tuple[Any, Any, jax.Array, jax.Array]:
-        """Solve ``at`` (round, number); the next state, all that was found, iterations and certificate."""
+        """Solve number ``at[1]`` of round ``at[0]``.
+
+        Returns the next state, ``found`` with the result added, the iterations, and the certificate.
+        """
 
 
 class Place(NamedTuple):
-    """Where a course stands: all that its next chunk needs."""
+    """Where a course has stopped: everything that the next chunk needs."""
 
-    round: jax.Array  # of the next solve
-    number: jax.Array  # of the next solve, in its round
-    known: jax.Array  # NOTHING, the STATE, or ALL: ``prepared`` too
-    prepared: Any
-    state: Any
-    found: Any
+    round: jax.Array  # () int32, round of the next solve
+    number: jax.Array  # () int32, number of the next solve in its round
+    known: jax.Array  # () int32: KNOWS_NOTHING, KNOWS_STATE or KNOWS_ALL
+    prepared: Any  # first result of `Course.prepare`, valid if ``known`` is KNOWS_ALL
+    state: Any  # state of the next solve, valid if ``known`` is KNOWS_STATE or KNOWS_ALL
+    found: Any  # results of all solves so far
 
 
 class Budget(NamedTuple):
-    """What a chunk may take, in iterations."""
+    """How long a chunk may take, in iterations."""
 
-    work: Any  # in all
-    setup: Any  # what it takes to prepare a round
+    work: Any  # (), iterations of the chunk
+    setup: Any  # (), iterations that take as long as preparing a round
 
 
 class Report(NamedTuple):
-    """What the host is told of a chunk."""
+    """What the host learns from a chunk."""
 
-    done: Any  # solves, of this chunk and those before
-    work: Any  # iterations of this chunk, and one for each solve
-    setups: Any  # rounds that were prepared
-    gap: Any  # the certificate of the last solve
+    done: Any  # (), solves done by this chunk and all earlier ones
+    work: Any  # (), iterations of this chunk plus one for each of its solves
+    setups: Any  # (), rounds that this chunk prepared
+    gap: Any  # (), the certificate of the last solve
 
 
 def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
-    """Solves from a place on, one at least, until they have taken what they may."""
+    """Solve from a place on, at least one problem, until the budget is used up or all is done."""
 
     def more(work: jax.Array, setups: jax.Array) -> jax.Array:
+        # True until one solve is done and the work, with that of set-ups, reaches the budget.
         enough: jax.Array = work.astype(jnp.float32) + setups * budget.setup >= budget.work
         return (work == 0) | ~enough
 
     def due(place: Place) -> jax.Array:
-        return (place.known < ALL).astype(jnp.float32)
+        return (place.known < KNOWS_ALL).astype(jnp.float32)
 
     def solves(carry: Any) -> Any:
+        # The rest of a round: prepare the round unless that is done, then solve one problem after another.
         place, work, setups, gap = carry
 
         def prepare() -> tuple[Any, Any]:
             prepared, first = course.prepare(place.round)
-            choose = lambda old, new: jnp.where(place.known == STATE, old, new)
+            choose = lambda old, new: jnp.where(place.known == KNOWS_STATE, old, new)
             return prepared, jax.tree.map(choose, place.state, first)
 
-        prepared, state = lax.cond(place.known == ALL, lambda: (place.prepared, place.state), prepare)
+        prepared, state = lax.cond(place.known == KNOWS_ALL, lambda: (place.prepared, place.state), prepare)
         setups = setups + due(place)
 
         def one(c: Any) -> Any:
@@ -132,7 +142,7 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
         )
         over = number >= course.length
         at = place.round + over.astype(jnp.int32), jnp.where(over, 0, number)
-        known = jnp.where(over, NOTHING, ALL).astype(jnp.int32)
+        known = jnp.where(over, KNOWS_NOTHING, KNOWS_ALL).astype(jnp.int32)
         return Place(*at, known, prepared, state, found), work, setups, gap
 
     start = place, jnp.int32(0), jnp.float32(0), jnp.full((), jnp.nan, jnp.result_type(float))
@@ -143,10 +153,10 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
 
 
 def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
-    """The start of a course; ``prepared`` has the shapes of what `Course.prepare` returns."""
-    # By numpy: zeros made by JAX would be compiled first.
+    """The place at the start of a course; ``prepared`` has the shapes of the result of `Course.prepare`."""
+    # By numpy, since JAX would compile a program that makes the zeros. mypy: the fields are JAX arrays.
     shared, state = jax.tree.map(lambda leaf: np.zeros(leaf.shape, leaf.dtype), prepared)
-    start = Place(np.int32(0), np.int32(0), np.int32(NOTHING), shared, state, found)  # type: ignore[arg-type]
+    start = Place(np.int32(0), np.int32(0), np.int32(KNOWS_NOTHING), shared, state, found)  # type: ignore[arg-type]
     return jax.device_put(start)
 
 
@@ -154,7 +164,7 @@ def first_place(prepared: tuple[Any, Any], found: Any) -> Place:
 
 
 def check_progress(caller: str, progress: Any, tree: Any, checkpoint: Any = None) -> None:
-    """Raise unless progress is False, or True where it can be shown: nothing is traced, and tqdm is there."""
+    """Raise unless ``progress`` is a bool and can be shown: nothing is traced and tqdm is installed."""
     check_bool(f"{caller}: progress", progress)
     given = "progress=True" if progress else "checkpoint"
     if (progress or checkpoint is not None) and not is_eager(tree):
@@ -174,31 +184,31 @@ def _tqdm(caller: str) -> Any:
 
 
 class Bar:
-    """A bar of tqdm, of text or of a notebook; whether Ctrl-C has been seen; where what is done is kept."""
+    """A progress bar of tqdm, a flag that Ctrl-C sets, and the checkpoint of the work, if any."""
 
     def __init__(self, bar: Any, what: str, checkpoint: Checkpoint | None = None):
         self._bar, self._what, self.checkpoint = bar, what, checkpoint
         self.stop = threading.Event()
-        self.before, self.each = 0, 1  # counted before, and for every solve
+        self.before, self.each = 0, 1  # the count before this work, and the count added for every solve
 
     @property
     def count(self) -> int:
-        """How much it shows."""
+        """The count that the bar shows."""
         return int(self._bar.n)
 
     def show(self, done: int, gap: float) -> None:
-        """So many solves are done; ``gap``: of the last."""
+        """Show that ``done`` solves are done; ``gap``: the certificate of the last one."""
         self._bar.set_postfix_str(f"{self._what} {gap:.1e}", refresh=False)
         self._bar.update(self.before + self.each * done - self._bar.n)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if it has been seen."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed."""
         if self.stop.is_set():
             raise KeyboardInterrupt
 
 
 class _Hidden(contextlib.AbstractContextManager["_Hidden"]):
-    """In place of a bar of tqdm where there is only a checkpoint."""
+    """Replaces the bar of tqdm if nothing is shown and there is only a checkpoint."""
 
     n = 0
 
@@ -223,9 +233,10 @@ def bar_of(
     shown: bool = True,
     checkpoint: Checkpoint | None = None,
 ) -> Iterator[Bar]:
-    """A `Bar`. Ctrl-C only sets its ``stop`` where it is deferred, the first time; else it is `Interrupted`.
+    """A `Bar` as a context; Ctrl-C leaves it as `Interrupted`.
 
-    So that it comes between two chunks, and not while the next one is handed to JAX and would work on.
+    With ``deferred`` the first Ctrl-C only sets ``stop`` of the bar, so that the work ends between two chunks
+    and no chunk goes on in the background.
     """
     with _tqdm(caller)(total=total, desc=caller, unit=unit) if shown else _Hidden() as inner:
         bar = Bar(inner, what, checkpoint)
@@ -240,10 +251,10 @@ def bar_of(
 
 @contextlib.contextmanager
 def _noted(stop: threading.Event) -> Iterator[None]:
-    """The first Ctrl-C sets ``stop``; the second is what it was before."""
+    """A context in which the first Ctrl-C sets ``stop`` and restores the usual effect of the next one."""
     main = threading.current_thread() is threading.main_thread()
     if not main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # it does not come here, or is somebody else's
+        yield  # signals go to the main thread only, or other code handles them
         return
 
     def note(*_: Any) -> None:
@@ -263,15 +274,19 @@ def in_chunks(
     totals: Sequence[int],
     bar: Bar,
 ) -> list[Any]:
-    """Go on from each of the places until all its solves are done, or ``bar.stop``: the last places.
+    """Continue from each of the places until all its solves are done or ``bar.stop`` is set.
 
-    Several at the same time, a thread for each. With a checkpoint what they find there is not done again.
+    Several places are worked on at the same time, with a thread for each. Work that the checkpoint of the bar
+    already has is not repeated.
 
     Args:
-      step: (which of the places, place, budget) -> the next place and `Report`.
-      places: where they begin.
-      totals: how many solves there are from each.
-      bar: shows the sum of the solves done.
+      step: (index of the place, place, budget) -> the next place and `Report`.
+      places: where the work begins.
+      totals: the number of solves from each place.
+      bar: shows the number of all solves done.
+
+    Returns:
+      The places where the work has ended.
     """
     latest, done, lock, store = list(places), [0] * len(places), threading.Lock(), bar.checkpoint
     if store is not None:
@@ -283,7 +298,7 @@ def in_chunks(
         while done[i] < totals[i] and not bar.stop.is_set():
             begin = time.perf_counter()
             latest[i], report = step(i, latest[i], pace.budget())
-            now, work, setups, gap = (np.asarray(leaf).item() for leaf in report)  # waits for it
+            now, work, setups, gap = (np.asarray(leaf).item() for leaf in report)  # waits for the chunk
             pace.learn(time.perf_counter() - begin, work, setups)
             if store is not None:
                 pace.saving = store.save(f"part-{i}", (np.int64(now), latest[i]._replace(prepared=())))
@@ -298,34 +313,33 @@ def in_chunks(
         try:
             list(pool.map(go, range(len(latest))))
         except BaseException:
-            bar.stop.set()  # the others end, too
+            bar.stop.set()  # the other threads end too
             raise
     return latest
 
 
 def _loaded(store: Checkpoint, i: int, place: Place) -> tuple[int, Place]:
-    """How many solves are done, and the place where they end."""
+    """The number of solves that the checkpoint has, and the place where they end; else 0 and ``place``."""
     found = store.load(f"part-{i}", (np.int64(0), place._replace(prepared=())))
     if found is None:
         return 0, place
     done, last = found
-    known = np.minimum(last.known, np.int32(STATE))
+    known = np.minimum(last.known, np.int32(KNOWS_STATE))
     return int(done), jax.device_put(last._replace(known=known))._replace(prepared=place.prepared)
 
 
 class _Pace:
-    """How much fits into a chunk, by the time of those before.
+    """The size of the next chunk, from the times of earlier chunks.
 
-    The first one, which compiles the program, tells nothing. What it takes to prepare a round is known from a
-    chunk that did when the rate of the solves is known from another that did not; till then such a chunk ends
-    after a solve.
+    The first chunk compiles the program, so that its time is not used. A chunk without a set-up gives the
+    rate of iterations; with the rate known, a chunk with a set-up gives the cost of a set-up.
     """
 
     def __init__(self) -> None:
-        self.work, self.setup = float(FIRST), FOREVER
+        self.work, self.setup = float(FIRST_CHUNK_WORK), UNKNOWN_SETUP_WORK
         self.rate: float | None = None  # iterations a second
         self.compiled = False
-        self.saving = 0.0  # seconds that it took to save the last one
+        self.saving = 0.0  # seconds that saving the last checkpoint took
 
     def budget(self) -> Budget:
         return Budget(np.float32(self.work), np.float32(self.setup))
@@ -339,8 +353,8 @@ class _Pace:
         elif self.rate is not None:
             self.setup = max(self.rate * seconds - work, 0) / setups
         if self.rate is not None:
-            seconds = max(SECONDS, self.saving / SAVING)
-            self.work = min(max(self.rate * seconds, 1), GROWTH * (work + 1))
+            seconds = max(CHUNK_SECONDS, self.saving / MAX_SAVING_SHARE)
+            self.work = min(max(self.rate * seconds, 1), MAX_CHUNK_GROWTH * (work + 1))
 
 
 def in_slices(
@@ -351,10 +365,10 @@ def in_slices(
     gap: Callable[[Any], Any],
     like: Any,
 ) -> list[Any]:
-    """``call`` of the numbers from 0 to count, ``width`` at a time, until ``bar.stop``: the answers.
+    """The answers of ``call`` for the numbers 0 to count - 1, ``width`` at a time, until ``bar.stop`` is set.
 
-    The last slice is filled up with the last number. With a checkpoint what is found there is not done again;
-    ``like``: a tree of the structure and dtypes of an answer.
+    The last slice is padded with the last number. Slices that the checkpoint of the bar has are not computed
+    again; ``like``: a tree with the structure and dtypes of an answer.
     """
     answers: list[Any] = []
     for begin in range(0, count, width):

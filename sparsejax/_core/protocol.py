@@ -1,4 +1,4 @@
-"""Classes whose abilities come in groups, each given whole or not at all, checked when a class is made."""
+"""Classes whose optional methods come in groups; a class defines all of a group or none, which is checked."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -7,14 +7,14 @@ from sparsejax._core.pytree import Pytree
 
 
 class Protocol(Pytree):
-    """Base of `Penalty` and `Loss`, which say what is required and which groups of methods are optional.
+    """Base of `Penalty` and `Loss`, which list the required methods and the optional groups of methods.
 
-    A group counts as given where a class, or one of its bases below `Penalty` or `Loss`, defines all of its
-    names, as methods, attributes, annotated fields or leaves. An error when the class is made:
+    A class has a group if the class, or one of its bases below `Penalty` or `Loss`, defines all names of the
+    group, as methods, attributes, annotated fields or leaves. Making a class is a TypeError if
 
-    * a required method is missing; a group is given in part;
-    * a subclass of a complete class replaces a part of a group, or the function itself (``required``) but not
-      all the groups that are about that function: what it would inherit would be untrue.
+    * a required method is missing, or a part of a group;
+    * a subclass of a complete class replaces a part of a group; or replaces the function (a required method)
+      but inherits a group that describes the function, which would then be wrong.
     """
 
     _required: ClassVar[tuple[str, ...]] = ()
@@ -23,9 +23,9 @@ class Protocol(Pytree):
     _page: ClassVar[str] = ""
     _root: ClassVar[Any] = None  # Penalty or Loss
     _given: ClassVar[frozenset[str]] = frozenset()
-    # Turns hooks of its subclasses into the protocol's methods: these are no function of its own.
+    # True for a class that implements methods of the protocol by hooks of its subclasses.
     _adapter: ClassVar[bool] = False
-    # All that it computes with is in its leaves; not known of a class from elsewhere: it may close over more.
+    # True if the class computes with its leaves alone. Classes outside this library may use other data.
     _self_contained: ClassVar[bool] = False
 
     def __init_subclass__(
@@ -50,7 +50,7 @@ class Protocol(Pytree):
 
     @classmethod
     def _whole(cls, group: str) -> bool:
-        """True if the group is given, False if it is not, an error if it is half given."""
+        """Whether the class defines all names of a group; an error if it defines only some."""
         names = cls._groups[group]
         absent = [name for name in names if cls._provider(name) in (None, cls._root)]
         if absent and len(absent) < len(names):
@@ -63,7 +63,7 @@ class Protocol(Pytree):
 
     @classmethod
     def _provider(cls, name: str) -> Any:
-        """The class in whose body a name is defined or which made it a leaf; the root if it is the root's."""
+        """The class that defines a name in its body or as a leaf; the root if no other does; else None."""
         found = None
         for base in cls.__mro__:
             if name in vars(base) or name in vars(base).get("__annotations__", {}):
@@ -76,6 +76,7 @@ class Protocol(Pytree):
 
     @classmethod
     def _check_replaced(cls, parent: Any) -> None:
+        """Raise if the class replaces names of a complete parent but inherits names that belong to them."""
         changed = {
             group: [name for name in names if cls._provider(name) is not parent._provider(name)]
             for group, names in {"function": cls._required, **cls._groups}.items()

@@ -1,4 +1,4 @@
-"""Frozen pytree classes, and the leaves of a tree that a derivative moves."""
+"""Frozen classes that are pytrees, and functions that take leaves out of a tree and put others back."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -16,11 +16,11 @@ class Pytree:
     """Base of losses, penalties, `Problem` and `Solution`.
 
     ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or
-    pytrees, its static attributes are hashable, and an attribute can be set once. Without ``leaves`` nothing
-    is registered, and the class is whatever its author makes of it.
+    pytrees, its static attributes are hashable, and an attribute can be set only once. Without ``leaves``
+    nothing is registered, and the author of the class registers it.
 
-    It is registered here rather than by `jax.tree_util.register_dataclass` because that calls ``__init__``
-    when it unflattens; ours checks its arguments, and must not do so inside `jax.vmap`.
+    `jax.tree_util.register_dataclass` is not used because it calls ``__init__`` to unflatten. ``__init__`` of
+    these classes checks arguments, which must not happen inside `jax.vmap`.
     """
 
     _leaves: ClassVar[tuple[str, ...]] = ()
@@ -39,7 +39,7 @@ class Pytree:
             keys = [(jax.tree_util.GetAttrKey(name), getattr(obj, name)) for name in cls._leaves]
             return keys, tuple(getattr(obj, name) for name in cls._static)
 
-        # A call flattens its problem a dozen times: ``map`` costs no frame an attribute.
+        # A call flattens its problem a dozen times, so speed matters: ``map`` is faster than a generator.
         def flatten(obj: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
             value_of = partial(getattr, obj)
             return tuple(map(value_of, cls._leaves)), tuple(map(value_of, cls._static))
@@ -53,7 +53,7 @@ class Pytree:
         jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
 
     def __init__(self, *values: Any, **named: Any):
-        """The leaves and then the static attributes, in order or by name; for classes without their own."""
+        """Set the leaves and the static attributes, in this order or by name, without checks of values."""
         names = (*self._leaves, *self._static)
         if len(values) > len(names):
             raise TypeError(f"{type(self).__name__} takes {', '.join(names) or 'no arguments'}.")
@@ -83,7 +83,7 @@ class Pytree:
         return f"{type(self).__name__}({', '.join(f'{n}={_show(getattr(self, n))}' for n in names)})"
 
     def _replace(self, **values: Any) -> Self:
-        """A copy with some attributes changed and nothing checked (for code inside a trace)."""
+        """A copy with some attributes changed; nothing is checked, so that it may be used in a trace."""
         obj, names = object.__new__(type(self)), (*self._leaves, *self._static)
         vars(obj).update(zip(names, map(partial(getattr, self), names), strict=True))
         vars(obj).update(values)
@@ -99,7 +99,7 @@ def _show(value: Any) -> str:
 
 
 def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
-    """Of the tangent of a tree, by a rule with symbolic zeros: which leaves it moves, and by what."""
+    """For a tangent with symbolic zeros: which leaves are not constant, and the tangents of those."""
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
     moves = tuple(
         jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
@@ -109,7 +109,7 @@ def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
 
 
 def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callable[[Any], Any]]:
-    """The leaves of a tree that move, and the function that puts others in their places."""
+    """The leaves of a tree chosen by ``moves``, and a function that returns the tree with others there."""
     leaves, treedef = jax.tree.flatten(tree)
 
     def moved(values: Any) -> Any:
@@ -122,9 +122,9 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
 
 
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
-    """The floating leaves of a tree, and the function that puts others in their places.
+    """The floating leaves of a tree, and a function that returns the tree with others there.
 
-    Of a problem the others are counts and the indices of groups.
+    In a problem the leaves that are not floating are counts and indices of groups.
     """
     leaves, treedef = jax.tree.flatten(tree)
     floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]

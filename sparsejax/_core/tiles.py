@@ -1,8 +1,8 @@
-"""Cholesky factorisations of matrices of which a changing number of leading tiles is in use.
+"""Cholesky factorisations of the leading tiles of a matrix, whose number may change from call to call.
 
-One program serves all sizes, at the cost of the size in use: products of tiles are XLA's, and only the tiles
-of the diagonal go to LAPACK, which works on them with one thread. What stands beyond the tiles in use is
-never looked at, but must be finite: it is multiplied by zeros.
+One program serves all sizes, at the cost of the size in use. XLA multiplies tiles; LAPACK, with one thread,
+factorises only the tiles on the diagonal. Entries beyond the tiles in use have no effect but must be finite,
+since they are multiplied by zeros.
 """
 
 from collections.abc import Callable
@@ -14,21 +14,21 @@ from jax import lax
 
 from sparsejax._core.linalg import once
 
-TILE = 64  # rows and columns of a tile, at most
+TILE = 64  # largest number of rows of a (square) tile
 
 
 def tile_size(size: int) -> int:
-    """Rows of each of the fewest tiles that hold so many, the last one nearly full as well."""
+    """Rows of a tile such that the fewest tiles hold ``size`` rows and the last tile is nearly full."""
     return -(-size // -(-size // TILE))
 
 
 def padded(size: int) -> int:
-    """The least number of rows that whole tiles of `tile_size` have."""
+    """The number of rows of the tiles of `tile_size` that hold ``size`` rows."""
     return tile_size(size) * -(-size // TILE)
 
 
 def whole(size: int) -> int:
-    """The least number of rows in whole tiles of `TILE`; up to one tile the number itself."""
+    """``size`` rounded up to a multiple of `TILE`; unchanged up to `TILE`."""
     return size if size <= TILE else TILE * -(-size // TILE)
 
 
@@ -38,7 +38,7 @@ def rows_at(a: jax.Array, i: jax.Array, T: int) -> jax.Array:
 
 
 def put_rows(a: jax.Array, i: jax.Array, rows: jax.Array) -> jax.Array:
-    """The array with other rows in tile i."""
+    """The array with the rows of tile i replaced."""
     return lax.dynamic_update_slice_in_dim(a, rows, i * rows.shape[0], 0)
 
 
@@ -54,50 +54,51 @@ def by_tiles(entry: Callable[[jax.Array, jax.Array, Any], Any], count: jax.Array
 
 
 def put_both(a: jax.Array, i: jax.Array, j: jax.Array, tile: jax.Array) -> jax.Array:
-    """The symmetric matrix with another tile in row i and column j, and its transpose in row j."""
+    """A symmetric matrix with the tile in row i and column j, and its transpose, replaced."""
     T = tile.shape[0]
     a = lax.dynamic_update_slice(a, tile.T, (j * T, i * T))
     return lax.dynamic_update_slice(a, tile, (i * T, j * T))
 
 
 class Root(NamedTuple):
-    """L of the leading tiles of a matrix LL', and inverses of tiles on its diagonal."""
+    """The Cholesky factor L of the leading tiles of a matrix LL', and inverses of its diagonal tiles."""
 
-    L: jax.Array  # (m, m); tiles above the diagonal hold anything finite
-    inverses: jax.Array  # (m, T)
+    L: jax.Array  # (m, m); tiles above the diagonal have no meaning but are finite
+    inverses: jax.Array  # (m, T), the inverses of the tiles of L on the diagonal, one below the other
 
     @property
     def tile(self) -> int:
-        """T."""
+        """T, the number of rows of a tile."""
         return self.inverses.shape[1]
 
 
 def no_root(m: int, T: int, dtype: Any) -> Root:
-    """Room for the root of a matrix of ``m`` rows, a multiple of T."""
+    """Memory for the root of a matrix with ``m`` rows, a multiple of T."""
     return Root(jnp.zeros((m, m), dtype), jnp.zeros((m, T), dtype))
 
 
 def factorised(
     tile: Callable[[jax.Array, jax.Array], jax.Array], count: jax.Array, room: Root, *, inverted: bool
 ) -> Root:
-    """The root of a positive definite matrix of ``count`` rows of tiles, tile by tile from the left.
+    """The root of a positive definite matrix of ``count`` rows of tiles (left-looking, column by column).
 
     Args:
-      tile: (i, j) -> the tile (T, T) in row i and column j <= i.
-      count: tiles in a row.
-      room: overwritten.
-      inverted: with the inverses of all tiles on the diagonal, for many right sides; else without the last.
+      tile: (i, j) -> the tile (T, T) of the matrix in row i and column j <= i.
+      count: number of tiles in a row.
+      room: a `Root` to overwrite.
+      inverted: True to invert all tiles on the diagonal, as many right sides need; False: all but the last.
     """
     T = room.tile
     eye = jnp.eye(T, dtype=room.L.dtype)
 
     def entry(root: Root, i: jax.Array, j: jax.Array) -> Root:
+        # L_ij L_jj' = A_ij - sum_{p < j} L_ip L_jp'
         def less(p: jax.Array, left: jax.Array) -> jax.Array:
             return left - tile_at(root.L, i, p, T) @ tile_at(root.L, j, p, T).T
 
         left = lax.fori_loop(0, j, less, tile(i, j))
 
-        # Only what is small goes through a loop of one turn: what is large would be copied.
+        # `once` gets only tiles: it would copy the whole matrix.
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
 
@@ -115,43 +116,45 @@ def factorised(
     return lax.fori_loop(0, count, column, room)
 
 
-# Right sides are rows, so that every product reads rows of L.
+# Right-hand sides are rows of B, so that every product reads rows of L.
 
 
 def lower_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
-    """``B L'^-1`` for B (k, m) of the leading tiles: L^-1 of each row; 0 elsewhere."""
+    """``B L'^-1`` for B (k, m) in the leading tiles, which is L^-1 times each row; 0 beyond the tiles."""
     T = root.tile
 
     def tile(j: jax.Array, Y: jax.Array) -> jax.Array:
-        rest = _part(B, j, T) - Y @ rows_at(root.L, j, T).T
-        return lax.dynamic_update_slice_in_dim(Y, _over(rest, root, j, True), j * T, axis=1)
+        right = _part(B, j, T) - Y @ rows_at(root.L, j, T).T
+        return lax.dynamic_update_slice_in_dim(Y, _over(right, root, j, True), j * T, axis=1)
 
     return lax.fori_loop(0, count, tile, jnp.zeros_like(B))
 
 
 def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
-    """``B L^-1`` for B (k, m) of the leading tiles: L'^-1 of each row; 0 elsewhere."""
+    """``B L^-1`` for B (k, m) in the leading tiles, which is L'^-1 times each row; 0 beyond the tiles."""
     T = root.tile
 
     def tile(i: jax.Array, pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        (X, rest), j = pair, count - 1 - i
-        part = _over(_part(rest, j, T), root, j, False)
+        (X, right), j = pair, count - 1 - i
+        part = _over(_part(right, j, T), root, j, False)
         X = lax.dynamic_update_slice_in_dim(X, part, j * T, axis=1)
-        # What stands above the diagonal changes only what is done already.
-        return X, rest - part @ rows_at(root.L, j, T)
+        # Tiles above the diagonal change only parts of the right-hand side that are solved already.
+        return X, right - part @ rows_at(root.L, j, T)
 
     return lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
 
 
-FEW = 16  # right sides up to which LAPACK solves with a tile; beyond, a product with its inverse is faster
+MAX_LAPACK_SIDES = (
+    16  # right-hand sides: with more, a product with the inverse of a tile beats LAPACK's solve
+)
 
 
 def _over(B: jax.Array, root: Root, j: jax.Array, transposed: bool) -> jax.Array:
-    """``B L'^-1``, or ``B L^-1``, of the tile j on the diagonal."""
-    if B.shape[0] > FEW:
+    """``B L_jj^-1``, or if ``transposed`` ``B L_jj'^-1``, with L_jj tile j on the diagonal."""
+    if B.shape[0] > MAX_LAPACK_SIDES:
         inverse = rows_at(root.inverses, j, root.tile)
         return B @ (inverse.T if transposed else inverse)
-    # LAPACK reads columns: a transpose lies in memory as it wants it, and nothing is copied.
+    # LAPACK's matrices are stored by columns: transposes need no copy.
     U = tile_at(root.L, j, j, root.tile).T
     return lax.linalg.triangular_solve(U, B.T, left_side=True, lower=False, transpose_a=transposed).T
 

@@ -1,15 +1,15 @@
 r"""Smooth convex losses of a linear model, :math:`f(W) = \ell(XW)`.
 
 A loss is a callable pytree: ``loss(W)`` is a scalar, its gradient is `jax.grad(loss)`, its data
-are leaves, so it can be vmapped over folds and differentiated in X, Y and weights. With
-``intercept=True`` it is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`: the unpenalised
-intercept never appears among the parameters; ``loss.intercept(W)`` returns it.
+are leaves, so a loss can be vmapped over folds and differentiated in X, Y and weights. With
+``intercept=True`` the loss is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`: the unpenalised
+intercept b is not among the parameters; ``loss.intercept(W)`` returns it.
 
-``loss + GraphLaplacian(similarity, strength)`` pulls the columns of similar labels together.
+``loss + GraphLaplacian(similarity, strength)`` penalises differences between columns of similar labels.
 
 The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to write another, most simply as a
-`LinearModelLoss`. Any other callable pytree serves as a loss too, such as
-``jax.tree_util.Partial(fun, *data)``; solvers then do without what the protocol could tell them.
+`LinearModelLoss`. Any other callable pytree is accepted as a loss too, such as
+``jax.tree_util.Partial(fun, *data)``; solvers then know nothing of the loss but its values and gradients.
 """
 
 from sparsejax.losses._base import Facts as Facts

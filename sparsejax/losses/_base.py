@@ -1,4 +1,4 @@
-"""The protocol of losses: what is required, what is optional, and what is lost without."""
+"""The protocol of losses: required methods, optional groups of methods, and the use of each group."""
 
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
@@ -11,71 +11,72 @@ from sparsejax._core.protocol import Protocol
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import Units
 
-# Methods that `QuadraticModel` and `InUnits` have replaced.
-FORMER = ("majorizer", "least_squares_at", "row_units")
+# Methods of an earlier protocol, which `QuadraticModel` and `InUnits` have replaced.
+FORMER_METHODS = ("majorizer", "least_squares_at", "row_units")
 
 
 class Facts(NamedTuple):
-    """All that a certificate asks of a loss at W."""
+    """What a certificate needs to know of a loss f at W."""
 
-    value: jax.Array
-    gradient: jax.Array
-    rounding: jax.Array  # (), a bound of the rounding error of the value and of <grad f(W), W>
-    linear: jax.Array | None = None  # of a quadratic: ``l*(sU) = s * linear + s^2 * value``
-    predictions: jax.Array | None = None  # of a linear model, (n, k), so that they are found once
+    value: jax.Array  # f(W), ()
+    gradient: jax.Array  # shape of W
+    rounding: jax.Array  # (), a bound on the rounding error of the value and of <grad f(W), W>
+    linear: jax.Array | None = None  # (), only of a quadratic f: ``l*(sU) = s * linear + s^2 * value``
+    predictions: jax.Array | None = None  # XW + b, (n, k), kept so that they are computed once
 
 
 class InUnits(NamedTuple):
-    r"""A loss in units of its data, by `Loss.in_units`: :math:`V \mapsto \gamma f(\sigma V)/\sigma^2`."""
+    r"""What `Loss.in_units` returns: the loss :math:`V \mapsto \gamma f(\sigma V)/\sigma^2` and its units."""
 
-    loss: Any
+    loss: Any  # the rescaled loss, of the class of the original
     units: Units  # sigma and gamma
-    row_units: Callable[[], jax.Array] | None = None  # see `Loss`
-    rescaled: Callable[[jax.Array], Any] | None = None
+    row_units: Callable[[], jax.Array] | None = None  # () -> units (d,), one for each row of W; see `Loss`
+    rescaled: Callable[[jax.Array], "Loss"] | None = None  # units (d,) -> the loss of V = W * units
 
 
 class Predictions(NamedTuple):
-    """What a loss says of the rows of its data, by `Loss.predictions`."""
+    """What `Loss.predictions` returns, one entry for each entry of Y."""
 
     targets: jax.Array  # Y, (n, k) or (n,)
-    linear: jax.Array  # H = XW + b, of the same shape
-    mean: jax.Array  # what is expected of Y there: H itself, or probabilities, or rates
+    linear: jax.Array  # H = XW + b, shape of Y
+    mean: jax.Array  # the expected value of Y at H, shape of Y: H itself, probabilities or rates
 
 
 class Loss(Protocol):
     r"""Base of every smooth convex loss f(W).
 
     Required: ``loss(W)`` -> (). Its gradient is `jax.grad`. This is enough for `sparsejax.fista`, with
-    ``init`` given. What else a class knows comes in groups, each whole or not at all:
+    ``init`` given. All other methods come in groups; a class defines all names of a group or none:
 
-    * *shape*: ``params_shape`` (of W) and ``dtype`` (without: ``init`` is asked for);
+    * *shape*: ``params_shape`` (of W) and ``dtype``; without them a solver needs ``init``;
     * *quadratic model*, for `sparsejax.admm` and the other fast solvers: ``quadratic_model()`` -> a
       `QuadraticModel`;
-    * *dual*, for a gap with norms: ``dual_scaling(W, limit)``: with :math:`f = \ell(XW)` and
-      :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes :math:`\ell^*(sU)` least, or nearly,
-      and :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is finite);
-    * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)``,
-      ``dual_projection(W, basis)``, as those of `sparsejax.losses.LinearModelLoss`;
-    * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss
-      with other weights; ``intercept(W)``: the best one; ``evaluate(W, intercept)``: the loss of rows held
-      out. Where ``weights`` is None, ``num_rows`` in the quadratic model says how many rows there are;
+    * *dual*, for a duality gap where the penalty is a norm: ``dual_scaling(W, limit)`` -> (s, change). With
+      :math:`f = \ell(XW)` and :math:`U = \nabla\ell(XW)`, s is the (nearly) best minimiser of
+      :math:`\ell^*(sU)` over ``|s| <= limit``, and change is :math:`\ell^*(sU) - \ell^*(U)`. Without this
+      group a gap is known only where the conjugate of the penalty is finite everywhere;
+    * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)`` and
+      ``dual_projection(W, basis)``, see `sparsejax.losses.LinearModelLoss`;
+    * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)); ``reweighted(weights)``: the same loss
+      with other weights; ``intercept(W)``: the best intercept; ``evaluate(W, intercept)``: the loss of rows
+      held out. Where ``weights`` is None, ``num_rows`` of the quadratic model is the number of rows;
     * *predictions*, for ``scoring`` in cross-validation: ``predictions(W, intercept)`` -> `Predictions`;
-    * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W of these features, an index
-      of d being none;
-    * *units*, so that nothing underflows: ``in_units()`` -> `InUnits` or None: the loss
-      :math:`V \mapsto \gamma f(\sigma V)/\sigma^2`, sigma and gamma; of that loss, for columns of unequal
-      size, ``row_units()``: powers of two near the root of the size of what each row of W multiplies, (d,),
-      and ``rescaled(units)``: its function of V = W * units, row by row.
+    * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W with these features only;
+      the index d stands for no feature;
+    * *units*, so that nothing underflows: ``in_units()`` -> `InUnits` or None. Its ``loss`` is
+      :math:`V \mapsto \gamma f(\sigma V)/\sigma^2`. For columns of X of unequal size it also has
+      ``row_units()``: powers of two (d,), each near the square root of the size of a column of X, and
+      ``rescaled(units)``: the loss as a function of V = W * units, row by row.
 
-    Two methods have defaults that are always right: ``facts(W, sizes)`` and ``valid()``. Where ``facts``
-    finds predictions H, `dual_scaling` and `dual_projection` are called with them as a last argument;
-    `dual_projection` with s, the scale of the dual point, besides where the penalty is a norm.
+    The defaults of ``facts(W, sizes)`` and ``valid()`` are right for every loss. Where ``facts`` returns
+    predictions H, `dual_scaling` and `dual_projection` get H as a further argument. Where the penalty is a
+    norm, `dual_projection` also gets s, the scale of the dual point.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 
     Raises:
-      TypeError: when a class is made without ``__call__``, with a group in part, or as a subclass of another
-        loss of which it replaces only some of what belongs together; see docs/adding-a-loss.md.
+      TypeError: when a class is made without ``__call__``, with a part of a group, or as a subclass of
+        another loss that replaces a part of a group and inherits the rest; see docs/adding-a-loss.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class LogCosh(sj.Loss, leaves=("X", "y")):
@@ -102,7 +103,7 @@ class Loss(Protocol):
     _independent: ClassVar[tuple[str, ...]] = ("shape",)
     _page: ClassVar[str] = "docs/adding-a-loss.md"
 
-    __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `SumLoss`, whose file defines them
+    __add__: ClassVar[Callable[[Any, Any], Any]]  # _graph.py sets both: they return a `SumLoss`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
     params_shape: Any = None
@@ -114,7 +115,7 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def __init_subclass__(cls, **options: Any) -> None:
-        former = [name for name in FORMER if name in vars(cls)]
+        former = [name for name in FORMER_METHODS if name in vars(cls)]
         if former and "quadratic_model" not in vars(cls):
             raise TypeError(replaced(cls.__name__, former))
         super().__init_subclass__(**options)
@@ -122,50 +123,50 @@ class Loss(Protocol):
     # ------------------------------------------------------------------ right for every loss
 
     def quadratic_model(self) -> QuadraticModel:
-        """What is known of the curvature: nothing."""
+        """The curvature of the loss; here an empty model, in which nothing is known."""
         return QuadraticModel()
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """What a certificate wants to know at W; ``sizes`` are those of `quadratic_model`."""
+        """What a certificate needs at W; ``sizes``: the result of ``quadratic_model().sizes()``, or None."""
         value, gradient = jax.value_and_grad(self)(W)
         return Facts(value, gradient, jnp.zeros((), W.dtype))
 
     def valid(self) -> jax.Array:
-        """() boolean: False where weights or the like make the loss no convex function."""
+        """() boolean: False where weights or parameters of the loss make it a function that is not convex."""
         return jnp.ones((), bool)
 
     def in_units(self) -> InUnits | None:
-        """The loss in units of its data; None: these are not known."""
+        """The loss in units of its data; None if the class knows no units."""
         return None
 
-    # ------------------------------------------------------------------ never called where not provided
+    # ------------------------------------------------------------------ called if ``provides`` has the group
 
     def columns_at(self, ix: jax.Array) -> "Loss":
-        """The loss of a W of these features; an index of d is none."""
+        """The loss of a W with the features ``ix`` only; the index d stands for no feature."""
         raise NotImplementedError
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """The best s and the change of the conjugate; H: the predictions where ``facts`` has them."""
+        """The best s and ``l*(sU) - l*(U)``; H: the predictions at W if ``facts`` returned them."""
         raise NotImplementedError
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
-        """Orthonormal columns that span the predictions of the free features; None where there is no such."""
+        """Orthonormal columns (n, r) that span the predictions of the free features; None if unknown."""
         raise NotImplementedError
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        """What makes the dual point orthogonal to the basis, and its price."""
+        """``X' dU``, where ``U + dU`` is orthogonal to the basis, and what dU adds to the duality gap."""
         raise NotImplementedError
 
     def reweighted(self, weights: jax.Array) -> "Loss":
-        """The same loss with other weights, not checked."""
+        """The same loss with other weights, which are not checked."""
         raise NotImplementedError
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W with this intercept."""
+        """The value of the loss at W with this intercept."""
         raise NotImplementedError
 
     def intercept(self, W: jax.Array) -> jax.Array:
@@ -173,12 +174,12 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
-        """Targets and predictions of all rows, with this intercept."""
+        """Targets and predictions of all rows at W with this intercept."""
         raise NotImplementedError
 
 
 def replaced(name: str, former: list[str]) -> str:
-    """The message for a class with methods that no solver asks for any more."""
+    """The message of the error for a class that defines `FORMER_METHODS`."""
     return (
         f"{name} defines {', '.join(former)}, which `quadratic_model` and `in_units` have replaced: "
         f"see {Loss._page}."

@@ -1,4 +1,4 @@
-"""Least squares on rows that come in batches and need not be in memory together."""
+"""Least squares on rows that are read in batches and are never all in memory."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
@@ -14,22 +14,24 @@ from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 
-ROWS = 16384  # whose products are formed at once
+ROWS_AT_ONCE = 16384  # rows of a batch that are copied to float64 and multiplied at once: bounds the memory
 
 
 class BatchedSquaredLoss(
     Loss, leaves=("G", "B", "c", "x", "y", "origin", "weights", "scale"), static=("has_intercept",)
 ):
-    r"""`SquaredLoss` by the mean products of the rows of each of F blocks, which are its rows for masks.
+    r"""Least squares by the mean products of the rows of F blocks; `SquaredLoss.from_batches` returns it.
 
-    What `SquaredLoss.from_batches` returns. With weights :math:`n_f`, the numbers of rows,
-    ``scale * sum_f n_f mean_f ||x W + b - y||^2``; a fold leaves blocks out, so that cross-validation reads
-    no data. Every evaluation costs d x d x k whatever n.
+    ``scale * sum_f n_f mean_f ||x W + b - y||^2``: the mean runs over the rows of block f and the weight
+    :math:`n_f` is their number. For cross-validation each block counts as one row: a fold gives some blocks
+    the weight 0, and no data are read again. An evaluation costs d x d x k whatever n is.
 
     Args:
-      G: (F, d, d), means of x'x, about the origin. B: (F, d, k) or (F, d), of x'y. c: (F,), of ||y||^2.
-      x, y: (F, d) and (F, k) or (F,), means.
-      origin: what has been taken off x and y, (d,) and (k,) or (), 0 without an intercept.
+      G: (F, d, d), mean of x'x in each block, about the origin.
+      B: (F, d, k) or (F, d), mean of x'y.
+      c: (F,), mean of ||y||^2.
+      x, y: (F, d) and (F, k) or (F,), means of x and of y.
+      origin: what has been subtracted from every x and y, (d,) and (k,) or (); 0 without an intercept.
       weights: (F,), numbers of rows; 0 leaves a block out.
       scale: ().
 
@@ -55,12 +57,12 @@ class BatchedSquaredLoss(
         return tuple(self.B.shape[1:])
 
     @property
-    def dtype(self) -> Any:
-        """That of the products."""
+    def dtype(self) -> np.dtype:
+        """The dtype of G, B and c."""
         return self.G.dtype
 
     def gram(self) -> GramLoss:
-        """The same function of W from X'X and X'Y of all blocks; with an intercept about their means."""
+        """The same function of W by X'X and X'Y of all blocks, centred at their means if b is fitted."""
         w = self.weights
         G, B, c = (jnp.tensordot(w, a, 1) for a in (self.G, self.B, self.c))
         if self.has_intercept:
@@ -75,25 +77,25 @@ class BatchedSquaredLoss(
         return self.gram()(W)
 
     def quadratic_model(self) -> QuadraticModel:
-        """That of `gram`."""
+        """The loss is quadratic; its curvature is computed from `gram`."""
         return QuadraticModel(majorizer=lambda: self.gram().root(), exact=True, condensed=self.gram)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """As of `GramLoss`."""
+        """Same as `GramLoss.dual_scaling`."""
         return self.gram().dual_scaling(W, limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """As of `GramLoss`."""
+        """Same as `GramLoss.facts`."""
         return self.gram().facts(W)
 
     def valid(self) -> jax.Array:
-        """No negative weight."""
+        """() boolean: no weight is negative and the scale is positive."""
         return jnp.all(self.weights >= 0) & (self.scale > 0)
 
     def reweighted(self, weights: jax.Array) -> Self:
-        """The same loss with other numbers of rows, not checked."""
+        """The same loss with other numbers of rows, which are not checked."""
         return self._replace(weights=weights)
 
     def intercept(self, W: jax.Array) -> jax.Array:
@@ -105,13 +107,14 @@ class BatchedSquaredLoss(
         return y + y0 - (x + x0) @ W
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W with this intercept, (k,) or ()."""
+        """The value of the loss at W with this intercept, (k,) or ()."""
         x0, y0 = self.origin
+        # With x = x0 + x~ and y = y0 + y~ the residual is x~ W - y~ + shift; its mean square, term by term:
         shift = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape) + x0 @ W - y0
         fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
         crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))
-        rest = (self.x @ W - self.y).reshape(len(self.c), -1) @ shift.reshape(-1)
-        each = fitted - 2 * crossed + self.c + 2 * rest + jnp.sum(shift * shift)
+        shifted = (self.x @ W - self.y).reshape(len(self.c), -1) @ shift.reshape(-1)
+        each = fitted - 2 * crossed + self.c + 2 * shifted + jnp.sum(shift * shift)
         return self.scale * jnp.sum(self.weights * jnp.maximum(each, 0))
 
     def _means(self) -> tuple[jax.Array, jax.Array]:
@@ -120,27 +123,28 @@ class BatchedSquaredLoss(
 
 
 class _Sums(NamedTuple):
-    """Of the rows of a block, (d + 1, d + k): products of (1, x) with (x, y), and of y with itself."""
+    """Sums over the rows of a block."""
 
-    products: "_Sum"
-    targets: "_Sum"  # (1 + k,): sum of ||y||^2, sums of y
+    products: "_Sum"  # (d + 1, d + k): the outer products of (1, x) and (x, y)
+    targets: "_Sum"  # (1 + k,): ||y||^2, then y
 
 
 class _Sum:
-    """A sum that keeps what rounding takes from it (Neumaier 1974)."""
+    """A compensated sum of arrays (Neumaier, Z. Angew. Math. Mech. 54, 1974)."""
 
     def __init__(self, shape: tuple[int, ...]):
-        self.total, self.rest = np.zeros(shape), np.zeros(shape)
+        self.total, self.compensation = np.zeros(shape), np.zeros(shape)
 
     def add(self, a: np.ndarray) -> None:
         new = self.total + a
         larger = np.abs(self.total) >= np.abs(a)
-        self.rest += np.where(larger, (self.total - new) + a, (a - new) + self.total)
+        # What rounding has removed from the smaller of the two summands.
+        self.compensation += np.where(larger, (self.total - new) + a, (a - new) + self.total)
         self.total = new
 
     @property
     def value(self) -> np.ndarray:
-        return self.total + self.rest
+        return self.total + self.compensation
 
 
 def from_batches(
@@ -159,16 +163,17 @@ def from_batches(
     for number, batch in enumerate(_iterated(batches)):
         X, Y = checked_batch(number, batch, width)
         if origin is None:
-            width, k = like_those(batch, X, Y), int(np.prod(Y.shape[1:]))
+            width, k = layout_of(batch, X, Y), int(np.prod(Y.shape[1:]))
             d = X.shape[1]
             origin = (X.mean(0), Y.mean(0)) if intercept else (np.zeros(d), np.zeros(Y.shape[1:]))
             sums = [_Sums(_Sum((d + 1, d + k)), _Sum((1 + k,))) for _ in range(folds)]
-        for start in range(0, len(X), ROWS):
-            x, y = X[start : start + ROWS], Y[start : start + ROWS]
+        for start in range(0, len(X), ROWS_AT_ONCE):
+            x, y = X[start : start + ROWS_AT_ONCE], Y[start : start + ROWS_AT_ONCE]
             both = np.ones((len(x), 1 + d + k))  # one copy of the rows, with a column of ones
             np.subtract(x, origin[0], out=both[:, 1 : d + 1])
             np.subtract(y.reshape(len(y), -1), np.reshape(origin[1], -1), out=both[:, d + 1 :])
             for fold in range(folds):
+                # Row i of all rows belongs to fold i % folds; row 0 of ``both`` is row seen + start.
                 rows = both[(fold - seen - start) % folds :: folds]
                 targets = rows[:, d + 1 :]
                 sums[fold].products.add(rows[:, : d + 1].T @ rows[:, 1:])
@@ -214,7 +219,7 @@ def _iterated(batches: Any) -> Any:
 
 
 def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X and Y of a batch, in float64, like those before."""
+    """X and Y of a batch in float64; an error unless ``width``, the layout of earlier batches, is theirs."""
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise TypeError(f"batch {number} must be a pair (X, Y), got {type(batch).__name__}.")
     X, Y = (_numbers(f"{name} of batch {number}", a) for name, a in zip("XY", batch, strict=True))
@@ -224,22 +229,22 @@ def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.n
         )
     if not X.size or not Y.size:
         raise ValueError(f"batch {number} is empty: X has shape {X.shape}, Y {Y.shape}.")
-    like = like_those(batch, X, Y)
+    like = layout_of(batch, X, Y)
     if width not in (None, like):
         raise ValueError(
-            f"batch {number}: X has {like[0]} columns and Y {like[1]}, X of {like[2]}; before they had "
+            f"batch {number}: X has {like[0]} columns and Y {like[1]}, X of {like[2]}; earlier batches had "
             f"{width[0]} and {width[1]}, X of {width[2]}."
         )
     return X, Y
 
 
-def like_those(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int, ...], Any]:
-    """What all batches share: columns of X, those of Y, and the dtype in which X comes."""
+def layout_of(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int, ...], Any]:
+    """What all batches must share: the number of columns of X, the shape of a row of Y, the dtype of X."""
     return X.shape[1], Y.shape[1:], np.asarray(batch[0]).dtype
 
 
 def _numbers(name: str, a: Any) -> np.ndarray:
-    """In float64 on the host, which has it whatever JAX's setting."""
+    """A dense, real, finite array in float64, which numpy has even where JAX's 64-bit numbers are off."""
     if is_sparse(a):
         raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")
     a = np.asarray(a)

@@ -1,6 +1,6 @@
-"""The Hessian of a loss, in blocks; the scaling of a dual point of a quadratic one."""
+"""The Hessian of a loss, in blocks; the best scaling of a dual point of a quadratic loss."""
 
-from typing import Any
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,12 @@ from jax import lax
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 
 
-def by_products(loss: Any, W: jax.Array, together: int | None = None) -> jax.Array:
-    """The Hessian in the columns of W one after the other, (1, kd, kd), of any loss.
+def by_products(
+    loss: Callable[[jax.Array], jax.Array], W: jax.Array, at_once: int | None = None
+) -> jax.Array:
+    """The Hessian of any loss in the stacked columns of W, (1, kd, kd), by Hessian-vector products.
 
-    So many of its columns at once, if not all.
+    ``at_once``: how many columns of the Hessian are computed at the same time; None: all of them.
     """
     product = jax.linearize(jax.grad(loss), W)[1]
     basis = jnp.eye(W.size, dtype=W.dtype).reshape(W.size, *columns(W).shape)
@@ -20,15 +22,15 @@ def by_products(loss: Any, W: jax.Array, together: int | None = None) -> jax.Arr
     def column(Vt: jax.Array) -> jax.Array:
         return columns(product(like(Vt, W)))
 
-    found = jax.vmap(column)(basis) if together is None else lax.map(column, basis, batch_size=together)
+    found = jax.vmap(column)(basis) if at_once is None else lax.map(column, basis, batch_size=at_once)
     H = found.reshape(W.size, W.size)
     return (H + H.T)[None] / 2
 
 
 def of_columns(X: jax.Array, curved: jax.Array, centred: bool) -> jax.Array:
-    """X' diag(c) X for each column c of ``curved`` (n, k): (k, d, d), or for n < d the roots (k, n, d).
+    """X' diag(c) X for each column c of ``curved`` (n, k): (k, d, d); for n < d roots A of A'A, (k, n, d).
 
-    With ``centred`` the best intercept of each column is eliminated.
+    ``centred`` eliminates the best intercept of each column: X is centred at its mean weighted by c.
     """
 
     def block(c: jax.Array) -> jax.Array:
@@ -37,36 +39,39 @@ def of_columns(X: jax.Array, curved: jax.Array, centred: bool) -> jax.Array:
             return jnp.sqrt(c)[:, None] * B
         return (B * c[:, None]).T @ B
 
-    # One after the other: products of matrices, and no memory for more than one.
+    # One block after another: a batched product would hold k copies of X.
     return lax.map(block, curved.T)
 
 
 def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax.Array:
     r"""The Hessian of the multinomial loss at probabilities p (n, k) and weights w (n,), (kd, kd).
 
-    Its blocks are :math:`X^\top \operatorname{diag}(w(p_a[a = b] - p_a p_b))X`. With ``intercept`` the best
-    intercepts are eliminated: a column of ones, whose own block is singular along equal intercepts.
+    Its blocks are :math:`X^\top \operatorname{diag}(w(p_a[a = b] - p_a p_b))X`. With ``intercept`` a column
+    of ones joins X and its part of the Hessian is eliminated (a Schur complement).
     """
     (n, d), k = X.shape, p.shape[1]
     if intercept:
         X = jnp.concatenate([X, jnp.ones((n, 1), X.dtype)], axis=1)
     e = X.shape[1]
+    # All blocks: -X' diag(w p_a p_b) X, as one product; then X' diag(w p_a) X on the diagonal.
     M = (jnp.sqrt(w)[:, None] * p)[:, :, None] * X[:, None]  # (n, k, e)
     H: jax.Array = -(M.reshape(n, k * e).T @ M.reshape(n, k * e)).reshape(k, e, k, e)
     own = lax.map(lambda c: (X * c[:, None]).T @ X, (w[:, None] * p).T)
     H = H + own[:, :, None] * jnp.eye(k, dtype=X.dtype)[:, None, :, None]
     if not intercept:
         return H.reshape(k * e, k * e)
-    rest, C, B = H[:, :d, :, :d].reshape(k * d, k * d), H[:, d, :, :d].reshape(k, k * d), H[:, d, :, d]
+    A, C, B = H[:, :d, :, :d].reshape(k * d, k * d), H[:, d, :, :d].reshape(k, k * d), H[:, d, :, d]
+    # B is singular: equal intercepts of all classes change nothing. Adding ``size`` to every entry makes it
+    # regular and leaves C'B^-1 C as it is, since each column of C sums to 0; the ridge of 4 eps is for a
+    # class of probability 0. If no row has a weight, B and C are 0.
     size = jnp.trace(B) / k
-    # classes of no row have an intercept that does nothing
     one = jnp.eye(k, dtype=B.dtype)
     B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
-    return rest - C.T @ jnp.linalg.solve(B, C)
+    return A - C.T @ jnp.linalg.solve(B, C)
 
 
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """For l*(sU) = s*linear + s^2*square: its minimiser over |s| <= limit, and l*(sU) - l*(U)."""
+    """The minimiser s of ``l*(sU) = s*linear + s^2*square`` over ``|s| <= limit``, and l*(sU) - l*(U)."""
     best = safe_divide(-linear, 2 * square, 1)
     s = jnp.clip(best, -limit, limit)
     return s, (s - 1) * (linear + (s + 1) * square)

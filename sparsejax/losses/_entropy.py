@@ -1,4 +1,4 @@
-"""The divergence that belongs to exponentials of predictions: of counts, and of classes."""
+"""The relative entropy p log(p/q) - p + q, the divergence of the Poisson and the multinomial loss."""
 
 import jax
 import jax.numpy as jnp
@@ -6,10 +6,10 @@ from jax.scipy.special import xlogy
 
 from sparsejax._core.linalg import safe_divide
 
-# Up to this share of q the power series has all digits, where the difference of p log(p/q) and p - q has lost
-# some.
-NEAR = 0.01
-SERIES = (1 / 56, -1 / 42, 1 / 30, -1 / 20, 1 / 12, -1 / 6, 1 / 2)  # (-1)^j / (j (j - 1)), from j = 8 to 2
+# With t = (p - q)/q the entropy is q sum_{j >= 2} (-1)^j t^j / (j (j - 1)). For |t| below this bound seven
+# terms have all digits of float64, while p log(p/q) - (p - q) loses digits to cancellation.
+MAX_SERIES_RATIO = 0.01
+SERIES_COEFFICIENTS = (1 / 56, -1 / 42, 1 / 30, -1 / 20, 1 / 12, -1 / 6, 1 / 2)  # from j = 8 to j = 2
 
 
 def relative_entropy(log_q: jax.Array, change: jax.Array) -> jax.Array:
@@ -19,10 +19,10 @@ def relative_entropy(log_q: jax.Array, change: jax.Array) -> jax.Array:
     inside = (p >= 0) & (q < jnp.inf)
     log_q, p = jnp.where(inside, log_q, 0), jnp.where(inside, p, 1)
     t = jnp.where(inside, safe_divide(change, q, jnp.inf), 0)  # q may be 0 by underflow
-    moderate, near = jnp.abs(t) < 1, jnp.abs(t) < NEAR
+    moderate, near = jnp.abs(t) < 1, jnp.abs(t) < MAX_SERIES_RATIO
     t = jnp.where(moderate, t, 0)
     series = jnp.zeros_like(t)
-    for coefficient in SERIES:
+    for coefficient in SERIES_COEFFICIENTS:  # Horner's scheme
         series = series * t + coefficient
     direct = jnp.where(moderate, p * jnp.log1p(t), xlogy(p, p) - p * log_q) - change
     excess = jnp.where(near, q * t * t * series, jnp.maximum(direct, 0))

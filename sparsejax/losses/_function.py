@@ -1,4 +1,4 @@
-"""A user's function of W, which does not inherit from `Loss`, as one."""
+"""Wraps a user's function of W that does not inherit from `Loss`."""
 
 from typing import Any, ClassVar
 
@@ -6,21 +6,22 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.checks import check_registered
-from sparsejax.losses._base import FORMER, Loss, replaced
+from sparsejax.losses._base import FORMER_METHODS, Loss, replaced
 from sparsejax.losses._quadratic_model import QuadraticModel
 
-GROUPS = ("shape", "quadratic model", "dual")  # that a class without the base may state, whole
+# The groups of the protocol that a class which does not inherit from `Loss` may define.
+PLAIN_GROUPS = ("shape", "quadratic model", "dual")
 
 
 class PlainLoss(Loss, leaves=("fun",)):
-    """What a callable pytree says, and nothing more."""
+    """A callable pytree ``fun`` as a `Loss`, with those of `PLAIN_GROUPS` that ``fun`` defines."""
 
     _self_contained: ClassVar[bool] = False
     fun: Any
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset(group for group in GROUPS if _states(self.fun, group))
+        return frozenset(group for group in PLAIN_GROUPS if _states(self.fun, group))
 
     @property
     def params_shape(self) -> Any:
@@ -43,7 +44,11 @@ class PlainLoss(Loss, leaves=("fun",)):
 
 
 def as_loss(x: Any, name: str = "smooth") -> Loss:
-    """x itself, or a callable pytree wrapped; an error if it is neither, or states a group in part."""
+    """A `Loss` as it is, any other callable pytree wrapped in `PlainLoss`.
+
+    Raises:
+      TypeError: x is not callable, not registered with JAX, or defines only a part of a group.
+    """
     if isinstance(x, Loss):
         check_registered(name, x, Loss._page)
         return x
@@ -52,28 +57,29 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
         raise TypeError(f"{name} must be callable, W -> (), got {what}.")
     x = as_pytree(x)
     check_registered(name, x, Loss._page)
-    for group in GROUPS:
+    for group in PLAIN_GROUPS:
         _states(x, group)
-    former = [name for name in FORMER if hasattr(x, name)]
+    former = [name for name in FORMER_METHODS if hasattr(x, name)]
     if former and not hasattr(x, "quadratic_model"):
         raise TypeError(replaced(type(x).__name__, former))
     return PlainLoss(x)
 
 
 def as_pytree(x: Any) -> Any:
-    """A plain function as a pytree without leaves, which passes through jit; anything else as it is."""
+    """A plain function wrapped as a pytree without leaves, so that jit accepts it; all else unchanged."""
     function = callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
     plain = function and any(leaf is x for leaf in jax.tree.leaves(x))
     return jax.tree_util.Partial(x) if plain else x
 
 
 def _states(x: Any, group: str) -> bool:
+    """Whether x defines the whole group; an error if it defines a part."""
     names = Loss._groups[group]
     there = [name for name in names if hasattr(x, name)]
     if there and len(there) < len(names):
         missing = [name for name in names if name not in there]
         if group == "shape" and there == ["dtype"]:
-            return False  # of no use alone
+            return False  # a dtype without a shape says nothing
         raise TypeError(
             f"{type(x).__name__} defines {', '.join(there)} without {', '.join(missing)}: the group "
             f"'{group}' is given whole or not at all; see {Loss._page}."
@@ -82,7 +88,7 @@ def _states(x: Any, group: str) -> bool:
 
 
 def check_batch(W: Any, shape: tuple[int, ...]) -> None:
-    """Raise where W is not one matrix of parameters."""
+    """Raise unless W has this shape."""
     if jnp.shape(W) != shape:
         raise ValueError(
             f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}: for a batch of "

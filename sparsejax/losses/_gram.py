@@ -1,9 +1,10 @@
-"""A quadratic by its Gram matrix."""
+"""A quadratic loss given by its Gram matrix."""
 
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsejax._core.checks import check_params
 from sparsejax._core.linalg import eps_of
@@ -15,13 +16,13 @@ from sparsejax.losses._quadratic_model import QuadraticModel
 class GramLoss(Loss, leaves=("G", "B", "constant")):
     r"""A quadratic by its Gram matrix: :math:`\tfrac12\langle W, GW\rangle - \langle B, W\rangle + c`.
 
-    What `SquaredLoss.gram` returns: each evaluation costs d x d x k whatever n. Near the optimum it has fewer
-    digits than the loss it comes from: solvers confirm its certificates on that.
+    `SquaredLoss.gram` returns it. An evaluation costs d x d x k whatever n is. Near the optimum it has fewer
+    digits than the squared loss, so that solvers confirm their certificates on the squared loss.
 
     Args:
       G: (d, d), symmetric positive semidefinite.
       B: (d, k) or (d,).
-      constant: the value at W = 0, at least that which makes the quadratic nonnegative.
+      constant: c, the value at W = 0, so large that the quadratic is nowhere negative.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss, zero = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), np.zeros((3, 2))
@@ -35,12 +36,12 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
 
     @property
     def params_shape(self) -> tuple[int, ...]:
-        """That of B."""
+        """Shape of W, which is the shape of B."""
         return tuple(self.B.shape)
 
     @property
-    def dtype(self) -> Any:
-        """That of B."""
+    def dtype(self) -> np.dtype:
+        """dtype of B."""
         return self.B.dtype
 
     def __call__(self, W: jax.Array) -> jax.Array:
@@ -48,32 +49,32 @@ class GramLoss(Loss, leaves=("G", "B", "constant")):
         return half_quadratic(self.G, W) - jnp.sum(W * self.B) + self.constant
 
     def quadratic_model(self) -> QuadraticModel:
-        """It is exact; A is a root of G, (d, d)."""
+        """The loss is quadratic; A is a square root of G, (d, d)."""
         return QuadraticModel(majorizer=self.root, exact=True)
 
     def root(self) -> jax.Array:
-        """A (d, d) with A'A = G."""
+        """A, (d, d), with A'A = G."""
         values, vectors = jnp.linalg.eigh(self.G, symmetrize_input=False)
         return jnp.sqrt(jnp.maximum(values, 0))[:, None] * vectors.T
 
     def gram(self) -> "GramLoss":
-        """Itself."""
+        """This loss: it is given by its Gram matrix already."""
         return self
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """As of the loss it comes from."""
+        """The best s and the change of the conjugate, ``l*(sU) = s (<W, B> - 2c) + s^2 f(W)``."""
         return quadratic_scaling(jnp.sum(W * self.B) - 2 * self.constant, self(W), limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """With the rounding error of its three parts, which cancel near the optimum."""
+        """Value and gradient; ``rounding`` covers the three summands, which cancel near the optimum."""
         value, gradient = jax.value_and_grad(self)(W)
         return Facts(value, gradient, self._rounding(W), jnp.sum(W * self.B) - 2 * self.constant)
 
     def _rounding(self, W: jax.Array) -> jax.Array:
         linear = jnp.sum(jnp.abs(W * self.B))
-        # <|W|, |G||W|> <= (sum_i sqrt(G_ii) |w_i|)^2, and W'GW is what is left of it.
+        # |G_ij| <= sqrt(G_ii G_jj): the summands of <W, GW> add up to at most (sum_i sqrt(G_ii) |w_i|)^2.
         curved = jnp.sum((jnp.sqrt(jnp.abs(jnp.diagonal(self.G))) @ jnp.abs(W)) ** 2)
         return eps_of(W) * (curved + linear + jnp.abs(self.constant))
 
@@ -86,7 +87,7 @@ def half_quadratic(G: jax.Array, W: jax.Array) -> jax.Array:
 
 @half_quadratic.defjvp
 def _half_quadratic_jvp(primals: Any, tangents: Any) -> Any:
-    # Plain differentiation would multiply by G and by its transpose, which is the same matrix.
+    # G is symmetric: one product GW serves value and gradient, where plain differentiation takes two.
     (G, W), (dG, dW) = primals, tangents
     GW = G @ W
     return 0.5 * jnp.sum(W * GW), jnp.sum(GW * dW) + 0.5 * jnp.sum(W * (dG @ W))

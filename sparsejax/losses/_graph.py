@@ -1,4 +1,4 @@
-"""Similar labels have similar weights: graph Laplacians, and their sums with a loss."""
+"""Graph Laplacians, which make the weights of similar labels similar, and their sums with a loss."""
 
 from typing import Any, ClassVar, Self
 
@@ -15,23 +15,23 @@ from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
 
 class GraphLaplacian(Loss, leaves=("similarity", "strength")):
-    r"""Similar labels have similar weights: ``strength/2 * tr(W L W')``, L the Laplacian of their graph.
+    r"""``strength/2 * tr(W L W')``, L the Laplacian of a graph of labels: similar labels, similar weights.
 
     .. math:: \tfrac{\text{strength}}{2} \operatorname{tr}(W L W^\top)
               = \tfrac{\text{strength}}{2} \sum_{j<k} P_{jk}\, \|W_{:j} - W_{:k}\|_2^2 ,
               \qquad L = \operatorname{diag}(P\mathbf 1) - P .
 
-    Add it to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. By itself it is a loss without data.
+    Add a graph to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. Alone it is a loss without data.
 
     Args:
-      similarity: P (k, k), >= 0, one row a label, dense or sparse (kept dense: solvers decompose L). Made
-        symmetric, ``(P + P')/2``; its diagonal has no effect.
+      similarity: P (k, k), >= 0, one row a label, dense or sparse. It is stored as a dense array, since
+        solvers decompose L, and made symmetric, ``(P + P')/2``. The diagonal of P has no effect.
       strength: >= 0, shape ().
 
     Raises:
       TypeError, ValueError: P not real, not finite, not square, negative; strength negative or not finite.
-    Source: Chen et al., ACM MM 2011, Eq. (4) and the line below it, which are not equal: this is the trace,
-      and the sum over all pairs (j, k) in Eq. (4) is twice as large.
+    Source: Chen et al., ACM MM 2011, the trace in the line below Eq. (4). The sum over all pairs (j, k) in
+      Eq. (4) itself is twice as large.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> graph = sj.losses.GraphLaplacian(np.array([[0.0, 1.0], [1.0, 0.0]]), 2.0)
@@ -50,7 +50,7 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
             raise ValueError(f"similarity must be >= 0, got {np.asarray(P).min():g}.")
         self._set(similarity=(P + P.T) / 2, strength=as_nonnegative("strength", strength, P.dtype))
 
-    def matrix(self, dtype: Any) -> jax.Array:
+    def matrix(self, dtype: np.dtype) -> jax.Array:
         """``strength * L``, (k, k)."""
         P = self.similarity.astype(dtype)
         return self.strength.astype(dtype) * (jnp.diag(jnp.sum(P, axis=1)) - P)
@@ -62,7 +62,7 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
         return half_quadratic(self.matrix(W.dtype), W.T)
 
     def valid(self) -> jax.Array:
-        """No negative similarity or strength."""
+        """() boolean: no similarity is negative; the strength is >= 0 and finite."""
         finite = (self.strength >= 0) & (self.strength < jnp.inf)
         return finite & jnp.all(self.similarity >= 0)
 
@@ -70,14 +70,14 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
 class SumLoss(Loss, leaves=("loss", "graphs")):
     """A loss of a linear model and graph Laplacians on its labels; write ``loss + graph``.
 
-    ``intercept`` and ``evaluate`` are those of the loss: rows held out are judged without the graphs.
+    ``intercept`` and ``evaluate`` use the loss alone: rows held out are judged without the graphs.
 
     Args:
-      loss: a loss that knows the shape of W, a matrix.
-      graphs: tuple of `GraphLaplacian`, of as many labels as W has columns.
+      loss: a loss that knows the shape of W; W must be a matrix.
+      graphs: tuple of `GraphLaplacian`, each with as many labels as W has columns.
 
     Raises:
-      TypeError, ValueError: something else, or another number of labels.
+      TypeError, ValueError: another type of loss or graph, or another number of labels.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
@@ -87,13 +87,13 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     """
 
     _self_contained: ClassVar[bool] = False
-    loss: Any
+    loss: Any  # a `Loss`, which may have methods of its own, as ``gram``
     graphs: tuple[GraphLaplacian, ...]
 
-    def __init__(self, loss: Any, graphs: tuple[GraphLaplacian, ...]):
+    def __init__(self, loss: Loss, graphs: tuple[GraphLaplacian, ...]):
         if not isinstance(loss, Loss) or "shape" not in loss.provides:
             raise TypeError(
-                f"a graph is added to a loss that knows the shape of W, as those of sparsejax.losses, got "
+                "a graph is added to a loss that knows the shape of W, as all of sparsejax.losses do, got "
                 f"{type(loss).__name__}."
             )
         for graph in graphs:
@@ -107,7 +107,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
     @property
     def provides(self) -> frozenset[str]:
-        """What the loss has, but no treatment of free features."""
+        """The groups of the loss, except free features, columns and units."""
         return self.loss.provides & {"shape", "quadratic model", "dual", "data", "predictions"}
 
     def __call__(self, W: jax.Array) -> jax.Array:
@@ -117,23 +117,23 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return half_quadratic(self._laplacian(), W.T)
 
     def _laplacian(self) -> jax.Array:
-        """The Hessian of the graphs in each row of W, (k, k)."""
+        """The Hessian of all graphs together in a row of W, (k, k); it is the same for each row."""
         first, *rest = (graph.matrix(self.dtype) for graph in self.graphs)
         return sum(rest, start=first)
 
     @property
     def params_shape(self) -> tuple[int, ...]:
-        """That of the loss."""
+        """Shape of W, as the loss has it."""
         return self.loss.params_shape
 
     @property
-    def dtype(self) -> Any:
-        """That of the loss."""
+    def dtype(self) -> np.dtype:
+        """dtype of the loss."""
         return self.loss.dtype
 
     @property
     def weights(self) -> jax.Array | None:
-        """Those of the loss."""
+        """Weights of the loss."""
         return self.loss.weights
 
     def reweighted(self, weights: jax.Array) -> Self:
@@ -141,19 +141,19 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self._replace(loss=self.loss.reweighted(weights))
 
     def intercept(self, W: jax.Array) -> jax.Array:
-        """That of the loss."""
+        """The best intercept of the loss at W; the graphs do not depend on it."""
         return self.loss.intercept(W)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """That of the loss, without the graphs."""
+        """The value of the loss alone, without the graphs."""
         return self.loss.evaluate(W, intercept)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
-        """Those of the loss."""
+        """Same as ``predictions`` of the loss."""
         return self.loss.predictions(W, intercept)
 
     def quadratic_model(self) -> QuadraticModel:
-        """That of the loss, and the graphs as its Laplacian."""
+        """The quadratic model of the loss, with the Hessian of the graphs as its ``laplacian``."""
         model = self.loss.quadratic_model()
         return QuadraticModel(
             majorizer=model.majorizer,
@@ -166,14 +166,14 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         )
 
     def gram(self) -> Self:
-        """The same with ``loss.gram()``."""
+        """The same sum with ``loss.gram()`` in place of the loss."""
         return self._replace(loss=self.loss.gram())
 
     def _condensed(self) -> Self:
         return self._replace(loss=condensed(self.loss))
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """Those of the loss and the graphs: their conjugate at s times their gradient is s^2 their value."""
+        """Facts of the sum; the conjugate of the graphs at s times their gradient is s^2 their value."""
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
         return facts._replace(
@@ -185,18 +185,18 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """As that of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
+        """The s of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
         known = () if H is None else (H,)
         s, change = self.loss.dual_scaling(W, limit, *known)
         return s, change + (s - 1) * (s + 1) * self._graph_value(W)
 
     def _graph_rounding(self, W: jax.Array) -> jax.Array:
-        """Of ``<W, WL>`` with all signs positive."""
+        """A bound on the rounding error of ``<W, WL>``: 2 eps times the sum of absolute products."""
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self._laplacian()))
         return 2 * eps_of(W) * jnp.sum(products)
 
     def valid(self) -> jax.Array:
-        """The loss and all graphs are."""
+        """() boolean: the loss and all graphs are valid."""
         valid = self.loss.valid()
         for graph in self.graphs:
             valid &= graph.valid()
@@ -204,7 +204,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
 
 def dense(matrix: Any) -> Any:
-    """A sparse matrix of scipy or JAX as an array; anything else as it is."""
+    """A sparse matrix of scipy or JAX as a dense array; anything else unchanged."""
     if not is_sparse(matrix):
         return matrix
     return matrix.toarray() if hasattr(matrix, "toarray") else matrix.todense()

@@ -1,4 +1,4 @@
-"""Hinge losses made smooth: by the square, or by a rounded corner."""
+"""Smooth hinge losses: the square of the hinge, and the hinge with a rounded corner."""
 
 from typing import Any, ClassVar
 
@@ -13,19 +13,19 @@ from sparsejax.losses._linear_model import LinearModelLoss
 
 
 class HingeLoss(LinearModelLoss):
-    """What the hinge losses share: their labels and the slack ``max(0, 1 - yh)`` of each entry.
+    """Base of the hinge losses: labels -1 and 1, and the slack ``max(0, 1 - yh)`` of each entry.
 
-    They have no divergence: entries without slack are at the edge of the domain, and any projection leaves
-    it.
+    Hinge losses define no ``divergence``. Entries without slack have a dual value at the boundary of the
+    domain of the conjugate, so that a projection of the dual point would leave the domain.
     """
 
     _adapter: ClassVar[bool] = True
-    # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one; twice that for
-    # labels that a derivative has moved.
+    # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one: 1 would suffice. 2
+    # leaves room for labels that differ from -1 and 1 by a perturbation, as in finite differences.
     reach = 2.0
 
     def check_targets(self) -> None:
-        """Only -1 and 1."""
+        """Raise if a label is not -1 or 1."""
         check_labels(self.Y, (-1, 1), type(self).__name__)
 
     def slack(self, H: jax.Array) -> jax.Array:
@@ -37,7 +37,7 @@ class HingeLoss(LinearModelLoss):
 class SquaredHingeLoss(HingeLoss):
     r"""Squared hinge loss, ``scale * sum_ij weights_ij max(0, 1 - y_ij h_ij)^2``.
 
-    ``H = XW + b``, one column a label. That of support vector machines, made smooth by the square.
+    ``H = XW + b``, one column a label. It is the hinge loss of support vector machines, squared.
 
     Args:
       X: (n, d), as for `SquaredLoss`.
@@ -65,7 +65,7 @@ class SquaredHingeLoss(HingeLoss):
         return r * r
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """-2 y times the slack, and 2 where there is slack."""
+        """First derivative, -2 y times the slack; second derivative, 2 where there is slack, else 0."""
         r = self.slack(H)
         return -2 * self.Y * r, jnp.where(r > 0, 2 * self.Y * self.Y, 0)
 
@@ -101,8 +101,8 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; a label that is not -1 or 1; delta not > 0.
-    Source: Chapelle, Neural Computation 19(5), 2007, whose loss is centred at m = 1: this one with
-      ``delta = 2h``, its margins moved by h.
+    Source: Chapelle, Neural Computation 19(5), 2007. His loss with the parameter h is phi with ``delta = 2h``
+      and margins moved by h, so that its rounded part is centred at m = 1.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.HuberHingeLoss(np.eye(4, 3), np.array([1.0, -1.0, -1.0, 1.0]))
@@ -121,21 +121,22 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
         """1 / delta."""
         return 1 / self.delta
 
-    def _bent(self, r: jax.Array) -> jax.Array:
+    def _clipped_slack(self, r: jax.Array) -> jax.Array:
         """min(r, delta): delta times the slope of phi in the slack r."""
         return jnp.where(r < self.delta, r, self.delta)
 
     def entries(self, H: jax.Array) -> jax.Array:
         """phi of the margin."""
         r = self.slack(H)
-        q = self._bent(r)
+        q = self._clipped_slack(r)
         return (q / self.delta) * (r - q / 2)
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The slope, and 1/delta on the rounded part."""
+        """First derivative; second derivative, which is 1/delta on the rounded part and 0 elsewhere."""
         r = self.slack(H)
         curved = (r > 0) & (r < self.delta)
-        return -self.Y * self._bent(r) / self.delta, jnp.where(curved, self.Y * self.Y / self.delta, 0)
+        second = jnp.where(curved, self.Y * self.Y / self.delta, 0)
+        return -self.Y * self._clipped_slack(r) / self.delta, second
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
@@ -145,7 +146,7 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
         ``l*(sU) = sum -s a + delta (s a)^2 / (2 scale weights)`` for ``0 <= s a <= scale weights``, where
         ``a = -U/Y = scale weights p`` with ``p = min(r/delta, 1)``, r the slack.
         """
-        p = self._bent(self.slack(self._predict(W) if H is None else H)) / self.delta
+        p = self._clipped_slack(self.slack(self._predict(W) if H is None else H)) / self.delta
         w = self._weights()
         top = jnp.max(jnp.where(w > 0, p, 0))
         limit = jnp.minimum(limit, safe_divide(1.0, top, jnp.inf))
@@ -153,5 +154,5 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
         return quadratic_scaling(linear, square, limit)
 
     def valid(self) -> jax.Array:
-        """Delta > 0 too."""
+        """() boolean: also delta > 0."""
         return super().valid() & (self.delta > 0)

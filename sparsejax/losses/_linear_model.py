@@ -1,10 +1,11 @@
-"""Losses of a linear model, from functions of its predictions."""
+"""Base of the losses of a linear model: a subclass gives functions of the predictions H = XW + b."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -21,36 +22,38 @@ from sparsejax.losses._sizes import Sizes, sizes_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
-# What says what a loss is: of a class that is complete they are replaced together.
-FUNCTION = ("entries", "derivatives", "curvature", "divergence")
-FLATTEST = 1e-3  # of the first derivative: the second is at least this share of it in a quadratic model
-HOOKS = (*FUNCTION, "dual_scaling", "quadratic_model", "in_units", "mean")
-ALWAYS = frozenset(("shape", "quadratic model", "data", "predictions", "columns", "units"))  # groups
-GROUPS_OF = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}  # by hook
+# The hooks that define the function phi: a subclass of a complete class replaces all of them or none.
+FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence")
+FLATTEST = 1e-3  # a quadratic model takes at least this share of |first derivative| as second derivative
+HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "quadratic_model", "in_units", "mean")
+# The groups of the protocol that every subclass has, and those that it has if it defines a hook.
+ALWAYS_PROVIDED = frozenset(("shape", "quadratic model", "data", "predictions", "columns", "units"))
+GROUPS_OF_HOOK = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}
 
 
 class LinearModelLoss(Loss):
-    r"""``scale * sum_ij weights_ij phi(h_ij; y_ij)`` of ``H = XW + b``: the protocol, from functions of H.
+    r"""``scale * sum_ij weights_ij phi(h_ij; y_ij)`` of ``H = XW + b``, for any phi that a subclass defines.
 
-    A subclass defines, all elementwise and without scale and weights,
+    A subclass defines these hooks, which work on each entry of H and leave out scale and weights:
 
-    * ``entries(H)``: :math:`\phi`, the shape of H; required;
-    * ``derivatives(H)``: the first and the second derivative in h; required;
-    * ``curvature``: a bound of the second derivative, a number or an attribute of shape (); without it there
-      is no `sparsejax.admm`;
+    * ``entries(H)``: :math:`\phi`, shape of H; required;
+    * ``derivatives(H)``: the first and the second derivative of phi in h; required;
+    * ``curvature``: an upper bound on the second derivative, a number or an attribute of shape (); without it
+      `sparsejax.admm` does not take the loss;
     * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``,
-      inf where u is outside the domain of the conjugate; without it there is no gap with norms;
-    * ``reach``: a best intercept lies within ``max|h| + reach``; without it there is no ``intercept=True``;
-    * ``check_targets()``: raise for a Y that does not suit;
-    * ``mean(H)``: what is expected of Y at H, if that is not H itself, as a probability or a rate.
+      inf where u is outside the domain of the conjugate; without it there is no gap where the penalty is a
+      norm;
+    * ``reach``: a best intercept lies within ``max|h| + reach``; without it ``intercept=True`` is an error;
+    * ``check_targets()``: raise for a Y that phi does not allow;
+    * ``mean(H)``: the expected value of Y at H, such as a probability or a rate; the default is H.
 
-    Everything else is inherited. ``class C(LinearModelLoss, leaves=("delta",))`` has the leaves X, Y, scale,
-    weights and its own. With ``intercept=True`` the loss is
+    All other methods are inherited. ``class C(LinearModelLoss, leaves=("delta",))`` has the leaves X, Y,
+    scale, weights and delta. With ``intercept=True`` the loss is
     :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`.
 
     Args:
-      X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
-        dtype is that of the whole solve. A matrix of scipy.sparse, BCOO or BCSR stays sparse, see the guide.
+      X: (n, d), float32 or float64; integers and booleans are converted to the default float. The dtype of X
+        is the dtype of the whole solve. A matrix of scipy.sparse, BCOO or BCSR stays sparse, see the guide.
         An array on several devices or processes stays there: docs/many-devices.md.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/n``, n the number of rows of X whatever the weights.
@@ -58,8 +61,8 @@ class LinearModelLoss(Loss):
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
 
     Raises:
-      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; for a
-        class: as `sparsejax.Loss`.
+      TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight; when a
+        class is made: as `sparsejax.Loss`.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> class Half(sj.losses.LinearModelLoss):
@@ -70,7 +73,7 @@ class LinearModelLoss(Loss):
     """
 
     _adapter: ClassVar[bool] = True
-    _stated: ClassVar[frozenset[str]] = frozenset()  # groups
+    _stated: ClassVar[frozenset[str]] = frozenset()  # the groups of the protocol that the class has
     curvature: Any = None
     reach: Any = None
 
@@ -84,15 +87,16 @@ class LinearModelLoss(Loss):
         cls, *, leaves: Sequence[str] = (), static: Sequence[str] = (), **options: Any
     ) -> None:
         extra, extra_static = ((x,) if isinstance(x, str) else tuple(x) for x in (leaves, static))
-        cls._hooks_checked()
+        cls._check_hooks()
         super().__init_subclass__(
             leaves=(*BASE_LEAVES, *extra), static=(*BASE_STATIC, *extra_static), **options
         )
-        stated = [hook for hook in GROUPS_OF if cls._provider(hook) not in (Loss, LinearModelLoss)]
-        cls._stated = ALWAYS.union(*(GROUPS_OF[hook] for hook in stated))
+        stated = [hook for hook in GROUPS_OF_HOOK if cls._provider(hook) not in (Loss, LinearModelLoss)]
+        cls._stated = ALWAYS_PROVIDED.union(*(GROUPS_OF_HOOK[hook] for hook in stated))
 
     @classmethod
-    def _hooks_checked(cls) -> None:
+    def _check_hooks(cls) -> None:
+        """Raise if a required hook is missing, or if hooks of a complete parent are replaced in part."""
         own = vars(cls)
         if "__call__" in own or own.get("_adapter", False):
             return
@@ -103,11 +107,11 @@ class LinearModelLoss(Loss):
             if not issubclass(parent, LinearModelLoss) or parent._adapter:
                 continue
             given = [h for h in HOOKS if parent._provider(h) not in (None, Loss, LinearModelLoss)]
-            kept = [h for h in given if cls._provider(h) is parent._provider(h)]
-            if kept and len(kept) < len(given):
+            inherited = [h for h in given if cls._provider(h) is parent._provider(h)]
+            if inherited and len(inherited) < len(given):
                 raise TypeError(
                     f"{cls.__name__} replaces some of {', '.join(given)} of {parent.__name__} but keeps "
-                    f"{', '.join(kept)}, which would no longer be true: see {cls._page}."
+                    f"{', '.join(inherited)}, which would no longer be true: see {cls._page}."
                 )
 
     def __init__(
@@ -137,16 +141,16 @@ class LinearModelLoss(Loss):
             raise ValueError(f"{type(self).__name__} does not fit an intercept: it states no reach.")
         self.check_targets()
 
-    # ------------------------------------------------------------------ what a subclass says
+    # ------------------------------------------------------------------ hooks of a subclass
 
     def _default_scale(self, n: int) -> float:
         return 1 / n
 
     def check_targets(self) -> None:
-        """Raise for a Y that does not suit."""
+        """Raise for a Y that phi does not allow; here every finite Y is allowed."""
 
     def mean(self, H: jax.Array) -> jax.Array:
-        """What is expected of Y: H."""
+        """The expected value of Y at H; here H."""
         return H
 
     def entries(self, H: jax.Array) -> jax.Array:
@@ -165,7 +169,7 @@ class LinearModelLoss(Loss):
 
     @property
     def provides(self) -> frozenset[str]:
-        """Everything, as far as the hooks are given."""
+        """The groups of the protocol that follow from the hooks of the class and that X has products for."""
         return self._stated - self.X.lacks if isinstance(self.X, Products) else self._stated
 
     @property
@@ -174,12 +178,12 @@ class LinearModelLoss(Loss):
         return (self.X.shape[-1], *self.Y.shape[1:])
 
     @property
-    def dtype(self) -> Any:
-        """dtype of the work: that of X."""
+    def dtype(self) -> np.dtype:
+        """dtype of X, in which everything is computed."""
         return self.X.dtype
 
     def quadratic_model(self) -> QuadraticModel:
-        """By the second derivatives in H; of X in memory also a bound of them and least squares."""
+        """A model by the second derivatives in H; with X in memory also by least squares."""
         X = self.X
         in_memory = not isinstance(X, Products)
         return QuadraticModel(
@@ -204,15 +208,15 @@ class LinearModelLoss(Loss):
         return self._best_intercept(self.X @ W)[0]
 
     def reweighted(self, weights: jax.Array) -> Self:
-        """The same loss with other weights, not checked."""
+        """The same loss with other weights, which are not checked."""
         return self._replace(weights=weights)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W with this intercept, (k,) or (), in place of the best: for rows held out of a fit."""
+        """The value at W with this intercept, (k,) or (), in place of the best one: for rows held out."""
         return self._value(self.predictions(W, intercept).linear)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
-        """Y, XW + b and what is expected of Y there."""
+        """Y, H = XW + b with the intercept given, and the expected value of Y at H."""
         check_params(W, self.params_shape)
         b = as_intercept(intercept, self.Y.shape[1:], self.dtype)
         H = self.X @ as_float("W", W, (1, 2), self.dtype) + b[None]
@@ -224,13 +228,13 @@ class LinearModelLoss(Loss):
         w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
         if self.has_intercept:
             X = X - safe_divide(w @ X, jnp.sum(w))[None]
-        # Where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        # If X is a constant of a user's jit, XLA would spend minutes on constant folding of products of A.
         return opaque(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        r"""``s = min(limit, 1)`` and the change of the conjugate.
+        r"""``s = min(limit, 1)`` and the change :math:`\ell^*(sU) - \ell^*(U)` of the conjugate.
 
         :math:`\ell^*(sU) - \ell^*(U) = \sum w\,[D(h, s\phi') + (s - 1)\,\phi' h]` with the divergence D, and
         :math:`w` the weights times the scale.
@@ -244,7 +248,7 @@ class LinearModelLoss(Loss):
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
         """Orthonormal columns (n, r) that span X[:, free] and the intercept, where weights are not 0.
 
-        None where weights are by entry, so that each column would need its own.
+        None where weights are by entry: each column of Y would need another basis.
         """
         w = self._weights()
         if w.ndim > 1 and w.shape[1] > 1:
@@ -253,71 +257,73 @@ class LinearModelLoss(Loss):
         if self.has_intercept:
             F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
         U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)
-        keep = sizes > max(F.shape) * eps_of(F) * sizes[0]
+        keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank
         return jnp.where(keep[None], U, 0)
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        r"""``X' dU`` and the divergence, for dU that makes ``U + dU`` orthogonal to the basis, times s.
+        r"""``X' dU`` and the divergence, where ``U + dU`` is s times U projected orthogonal to the basis.
 
-        The divergence is :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0` at ``H = XW + b``,
-        where :math:`U = \nabla\ell(H)`; infinite where U + dU is outside the domain of the conjugate. That
-        lasts while dU exceeds a probability close to 0 or 1: where unpenalised features nearly separate a
-        label, there may never be a certificate.
+        With ``H = XW + b`` and :math:`U = \nabla\ell(H)` the divergence is
+        :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0`. It is infinite where U + dU is
+        outside the domain of the conjugate, as where dU exceeds a probability close to 0 or 1. If unpenalised
+        features nearly separate a label, it may be infinite at every W, and there is no certificate.
         """
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
         dU = -(basis @ (basis.T @ (w * first)))
+        # The new dual point is s (U + dU): its change from U, per unit of weight.
         change = s * safe_divide(dU, w) + (s - 1) * first
         dU = w * change
         return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
-        """With the predictions, found once: an intercept is a loop of its own."""
+        """Facts at W with the predictions, so that the loop for the best intercept runs once."""
         H = self._predict(W)
-        U = self.scale * self._weights() * self.derivatives(H)[0]  # a best intercept moves nothing
+        # f'(W) = X'U: the derivative of the best intercept does not count (envelope theorem).
+        U = self.scale * self._weights() * self.derivatives(H)[0]
         return Facts(self._value(H), self._gradient(U), self._rounding(H, W, sizes), None, H)
 
     def _gradient(self, U: jax.Array) -> jax.Array:
-        """X'U; by differentiation the product with X' would be slow where X is wide."""
+        """X'U, in a form that is faster for a wide X than the one that differentiation gives."""
         if isinstance(self.X, Products):
             return self.X.T @ U
         return U @ self.X if U.ndim == 1 else opaque(across(U, self.X)).T
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """From the rounding of H = XW, to second order; huge where large terms cancel in H."""
+        """By Taylor's formula to second order from the rounding of H; huge if large terms cancel in H."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         lengths = safe_sqrt(sizes.squares @ (W * W))
-        reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # of XW
+        reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # >= |x_i| |w_j|, see `Sizes`
         (first, second), w = self.derivatives(H), self._weights()
         error, top = 2 * eps_of(H) * reach, second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error
         bound = jnp.sum(jnp.where(w > 0, w * each, 0))
         if self.has_intercept:
-            # Slopes that do not quite sum to 0 tell the predictions from those without the intercept b.
-            left = jnp.abs(self._left(jnp.where(w > 0, w * first, 0)))
+            # At the exact best intercept the slopes sum to 0. Their sum times a bound on |b| is the error.
+            left = jnp.abs(self._slope_sums(jnp.where(w > 0, w * first, 0)))
             bound += jnp.sum(left * (jnp.min(jnp.abs(H) + reach, axis=0) + jnp.max(reach, axis=0)))
         return self.scale * bound
 
     def valid(self) -> jax.Array:
-        """Scale > 0 and finite, no negative weight."""
+        """() boolean: the scale is > 0 and finite, no weight is negative."""
         return (self.scale > 0) & (self.scale < jnp.inf) & jnp.all(self._weights() >= 0)
 
     def in_units(self) -> InUnits:
-        """Scale times the sum of the weights near 1, where it is not of that order already."""
+        """The loss with scale times the sum of the weights near 1, if that is very small or very large."""
         sigma, gamma = self._unit_of_params(), self._unit_of_objective()
         return self._replace(scale=self.scale * gamma)._known_in(Units(sigma, gamma))
 
     def _known_in(self, units: Units) -> InUnits:
-        """This loss as one that is in these units already."""
+        """This loss, which is in the given units already, as `InUnits`."""
         if isinstance(self.X, Chunked):
             return InUnits(self, units)
         return InUnits(self, units, self._row_units, self._rescaled)
 
     def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """By the second derivatives at XW + b, at least `FLATTEST` times the first, with b eliminated."""
+        """(A, B) of `QuadraticModel`, b eliminated; second derivatives are at least `FLATTEST` |first|."""
         H = self._predict(W) if H is None else H
         first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
@@ -329,7 +335,7 @@ class LinearModelLoss(Loss):
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
 
     def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
-        """A block a column, (k, d, d), or for n < d its root, (k, n, d); b eliminated."""
+        """A block for each column of W, (k, d, d), or for n < d a root of it, (k, n, d); b is eliminated."""
         second = self.derivatives(self._predict(W) if H is None else H)[1]
         curved = (self.scale * self._weights() * second).reshape(self.X.shape[0], -1)
         if isinstance(self.X, Chunked):
@@ -337,18 +343,18 @@ class LinearModelLoss(Loss):
         return of_columns(self.X, curved, self.has_intercept)
 
     def columns_at(self, ix: jax.Array) -> Self:
-        """The same loss of these columns of X."""
+        """The same loss with these columns of X only."""
         return self._replace(X=columns_at(self.X, ix))
 
     def _row_units(self) -> jax.Array:
-        """By the deviations of each column of X from its mean, or without an intercept from 0."""
+        """Units (d,) by the deviations of each column of X from its mean; from 0 without an intercept."""
         return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)
 
     def _rescaled(self, units: jax.Array) -> Self:
-        """Columns of X divided by the units."""
+        """The loss of V = W * units: each column of X is divided by its unit."""
         return self._replace(X=divided(self.X, units))
 
-    # ------------------------------------------------------------------ within
+    # ------------------------------------------------------------------ private methods
 
     def _unit_of_params(self) -> jax.Array:
         return jnp.ones((), self.dtype)
@@ -358,11 +364,12 @@ class LinearModelLoss(Loss):
         total = self.scale * jnp.sum(w) * (self.X.shape[0] / w.shape[0])
         return 1 / power_of_two(lax.stop_gradient(total))
 
-    def _left(self, slopes: jax.Array) -> jax.Array:
+    def _slope_sums(self, slopes: jax.Array) -> jax.Array:
+        """The sum of weighted slopes (n, k) in each column, which is 0 at the best intercept."""
         return jnp.sum(slopes, axis=0)
 
     def _weights(self) -> jax.Array:
-        """Weights broadcastable to Y."""
+        """Weights, with as many dimensions as Y."""
         if self.weights is None:
             return jnp.ones((1,) * self.Y.ndim, self.dtype)
         extra = self.Y.ndim - self.weights.ndim
@@ -377,16 +384,16 @@ class LinearModelLoss(Loss):
         return self.scale * jnp.sum(self._weights() * self.entries(H))
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
-        """A b at which the weighted derivatives of each column sum to 0, as a row."""
+        """An intercept at which the weighted derivatives of each column sum to 0, (1, k) or (1,)."""
         b = lax.stop_gradient(balance(*lax.stop_gradient((self, H))))
-        # One more Newton step, this time differentiated: it moves nothing and has the derivative
-        # db/dW of the root, so that second derivatives of the loss are right too.
+        # One more Newton step, which is differentiated: it leaves b as it is and has the derivative db/dW
+        # of the root, so that second derivatives of the loss are right too.
         value, slope = self.imbalance(b, H)
         root: jax.Array = b - safe_divide(value, lax.stop_gradient(slope))
         return root[None]
 
     def imbalance(self, b: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The derivative in b of the weighted loss of each column, and its slope."""
+        """First and second derivative in b of the weighted loss of each column, each of shape (k,) or ()."""
         first, second = self.derivatives(H + b[None])
         w = self._weights()
         return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)

@@ -1,4 +1,4 @@
-"""Logistic regression, a label a column."""
+"""Logistic regression, with one label in each column of Y."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ class LogisticLoss(LinearModelLoss):
     """
 
     curvature = 0.25
-    # Beyond it every sigmoid is 0 or 1 in float64 too; where the weighted labels of a column are all
-    # alike the answer is this bound.
+    # sigmoid(40) is 1 in float64. If the labels with a weight > 0 are all equal in a column, the best
+    # intercept is infinite, and max|h| + 40 is returned.
     reach = 40.0
 
     def check_targets(self) -> None:
-        """Only 0 and 1, both of them in every column if there is an intercept."""
+        """Raise unless all labels are 0 or 1 and, with an intercept, both occur in every column."""
         check_labels(self.Y, (0, 1), "LogisticLoss")
         if self.has_intercept and not is_traced(self.Y):
             constant = looked_at(_constant_columns, self.Y)
@@ -60,12 +60,12 @@ class LogisticLoss(LinearModelLoss):
         return optax.losses.sigmoid_binary_cross_entropy(H, self.Y)
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """p - y and p (1 - p), with p = sigmoid(h): with all digits where p is near its label."""
+        """p - y and p (1 - p), with p = sigmoid(h), in a form that has all digits where p is near y."""
         p, q = jax.nn.sigmoid(H), jax.nn.sigmoid(-H)
         return (1 - self.Y) * p - self.Y * q, p * q
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """Kullback-Leibler, of the probabilities that belong to first + change from sigmoid(h)."""
+        """The Kullback-Leibler divergence of the probability ``y + first + change`` from sigmoid(h)."""
         slope = first + change
         p, q = self.Y + slope, (1 - self.Y) - slope
         inside = (p >= 0) & (q >= 0)

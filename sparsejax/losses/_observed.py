@@ -1,4 +1,4 @@
-"""Targets of which some entries are not known."""
+"""Targets with missing entries, turned into filled targets and weights."""
 
 from typing import Any
 
@@ -12,24 +12,23 @@ from sparsejax._core.matrices.sharded import check_here
 
 
 def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """NaN as "not observed": Y with these entries filled, and weights that leave them out.
+    """Fill the missing entries (NaN) of Y, and return weights that leave them out.
 
-    An entry that is not observed is filled with the first value that is observed in its column: a target that
-    is valid for the loss whatever that asks for (0 would be no label for labels -1 and 1), and of no
-    influence, since its weight is 0. The default scale of a loss counts all rows. `SoftmaxLoss`, whose
-    columns share one target, takes weights by row only: leave out rows without a class by these.
+    A missing entry gets the first observed value of its column, which every loss accepts as a target (0 would
+    not be a label where labels are -1 and 1), and the weight 0, so that its value has no influence. The
+    default scale of a loss counts all rows. `SoftmaxLoss` takes weights by row only: give a row without a
+    class the weight 0.
 
     Args:
       Y: (n,) or (n, k), NaN where nothing was observed.
 
     Returns:
-      Y filled, and weights of its shape, 0 or 1. Multiply these by weights of your own.
+      Y filled, and weights of the shape of Y, 0 or 1; multiply them by your own weights, if any.
 
     Raises:
       TypeError, ValueError: as the losses for their Y; a column in which nothing is observed.
 
-    Partly labelled data: two labels, of which each is known for some of the rows. Rows without the one still
-    count for the other.
+    Two labels, each of them known for some rows only. A row without the first label counts for the second:
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((40, 5))
@@ -51,7 +50,7 @@ def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
         missing: Any = jnp.isnan(numbers)
     else:
         missing = np.isnan(numbers) if numbers.dtype.kind == "f" else np.zeros(numbers.shape, bool)
-    xp = jnp if is_traced(Y) else np  # numpy's values can be looked at in the checks, and compile nothing
+    xp = jnp if is_traced(Y) else np  # numpy compiles nothing, and checks can read its values
     values = as_float("Y", xp.where(missing, xp.zeros_like(numbers), numbers), (1, 2))
     if values.size == 0:
         raise ValueError(f"Y is empty: its shape is {values.shape}.")

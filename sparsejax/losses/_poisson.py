@@ -1,4 +1,4 @@
-"""Counts, by Poisson regression."""
+"""Poisson regression, for counts."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ class PoissonLoss(LinearModelLoss):
     r"""Poisson regression with the exponential link, ``scale * sum_ij weights_ij [e^h_ij - y_ij h_ij]``.
 
     ``H = XW + b``: minus the log-likelihood of counts y with the means ``e^h``, without the term ``log y!``,
-    so that values may be negative. An offset (the log of an exposure t) is ``Y/t`` with ``weights`` t.
+    so that values may be negative. For an exposure t (an offset log t) use ``Y/t`` with ``weights`` t.
 
     The second derivative ``e^h`` has no bound, so the loss has no ``majorizer``: `sparsejax.fista` finds its
     steps by backtracking.
@@ -28,7 +28,7 @@ class PoissonLoss(LinearModelLoss):
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
       intercept: fit an unpenalised b, ``log(sum_i w_i y_i / sum_i w_i e^h_i)`` for each column. Under jit, as
-        in a fold, a column that has nothing but zeros is given one at which every ``e^h`` underflows to 0.
+        in a fold, a column of zeros gets an intercept at which every ``e^h`` underflows to 0.
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; a negative count; with ``intercept``, a column of Y that has
@@ -42,11 +42,11 @@ class PoissonLoss(LinearModelLoss):
 
     @property
     def reach(self) -> float:
-        """Minus the logarithm of the least positive number: beyond it below, every e^h is 0."""
+        """2 - log of the least positive number of the dtype: e^h is 0 for every h below minus this."""
         return 2 - float(np.log(np.finfo(self.dtype).smallest_subnormal))
 
     def check_targets(self) -> None:
-        """No negative count; if there is an intercept, a positive one in every column."""
+        """Raise for a negative count, or with an intercept for a column without a positive count."""
         if is_traced(self.Y):
             return
         if looked_at(_any_negative, self.Y):
@@ -76,7 +76,7 @@ class PoissonLoss(LinearModelLoss):
         return mean - self.Y, mean
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """Kullback-Leibler, of the mean ``e^h + change`` from ``e^h``."""
+        """The Kullback-Leibler divergence of the mean ``e^h + change`` from ``e^h``, of Poisson's law."""
         return relative_entropy(H, change)
 
     def _predict(self, W: jax.Array) -> jax.Array:
@@ -86,10 +86,11 @@ class PoissonLoss(LinearModelLoss):
         return super()._value(self._weighted(H))
 
     def _weighted(self, H: jax.Array) -> jax.Array:
-        """H, and 0 where the weight is: weight 0 times an infinite e^h would be NaN."""
+        """H, with 0 where the weight is 0: the product of weight 0 and an infinite e^h would be NaN."""
         return H if self.weights is None else jnp.where(self._weights() > 0, H, 0)
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
+        # b = log(sum_i w_i y_i) - log(sum_i w_i e^h_i) for each column.
         w = jnp.broadcast_to(self._weights(), H.shape)
         on = w > 0
         # The largest prediction is taken out before the exponentials, so that none overflows.

@@ -1,4 +1,4 @@
-"""What a loss is to second order, and what a solver asks of its data besides."""
+"""The curvature of a loss, and what else a solver needs to know of its data."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,30 +9,29 @@ from sparsejax.losses._curvature import by_products
 
 
 class QuadraticModel(NamedTuple):
-    r"""The curvature of a loss f(W), W (d, k), as far as its class knows it.
+    r"""The curvature of a loss f(W), W (d, k), as far as the class of the loss knows it.
 
-    What takes work is a function without arguments, or of W, which a solver calls once and inside its own
-    program; None stands for what is not known.
+    A field that is expensive to compute is a function, which a solver calls once, inside its own program.
+    None means that the field is not known. H are the predictions if ``facts`` returned them, else None.
 
     * ``majorizer()``: A, (m, d), with :math:`\nabla^2 f \preceq I_k \otimes A^\top A + L \otimes I_d`;
-    * ``exact``: whether that is the Hessian, everywhere: f is quadratic;
-    * ``laplacian()``: L, (k, k); None: 0;
-    * ``target()``: of a quadratic f: B, the shape of the targets, with ``f = 1/2 ||AW - B||^2`` + constant;
-    * ``factored()``: A in two parts: a matrix in memory, (m, d), and by what its rows are multiplied, (m,);
+    * ``exact``: True if that bound is the Hessian at every W, so that f is quadratic;
+    * ``laplacian()``: L, (k, k); None: L = 0;
+    * ``target()``: for a quadratic f, B (shape of the targets) with ``f = 1/2 ||AW - B||^2`` + constant;
+    * ``factored()``: A as a matrix in memory, (m, d), and a factor for each of its rows, (m,);
     * ``condensed()``: the same function of W in a form that is cheaper to evaluate;
-    * ``hessian(W, H)``: the Hessian of all columns of W one after the other, (1, kd, kd); of each where
-      ``separable``, (k, d, d), or for n < d roots of them, (k, n, d), the A of blocks A'A. H: the predictions
-      where ``facts`` has them, else None. Without: by products with the Hessian;
-    * ``separable``: whether the columns of W do not meet in f;
-    * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1), such that for a W of a single column
-      :math:`\tfrac12\|AV - B\|^2` is f(V) to second order about W, but for a constant, or is more curved. H:
-      the predictions where ``facts`` has them, else None. A of some features, by ``columns_at``, is asked for
-      at the H of all features;
-    * ``num_rows``: the number of rows of the data, where ``weights`` does not say it;
-    * ``column_sizes()``: what each feature takes in ``columns_at``, (d,), and the most of all; None: room for
-      any;
-    * ``sizes()``: what ``facts`` wants to have computed once;
-    * ``rereads``: whether every product reads the data again, so that few products matter and nothing else.
+    * ``hessian(W, H)``: the Hessian in the stacked columns of W, (1, kd, kd). If ``separable``, the Hessian
+      in each column, (k, d, d), or for n < d a root A of each, (k, n, d), the Hessian being A'A. If not
+      known, solvers use Hessian-vector products;
+    * ``separable``: True if f is a sum of functions of the single columns of W;
+    * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1). For a W of one column
+      :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or is more curved. H is
+      that of all features even where A has some of them only, by ``columns_at``;
+    * ``num_rows``: the number of rows of the data, needed if ``weights`` is None;
+    * ``column_sizes()``: how much memory each feature takes in ``columns_at``, (d,), and how much there is;
+      None: ``columns_at`` has room for any features;
+    * ``sizes()``: numbers that ``facts`` takes as its second argument, so that they are computed once;
+    * ``rereads``: True if every product with X reads the data again: solvers then use as few as they can.
 
     >>> import numpy as np, sparsejax as sj
     >>> model = sj.losses.SquaredLoss(np.eye(2), np.ones(2), scale=0.5).quadratic_model()
@@ -55,25 +54,28 @@ class QuadraticModel(NamedTuple):
     rereads: bool = False
 
 
+# A loss is Any in these functions: `Loss` is defined in a file that imports this one.
+
+
 def condensed(loss: Any) -> Any:
-    """The same function of W where there is a form that is cheaper to evaluate, else the loss itself."""
+    """The same function of W in the form that is cheapest to evaluate."""
     cheaper = loss.quadratic_model().condensed
     return loss if cheaper is None else cheaper()
 
 
 def hessian(loss: Any, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
-    """The Hessian as `QuadraticModel` has it, of any loss; H: the predictions, where they are known."""
+    """The Hessian of any loss, shaped as `QuadraticModel.hessian`; H: the predictions, if they are known."""
     known = loss.quadratic_model().hessian
     return by_products(loss, W) if known is None else known(W, H)
 
 
 def num_rows(loss: Any) -> int | None:
-    """The number of rows of the data, None where neither the model nor the weights say it."""
+    """The number of rows of the data, by the quadratic model or by the weights; None if neither knows it."""
     known: int | None = loss.quadratic_model().num_rows
     return int(loss.weights.shape[0]) if known is None and loss.weights is not None else known
 
 
 def sizes(loss: Any) -> Any:
-    """What ``loss.facts`` wants to have computed once."""
+    """The second argument of ``loss.facts``; None if the loss needs none."""
     found = loss.quadratic_model().sizes
     return None if found is None else found()

@@ -1,4 +1,4 @@
-"""Losses whose slope is bounded, so that a wild row pulls no harder than another: Huber's and quantiles."""
+"""Losses with a bounded slope, so that an outlier has a bounded influence: Huber's loss and quantiles."""
 
 from typing import Any, ClassVar
 
@@ -17,21 +17,21 @@ from sparsejax.losses._units import power_of_two
 
 
 class BoundedSlopeLoss(LinearModelLoss):
-    r"""What the two share: ``phi(r) = v r - width v^2/2`` of the residual ``r = h - y``.
+    r"""Base of both losses: ``phi(r) = v r - width v^2/2`` of the residual ``r = h - y``.
 
-    v is ``r/width`` within ``low`` and ``high``, and the slope of phi. The conjugate is
-    ``width u^2/2 + u y`` for ``low <= u <= high``, infinite elsewhere.
+    v is ``r/width`` clipped to [``low``, ``high``]; it is the slope of phi. The conjugate is
+    ``width u^2/2 + u y`` for ``low <= u <= high`` and infinite elsewhere.
     """
 
     _adapter: ClassVar[bool] = True
 
     def quadratic_model(self) -> QuadraticModel:
-        """Without least squares: to second order the loss is flat beyond the bends, where Newton crawls."""
+        """The model without ``least_squares_at``: on the linear parts the second derivative is 0."""
         return super().quadratic_model()._replace(least_squares_at=None)
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-        """Width, low < 0 and high > 0."""
+        """(width, low, high): the width of the quadratic part in r / slope, the least and largest slope."""
         raise NotImplementedError
 
     @property
@@ -50,20 +50,20 @@ class BoundedSlopeLoss(LinearModelLoss):
         return jnp.where(v < low, low, jnp.where(v > high, high, v))
 
     def entries(self, H: jax.Array) -> jax.Array:
-        """phi."""
+        """phi of each residual."""
         r = H - self.Y
         v = self._slope(r)
         return v * (r - self.bend[0] / 2 * v)
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """The slope, and 1/width where it is within its bounds."""
+        """The slope, and the second derivative: 1/width where the slope is within its bounds, else 0."""
         width, low, high = self.bend
         r = H - self.Y
         v = r / width
         return self._slope(r), jnp.where((v > low) & (v < high), jnp.ones_like(r) / width, 0)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """``change (width first - r) + width change^2/2``, of which no part is negative."""
+        """``change (width first - r) + width change^2/2``; neither summand is negative."""
         _, low, high = self.bend
         u = first + change
         inside = (u >= low) & (u <= high)
@@ -71,15 +71,16 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     def _excess(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
         width = self.bend[0]
-        beyond = width * first - (H - self.Y)  # 0 within the bounds, but for rounding
+        beyond = width * first - (H - self.Y)  # 0 up to rounding where the slope is within its bounds
         return jnp.maximum(change * beyond, 0) + width / 2 * change * change
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        """As that of the base, and then each column is scaled down to its bounds, at which entries often are.
+        """Same as `LinearModelLoss.dual_projection`, but each column is scaled down into the domain.
 
-        What is orthogonal remains so, and 0 is inside: there is always a certificate.
+        A scaled column stays orthogonal to the basis, and 0 is inside the domain: the divergence is finite
+        at every W.
         """
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
@@ -106,7 +107,7 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k) or (n,).
-      delta: > 0, shape (): in the units of Y, the residual from which a row pulls no harder.
+      delta: > 0, shape (), in the units of Y: the residual beyond which the loss is linear.
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
@@ -114,7 +115,7 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; delta not > 0.
-    Source: Huber, The Annals of Mathematical Statistics 35(1), 1964; the scale of phi is that of
+    Source: Huber, The Annals of Mathematical Statistics 35(1), 1964; phi has the scale of
       `optax.losses.huber_loss`.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -135,11 +136,11 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
         return 1.0, -self.delta, self.delta
 
     def valid(self) -> jax.Array:
-        """Delta > 0 too."""
+        """() boolean: also delta > 0."""
         return super().valid() & (self.delta > 0)
 
     def in_units(self) -> InUnits:
-        """Y, and with it delta, of the order of 1 too."""
+        """The loss with Y and delta divided by the unit of Y, too."""
         known = super().in_units()
         sigma = known.units.sigma
         loss = known.loss._replace(Y=self.Y / sigma, delta=self.delta / sigma)
@@ -156,15 +157,16 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
     .. math:: \phi(r) = r^2/(2\mu) \text{ if } -\mu(1-q) \le r \le \mu q, \qquad
               q\,r - \mu q^2/2 \text{ above,} \qquad (q-1)\,r - \mu(1-q)^2/2 \text{ below.}
 
-    It is never above the pinball loss, and below it by at most :math:`\mu \max(q, 1-q)^2/2` at any entry: so
-    the minimum is too, by at most that times the scale and the sum of the weights. ``H = XW + b``.
+    phi is never above the pinball loss, and below it by at most :math:`\mu \max(q, 1-q)^2/2`. The minimum of
+    the loss is therefore below that of the pinball loss by at most this bound times the scale and the sum of
+    the weights. ``H = XW + b``.
 
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k) or (n,).
       q: the quantile, 0 < q < 1, shape (); 0.5 is half the absolute deviation.
-      smoothing: > 0, shape (), in the units of Y: the width of the rounded part. The curvature is its
-        inverse, so small ones cost iterations.
+      smoothing: mu > 0, shape (), in the units of Y: the width of the rounded part. The curvature is 1/mu, so
+        that a small mu costs iterations.
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
@@ -192,15 +194,18 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-        """The smoothing, -q and 1 - q: slopes in h."""
+        """The smoothing, and the bounds -q and 1 - q of the slope in h."""
         return self.smoothing, -self.q, 1 - self.q
 
     def valid(self) -> jax.Array:
-        """0 < q < 1 and smoothing > 0 too."""
+        """() boolean: also 0 < q < 1 and smoothing > 0."""
         return super().valid() & (self.q > 0) & (self.q < 1) & (self.smoothing > 0)
 
     def in_units(self) -> InUnits:
-        """Y, and with it the smoothing, of the order of 1 too; phi of both times c is c phi."""
+        """The loss with Y and mu divided by sigma, the unit of Y, too.
+
+        phi of (c r, c mu) is c phi(r, mu), so that gamma is multiplied by sigma.
+        """
         known = super().in_units()
         sigma, gamma = known.units.sigma, known.units.gamma
         loss = known.loss._replace(Y=self.Y / sigma, smoothing=self.smoothing / sigma)

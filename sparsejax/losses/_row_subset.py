@@ -1,4 +1,4 @@
-"""A loss of some of its rows."""
+"""A copy of a loss that has only the rows with a weight."""
 
 import jax
 import jax.numpy as jnp
@@ -9,22 +9,23 @@ from sparsejax.losses._base import Loss
 from sparsejax.losses._graph import SumLoss
 from sparsejax.losses._linear_model import BASE_LEAVES, LinearModelLoss
 
-LARGEST = 2**28  # bytes of a copy
+MAX_COPY_BYTES = 2**28
 
 
 def rows_alone(smooth: Loss, weights: jax.Array, most: int) -> Loss:
-    """The loss with these weights, of which at most ``most`` rows are not 0: of those rows alone, copied.
+    """The loss with these weights; if possible a copy that has only the rows whose weight is not 0.
 
-    Of all rows where X is no array, or where a loss is not of `sparsejax.losses` or has more that is by row;
-    and where the copy, one for each core, would take too much memory.
+    ``most`` is an upper bound on the number of rows with a weight that is not 0. The loss keeps all rows if X
+    is not an array, if the class is not of `sparsejax.losses` or has further data by row, or if the copy
+    would take more than `MAX_COPY_BYTES`: each core makes one.
     """
-    if isinstance(smooth, SumLoss):  # graphs are of labels
+    if isinstance(smooth, SumLoss):  # graphs are about labels and have no rows
         return smooth._replace(loss=rows_alone(smooth.loss, weights, most))
     n = weights.shape[0]
     if not isinstance(smooth, LinearModelLoss) or isinstance(smooth.X, Products) or most >= n:
         return smooth.reweighted(weights)
     more = [getattr(smooth, name) for name in smooth._leaves if name not in BASE_LEAVES]
-    large = most * smooth.X.shape[1] * smooth.X.dtype.itemsize > LARGEST
+    large = most * smooth.X.shape[1] * smooth.X.dtype.itemsize > MAX_COPY_BYTES
     if large or not smooth._self_contained or any(map(jnp.ndim, more)):
         return smooth.reweighted(weights)
     ix = jnp.nonzero(jnp.any(weights.reshape(n, -1) != 0, axis=1), size=most, fill_value=n)[0]

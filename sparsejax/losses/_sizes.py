@@ -1,4 +1,4 @@
-"""What a bound of the rounding error of predictions wants to know of X."""
+"""Norms of rows and columns of X, for a bound on the rounding error of the predictions XW."""
 
 from typing import Any, NamedTuple
 
@@ -11,15 +11,15 @@ from sparsejax._core.matrices.streamed import Chunked
 
 
 class Sizes(NamedTuple):
-    """For the error bound of XW: with D the norms of the columns, ``|x_i||w_j| <= ||x_i / D|| ||D w_j||``."""
+    """Numbers for the bound ``sum_j |x_ij w_j| <= ||x_i / D|| ||D w||``, D the norms of the columns of X."""
 
-    rows: jax.Array  # (n,), ||x_i / D||
-    squares: jax.Array  # (d,), D^2
+    rows: jax.Array  # (n,), ||x_i / D|| for each row x_i
+    squares: jax.Array  # (d,), D^2, the squared norm of each column
 
 
 def sizes_of(X: Any) -> Sizes:
-    """Those of X, dense or sparse."""
-    if isinstance(X, Chunked):  # known since the first pass
+    """The `Sizes` of X: dense, sparse or read in batches."""
+    if isinstance(X, Chunked):  # the first pass over the data has computed them
         return Sizes(X.lengths, X.squares)
     squares = column_sums(jnp.square, X)
     return Sizes(safe_sqrt(row_sums(jnp.square, X, safe_divide(1.0, squares))), squares)

@@ -1,4 +1,4 @@
-"""Multinomial logistic regression: classes that compete."""
+"""Multinomial logistic regression, with one column of Y for each class."""
 
 import math
 from typing import Any
@@ -19,30 +19,30 @@ from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes
 
-TOGETHER = 16  # columns of a Hessian by products that are found at once
-ROUNDED = 16  # times eps k: by how much a row may miss its sum
+HESSIAN_COLUMNS_AT_ONCE = 16  # columns of a Hessian that are computed at once by Hessian-vector products
+MAX_SUM_ERROR = 16  # in units of k eps: a row of changes with a larger sum is outside the simplex
 
 
 class SoftmaxLoss(LinearModelLoss):
     r"""Multinomial logistic regression, ``scale * sum_i weights_i [logsumexp(h_i) - <y_i, h_i>]``.
 
-    ``H = XW + b``, one column a class; exactly one class, or a distribution over them, belongs to a row.
-    For labels that do not exclude each other take `LogisticLoss`.
+    ``H = XW + b``, one column a class. The target of a row is one class, or a distribution over the classes.
+    For labels that do not exclude each other use `LogisticLoss`.
 
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k), k >= 2, each row one-hot or probabilities: >= 0, with the sum 1 within 10 eps k.
       scale: > 0, shape (); default ``1/n``.
       weights: None or (n,) by row, >= 0.
-      intercept: fit an unpenalised b, by Newton's method for all classes at once. Since a constant added to a
-        row of H changes nothing, its sum is fixed at 0. Under jit, as in a fold, a class that no row has is
-        given one at which its probability underflows to 0; the sum is that of the others.
+      intercept: fit an unpenalised b, by Newton's method for all classes at once. A constant added to all
+        entries of b changes nothing, so that they are chosen to sum to 0. Under jit, as in a fold, a class
+        that no row has gets an intercept at which its probability underflows to 0, and the others sum to 0.
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; Y that is not as above; weights by entry; with ``intercept``,
         a class that no row has, whose best intercept is minus infinity.
-    Source: the bound 1/2 of the curvature: Boehning, Annals of the Institute of Statistical Mathematics 44,
-      1992.
+    Source: Boehning, Annals of the Institute of Statistical Mathematics 44, 1992, for the bound 1/2 on the
+      curvature.
 
     >>> import jax, jax.numpy as jnp, sparsejax as sj
     >>> classes = jnp.array([0, 1, 2, 0])
@@ -53,15 +53,15 @@ class SoftmaxLoss(LinearModelLoss):
     """
 
     curvature = 0.5
-    reach = math.inf  # the intercepts are not looked for in an interval
+    reach = math.inf  # `balance_classes` needs no interval in which the intercepts lie
 
     def quadratic_model(self) -> QuadraticModel:
-        """Of classes that meet: no least squares for a single column."""
+        """The model of a loss whose columns are not separable, without ``least_squares_at``."""
         model = super().quadratic_model()
         return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
 
     def check_targets(self) -> None:
-        """Rows that are distributions over the classes; if there is an intercept, a row for every class."""
+        """Raise unless rows are distributions and, with an intercept, every class has a row."""
         if self.Y.ndim != 2 or self.Y.shape[1] < 2:
             raise ValueError(
                 f"Y has shape {self.Y.shape}; SoftmaxLoss needs a row of class probabilities for each row "
@@ -96,18 +96,18 @@ class SoftmaxLoss(LinearModelLoss):
 
     def entries(self, H: jax.Array) -> jax.Array:
         """logsumexp(h) - <y, h> of each row, (n, 1)."""
-        # The largest prediction is taken out, so that nothing overflows and both parts are >= 0. The last
-        # term is 0 for targets whose sum is 1; a derivative moves others.
+        # The largest prediction is subtracted, so that nothing overflows and both parts are >= 0. The last
+        # term is 0 where targets sum to 1; it counts in derivatives with respect to Y.
         top = lax.stop_gradient(jnp.max(H, axis=1, keepdims=True))
         H = H - top
         total = jnp.log(jnp.sum(jnp.exp(H), axis=1, keepdims=True))
-        rest = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
-        return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + rest * top
+        missing = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
+        return total - jnp.sum(self.Y * H, axis=1, keepdims=True) + missing * top
 
     def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
-        """Of all classes together, (1, kd, kd)."""
+        """The Hessian of all classes together, (1, kd, kd)."""
         if isinstance(self.X, Products):
-            return by_products(self, W, TOGETHER)
+            return by_products(self, W, HESSIAN_COLUMNS_AT_ONCE)
         p = jax.nn.softmax(self._predict(W) if H is None else H, axis=1)
         w = jnp.broadcast_to(self.scale * self._weights()[:, 0], p.shape[:1])
         return of_classes(self.X, p, w, self.has_intercept)[None]
@@ -118,22 +118,22 @@ class SoftmaxLoss(LinearModelLoss):
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """p - y, with p = softmax(h), and the diagonal p (1 - p) of the second derivative."""
-        p = jnp.exp(jax.nn.log_softmax(H, axis=1))  # to the last digit the p of `divergence`
+        p = jnp.exp(jax.nn.log_softmax(H, axis=1))  # bit for bit the p of `divergence`
         return p - self.Y, p * (1 - p)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """Kullback-Leibler, of the probabilities ``p + change`` from p, a part for each class.
+        """The Kullback-Leibler divergence of the probabilities ``p + change`` from p, one summand per class.
 
-        Infinite where the changes of a row do not sum to 0: the conjugate is finite on the simplex only.
+        It is infinite where the changes of a row do not sum to 0: the conjugate is infinite off the simplex.
         """
         moved = jnp.abs(jnp.sum(change, axis=1, keepdims=True))
-        kept = moved <= ROUNDED * H.shape[1] * eps_of(H)
-        return jnp.where(kept, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
+        on_simplex = moved <= MAX_SUM_ERROR * H.shape[1] * eps_of(H)
+        return jnp.where(on_simplex, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        """As that of the base: it acts on all columns alike, so rows keep the sum 0, to the last digit."""
+        """Same as `LinearModelLoss.dual_projection`, with rows of dU made to sum to 0 in all digits."""
         H = self._predict(W) if H is None else H
         w = self.scale * self._weights() * jnp.ones_like(H)
         first = self.derivatives(H)[0]
@@ -149,22 +149,24 @@ class SoftmaxLoss(LinearModelLoss):
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         classes = self._classes(H)
         b = lax.stop_gradient(balance_classes(lax.stop_gradient(classes)))
-        # Where all exponentials of a class underflow its probability is exactly 0, as the counts say.
+        # A class without a row gets an intercept so low that its probability underflows to exactly 0.
         least = 2 - float(np.log(np.finfo(H.dtype).smallest_subnormal))
         away = jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least
         return jnp.where(classes.present, classes.newton(b), lax.stop_gradient(-away))[None]
 
-    def _left(self, slopes: jax.Array) -> jax.Array:
-        """Less what all classes share, which moves no prediction."""
-        left = jnp.sum(slopes, axis=0)
-        return left - jnp.mean(left)
+    def _slope_sums(self, slopes: jax.Array) -> jax.Array:
+        """The sum of slopes of each class minus the mean of the sums: equal intercepts change nothing."""
+        sums = jnp.sum(slopes, axis=0)
+        return sums - jnp.mean(sums)
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """Of the base; and what an intercept that is not the best would leave, where rows are strange."""
+        """The bound of the base class, plus one for an intercept that Newton's method has not settled."""
         error = super()._rounding(H, W, sizes)
         if not self.has_intercept:
             return error
         classes = self._classes(H)
+        # Gradient in b beyond 64 eps of the weights, times a bound on the distance to the best intercept: 40
+        # nats, where a probability is 0 or 1, and the range of the predictions.
         left = jnp.abs(classes.imbalance(jnp.zeros_like(H[0]))[0])
         beyond = jnp.maximum(left - 64 * eps_of(H) * jnp.sum(classes.counts), 0)
         far = jnp.where(classes.w[:, None] > 0, jnp.abs(H), 0)

@@ -1,4 +1,4 @@
-"""Least squares, by its data or by its Gram matrix."""
+"""Least squares, given by its data."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -23,17 +23,17 @@ class SquaredLoss(LinearModelLoss):
     r"""Least squares, ``scale * sum_i weights_i ||x_i W + b - y_i||^2``.
 
     Args:
-      X: (n, d), float32 or float64; integers and booleans are converted to the default float. Its
-        dtype is the dtype of the whole solve. Constant columns are allowed.
+      X: (n, d), float32 or float64; integers and booleans are converted to the default float. The dtype of X
+        is the dtype of the whole solve. Constant columns are allowed.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/(2n)``, n the number of rows of X whatever the weights.
       weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
-      intercept: fit an unpenalised b (then b is the weighted mean residual of each column).
+      intercept: fit an unpenalised b, which is the weighted mean of ``y_i - x_i W`` for each column.
 
     Raises:
       TypeError, ValueError: wrong rank, length or dtype, NaN or inf, empty data, a negative weight.
-    Source: the scale of scikit-learn, celer, skglm. Ming & Ding (IJCAI 2019, Eq. 14) have scale 1,
-      Chen et al. (ACM MM 2011) scale 1/2.
+    Source: the default scale is that of scikit-learn, celer and skglm. Ming & Ding (IJCAI 2019, Eq. 14) have
+      scale 1, Chen et al. (ACM MM 2011) scale 1/2.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
@@ -48,7 +48,7 @@ class SquaredLoss(LinearModelLoss):
         return 1 / (2 * n)
 
     def quadratic_model(self) -> QuadraticModel:
-        """The Hessian itself, unless weights are by entry, so that every column has another A'A."""
+        """The exact Hessian; with weights by entry, where each column has its own, only a bound on it."""
         model, weights = super().quadratic_model(), self.weights
         if weights is not None and self.Y.ndim > 1 and weights.ndim == self.Y.ndim:
             return model
@@ -71,19 +71,19 @@ class SquaredLoss(LinearModelLoss):
         return 2 * (H - self.Y), jnp.full_like(H, 2)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """A quarter of the square of the change."""
+        """``change^2 / 4`` of each entry."""
         return change * change / 4
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """The best s, ``|s| <= limit``, and the change of the conjugate."""
+        """The best s with ``|s| <= limit``, and the change ``l*(sU) - l*(U)`` of the conjugate."""
         R = (self._predict(W) if H is None else H) - self.Y
         wR = self._weights() * R
         return quadratic_scaling(2 * self.scale * jnp.sum(wR * self.Y), self.scale * jnp.sum(wR * R), limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """With the part of the conjugate that is linear in s; the square has the value of the loss."""
+        """Facts at W, with ``linear = <U, Y>``: the conjugate is ``l*(sU) = s <U, Y> + s^2 f(W)``."""
         H = self._predict(W)
         R = H - self.Y
         wR = 2 * self.scale * self._weights() * R
@@ -91,15 +91,16 @@ class SquaredLoss(LinearModelLoss):
         return Facts(self._value(H), self._gradient(wR), self._rounding(H, W, sizes), linear)
 
     def gram(self) -> GramLoss:
-        """The same function of W from X'X and X'Y alone.
+        """The same function of W, given by X'X and X'Y.
 
         Raises:
-          TypeError: weights are by entry, so that every column of Y has another X'X.
+          TypeError: X is sparse or read in batches; weights are by entry, so that each column of Y has its
+            own X'X.
         """
         if isinstance(self.X, Products):
-            raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X of yours.")
+            raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X that you compute.")
         if not self.quadratic_model().exact:
-            raise TypeError("gram: weights by entry give every column another X'X; weights by row have one.")
+            raise TypeError("gram: weights by entry give each column its own X'X; use weights by row.")
         A, B = self._majorizer(), self._target()
         return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
 
@@ -111,24 +112,25 @@ class SquaredLoss(LinearModelLoss):
         scale: ArrayLike | None = None,
         intercept: bool = False,
     ) -> Loss:
-        """The loss of rows that come in batches and need not be in memory together, in one pass.
+        """Least squares on rows that are read in batches, in one pass, and are never all in memory.
 
-        The products X'X and X'Y are summed in float64 with compensation, whatever the dtype of X; memory is
-        that of one batch and of (d, d + k) numbers a fold. Near the optimum such a loss has fewer digits than
-        `SquaredLoss` itself, since squares of the data are what is left of them.
+        The products X'X and X'Y are summed in float64 with compensation, whatever the dtype of X. The memory
+        needed is one batch and (d, d + k) numbers a fold. Near the optimum the loss has fewer digits than a
+        `SquaredLoss` of the same rows, since only products of the data are stored.
 
         Args:
           batches: an iterable of pairs (X, Y), as `SquaredLoss` takes them but dense, of any number of rows:
             slices of a `numpy.memmap`, row groups of a Parquet file, a generator.
           folds: F >= 1: row i, counted over all batches, goes to fold ``i % F``. `cross_validate` with
             ``folds=F`` then leaves one of them out at a time and reads no data again.
-          scale, intercept: as `SquaredLoss`; there are no weights by row.
+          scale, intercept: as for `SquaredLoss`; weights by row are not supported.
 
         Returns:
-          A loss of the same function of W, with a duality gap; float64 where JAX has 64-bit numbers.
+          `BatchedSquaredLoss`, the same function of W; in float64 if JAX's 64-bit numbers are on.
 
         Raises:
-          TypeError, ValueError: no batch; one that is not like those before, or not finite, by its number.
+          TypeError, ValueError: no batch; a batch that is not finite, or differs from earlier ones in its
+            columns or dtype (the message gives its number).
 
         >>> import numpy as np, sparsejax as sj
         >>> X = np.random.default_rng(0).standard_normal((100, 4))
@@ -140,21 +142,21 @@ class SquaredLoss(LinearModelLoss):
         return from_batches(batches, folds=folds, scale=scale, intercept=intercept)
 
     def _target(self) -> jax.Array:
-        """B, shape of Y: the loss is ``1/2 ||AW - B||^2`` + constant."""
+        """B, shape of Y, with loss ``1/2 ||AW - B||^2`` + constant; A is `_majorizer`."""
         Y, w = self.Y, self._weights()
         if self.has_intercept:
             Y = Y - self._best_intercept(jnp.zeros_like(Y))
         return jnp.sqrt(2 * self.scale * w) * Y
 
     def _factored(self) -> tuple[jax.Array, jax.Array]:
-        """X itself, and what multiplies its rows."""
+        """X, and the factors (n,) by which its rows are multiplied to give A."""
         root = jnp.sqrt(2 * self.scale * self._weights().reshape(-1))
         return opaque(self.X), jnp.broadcast_to(root, self.X.shape[:1])
 
     def in_units(self) -> InUnits:
-        """Y of the order of 1 too, where it is of another; with an intercept, less its mean.
+        """The loss with Y divided by its unit, too; with an intercept the mean is subtracted first.
 
-        That tells nothing, and takes the digits of targets far from 0.
+        The intercept absorbs the mean; subtracting it saves the digits of targets that are far from 0.
         """
         known = super().in_units()
         return known.loss._replace(Y=self._centred() / known.units.sigma)._known_in(known.units)

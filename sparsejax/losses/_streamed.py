@@ -1,4 +1,4 @@
-"""Losses of a linear model on rows that are read again for every gradient."""
+"""Losses of a linear model on rows that are read again for every product with X."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax._core.matrices.streamed import Chunked, Source
-from sparsejax.losses._batches import checked_batch, like_those
+from sparsejax.losses._batches import checked_batch, layout_of
 from sparsejax.losses._linear_model import LinearModelLoss
 
 Batches = Iterable[tuple[Any, Any]]
@@ -16,19 +16,19 @@ Batches = Iterable[tuple[Any, Any]]
 def from_batches(
     loss: type[LinearModelLoss], batches: Batches | Callable[[], Batches], **options: Any
 ) -> LinearModelLoss:
-    r"""A loss whose rows of X are read anew, batch by batch, for every product with X.
+    r"""A loss whose rows of X are read again, batch by batch, for every product with X.
 
-    For losses that are not quadratic, of which no sums can be kept: logistic, softmax, Poisson, Huber, ...
-    A value is one pass over the rows, its gradient another, whatever the number of columns of W, of folds or
-    of strengths in a batch; memory is that of one batch, and of Y, XW and the like, (n, k) each. All else
-    is as with X in memory: intercept, weights, gap, `path`, `cross_validate`. Least squares need one pass
-    in all: `SquaredLoss.from_batches`.
+    This is for losses that are not quadratic (logistic, softmax, Poisson, Huber, ...). Least squares need one
+    pass over the data in all: `SquaredLoss.from_batches`. A value takes one pass over the rows and its
+    gradient another, whatever the number of columns of W, of folds or of strengths in a batch. The memory
+    needed is one batch and a few arrays of the size of Y, (n, k). All else works as with X in memory:
+    intercept, weights, gap, `path`, `cross_validate`.
 
-    `sparsejax.fista` solves, and for losses that are not quadratic `sparsejax.newton_admm`: one more pass a
-    step for the Hessian, (k, d, d), of losses whose columns do not meet, and a dozen steps.
+    `sparsejax.fista` solves such a problem, and so does `sparsejax.newton_admm` if the loss is separable in
+    the columns of W: it takes about a dozen steps, each with one more pass for the Hessian (k, d, d).
 
-    The rows are read by the host, so that X never is on an accelerator. If a later read fails, or gives
-    batches of other shapes than the first, the loss is NaN and a solution says ``NON_FINITE``:
+    The host reads the rows, so that X is never on an accelerator. If a later read fails, or gives batches of
+    other shapes than the first, the loss is NaN and the status of a solution is ``NON_FINITE``;
     ``loss.X.source.failed`` is the error.
 
     Args:
@@ -36,14 +36,15 @@ def from_batches(
       batches: pairs (X, Y), as the loss takes them but dense, of any number of rows: a list, or a function
         without arguments that begins to read from the start whenever it is called. They must be the same rows
         in the same order every time. Float32 batches make a loss in float32.
-      options: all other arguments of the loss, such as ``intercept=True``; weights are of all rows.
+      options: all other arguments of the loss, such as ``intercept=True``; weights are for all rows.
 
     Returns:
       An instance of the loss, after two passes.
 
     Raises:
-      TypeError, ValueError: an iterator or generator, which can be read once only; a function that gives the
-        same one again; no batch; one not like those before, or not finite, by its number; as the loss.
+      TypeError, ValueError: an iterator or generator, which can be read only once; a function that returns
+        the same iterator twice; no batch; a batch that is not finite, or differs from earlier ones in its
+        columns or dtype (the message gives its number); as the loss.
 
     >>> import numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((100, 4))
@@ -59,7 +60,7 @@ def from_batches(
     squares: Any = 0.0
     for number, batch in enumerate(begin()):
         X, Y = checked_batch(number, batch, width)
-        width = like_those(batch, X, Y)
+        width = layout_of(batch, X, Y)
         squares = squares + np.sum(X * X, axis=0)
         targets.append(Y)
         counts.append(len(X))
@@ -76,7 +77,7 @@ def from_batches(
 
 
 def _beginner(batches: Any) -> Callable[[], Iterator[Any]]:
-    """A function that begins to read; an error for what can be read once only."""
+    """A function that returns a new iterator over the batches; an error if they can be read only once."""
     again = batches if callable(batches) else lambda: batches
     first, second = again(), again()
     kind = type(first).__name__

@@ -1,4 +1,4 @@
-"""Units of the data: powers of two, so that going to them and back rounds nothing."""
+"""Units of the data, which are powers of two, so that changing units rounds nothing."""
 
 from typing import NamedTuple
 
@@ -11,74 +11,74 @@ from sparsejax._core.linalg import column_maxima, column_sums, eps_of, opaque, s
 from sparsejax._core.matrices.sparse import Sparse
 from sparsejax._core.matrices.sparse import column_sums as sparse_column_sums
 
-# Data of this size are left in their own units.
-SMALL, LARGE = 1e-8, 1e8
-LEFT = 1e-4
+MIN_UNSCALED_SIZE, MAX_UNSCALED_SIZE = 1e-8, 1e8  # data of a size between these keep their units
+MIN_COLUMN_SIZE = 1e-4  # least size of a column divided by its unit; the largest size is the inverse
 
 
 class Units(NamedTuple):
-    r"""A problem in units of its data: :math:`F'(V) = \gamma F(\sigma V/s)/\sigma^2`, powers of two."""
+    r"""Units of a problem F: it is solved as :math:`F'(V) = \gamma F(\sigma V/s)/\sigma^2`."""
 
-    sigma: jax.Array  # (), of W
-    gamma: jax.Array  # ()
-    rows: jax.Array | None = None  # s, (d,)
+    sigma: jax.Array  # (), unit of W, a power of two
+    gamma: jax.Array  # (), factor of the objective, a power of two
+    rows: jax.Array | None = None  # s, (d,), powers of two for the rows of W; None: 1
 
     def params(self, V: jax.Array) -> jax.Array:
-        """W of V."""
+        """W = sigma V / s."""
         W = V * self.sigma
         return W if self.rows is None else W / by_row(self.rows, V)
 
     def start(self, W: jax.Array) -> jax.Array:
-        """V of W."""
+        """V = s W / sigma."""
         V = W / self.sigma
         return V if self.rows is None else V * by_row(self.rows, V)
 
     def objective(self, value: jax.Array) -> jax.Array:
-        """F(W) of F'(V), in an order that loses nothing before the end."""
+        """F(W) from F'(V). The order of the factors avoids overflow and underflow of partial products."""
         return value * self.sigma / self.gamma * self.sigma
 
     def start_objective(self, value: jax.Array) -> jax.Array:
-        """F'(V) of F(W)."""
+        """F'(V) from F(W)."""
         return value / self.sigma * self.gamma / self.sigma
 
 
 def by_row(units: jax.Array, W: jax.Array) -> jax.Array:
-    """Units (d,) that multiply W (d,) or (d, k)."""
+    """Units (d,), reshaped to multiply the rows of W (d,) or (d, k)."""
     return jnp.reshape(units, (-1, *(1 for _ in W.shape[1:])))
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
-    """The power of two nearest to x > 0, 1 where x is 0, not finite, or between 1e-8 and 1e8."""
+    """The power of two nearest to x > 0; 1 where x is 0, not finite, or between 1e-8 and 1e8."""
     bits = int(np.finfo(x.dtype).nexp)
-    there = (x > 0) & (x < jnp.inf) & ((x < SMALL) | (x > LARGE))
-    return jnp.where(there, lax.reduce_precision(jnp.where(there, x, 1), bits, 0), 1)
+    scaled = (x > 0) & (x < jnp.inf) & ((x < MIN_UNSCALED_SIZE) | (x > MAX_UNSCALED_SIZE))
+    return jnp.where(scaled, lax.reduce_precision(jnp.where(scaled, x, 1), bits, 0), 1)  # no mantissa bits
 
 
 def row_unit(size: jax.Array) -> jax.Array:
-    r"""The power of two nearest to the root of each size > 0, 1 where it is 0.
+    r"""The power of two nearest to the square root of each size > 0; 1 where the size is 0.
 
-    The root, so that columns are brought half the way to one size: one :math:`\rho` suits all rows of a
-    splitting W = Z if multipliers over parameters are of one order in all of them, and where a strength is
-    shared the parameters of a column of size s are of the order 1/s, the multipliers of that of the strength.
-    What is left of extreme sizes is between `LEFT` and its inverse, as far as the dtype allows.
+    Division by the root, and not by the size, suits ADMM. One step size :math:`\rho` is right for all rows of
+    the splitting W = Z if the ratio of multipliers to parameters is of one order in all rows. With one
+    strength for all rows, the parameters of a column of size s are of the order 1/s and its multipliers of
+    the order of the strength; units :math:`\sqrt s` make the ratio the same. Extreme sizes are divided by
+    more, so that sizes end up between `MIN_COLUMN_SIZE` and its inverse, as far as the dtype allows.
     """
     info = np.finfo(size.dtype)
     size = jnp.where(size > 0, size, 1)
-    unit = size / jnp.clip(jnp.sqrt(size), LEFT, 1 / LEFT)
-    # An exclusive penalty divides its strengths by squares of these.
+    unit = size / jnp.clip(jnp.sqrt(size), MIN_COLUMN_SIZE, 1 / MIN_COLUMN_SIZE)
+    # An exclusive penalty divides its strengths by squares of the units, which must not overflow.
     unit = jnp.clip(unit, 2.0 ** -(info.maxexp // 4), 2.0 ** (2 * info.maxexp // 5))
     return lax.reduce_precision(unit, int(info.nexp), 0)
 
 
 def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
-    """`row_unit` of the size of each column of X, centred or as it is.
+    """`row_unit` of the size of each column of X, centred or not.
 
-    The geometric mean of its largest and its mean entry, which is near the root mean square for dense and for
-    sparse columns and squares nothing.
+    The size is the geometric mean of the largest and the mean absolute entry. It is near the root mean square
+    for dense and for sparse columns, and no entry is squared.
     """
     if isinstance(X, Sparse):
-        n, centred = X.shape[0], False  # a mean would have to be taken off what is not stored
-        zero = jnp.zeros(X.shape[1], X.dtype)  # largest and least: absolute values would be a copy
+        n, centred = X.shape[0], False  # centring would fill in the zeros
+        zero = jnp.zeros(X.shape[1], X.dtype)  # by the largest and the least entry: abs(X) would be a copy
         top = jnp.maximum(zero.at[X.cols].max(X.data), -zero.at[X.cols].min(X.data))
         top = top if X.scale is None else top * X.scale
         return row_unit(safe_sqrt(sparse_column_sums(jnp.abs, X) / n) * safe_sqrt(top))
@@ -87,6 +87,6 @@ def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
     middle = column_sums(lambda x: x, X) / n if centred else jnp.zeros(d, X.dtype)
     far = lambda x: jnp.abs(x - (middle if x.ndim == 1 else middle[None]))
     top = column_maxima(far, X)
-    # What is left of a constant column is rounding error.
+    # A constant column, centred, is rounding error: its size must not be taken for data.
     least = eps_of(X) ** 0.5 * (jnp.abs(middle) + top)
     return row_unit(jnp.maximum(safe_sqrt(column_sums(far, X) / n) * safe_sqrt(top), least))

@@ -1,7 +1,7 @@
 r"""Measures of selected features and of predictions.
 
-Each checks its arguments outside a transformation. Inside `jax.jit` or `jax.vmap` only shapes and dtypes are
-known; values that would have been refused there make the result NaN, or do what its docstring says.
+Arguments are checked outside transformations. Under `jax.jit` or `jax.vmap` only shapes and dtypes are known:
+a value that would raise outside makes the result NaN, or has the effect that the docstring states.
 """
 
 from sparsejax.metrics._features import mean_abs_correlation, selection_error

@@ -13,13 +13,13 @@ from sparsejax._core.linalg import eps_of
 
 
 def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
-    r"""How much of Y the first features of a ranking leave unexplained, for every number of them.
+    r"""The share of Y that the first r features of a ranking leave unexplained, for every r.
 
     .. math:: J_r = \min_W \|Y - X_r W\|_F^2 \,/\, \|Y\|_F^2, \qquad r = 1, \dots, \text{len(order)},
 
-    X_r the first r columns in ``order``. There is no intercept: centre X and Y to have one. A column is taken
-    for a combination of those before it, and changes nothing, if what they leave of it is at most
-    10 eps sqrt(n) of its norm, eps that of the dtype. One pass, O(n r min(n, r) + n r k).
+    where X_r are the first r columns in ``order``. There is no intercept: centre X and Y for one. A column
+    counts as a combination of earlier ones, and changes nothing, if its part orthogonal to them is at most
+    10 eps sqrt(n) of its norm, eps of the dtype. One pass, O(n r min(n, r) + n r k).
 
     Args:
       X: (n, d).
@@ -27,15 +27,15 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
       order: distinct columns of X, best first, integers, shape (r,).
 
     Returns:
-      (r,), of X's dtype, in [0, 1] and never increasing. In a trace, where values raise nothing: NaN if Y is
-      zero, NaN from an index out of range on, and a repeated index changes nothing.
+      (r,), in the dtype of X, in [0, 1] and never increasing. Under jit nothing raises: all NaN if Y is zero,
+      NaN from the first index out of range on; a repeated index changes nothing.
 
     Raises:
       TypeError: X or Y is not real, or ``order`` not integer.
       ValueError: shapes do not fit, an array is empty or not finite, Y is zero, or ``order`` has an index
         that is out of range or repeated.
-    Source: Kong et al., AAAI 2016, Eq. (9). It lacks the factor :math:`1/\|Y\|_F^2`, but the values printed
-      there have it.
+    Source: Kong et al., AAAI 2016, Eq. (9). The factor :math:`1/\|Y\|_F^2` is missing in their equation, but
+      the values that they print include it.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)
@@ -56,7 +56,7 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
 
 @jax.jit
 def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
-    """Gram-Schmidt, each column twice against those before it; then R, what is left of Y, loses it too."""
+    """J (r,), by Gram-Schmidt: each column is orthogonalised twice, then projected out of the residual R."""
     n, r = A.shape
     tolerance = 10 * eps_of(A) * n**0.5
     Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
@@ -69,7 +69,7 @@ def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
         for _ in range(2):
             v = v - _dot(_dot(Q, v), Q)
         left = jnp.sqrt(jnp.sum(v * v))
-        dependent = left <= tolerance * size  # False for NaN, which is to be seen
+        dependent = left <= tolerance * size  # False for NaN, so that the result is NaN
         q = jnp.where(dependent, 0, v / jnp.where(dependent, 1, left))
         R = R - q[:, None] * _dot(q, R)[None]
         J = jnp.where(dependent, J, jnp.minimum(J, jnp.sum(R * R)))
@@ -84,8 +84,8 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
 
     .. math:: \frac{1}{|P|} \sum_{(s,t) \in P} \frac{|\langle x_s, x_t\rangle|}{\|x_s\|_2\,\|x_t\|_2},
 
-    x_s the columns of X, less their means if ``centered``, and P the pairs s < t of selected columns. A
-    column that is constant (not centred: zero) has no correlation; its pairs are left out of P.
+    where x_s are the columns of X, minus their means if ``centered``, and P are the pairs s < t of selected
+    columns. A constant column (a zero column if not centred) has no correlation; its pairs are not in P.
 
     Args:
       X: (n, d).
@@ -93,7 +93,7 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
       centered: True for Pearson's correlation, False for cosines.
 
     Returns:
-      (), of X's dtype, in [0, 1]; NaN if P is empty or, in a trace, an index is out of range.
+      (), in the dtype of X, in [0, 1]; NaN if P is empty, or under jit if an index is out of range.
 
     Raises:
       TypeError: X is not real, ``selected`` not integer, ``centered`` not a bool.
@@ -115,7 +115,7 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
 def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
     U = _scaled(A)
     if centered:
-        # A constant column less its rounded mean would be noise, not zero.
+        # A constant column minus its rounded mean would be rounding noise and not zero.
         U = jnp.where((jnp.max(A, axis=0) == jnp.min(A, axis=0))[None], 0, U - jnp.mean(U, axis=0)[None])
         U = U - jnp.mean(U, axis=0)[None]  # the rounding error of the first mean
     norm = jnp.sqrt(jnp.sum(U * U, axis=0))
@@ -127,7 +127,7 @@ def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
 
 
 def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
-    """The listed columns of X; NaN for an index out of range, which only a traced one can be."""
+    """The columns of X with these indices; a traced index out of range gives NaN, a concrete one raises."""
     n, d = X.shape
     if n == 0 or d == 0:
         raise ValueError(f"X is empty: its shape is {X.shape}.")
@@ -155,11 +155,11 @@ def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
 
 
 def _scaled(A: jax.Array) -> jax.Array:
-    """Columns divided by their largest entry, so that squares neither overflow nor vanish."""
+    """Each column divided by its largest absolute entry, so that squares neither overflow nor underflow."""
     largest = jnp.max(jnp.abs(A), axis=0)
     return A / jnp.where(largest == 0, 1, largest)[None]
 
 
 def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """In the full precision of the dtype, also where the default is less, as on GPUs."""
+    """A product in the full precision of the dtype; the default precision is lower on GPUs."""
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

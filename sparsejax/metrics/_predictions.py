@@ -14,7 +14,7 @@ from sparsejax._core.linalg import safe_divide
 
 
 class PrecisionRecallF1(NamedTuple):
-    """Averages over labels, from `precision_recall_f1`.
+    """The result of `precision_recall_f1`: averages over labels.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> Y_true, Y_pred = jnp.array([[1], [1], [0], [0]]), jnp.array([[1], [0], [1], [0]])
@@ -23,9 +23,9 @@ class PrecisionRecallF1(NamedTuple):
     (0.5, 0.5, 0.5)
     """
 
-    precision: jax.Array  # () right positives over predicted positives
-    recall: jax.Array  # () right positives over true positives
-    f1: jax.Array  # () their harmonic mean
+    precision: jax.Array  # (), correctly predicted positives over all predicted positives
+    recall: jax.Array  # (), correctly predicted positives over all actual positives
+    f1: jax.Array  # (), their harmonic mean, for "macro" averaged over labels
 
 
 def precision_recall_f1(
@@ -36,24 +36,25 @@ def precision_recall_f1(
 ) -> PrecisionRecallF1:
     r"""Precision, recall and F1 of multi-label predictions.
 
-    With :math:`a_j` the samples that have label j and are given it, :math:`p_j` those that are given it
-    and :math:`t_j` those that have it:
+    Let :math:`a_j` be the number of samples that have label j and are predicted to have it, :math:`p_j` the
+    number predicted to have it, and :math:`t_j` the number that have it.
 
     * macro: the means over j of :math:`a_j/p_j`, :math:`a_j/t_j` and :math:`2a_j/(p_j+t_j)`;
     * micro: the same three ratios of :math:`\sum_j a_j`, :math:`\sum_j p_j`, :math:`\sum_j t_j`.
 
-    0/0 counts as 0: a label that nobody is given has precision 0, one that nobody has has recall 0. The
-    macro F1 is the mean of the labels' F1, not the F1 of the mean precision and recall.
+    0/0 counts as 0: the precision of a label that is never predicted is 0, and the recall of a label that no
+    sample has is 0. The macro F1 is the mean of the F1 of all labels, not the F1 of the mean precision and
+    recall.
 
     Args:
       Y_true, Y_pred: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
       average: "macro" or "micro".
-      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: a sample counts as often; 0 leaves it
-        out.
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: how often a sample counts; 0 leaves
+        it out.
 
     Returns:
-      `PrecisionRecallF1`, each (), of Y_true's dtype, or of the default float if that is not floating. NaN
-      if a traced value is neither 0 nor 1.
+      `PrecisionRecallF1`, each (), in the dtype of Y_true, or in the default float if Y_true is not floating.
+      NaN if a traced value is neither 0 nor 1.
 
     Raises:
       TypeError: an array is not real.
@@ -92,7 +93,7 @@ def _pair(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, jax.Array]:
 
 
 def _counts(weights: ArrayLike | None, Y: jax.Array) -> jax.Array:
-    """The weights with as many axes as Y; without any whole numbers, whose sums are exact."""
+    """The weights with as many axes as Y; integer ones for None, since sums of integers are exact."""
     if weights is None:
         return jnp.ones((1,) * Y.ndim, jnp.int32)
     w = as_float("weights", weights, (1, 2), Y.dtype)
@@ -121,7 +122,7 @@ def _precision_recall_f1(
 
 
 class MeanAUC(NamedTuple):
-    """Average over labels, from `mean_auc`.
+    """The result of `mean_auc`: an average over labels.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> result = sj.metrics.mean_auc(jnp.array([[1, 1], [0, 1]]), jnp.array([[0.9, 0.1], [0.2, 0.3]]))
@@ -129,29 +130,29 @@ class MeanAUC(NamedTuple):
     (1.0, 1)
     """
 
-    mean: jax.Array  # () mean over the labels whose area is defined; NaN if there is none
-    left_out: jax.Array  # () int32, how many labels are not in the mean
+    mean: jax.Array  # (), mean over the labels whose area is defined; NaN if there are none
+    left_out: jax.Array  # () int32, the number of labels that are not in the mean
 
 
 def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
     r"""Area under the ROC curve of each label.
 
-    The share of the pairs of a sample with the label and one without that the scores put in the right order;
-    a tie counts one half:
+    The area is the share of pairs of a sample with the label (P) and one without (N) that the scores put in
+    the right order; a tie counts one half:
 
     .. math:: \frac{1}{|P||N|} \sum_{i \in P} \sum_{j \in N} [s_i > s_j] + \tfrac12 [s_i = s_j].
 
-    One sort a label, O(n log n), a few labels at a time; memory is O(nk), a few copies of the scores.
+    It takes one sort for each label, O(n log n), and memory for a few copies of the scores, O(nk).
 
     Args:
       Y_true: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
-      scores: the same shape; the larger, the more likely the label.
-      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: a pair counts as the product of its
-        two weights.
+      scores: shape of Y_true; larger means that the label is more likely.
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: the weight of a pair is the product
+        of the two weights.
 
     Returns:
-      (k,), or () for one label, of the scores' dtype, or of the default float if that is not floating; in
-      [0, 1]. NaN for a label that all samples or none have, and for a traced label that is neither 0 nor 1
+      (k,), or () for one label, in the dtype of the scores, or in the default float if they are not floating;
+      in [0, 1]. NaN for a label that all samples or none have, and for a traced label that is neither 0 nor 1
       or a traced score that is NaN.
 
     Raises:
@@ -168,17 +169,17 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
 
 
 def mean_auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> MeanAUC:
-    """Mean of `auc` over the labels that some samples have and some lack.
+    """Mean of `auc` over the labels that some samples have and others do not.
 
     Args:
       Y_true, scores, weights: as `auc`.
 
     Returns:
-      `MeanAUC`: the mean, of the dtype of `auc`, and the number of labels left out of it.
+      `MeanAUC`: the mean, in the dtype of `auc`, and the number of labels left out of the mean.
 
     Raises:
       TypeError, ValueError: as `auc`.
-    Source: Chen et al., MM 2011, Section 4.2, which does not say what labels without samples count.
+    Source: Chen et al., MM 2011, Section 4.2, which does not say how labels without samples count.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> float(sj.metrics.mean_auc(jnp.array([[1, 0], [0, 1]]), jnp.array([[0.9, 0.1], [0.2, 0.3]])).mean)
@@ -205,7 +206,7 @@ def _labels_and_scores(
 
 @jax.jit
 def _auc(Y: jax.Array, S: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The area of each label, and whether it is defined."""
+    """The area for each label, and whether the area is defined."""
     w = jnp.broadcast_to(w, Y.shape)
     if Y.ndim == 1:
         return _auc_of_label((Y, S, w))
@@ -221,7 +222,7 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
     seen = jnp.cumsum(negative)
     differ, edge = s[1:] != s[:-1], jnp.ones(1, bool)
     first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
-    # Negatives below, and up to the end of, the samples tied with each one.
+    # For each sample the weight of negatives with a lower score, and of those with at most its score.
     below = lax.cummax(jnp.where(first, seen - negative, 0))
     through = lax.cummin(jnp.where(last, seen, len(s)), reverse=True)
     positives, negatives = jnp.sum(positive), seen[-1]
@@ -232,9 +233,9 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
 
 
 def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
-    """The share of the rows in which every label is right.
+    """The share of the rows in which all labels are predicted correctly.
 
-    With one column a class, of which every row has one, that is the share of the classes that are right.
+    If each column is a class and every row has one class, this is the usual accuracy of classes.
 
     Args:
       Y_true, Y_pred: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
@@ -269,20 +270,20 @@ def _accuracy(Y_true: jax.Array, Y_pred: jax.Array, w: jax.Array) -> jax.Array:
 
 
 def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
-    r"""The coefficient of determination, the mean over columns of the share of their variance explained.
+    r"""The coefficient of determination: the share of the variance explained, averaged over columns.
 
     .. math:: R^2 = 1 - \sum_i w_i (y_i - p_i)^2 \big/ \sum_i w_i (y_i - \bar y)^2, \qquad
               \bar y = \sum_i w_i y_i \big/ \sum_i w_i .
 
-    At most 1; 0 is what the mean of the column would have, and worse predictions are below it.
+    R^2 is at most 1. Predicting the mean of the column gives 0; worse predictions give negative values.
 
     Args:
       Y_true, Y_pred: (n, k) or (n,).
       weights: None, (n,) by row, or the shape of Y_true by entry, >= 0.
 
     Returns:
-      (), of Y_true's dtype, or of the default float if that is not floating. A column that does not vary
-      counts 1 if it is predicted exactly, else 0, and fewer than two rows give NaN, as in scikit-learn.
+      (), in the dtype of Y_true, or in the default float if Y_true is not floating. As in scikit-learn, a
+      constant column counts 1 if it is predicted exactly, else 0, and fewer than two rows give NaN.
 
     Raises:
       TypeError: an array is not real.

@@ -1,16 +1,16 @@
-"""The papers' models, each a ``fit`` that returns a pytree with ``predict`` and ``score``.
+"""The models of the papers: each module has a ``fit`` that returns a pytree with ``predict`` and ``score``.
 
-Labels follow one convention. A vector y holds a label for each row, of any kind that can be sorted: 0 and 1,
--1 and 1, booleans, strings. Its labels in their order are the ``classes`` of the fitted model; where there
-are two, the second is the positive one: 1, True, "yes" after "no". A matrix Y says in each column which rows
-have that label, by 0 and 1, by -1 and 1 or by booleans, all over the matrix alike.
+Labels follow one convention. A vector y has a label for each row, of any type that can be sorted: 0 and 1,
+-1 and 1, booleans, strings. The sorted labels are the ``classes`` of the fitted model; if there are two, the
+second is the positive one: 1, True, or "yes" of "no" and "yes". A matrix Y has a column for each label, which
+says which rows have the label, by 0 and 1, by -1 and 1 or by booleans, in the same way in all columns.
 
-What ``predict`` gives are labels as they came, whole numbers as int32. A traced array, whose values are not
-known, is taken for 0 and 1, by `sparsejax.models.multivariate` for -1 and 1.
+``predict`` returns labels like those given to ``fit``; whole numbers are int32. The values of a traced array
+are not known: its labels are taken to be 0 and 1, or -1 and 1 in `sparsejax.models.multivariate`.
 
-``score`` is greater the better: the accuracy of labels, R^2 of numbers, the mean area under the ROC curve of
-pairs of labels (`sparsejax.models.multi_semantic`), and in `sparsejax.models.multivariate` and
-`sparsejax.models.mil` the measure that a model was fitted for.
+A greater ``score`` is better. It is the accuracy for labels, R^2 for numbers, the mean area under the ROC
+curve for pairs of labels (`sparsejax.models.multi_semantic`), and the measure that a model was fitted for in
+`sparsejax.models.multivariate` and `sparsejax.models.mil`.
 
 >>> import numpy as np, sparsejax as sj
 >>> X, y = np.eye(4, 3), np.array(["no", "yes", "no", "yes"])

@@ -1,4 +1,4 @@
-"""Labels in and out, by the one convention that `sparsejax.models` states."""
+"""Checks and conversions of labels, by the convention that `sparsejax.models` states."""
 
 from typing import Any
 
@@ -9,12 +9,12 @@ import numpy as np
 from sparsejax._core.checks import INT32_MAX, as_float, as_numpy, check_labels, is_traced
 
 Classes = tuple[Any, ...]
-PRESENT: Classes = (0, 1)
-SIGNS: Classes = (-1, 1)
+PRESENT: Classes = (0, 1)  # the classes of labels given as 0 and 1
+SIGNS: Classes = (-1, 1)  # the classes of labels given as -1 and 1
 
 
 def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
-    """One label for each of n rows, (n,), and the classes; at least two."""
+    """The labels y (n,), checked, and the sorted classes, of which there must be at least two."""
     y = as_numpy("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
@@ -37,7 +37,7 @@ def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tu
 
 
 def two_classes(y: Any) -> tuple[np.ndarray, Classes]:
-    """Where the label is the second of the two, (n,) bool, and both."""
+    """For labels of two classes: whether each is the second class, (n,) bool, and both classes."""
     y, classes = classes_of(y, needed="both")
     if len(classes) > 2:
         raise ValueError(f"y has {len(classes)} classes; a label is one of two here.")
@@ -45,7 +45,7 @@ def two_classes(y: Any) -> tuple[np.ndarray, Classes]:
 
 
 def positives(y: Any, classes: Classes) -> np.ndarray:
-    """Where the label is the second of the two classes of a fitted model, (n,) bool."""
+    """Whether each label is the second of the two classes of a fitted model, (n,) bool."""
     y = as_numpy("y", y)
     if y.ndim != 1 or not y.size:
         raise ValueError(f"y must have shape (n,) with n >= 1, got shape {y.shape}.")
@@ -57,7 +57,7 @@ def positives(y: Any, classes: Classes) -> np.ndarray:
 
 
 def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tuple[jax.Array, Classes]:
-    """A matrix of labels, or a vector of one, as 0 and 1, and what it said it by."""
+    """A matrix of labels (or a vector) converted to 0 and 1, and the classes in which it was given."""
     labels = not is_traced(Y) and as_numpy(name, Y).dtype == bool
     Y = as_float(name, Y, ndims, dtype)
     if is_traced(Y):
@@ -69,7 +69,7 @@ def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tu
 
 
 def decoded(positive: Any, classes: Classes) -> Any:
-    """The labels of rows that are the second of two classes, or not; of JAX where these are."""
+    """Labels for booleans that say whether a row is the second class; JAX's array if ``positive`` is one."""
     first, second = classes
     if isinstance(first, bool):
         return positive
@@ -83,7 +83,7 @@ def decoded(positive: Any, classes: Classes) -> Any:
 
 
 def agreement(y: Any, predicted: Any) -> float:
-    """The share of the labels that are those predicted."""
+    """The share of the labels that are predicted correctly."""
     y, predicted = np.asarray(y), np.asarray(predicted)
     if y.shape != predicted.shape or not y.size:
         raise ValueError(f"y must have one label for each of X's {len(predicted)} rows, got shape {y.shape}.")

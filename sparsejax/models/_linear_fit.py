@@ -1,4 +1,4 @@
-"""What fitted linear models share."""
+"""Base of the fitted linear models."""
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +13,10 @@ from sparsejax.solution import Solution
 
 
 class LinearModel(Pytree):
-    """Scores and the ranking of features from W, (d, k) or (d,), and the intercept, (k,) or ()."""
+    """A fitted linear model: scores XW + b, and a ranking of features by W."""
 
-    W: jax.Array
-    intercept: jax.Array
+    W: jax.Array  # (d, k) or (d,)
+    intercept: jax.Array  # b, (k,) or ()
     solution: Solution
 
     def decision_function(self, X: ArrayLike) -> jax.Array:
@@ -27,16 +27,19 @@ class LinearModel(Pytree):
         return X @ self.W + self.intercept[None]
 
     def __repr__(self) -> str:
-        return summary(self, self._sizes(), [self.solution] if self.solution is not None else [], self._kept)
+        return summary(
+            self, self._sizes(), [self.solution] if self.solution is not None else [], self._selected
+        )
 
     def _sizes(self) -> str:
-        """In words; of a batch of models, too."""
+        """The numbers of models, features and columns as text."""
         batch = () if self.solution is None else jnp.shape(self.solution.status)
         features, *columns = jnp.shape(self.W)[len(batch) :]
         models = f"{list(batch)} models of " if batch else ""
         return f"{models}{features} features" + (f", {columns[0]} columns" if columns else "")
 
-    def _kept(self) -> str:
+    def _selected(self) -> str:
+        """The number of rows of W that are not 0 as text; for a batch the least and the largest."""
         batch = np.ndim(self.solution.status)
         W = np.asarray(self.W)
         rows = (W.reshape(*W.shape[: batch + 1], -1) != 0).any(axis=-1).reshape(-1, W.shape[batch])
@@ -45,5 +48,5 @@ class LinearModel(Pytree):
         return f"{low} kept" if low == high else f"{low} to {high} kept"
 
     def rank_features(self, num: int | None = None) -> FeatureRanking:
-        """`sparsejax.rank_features` of W."""
+        """The features ranked by W, see `sparsejax.rank_features`."""
         return rank_features(self.W, num)

@@ -1,4 +1,4 @@
-"""A fitted model in a line."""
+"""The repr of a fitted model, in one line."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,16 +7,17 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.pytree import Pytree
 
 
-def summary(model: Any, sizes: str, solutions: Sequence[Any], kept: Callable[[], str]) -> str:
-    """Its name and sizes, what of them it kept, the largest gap, and whether all of it converged.
+def summary(model: Pytree, sizes: str, solutions: Sequence[Any], kept: Callable[[], str]) -> str:
+    """Name and sizes of a model, the number of selected features, the largest gap, and whether it converged.
 
     Args:
-      model: of a module of `sparsejax.models`.
-      sizes: in words.
-      solutions: each with a gap and whether it converged.
-      kept: () -> in words, what it kept; not asked inside jit.
+      model: a model of a module of `sparsejax.models`.
+      sizes: its sizes as text.
+      solutions: objects with ``gap`` and ``converged``.
+      kept: () -> the number of selected features as text; not called inside jit.
     """
     parts = [sizes]
     if any(map(is_traced, jax.tree.leaves(model))):

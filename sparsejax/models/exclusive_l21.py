@@ -25,7 +25,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
     Attributes:
       W: (d, k), one column a class; rows of removed features are exactly zero.
       intercept: (k,).
-      solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
+      solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       classes: tuple of the k labels, in the order of the columns.
 
     >>> import numpy as np, sparsejax as sj
@@ -41,12 +41,12 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
         self._set(W=W, intercept=intercept, solution=solution, classes=classes)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
+        """The label with the largest score of each row, (n,); outside jit only (under jit use the scores)."""
         largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
         return np.asarray(self.classes)[largest]
 
     def score(self, X: ArrayLike, y: Any) -> float:
-        """The accuracy: the share of the labels y (n,) that `predict` gives."""
+        """The accuracy: the share of the labels y (n,) that `predict` returns."""
         return agreement(y, self.predict(X))
 
 
@@ -66,10 +66,10 @@ def fit(
 
     Args:
       X: (n, d).
-      y: (n,), labels of any sortable kind, at least two different ones.
+      y: (n,), labels of any sortable type, at least two different ones.
       alpha: strength that removes features, >= 0, shape () or (d,).
       beta: strength with which the classes compete for a feature, >= 0, shape () or (d,).
-      scale: > 0, default ``1/(2n)``; the paper's strengths belong to ``scale=1``.
+      scale: > 0, default ``1/(2n)``; strengths of the paper are for ``scale=1``.
       tol, maxiter: as `sparsejax.solve`.
 
     Returns:

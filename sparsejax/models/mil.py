@@ -1,12 +1,13 @@
-r"""Bags of instances: the MILES embedding, and selection of instances for a measure of the labelling of bags.
+r"""Multiple-instance learning: the MILES embedding of bags, and selection of instances for a measure.
 
-Bag i becomes the vector of its similarities to N prototypes (by default all training instances),
+Bag i is mapped to its similarities to N prototypes (by default all training instances),
 
 .. math:: s_{ik} = \max_{x\in\text{bag }i} \exp\Big(-\frac{\|x - p_k\|^2}{2\sigma^2}\Big) ,
 
-and `sparsejax.models.multivariate` selects prototypes as it selects features.
+and `sparsejax.models.multivariate` selects prototypes as features of the bags.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -25,19 +26,19 @@ from sparsejax.models._summary import summary
 
 __all__ = ["Model", "embed", "fit", "median_bandwidth"]
 
-BLOCK = 512  # prototypes embedded at a time
-SAMPLE = 1000  # instances whose distances give the bandwidth
+BLOCK_PROTOTYPES = 512  # prototypes that are embedded at once
+MAX_SAMPLE = 1000  # instances of which `median_bandwidth` takes all distances
 
 
 class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "linear"), static=()):
     """A fitted classifier of bags; a pytree.
 
     Attributes:
-      prototypes: (s, d), the instances with a weight, the largest |weight| first.
-      weights: (s,).
+      prototypes: (s, d), the selected prototypes, the largest |weight| first.
+      weights: (s,), their weights, not 0.
       bandwidth: sigma, ().
-      indices: (s,), which of the instances (or prototypes) given to `fit` they are.
-      linear: the `multivariate.Model` on all N prototypes: look at ``linear.converged``.
+      indices: (s,), their row numbers in the instances (or prototypes) given to `fit`.
+      linear: the `multivariate.Model` on all N prototypes; check ``linear.converged``.
 
     >>> import numpy as np, sparsejax as sj
     >>> from sparsejax.models import mil, multivariate
@@ -63,19 +64,19 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
         return S @ self.weights.astype(S.dtype)
 
     def predict(self, instances: ArrayLike, bag_ids: Any, threshold: float = 0.0) -> Any:
-        """Labels of bags as they were given, (bags,): the second class where the score exceeds the threshold.
+        """Labels of bags like those given to `fit`, (bags,): the second class where the score > threshold.
 
-        Whole numbers, such as -1 and 1, come as int32.
+        Whole numbers, such as -1 and 1, are int32.
         """
         return decoded(self.decision_function(instances, bag_ids) > threshold, self.linear.classes)
 
     def score(self, instances: ArrayLike, bag_ids: Any, y: Any) -> float:
-        """`multivariate.Model.score` of the bags: by the measure it was fitted for."""
+        """The measure that the model was fitted for, see `multivariate.Model.score`."""
         scores = np.asarray(self.decision_function(instances, bag_ids))
         return self.linear.measure.score(scores, positives(y, self.linear.classes))
 
     def __repr__(self) -> str:
-        """In a line."""
+        """A summary in one line."""
         sizes = f"{self.linear.measure.name}, {self.linear.w.shape[-1]} prototypes"
         return summary(self, sizes, [self.linear], lambda: f"{len(self.weights)} kept")
 
@@ -83,14 +84,14 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
 def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
     """The similarities s of bags to prototypes.
 
-    Distances come from the expanded square of centred data (an error of about 1e-6 in float32), prototypes
-    are taken in blocks: memory is instances x 512 and the result.
+    Distances are computed from the expanded square of centred data (an error of about 1e-6 in float32), for
+    blocks of prototypes: memory holds instances x 512 numbers and the result.
 
     Args:
-      instances: (n, d), finite; of any order.
+      instances: (n, d), finite, in any order.
       bag_ids: (n,), integers: 0, 1, ..., bags - 1, each at least once; not traced.
       prototypes: (N, d).
-      bandwidth: sigma > 0, shape (). Other texts on MILES write sigma^2 for our 2 sigma^2.
+      bandwidth: sigma > 0, shape (). Other texts on MILES write sigma^2 in place of 2 sigma^2.
 
     Returns:
       (bags, N), in [0, 1], dtype of ``instances``; differentiable in the arrays.
@@ -121,28 +122,29 @@ def _embed(
     centre = prototypes.mean(0)
     X, P = instances - centre[None], prototypes - centre[None]
     squares, N = (X * X).sum(1), P.shape[0]
-    size = min(BLOCK, N)
+    size = min(BLOCK_PROTOTYPES, N)
     blocks = jnp.pad(P, ((0, -N % size), (0, 0))).reshape(-1, size, P.shape[1])
 
     def nearest(block: jax.Array) -> jax.Array:
         d2 = squares[:, None] + (block * block).sum(1)[None] - 2 * X @ block.T
-        # minima of distances, not maxima of their exponentials: these may all be 0
+        # The minimum of distances, since exponentials of them may all underflow to 0.
         return jax.ops.segment_min(d2, ids, bags, indices_are_sorted=True)
 
     d2 = jnp.maximum(lax.map(nearest, blocks), 0)
     d2 = jnp.moveaxis(d2, 0, 1).reshape(bags, -1)[:, :N]
-    # a square of the bandwidth could be 0, and a distance, too
+    # Two divisions, since the square of a small bandwidth would underflow.
     return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
 
 
 def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
-    """A bandwidth for a start: the median distance of two instances, over the square root of 2.
+    """A first guess of the bandwidth: the median distance of two instances divided by the square root of 2.
 
-    About ``sqrt(d)`` for d standardised, independent columns. Of more than 1000 instances as many are drawn.
+    It is about ``sqrt(d)`` for d standardised, independent columns. If there are more than 1000 instances, a
+    random sample of 1000 is used.
 
     Args:
       instances: (n, d), n >= 2, finite; not traced.
-      seed: of the draw.
+      seed: seed of the sample.
 
     Raises:
       TypeError, ValueError: as `embed`; instances traced, fewer than two, or nearly all equal.
@@ -155,8 +157,8 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
         raise TypeError("median_bandwidth looks at values: call it outside jit and vmap.")
     X = np.asarray(as_float("instances", instances, (2,)), dtype=float)
     seed = as_int("seed", seed, 0)
-    if len(X) > SAMPLE:
-        X = X[np.random.default_rng(seed).choice(len(X), SAMPLE, replace=False)]
+    if len(X) > MAX_SAMPLE:
+        X = X[np.random.default_rng(seed).choice(len(X), MAX_SAMPLE, replace=False)]
     X = X - X.mean(0)
     squares = (X * X).sum(1)
     d2 = (squares[:, None] + squares[None] - 2 * X @ X.T)[np.triu_indices(len(X), 1)]
@@ -171,7 +173,7 @@ def fit(
     bag_ids: Any,
     y: Any,
     *,
-    measure: Any,
+    measure: multivariate.Measure | Callable[..., Any],
     budget: float,
     C: float,
     bandwidth: float | None = None,
@@ -185,7 +187,7 @@ def fit(
     Args:
       instances: (n, d), finite.
       bag_ids: (n,), integers 0, 1, ..., bags - 1, each at least once.
-      y: (bags,), labels of two classes, both present, of any kind that can be sorted.
+      y: (bags,), labels of two classes of any sortable type; both classes must occur.
       measure, budget, C: as `multivariate.fit`, whose n is the number of bags here.
       bandwidth: sigma > 0; default `median_bandwidth`.
       prototypes: (N, d); default all instances.

@@ -1,6 +1,6 @@
 """Labels from two views at once, and their pairs (Chen et al., ACM MM 2011)."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
 from sparsejax.groups import label_views
-from sparsejax.losses import GraphLaplacian, SquaredLoss
+from sparsejax.losses import GraphLaplacian, Loss, SquaredLoss
 from sparsejax.metrics import mean_auc
 from sparsejax.models._labels import presence
 from sparsejax.models._linear_fit import LinearModel
@@ -21,7 +21,7 @@ __all__ = ["Marginals", "Model", "enrich", "fit"]
 
 
 class Marginals(NamedTuple):
-    """Scores of each view's own labels, from `Model.marginals`.
+    """The result of `Model.marginals`: scores of the labels of each view alone.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y1, Y2 = np.eye(4, 3), np.eye(2)[[0, 0, 1, 1]], np.eye(2)[[0, 1, 0, 1]]
@@ -30,8 +30,8 @@ class Marginals(NamedTuple):
     ((4, 2, 2), (4, 2))
     """
 
-    view1: jax.Array  # (n, L1)
-    view2: jax.Array  # (n, L2)
+    view1: jax.Array  # (n, L1), scores of the labels of the first view
+    view2: jax.Array  # (n, L2), scores of the labels of the second view
 
 
 class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",)):
@@ -40,9 +40,9 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
     The pair of label i of the first view and label j of the second is column ``i * L2 + j``.
 
     Attributes:
-      W: (d, L1 * L2); an entry that the penalty removed is exactly zero.
+      W: (d, L1 * L2); entries that the penalty removes are exactly zero.
       intercept: (L1 * L2,).
-      solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
+      solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       sizes: (L1, L2).
 
     >>> import numpy as np, sparsejax as sj
@@ -60,18 +60,18 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
     def predict(self, X: ArrayLike) -> jax.Array:
         """`decision_function` with an axis for each view, (n, L1, L2).
 
-        Entry (i, j) is a linear estimate of the probability of the pair, its target being 1 where a row has
-        both labels and 0 elsewhere. It is not confined to [0, 1]; use it to rank.
+        Entry (i, j) is a linear estimate of the probability that a row has both labels of the pair. It may
+        lie outside [0, 1]; use it to rank.
         """
         return self.decision_function(X).reshape(-1, *self.sizes)
 
     def marginals(self, X: ArrayLike) -> Marginals:
-        r"""Scores of the labels of each view by themselves: sums of `predict` over the other view.
+        r"""Scores of the labels of each view alone: sums of `predict` over the other view.
 
-        The sum over j of the pairs' targets is :math:`Y1_i \sum_j Y2_j`, so ``view1[:, i]`` estimates how
-        many pairs with label i a row has: the probability of i if every row has one label of the other view,
-        the share of rows that have i and any other label if at most one, and otherwise more for rows
-        with many labels of the other view.
+        The targets of the pairs sum over j to :math:`Y1_i \sum_j Y2_j`, so that ``view1[:, i]`` estimates the
+        number of pairs with label i. If every row has exactly one label of the other view, this is the
+        probability of label i; if every row has at most one, it is the probability of i together with any
+        label of the other view. Otherwise it is larger for rows with many labels of the other view.
 
         Returns:
           `Marginals`.
@@ -80,9 +80,9 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
         return Marginals(jnp.sum(scores, axis=2), jnp.sum(scores, axis=1))
 
     def score(self, X: ArrayLike, Y1: ArrayLike, Y2: ArrayLike) -> float:
-        """The mean area under the ROC curve of the pairs that some rows have and some lack; NaN: none.
+        """The mean area under the ROC curve of the pairs that some rows have and others do not.
 
-        Y1, Y2: labels of each view as for `fit`.
+        Y1, Y2: labels of each view, as for `fit`. NaN if there is no such pair.
         """
         scores = self.decision_function(X)
         A, B = _labels("Y1", Y1, scores), _labels("Y2", Y2, scores)
@@ -112,7 +112,8 @@ def fit(
 
     where row r of Y is the Kronecker product of the rows r of Y1 and Y2: its entry for the pair (i, j) is 1
     if the row has label i and label j. The middle term makes the labels of each view compete for features.
-    The last, with a graph, pulls similar pairs together; without it a pair that no row has is given W = 0.
+    The last term, with a graph, makes the weights of similar pairs similar; without it W = 0 for a pair that
+    no row has.
 
     Columns of X should be on comparable scales.
 
@@ -124,7 +125,7 @@ def fit(
       graph: `sparsejax.losses.GraphLaplacian` of the L1 * L2 pairs, which holds the strength gamma, or None.
         Its similarity: ``graphs.from_views(L1, L2)``, or ``graphs.ngd_similarity(enrich(Y1, Y2))`` as in
         the paper.
-      scale: > 0, default ``1/(2n)``; the paper's strengths belong to ``scale=1/2``.
+      scale: > 0, default ``1/(2n)``; strengths of the paper are for ``scale=1/2``.
       tol, maxiter: as `sparsejax.solve`.
 
     Returns:
@@ -145,8 +146,8 @@ def fit(
     X = as_float("X", X, (2,))
     A, B = _labels("Y1", Y1, X), _labels("Y2", Y2, X)
     L1, L2 = sizes = (A.shape[1], B.shape[1])
-    smooth: Any = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)
-    loss = smooth
+    loss = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)
+    smooth: Loss = loss
     if graph is not None:
         if not isinstance(graph, GraphLaplacian):
             raise TypeError(f"graph must be a losses.GraphLaplacian or None, got {type(graph).__name__}.")
@@ -164,14 +165,15 @@ def fit(
 def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
     r"""Scores of pairs from scores of each view: the Kronecker product of the rows, ``y1 (x) y2``.
 
-    The baseline that takes the views for independent given the features; of 0/1 labels, the labels of pairs.
-    Scores of either sign should be made probabilities first: two negative ones have a positive product.
+    This is the baseline for views that are independent given the features; for labels 0 and 1 the result are
+    the labels of pairs. Convert scores of both signs to probabilities first: two negative scores have a
+    positive product.
 
     Args:
       scores1, scores2: (n, L1) and (n, L2).
 
     Returns:
-      (n, L1 * L2), of the dtype of ``scores1``, or of the default float if that is not floating.
+      (n, L1 * L2), in the dtype of ``scores1``, or in the default float if that is not floating.
 
     Raises:
       TypeError, ValueError: not real, not finite, not 2-d, or of different numbers of rows.

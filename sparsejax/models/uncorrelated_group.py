@@ -29,15 +29,15 @@ Loss = Literal["logistic", "squared", "squared_hinge", "huber_hinge"]
 
 
 class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", "classes")):
-    """A fitted linear model with one column a label; a pytree.
+    """A fitted linear model with one column for each label; a pytree.
 
     Attributes:
       W: (d, k), or (d,) if Y was a vector; rows of removed features are exactly zero.
       intercept: (k,) or ().
-      solution: the `sparsejax.Solution` behind it: look at ``solution.converged``.
+      solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       loss: the name of the loss.
-      classes: the two that each label is one of, such as (0, 1): those of Y, in order. None if Y held other
-        numbers, targets of the squared loss.
+      classes: the two classes of every label in Y, sorted, such as (0, 1). None for the squared loss with
+        targets that are other numbers.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)
@@ -66,22 +66,21 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
         return jax.nn.sigmoid(self.decision_function(X))
 
     def predict(self, X: ArrayLike, threshold: float | None = None) -> Any:
-        """Labels as they were given, (n, k) or (n,): the second class where the score exceeds the threshold.
+        """Labels like those given to `fit`, (n, k) or (n,): the second class where the score > threshold.
 
-        Whole numbers come as int32; for targets of the squared loss these are 0 and 1.
+        Whole numbers are int32. If `classes` is None the labels are 0 and 1.
 
         Args:
           X: (n, d).
-          threshold: on the probability for the logistic loss, default 0.5, in (0, 1); on the score for the
-            others, default 0 for the hinge losses, and for the squared loss midway between the numbers that
-            it is fitted to.
+          threshold: for the logistic loss on the probability, in (0, 1), default 0.5; for other losses on the
+            score, default 0 for the hinge losses, and for the squared loss the mean of the two labels.
         """
         return decoded(self._positive(X, threshold), self.classes or PRESENT)
 
     def score(self, X: ArrayLike, Y: Any) -> float:
-        """The accuracy: the share of the rows all of whose labels `predict` gives.
+        """The accuracy: the share of the rows in which `predict` returns all labels correctly.
 
-        Of a model of other numbers than labels `sparsejax.metrics.r2` of its scores.
+        If `classes` is None, the score is `sparsejax.metrics.r2`.
         """
         if self.classes is None:
             return float(r2(Y, self.decision_function(X)))
@@ -115,26 +114,25 @@ def fit(
 ) -> Model:
     r"""Fit ``min_{W,b} f(XW + 1b') + sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
 
-    Columns of X should be on comparable scales. Groups of pairs of correlated features, as in the paper:
-    ``sparsejax.groups.from_correlation(X, threshold)``.
+    Columns of X should be on comparable scales. ``sparsejax.groups.from_correlation(X, threshold)`` makes
+    groups of pairs of correlated features, as in the paper.
 
     Args:
       X: (n, d).
-      Y: (n, k), every entry 0 or 1, or all of them -1 or 1, or booleans; or (n,), labels of two classes, of
-        any kind that can be sorted. For the squared loss any real targets; it is fitted to numbers as they
-        are.
+      Y: (n, k), all entries 0 or 1, or all -1 or 1, or booleans; or (n,), labels of two classes of any
+        sortable type. For the squared loss any real targets, to which it is fitted without conversion.
       alpha: >= 0, shape () or (G,), one a group.
       groups: `sparsejax.groups.Groups` of d features; those in no group are not penalised.
       loss: "logistic", "squared", "squared_hinge" or "huber_hinge" (`sparsejax.losses`).
-      scale: > 0; default that of the loss.
+      scale: > 0; the default is that of the loss.
       tol, maxiter: as `sparsejax.solve`.
 
     Returns:
       `Model`.
 
     Raises:
-      TypeError, ValueError: as the loss and `ExclusiveGroupL21`; with the logistic loss, a label that all
-        rows or none have, whose intercept is infinite: leave it out.
+      TypeError, ValueError: as the loss and `ExclusiveGroupL21`; with the logistic loss also for a label that
+        all rows or none have, since its intercept would be infinite.
     Source: Kong et al., AAAI 2016, Eq. (2), with an unpenalised intercept added.
 
     >>> import numpy as np, sparsejax as sj
@@ -153,8 +151,8 @@ def fit(
     return Model(solution.params, smooth.intercept(solution.params), solution, loss, classes)
 
 
-def _targets(Y: Any, dtype: Any, loss: str) -> tuple[jax.Array, Classes | None]:
-    """Y as the loss wants it, and the two classes of the labels."""
+def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:
+    """Y converted for the loss, and the two classes of the labels, or None."""
     classes: Classes | None
     numbers = is_traced(Y) or np.asarray(Y).dtype.kind in "iuf"
     if loss == "squared" and numbers:

@@ -1,4 +1,4 @@
-"""The protocol of penalties: what is required, what is optional, and what is lost without."""
+"""The protocol of penalties: required methods, optional groups of methods, and the use of each group."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -15,15 +15,15 @@ from sparsejax.groups import Groups
 
 
 class RowNorm(NamedTuple):
-    r"""What a penalty is that is :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`.
+    r"""Strengths of a penalty :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`, b blocks of rows.
 
     With ``entries`` there is :math:`\sum_i \lambda_i\|w_i\|_1` besides, over the rows of W.
 
     Args:
-      alpha: >= 0, shape () or (b,), one a row or, with ``groups``, one a group.
-      ridge: m >= 0, likewise; None where there is none.
-      groups: disjoint and with every feature; None: every row by itself.
-      entries: lambda >= 0, shape () or (d,); None where there is none.
+      alpha: >= 0, shape () or (b,), one for each row or, with ``groups``, one for each group.
+      ridge: m >= 0, shape as alpha; None: there are no squares.
+      groups: disjoint groups that hold every feature; None: every row is a block.
+      entries: lambda >= 0, shape () or (d,); None: there is no such term.
 
     >>> import sparsejax as sj
     >>> (sj.penalties.L21(2.0) + sj.penalties.SquaredL2(0.5)).row_norm((3, 2))[1].item()
@@ -46,41 +46,40 @@ class Penalty(Protocol):
       the shape and dtype of V.
 
     These two are enough: solutions are then judged by their residual (``gap`` is NaN) and differentiated
-    through the prox. What else a class knows comes in groups, each whole or not at all:
+    through the prox. All other methods come in groups; a class defines all names of a group or none:
 
-    * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound of it
-      where Z is so scaled that it is finite (``aux``: the point at which Z is nearly a subgradient, or the
-      parts of Z, one a term); ``dual_scale(Z)``, of several terms ``dual_scale(Z, parts)``: the largest s at
-      which ``conjugate(s * Z)`` is finite, inf if all are; ``finite_conjugate`` (bool): the conjugate is
-      finite everywhere, so that a gap is known with any convex loss;
+    * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound on it, for
+      a Z at which it is finite (``aux``: a point at which Z is nearly a subgradient, or parts that sum to Z,
+      one for each term); ``dual_scale(Z)``, or with several terms ``dual_scale(Z, parts)``: the largest s at
+      which ``conjugate(s * Z)`` is finite, inf if there is no largest; ``finite_conjugate`` (bool): the
+      conjugate is finite everywhere, so that a gap is known with any convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
-      smooth at W, while the others stay at 0 nearby;
-    * *terms*, where only the parts have an exact prox: ``terms``: a tuple of penalties that sum to this one;
+      smooth at W; the other entries stay at 0 nearby;
+    * *terms*, if g has no exact prox but its parts have: ``terms``: a tuple of penalties whose sum is g;
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
     * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)`` -> `RowNorm`, if for a W of
       this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2} \|W_b\|_F^2` over rows or groups of
-      them, else None;
-    * *sparse rows*, for `sparsejax.working_set`, of a sum over rows: ``row_slopes(Z, W)``: (d,), at most 1
-      where a row of W that is 0 stays so if Z is minus the gradient (W only matters where rows depend on one
-      another); ``rows_at(ix)``: the penalty of a W of these rows, an index of d being none;
+      rows, else None;
+    * *sparse rows*, for `sparsejax.working_set`, if g is a sum over rows: ``row_slopes(Z, W)``: (d,), at most
+      1 where a zero row of W stays zero if Z is minus the gradient (W matters only if g couples rows);
+      ``rows_at(ix)``: the penalty of a W with these rows only; the index d stands for no row;
     * *units*: ``degrees``, see below.
 
-    ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` moves them, and one that is negative or
-    infinite under jit leaves no certificate. Other floating leaves (bounds, widths) are never tuned, nor
-    refused for their sign. ``degrees`` are, in their order, the degrees of homogeneity in W of what they
-    scale (1 for a norm, 2 for a square); with them solvers work in units of the data. ``check(params_shape)``
-    raises if g does not fit W.
+    ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` tunes them. If one is negative or
+    infinite under jit, the solution has no certificate. Other floating leaves (bounds, widths) are never
+    tuned, and may be negative. ``degrees`` has for each strength the degree of homogeneity in W of the term
+    that it scales (1 for a norm, 2 for a square); solvers use it to work in units of the data.
+    ``check(params_shape)`` raises if g does not fit W.
 
     A class is registered with JAX by its keyword ``leaves``, ``class C(sj.Penalty, leaves=("a",))``, or by
     its author, as a frozen dataclass under `jax.tree_util.register_dataclass` or by
     `jax.tree_util.register_pytree_node_class`.
 
     Raises:
-      TypeError: when a class is made without a required method, with a group in part, or as a subclass of
-        another penalty of which it replaces only some of what belongs together; see
-        docs/adding-a-penalty.md.
+      TypeError: when a class is made without a required method, with a part of a group, or as a subclass of
+        another penalty that replaces a part of a group and inherits the rest; see docs/adding-a-penalty.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class Ridge(sj.Penalty, leaves=("strength",)):
@@ -109,12 +108,13 @@ class Penalty(Protocol):
 
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
-    __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `Sum`, whose file defines them
+    __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
     def __init_subclass__(cls, **options: Any) -> None:
         slopes = vars(cls).get("row_slopes")
         if slopes is not None and len(inspect.signature(slopes).parameters) == 2:  # of Z alone
+            # mypy forbids to replace a method; a subclass may define it without W, and is called with W.
             cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
 
@@ -130,7 +130,7 @@ class Penalty(Protocol):
         """Raise if the penalty does not fit parameters of this shape."""
 
     def __mul__(self, factor: Any) -> Any:
-        """The penalty ``factor`` times: its strengths are."""
+        """``factor`` times this penalty: a penalty with all strengths multiplied by ``factor``, a number."""
         if isinstance(factor, Penalty):
             return NotImplemented
         factor = as_strength("the factor of a penalty", factor)
@@ -141,31 +141,31 @@ class Penalty(Protocol):
     __rmul__ = __mul__
 
     def _times(self, factor: jax.Array) -> "Penalty":
-        """The penalty ``factor`` times."""
+        """``factor``, shape (), times this penalty."""
         if not self.strengths:
             raise TypeError(f"{type(self).__name__} names no strengths that could be multiplied.")
         return scale_strengths(self, [factor] * len(self.strengths))
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """Parts with an exact prox each: here the penalty itself."""
+        """Penalties with an exact prox whose sum is g; here g itself."""
         return (self,)
 
     @property
     def free(self) -> jax.Array:
-        """The unpenalised features, (f,): none that are known."""
+        """The indices of the unpenalised features, (f,); here none."""
         return jnp.zeros(0, jnp.int32)
 
-    # ------------------------------------------------------------------ never called where not provided
+    # ------------------------------------------------------------------ called if ``provides`` has the group
 
     finite_conjugate: bool = False
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """g*(Z), or an upper bound of it, shape ()."""
+        """g*(Z) or an upper bound on it, shape ()."""
         raise NotImplementedError
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
-        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite; inf if there is no largest."""
         raise NotImplementedError
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
@@ -173,26 +173,26 @@ class Penalty(Protocol):
         raise NotImplementedError
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """The strengths, if g is a sum of norms of rows or of groups of them for such a W, else None."""
+        """The `RowNorm` of g if g is a sum of norms of rows or groups of rows for such a W, else None."""
         raise NotImplementedError
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 where a row of 0 of W, None: of 0, with minus the gradient Z stays 0."""
+        """(d,), at most 1 where a zero row of W stays zero if Z is minus the gradient; W None means W = 0."""
         raise NotImplementedError
 
     def rows_at(self, ix: jax.Array) -> "Penalty":
-        """The penalty of a W of these rows; an index of d is none."""
+        """The penalty of a W with the rows ``ix`` only; the index d stands for no row."""
         raise NotImplementedError
 
     def smooth_where(self, W: Any) -> Any:
-        """The entries in which g is smooth at W, boolean; the others stay at 0 nearby."""
+        """The entries in which g is smooth at W, boolean; the other entries stay at 0 nearby."""
         raise NotImplementedError
 
 
-def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
+def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
     """The strengths of a penalty, in the order of its leaves, and the function that replaces them.
 
-    A name in ``strengths`` is a leaf, or an attribute that holds penalties, whose strengths are meant.
+    A name in ``strengths`` is a leaf, or an attribute that holds penalties; then all their strengths count.
     """
     leaves, treedef = jax.tree.flatten(penalty)
     chosen = sorted(set(_strength_numbers(_numbered(penalty))))
@@ -207,7 +207,7 @@ def split_strengths(penalty: Any) -> tuple[tuple[jax.Array, ...], Callable[[Any]
 
 
 def cast_strengths(penalty: Any, dtype: Any) -> Any:
-    """The penalty with strengths of this dtype, so that one program serves them all."""
+    """The penalty with strengths of this dtype, so that strengths of any dtype share one program."""
     strengths, rebuild = split_strengths(penalty)
     if all(jnp.result_type(strength) == dtype for strength in strengths):
         return penalty
@@ -226,12 +226,13 @@ def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
 
 
 def _numbered(penalty: Any) -> Any:
-    """The penalty with the numbers of its leaves in their places."""
+    """The penalty with each leaf replaced by its number in the order of the leaves."""
     treedef: Any = jax.tree.structure(penalty)
     return jax.tree.unflatten(treedef, range(treedef.num_leaves))
 
 
 def _strength_numbers(tree: Any) -> list[int]:
+    """The numbers of the leaves that are strengths, for a tree that `_numbered` has made."""
     found: list[int] = []
     for part in jax.tree.leaves(tree, is_leaf=_is_penalty):
         if not _is_penalty(part):
@@ -247,7 +248,7 @@ def _is_penalty(x: Any) -> bool:
     return isinstance(x, Penalty)
 
 
-def strengths_valid(penalty: Any) -> jax.Array:
+def strengths_valid(penalty: Penalty) -> jax.Array:
     """() boolean: every strength is finite and >= 0."""
     valid = jnp.ones((), bool)
     for leaf in split_strengths(penalty)[0]:
@@ -256,8 +257,8 @@ def strengths_valid(penalty: Any) -> jax.Array:
     return valid
 
 
-def check_strengths(caller: str, penalty: Any) -> None:
-    """Raise if a strength is negative or not finite: `jax.vmap` of a constructor has checked nothing."""
+def check_strengths(caller: str, penalty: Penalty) -> None:
+    """Raise if a strength is negative or not finite: constructors check nothing under `jax.vmap`."""
     paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
     for number in sorted(set(_strength_numbers(_numbered(penalty)))):
         key, leaf = paths[number]

@@ -12,14 +12,14 @@ from sparsejax.penalties._terms import feasible
 
 
 class ByLeaf(Penalty, leaves=("penalties",)):
-    """A penalty for each chosen leaf of a pytree of parameters, none for the others; their sum.
+    """The sum of a penalty for each chosen leaf of a pytree of parameters; other leaves are not penalised.
 
     Args:
-      penalties: a pytree of the structure of the parameters, or of their upper levels, with a penalty
-        or None in the places of leaves, such as ``{"weight": L21(0.1), "bias": None}``.
+      penalties: a pytree of the structure of the parameters, or of their upper levels, whose leaves are
+        penalties or None, such as ``{"weight": L21(0.1), "bias": None}``.
 
     Raises:
-      TypeError: something in it is neither a penalty nor None.
+      TypeError: a leaf is neither a penalty nor None.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.ByLeaf({"kernel": sj.penalties.L1(1.0), "bias": None})
@@ -40,7 +40,7 @@ class ByLeaf(Penalty, leaves=("penalties",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        """A derivative on the support if all parts have one; no dual."""
+        """The group "support" if all penalties have it; no other group."""
         parts = [part for part in jax.tree.leaves(self.penalties, is_leaf=_is_part) if part is not None]
         known = all("support" in part.provides for part in parts)
         return frozenset({"support"} if known else ())
@@ -51,14 +51,14 @@ class ByLeaf(Penalty, leaves=("penalties",)):
         return treedef, list(zip(parts, treedef.flatten_up_to(W), strict=True))
 
     def value(self, W: Any) -> jax.Array:
-        """The sum, shape ()."""
+        """The sum of the penalties, shape ()."""
         return sum(
             (part.value(w) for part, w in self._pairs(W)[1] if part is not None),
             start=jnp.zeros((), jax.tree.leaves(W)[0].dtype),
         )
 
     def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
-        """The proximal point, leaf by leaf; leaves without a penalty stay as they are."""
+        """The proximal point of each leaf; leaves without a penalty are returned unchanged."""
         treedef, pairs = self._pairs(V)
         return treedef.unflatten([v if part is None else part.prox(v, scaling) for part, v in pairs])
 
@@ -76,7 +76,7 @@ class ByLeaf(Penalty, leaves=("penalties",)):
 
 @feasible.register(ByLeaf)
 def _(penalty: ByLeaf, W: Any) -> Any:
-    """W as it is."""
+    """W, unchanged."""
     return W
 
 

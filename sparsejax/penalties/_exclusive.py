@@ -1,4 +1,4 @@
-"""Squared l1 norms of the rows, by themselves and beside their l2 norms."""
+"""Squared l1 norms of the rows, alone and with the l2 norms of the rows."""
 
 from typing import Any
 
@@ -23,16 +23,16 @@ from sparsejax.penalties._row_penalty import (
 class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta")):
     r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
 
-    The first term removes features from all classes, the second lets the classes compete for those
-    that stay.
+    The first term removes features from all classes; the second makes the classes compete for the features
+    that are left.
 
     Args:
       alpha, beta: >= 0, shape () or (d,).
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
-    Source: Ming & Ding, IJCAI 2019, Eq. (14), where the loss has scale 1: at this library's default
-      ``scale=1/(2n)`` the same problem has their strengths divided by 2n.
+    Source: Ming & Ding, IJCAI 2019, Eq. (14), with a loss of scale 1. With the default ``scale=1/(2n)`` of
+      `SquaredLoss`, divide their strengths by 2n.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.ExclusiveL21(0.5, 0.5)
@@ -54,7 +54,7 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
         self._set(alpha=as_strength("alpha", alpha), beta=as_strength("beta", beta))
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest ||z_i||_2: the slope of a square is 0 at zero, so that it does not depend on beta."""
+        """The largest ||z_i||_2; beta does not matter, since the slope of a square is 0 at 0."""
         return jnp.max(safe_norm(columns(Z)))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -89,7 +89,7 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
 class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
     r"""Exclusive lasso over the entries of each row: ``g(W) = sum_i beta_i ||w_i||_1^2``.
 
-    No row is ever zero unless its gradient is: the penalty selects classes for each feature, not
+    A row is zero only if its gradient is zero: the penalty selects classes for each feature, but not
     features.
 
     Args:
@@ -97,7 +97,7 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
-    Source: Zhou, Jin & Hoi, AISTATS 2010 (there with a factor 1/2); Ming & Ding write it
+    Source: Zhou, Jin & Hoi, AISTATS 2010, with a factor 1/2. Ming & Ding (IJCAI 2019) write
       ``||W||_{1,2}^2``.
 
     >>> import jax.numpy as jnp, sparsejax as sj

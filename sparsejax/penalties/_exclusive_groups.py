@@ -1,4 +1,4 @@
-"""Groups of features that compete."""
+"""The exclusive group l2,1 penalty, under which the features of a group compete."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
-from sparsejax.groups import FAMILIES, Groups, check_groups
+from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._in_units import rescaled, row_units
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
@@ -20,20 +20,21 @@ from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     r"""Exclusive group l2,1 over groups of features: ``g(W) = sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
 
-    Features of a group compete, so that few of those that say the same are kept; different groups do not.
-    For a single column it is the exclusive lasso over groups of features of Campbell & Allen (Electronic
-    J. of Statistics 11, 2017), with their factor 1/2 in alpha.
-    Features in no group are not penalised. Unless its gradient is 0, no group vanishes as a whole: the
-    minimiser only shrinks like 1/alpha while its zero rows settle.
+    Features of a group compete with each other, so that of redundant features few are selected; groups do not
+    compete. For a W of one column this is the exclusive lasso over groups of features of Campbell & Allen
+    (Electronic J. of Statistics 11, 2017), with their factor 1/2 in alpha.
+
+    Features in no group are not penalised. A whole group is zero only if its gradient is zero: as alpha
+    grows, the set of zero rows becomes constant and the other rows shrink like 1/alpha.
 
     Args:
       alpha: >= 0, shape () or (G,), one a group.
-      groups: `sparsejax.groups.Groups`, say of pairs of correlated features (`from_correlation`).
+      groups: `sparsejax.groups.Groups`, for example pairs of correlated features (`from_correlation`).
 
     Raises:
       TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type.
-    Source: Kong et al., AAAI 2016, Eq. (2). Its square root is a norm if every feature is in a group; the
-      penalty itself is not (Prop. 1), since it grows with the square of W.
+    Source: Kong et al., AAAI 2016, Eq. (2). The square root of g is a norm if every feature is in a group. g
+      itself is not, contrary to their Prop. 1, since it grows with the square of W.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.ExclusiveGroupL21(0.5, sj.groups.from_labels([0, 0]))
@@ -57,8 +58,8 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
     @property
     def provides(self) -> frozenset[str]:
-        """No sparse rows where groups overlap so much that a part of them has no static size."""
-        hidden = {"sparse rows"} if self.groups.num_families > FAMILIES else set()
+        """All groups of the protocol; no sparse rows if groups of features overlap in too many families."""
+        hidden = {"sparse rows"} if self.groups.num_families > MAX_FAMILIES else set()
         return self._given - hidden
 
     @property
@@ -67,23 +68,24 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         return self.groups.free
 
     def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if the groups are of another number of features, or alpha of another number of groups."""
+        """Raise if the groups have another number of features than W, or alpha another number of groups."""
         self.groups.check("ExclusiveGroupL21", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The rows that are not 0 and the unpenalised ones, boolean, shape of W."""
+        """The rows that are not 0 and the unpenalised rows, boolean, shape of W."""
         on = jnp.any(columns(W) != 0, axis=0).at[self.groups.free].set(True)
         return like(jnp.broadcast_to(on, columns(W).shape), W)
 
     def slopes(self, norms: jax.Array) -> jax.Array:
-        r"""c (d,): the penalty grows by :math:`2c_i` for each unit of the norm of row i."""
+        r"""c (d,): the derivative of the penalty in the norm of row i is :math:`2c_i`; norms (d,)."""
         return self.groups.spread(cast(self.alpha, norms) * self.groups.sums(norms))
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        r"""(d,), 1 and :math:`\|z_i\| - 2c_i` in units of the largest ||z_i||: a row of 0 stays if at most 1.
+        r"""(d,), :math:`1 + (\|z_i\| - 2c_i)/\max_j\|z_j\|`; inf for unpenalised rows.
 
-        Unpenalised rows: inf. A ratio would put those first whose groups are empty, however flat.
-        Without W it is 0, where any slope moves a row.
+        At most 1 means that a zero row stays zero. The difference, and not the ratio of ||z_i|| and 2c_i,
+        ranks the rows: the ratio is infinite for all rows of a group that is zero, however small ||z_i|| is.
+        W None means W = 0, where any ||z_i|| > 0 moves a row.
         """
         W = jnp.zeros_like(Z) if W is None else W
         norms = safe_norm(columns(Z))
@@ -92,17 +94,18 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         return slopes.at[self.groups.free].set(jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W of these rows: what it has of each group."""
+        """The penalty of a W with these rows only: each group keeps those of its features."""
         return self._replace(groups=self.groups.at(ix))
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        r"""An upper bound of g*(Z), shape (), exact if Z is a subgradient of g at ``aux``.
+        r"""An upper bound on g*(Z), shape (), exact if Z is a subgradient of g at ``aux``.
 
         .. math:: g^*(Z) = \min_y \big\{ \textstyle\sum_g y_g^2/(4\alpha_g) :
                   \sum_{g \ni i} y_g \ge \|z_i\| \big\} ,
 
-        so any feasible y bounds it from above: here ``y_g = 2 alpha_g sum_{i in g} ||w_i||`` of W = ``aux``,
-        increased where it falls short. ``aux`` None: a W that nearly attains the supremum, by the prox.
+        so any feasible y gives an upper bound. This one is ``y_g = 2 alpha_g sum_{i in g} ||w_i||`` with
+        W = ``aux``, increased until it is feasible. If ``aux`` is None, W is a point that nearly attains the
+        supremum of <Z, W> - g(W), found by a prox with a large step.
         """
         Zt = columns(Z)
         alpha, groups = cast(self.alpha, Zt), self.groups
@@ -117,11 +120,13 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         held = jnp.broadcast_to(alpha > 0, y.shape)
         degree = groups.spread(held.astype(Zt.dtype))
         missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
-        y = jnp.where(held, y + jnp.maximum(groups.maxima(missing), 0), 0)  # some may be empty
+        y = jnp.where(
+            held, y + jnp.maximum(groups.maxima(missing), 0), 0
+        )  # the maximum over an empty group is -inf
         return jnp.sum(safe_divide(y * y, 4 * alpha))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """0 if Z is not 0 in a row that no group holds, else inf."""
+        """0 if Z is not 0 in some row that is in no group, else inf."""
         return self._dual_scale(columns(Z))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -137,7 +142,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, warm)
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
-        # The part within a row; preconditioners do without the coupling of the rows.
+        # The Hessian within a row. The coupling of rows is left out: preconditioners do not need it.
         norm = safe_norm(Wt)
         q = safe_divide(2 * self.slopes(norm), norm)
         return q, jnp.zeros_like(q)
@@ -150,18 +155,18 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
 @row_units.register(ExclusiveGroupL21)
 def _(penalty: ExclusiveGroupL21, wanted: Callable[[], jax.Array]) -> jax.Array:
-    """One unit for all features that overlapping groups connect: the largest of theirs."""
+    """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
     groups = penalty.groups
 
-    def spread(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def raised(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         units, _ = carry
         new = jnp.maximum(units, groups.largest(groups.maxima(units)))
         return new, jnp.any(new > units)
 
-    return lax.while_loop(lambda c: c[1], spread, (wanted(), jnp.ones((), bool)))[0]
+    return lax.while_loop(lambda c: c[1], raised, (wanted(), jnp.ones((), bool)))[0]
 
 
 @rescaled.register(ExclusiveGroupL21)
 def _(penalty: ExclusiveGroupL21, units: jax.Array) -> ExclusiveGroupL21:
-    """Alpha divided by the squares of the units of its groups."""
+    """Alpha of each group divided by the square of the unit of the group."""
     return scale_strengths(penalty, [1 / penalty.groups.maxima(units) ** 2])

@@ -1,32 +1,34 @@
-"""How far a gradient is from moving W off 0, for a sum of several terms."""
+"""The least strength at which W = 0 is optimal, for a penalty with several terms."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
-from sparsejax.penalties._terms import CYCLES, dykstra, feasible, joined, shared
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._terms import MAX_CYCLES, dykstra, feasible, joined, shared
 
-ROUNDS = 200  # at most; five to a hundred are the rule
+MAX_ROUNDS = 200  # of Dinkelbach's iteration; most penalties take 5 to 100
 
 
 class _State(NamedTuple):
-    low: jax.Array
-    high: jax.Array
-    W: jax.Array
-    best: jax.Array  # the W of ``low``
-    n: jax.Array
+    low: jax.Array  # (), the largest ratio so far: a lower bound on the answer
+    high: jax.Array  # (), the least upper bound so far
+    W: jax.Array  # the last point, shape of Z
+    best: jax.Array  # the point whose ratio is ``low``, shape of Z
+    n: jax.Array  # () int32, rounds so far
 
 
-def gauge(penalty: Any, Z: jax.Array) -> jax.Array:
-    r"""The least t with Z a subgradient of t g at 0, inf if there is none; g of degree 1, on a cone.
+def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
+    r"""The least t such that Z is a subgradient of t g at 0; inf if there is no such t.
 
-    It is the maximum of :math:`\langle Z, W\rangle / g(W)`: Dinkelbach's iteration on that ratio from below,
-    each step from the last W (at the answer the maximum is flat along rays, so that a step from 0 would have
-    to end there). What a step leaves of Z is a split over the terms, and the least t that holds every part in
-    its ball is a bound from above: that is returned.
+    g is homogeneous of degree 1 on a cone. t is the maximum of :math:`\langle Z, W\rangle / g(W)`, found by
+    Dinkelbach's iteration, which gives lower bounds: each round is a prox of ``low`` times g. A round starts
+    from the last W, not from 0: at the answer the maximum is attained on a ray, and a prox step from 0 would
+    stop at 0. The prox also splits Z over the terms; the least t at which each part is in the dual ball of
+    its term is an upper bound. The upper bound is returned.
 
     Source: Dinkelbach, Management Science 13(7), 1967.
     """
@@ -41,7 +43,7 @@ def gauge(penalty: Any, Z: jax.Array) -> jax.Array:
 
     def round_(c: _State) -> _State:
         V = Z + c.W * safe_divide(size, jnp.max(jnp.abs(c.W)))
-        points, parts = dykstra(penalty, columns(V), c.low, jnp.int32(CYCLES))
+        points, parts = dykstra(penalty, columns(V), c.low, jnp.int32(MAX_CYCLES))
         W = like(joined(penalty, points, Z), Z)
         low = _ratio(penalty, Z, W)
         best = jnp.where(low > c.low, W, c.best)
@@ -51,13 +53,14 @@ def gauge(penalty: Any, Z: jax.Array) -> jax.Array:
     low = _ratio(penalty, Z, W)
     start = _State(low, jnp.where(low > 0, jnp.full_like(low, jnp.inf), 0), W, W, jnp.int32(0))
     end = lax.while_loop(
-        lambda c: (c.high > c.low * (1 + near)) & (c.low < jnp.inf) & (c.n < ROUNDS), round_, start
+        lambda c: (c.high > c.low * (1 + near)) & (c.low < jnp.inf) & (c.n < MAX_ROUNDS), round_, start
     )
-    # The derivative of a maximum is that at the maximiser.
+    # The derivative of a maximum is the derivative at the maximiser (envelope theorem).
     ratio = _ratio(*varied, end.best)
     return end.high + jnp.where(jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
 
 
-def _ratio(penalty: Any, Z: jax.Array, W: jax.Array) -> jax.Array:
+def _ratio(penalty: Penalty, Z: jax.Array, W: jax.Array) -> jax.Array:
+    """<Z, W> / g(W); where g(W) is 0, inf if the product is positive, else 0."""
     product = jnp.sum(Z * W)
     return safe_divide(product, penalty.value(W), jnp.where(product > 0, jnp.inf, 0))

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_sqrt
-from sparsejax.groups import FAMILIES, Groups, check_groups
+from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._row_penalty import cast, least_ratio
@@ -18,18 +18,18 @@ from sparsejax.penalties._terms import SeveralTerms, covers
 class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     r"""Group lasso: ``g(W) = sum_g alpha_g ||W_g||_F``, W_g the rows of group g.
 
-    Rows of a group vanish together. Where groups overlap it is still this sum, so that a row is zero if one
-    of its groups is (the latent form of Jacob, Obozinski & Vert is another function): it is split into terms
-    of disjoint groups, which solvers treat one by one; ``prox`` is then iterative (Dykstra's algorithm).
-    Features in no group are not penalised.
+    All rows of a group become zero together. Groups may overlap: a row is then zero if one of its groups is
+    (the latent group lasso of Jacob, Obozinski & Vert is another function). The sum over overlapping groups
+    is split into terms of disjoint groups, which solvers treat one by one; ``prox`` is then iterative
+    (Dykstra's algorithm). Features in no group are not penalised.
 
     Args:
-      alpha: >= 0, shape () or (G,), one a group, whatever its size: sqrt(p_g) is yours to put in.
+      alpha: >= 0, shape () or (G,), one a group. It is not multiplied by sqrt(p_g), p_g the size of group g.
       groups: `sparsejax.groups.Groups`.
 
     Raises:
-      TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type,
-        or of which one feature or its neighbours are in so many that more than 64 terms would be needed.
+      TypeError, ValueError: alpha not real, not finite, negative, of the wrong shape; groups of another type;
+        groups that overlap so much that more than 64 terms are needed.
     Source: Yuan & Lin, J. Royal Statistical Society B 68, 2006; overlapping: Jenatton, Audibert & Bach, JMLR
       12, 2011.
 
@@ -48,15 +48,15 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
         check_groups(groups)
-        if groups.num_families > FAMILIES:
+        if groups.num_families > MAX_FAMILIES:
             raise ValueError(
-                f"groups overlap so much that more than {FAMILIES} terms of disjoint groups are needed."
+                f"groups overlap so much that more than {MAX_FAMILIES} terms of disjoint groups are needed."
             )
         self._set(alpha=as_strength("alpha", alpha), groups=groups, family=None)
 
     @property
     def provides(self) -> frozenset[str]:
-        """Of disjoint groups all that a norm has."""
+        """All groups of the protocol if groups of features are disjoint and hold all features, else fewer."""
         known = self._given
         if not self.groups.disjoint:
             known -= {"row norm"}
@@ -77,34 +77,34 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return self.groups.free
 
     def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if the groups are of another number of features, or alpha of another number of groups."""
+        """Raise if the groups have another number of features than W, or alpha another number of groups."""
         self.groups.check("GroupLasso", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The rows of which no group is 0, boolean, shape of W."""
+        """The rows all of whose groups are not 0, boolean, shape of W."""
         Wt = columns(W)
         off = self.groups.spread(((self._norms(Wt) <= 0) & self.members()).astype(Wt.dtype)) > 0
         return like(jnp.broadcast_to(~off, Wt.shape), W)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest ||Z_g||_F; of overlapping groups the smallest alpha at which 0 is the prox of Z."""
+        """The smallest alpha at which 0 is the prox of Z; for disjoint groups the largest ||Z_g||_F."""
         if len(self.terms) > 1:
             return gauge(self._replace(alpha=jnp.ones((), Z.dtype)), Z)
         return jnp.max(self._norms(columns(Z)))
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
-        """The strengths by group."""
+        """One norm for each group, without squares."""
         return RowNorm(self.alpha, groups=self.groups)
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), ||Z_g||_F / alpha_g of the group of each feature."""
+        """||Z_g||_F / alpha_g for the group g of each feature, (d,)."""
         return self._slopes(columns(Z))
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W of these rows: what it has of each group."""
+        """The penalty of a W with these rows only: each group keeps those of its features."""
         return self._replace(groups=self.groups.at(ix))
 
-    # ------------------------------------------------------------------ as a `RowPenalty` of disjoint groups
+    # ------------------------------------------------------------------ hooks of a term of disjoint groups
 
     def members(self) -> jax.Array:
         """The groups of this term, (G,) boolean."""
@@ -114,7 +114,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return groups.family == self.family
 
     def held(self, Wt: jax.Array) -> jax.Array:
-        """The rows that a group of this term with a strength > 0 holds, (d,)."""
+        """The rows that are in a group of this term with a strength > 0, (d,) boolean."""
         held = self.members() & (jnp.broadcast_to(self.alpha, (self.groups.num_groups,)) > 0)
         return self.groups.spread(held.astype(Wt.dtype)) > 0
 
@@ -129,13 +129,14 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         if len(self.terms) > 1:
             return super()._prox(Vt, scaling)
         norms, alpha = self._norms(Vt), scaling * cast(self.alpha, Vt)
-        kept = jnp.where(norms > alpha, 1 - safe_divide(alpha, norms), 0)
+        # Block soft thresholding: V_g (1 - alpha_g / ||V_g||)_+ in each group of this term.
+        factor = jnp.where(norms > alpha, 1 - safe_divide(alpha, norms), 0)
         inside = self.members().astype(Vt.dtype)
         held = self.groups.spread(inside) > 0
-        return Vt * jnp.where(held, self.groups.spread(inside * kept), 1)[None]
+        return Vt * jnp.where(held, self.groups.spread(inside * factor), 1)[None]
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        # what no group holds must be 0
+        # a row in no group must be 0
         outside = jnp.any(~self.held(Zt) & (safe_norm(Zt) > 0))
         norms = jnp.where(self.members(), self._norms(Zt), 0)
         return jnp.where(outside, 0, least_ratio(cast(self.alpha, Zt), norms))
@@ -148,7 +149,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return jnp.maximum(self.groups.largest(slopes), 0)
 
     def curvature(self, Wt: jax.Array) -> jax.Array:
-        """(d,), the sum of alpha_g / ||W_g||_F over the groups of this term that hold a row."""
+        """The sum of alpha_g / ||W_g||_F over the groups of this term that hold each row, (d,)."""
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
 

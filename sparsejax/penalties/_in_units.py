@@ -1,41 +1,40 @@
-"""A penalty in other units of W: one for all of it, or one a row."""
+"""A penalty in other units of W: one unit for all rows, or one for each row."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import opaque, unit_of
-from sparsejax.penalties._base import scale_strengths
+from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rules import Rule
 
 
 @Rule
-def in_units(penalty: Any, sigma: jax.Array, gamma: jax.Array) -> Any:
-    r"""gamma g(sigma V) / sigma^2 of V: strengths of degree p times gamma sigma^(p-2)."""
-    # Behind a barrier for the reason that `unit_of` gives.
+def in_units(penalty: Penalty, sigma: jax.Array, gamma: jax.Array) -> Penalty:
+    r"""The penalty gamma g(sigma V) / sigma^2 of V: a strength of degree p times gamma sigma^(p-2)."""
+    # `opaque` keeps XLA from merging the factor into a product that underflows, see `unit_of`.
     factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in penalty.degrees]
     return scale_strengths(penalty, factors)
 
 
 @Rule
-def row_units(penalty: Any, wanted: Callable[[], jax.Array]) -> jax.Array | None:
-    """The units (d,), near those wanted, that `rescaled` takes; None where it takes none."""
+def row_units(penalty: Penalty, wanted: Callable[[], jax.Array]) -> jax.Array | None:
+    """Units (d,) near ``wanted()`` that `rescaled` accepts for this penalty; None if it accepts none."""
     return None
 
 
 @Rule
-def rescaled(penalty: Any, units: jax.Array) -> Any:
-    """The penalty of V = W * units, row by row: strengths divided by the power that is their degree."""
+def rescaled(penalty: Penalty, units: jax.Array) -> Penalty:
+    """The penalty of V = W * units (d,), row by row: a strength of degree p is divided by units^p."""
     return scale_strengths(penalty, [1 / units**degree for degree in penalty.degrees])
 
 
 def prox_in_units(
-    penalty: Any, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
+    penalty: Penalty, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
 ) -> jax.Array:
-    """``prox(penalty, V, scaling)`` where squares of V neither overflow nor are all 0: in units of V."""
+    """``prox(penalty, V, scaling)``, computed in units of V: squares of V neither overflow nor underflow."""
     scaling = jnp.asarray(scaling, V.dtype)
     if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
         return prox(penalty, V, scaling)

@@ -1,5 +1,6 @@
-"""A term of a sum: penalties whose joint prox has a closed form."""
+"""A term of a sum of penalties: some penalties whose joint prox has a closed form."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -12,84 +13,91 @@ from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._row_penalty import RowPenalty, cast
-from sparsejax.penalties._simple import SquaredL2
+from sparsejax.penalties._simple import Box, SquaredL2
 from sparsejax.penalties._terms import covers, inside
 from sparsejax.penalties._warm import prox_columns, prox_start
 
 
 class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",)):
-    """``sum of cores + square``, on a constraint; see `Sum` for which there are and why the prox is exact.
+    """``sum of cores + square`` under a constraint; `Sum` lists the combinations and why the prox is exact.
 
-    ``cores`` is empty, or a single penalty of one term, or `L1` ones with at most one `L21` or family of
-    disjoint groups at their end.
+    ``cores`` is one of: empty; a single penalty of one term; any number of `L1` and then at most one `L21` or
+    `GroupLasso` of disjoint groups.
     """
 
     cores: tuple[Any, ...]
-    square: Any  # SquaredL2 or None
-    box: Any  # Box or None, with `L1` alone
-    positive: bool  # W >= 0
+    square: SquaredL2 | None
+    box: Box | None  # only with no core, or with `L1` alone
+    positive: bool  # whether W >= 0 is a constraint
 
     @classmethod
-    def of(cls, cores: Any, *, square: Any = None, box: Any = None, positive: bool = False) -> "Joint":
-        """Unchecked."""
+    def of(
+        cls,
+        cores: Iterable[Any],
+        *,
+        square: SquaredL2 | None = None,
+        box: Box | None = None,
+        positive: bool = False,
+    ) -> "Joint":
+        """Build a term; whether its prox has a closed form is not checked."""
         return cls(tuple(cores), square, box, positive)
 
     def plain(self) -> Any:
-        """A core itself where nothing was added."""
+        """The only core, if the term has neither square nor constraint; else this term."""
         bare = len(self.cores) == 1 and self.square is None and self.box is None and not self.positive
         return self.cores[0] if bare else self
 
     @property
     def provides(self) -> frozenset[str]:
-        """What follows from the parts."""
+        """The groups of the protocol that follow from those of the parts."""
         cores, found = self.cores, set()
-        # A square would give any exact prox a conjugate; that of a class that states none is not relied on.
+        # By its prox any core plus a square has a conjugate, but the prox of a user's core may not be exact.
         alone = self.positive and not cores and self.square is None
         if not alone and all("dual" in core.provides for core in cores):
             found |= {"dual"}
         if self.box is None and all("support" in core.provides for core in cores):
             found |= {"support"}
-        # Groups that compete under W >= 0: rounds take as long as the engine on all features.
+        # With competing groups and W >= 0 a working set takes as long as ADMM on all features.
         slow = self.positive and any(isinstance(core, ExclusiveGroupL21) for core in cores)
         if self.box is None and not slow and cores and all("sparse rows" in core.provides for core in cores):
             found |= {"sparse rows"}
         return frozenset(found)
 
     @property
-    def finite_conjugate(self) -> bool:  # type: ignore[override]
-        """With a square or bounds, or where that of the only core is."""
+    def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
+        """True with a square or a box, or if the conjugate of the only core is finite everywhere."""
         if self.square is not None or self.box is not None:
             return True
         return len(self.cores) == 1 and bool(self.cores[0].finite_conjugate)
 
     @property
     def chain(self) -> bool:
-        """Of `L1` and what is scaled after it, or nothing; else of a single core."""
+        """Whether all cores are norms whose proxes are applied one after the other."""
         return all(isinstance(core, (L1, L21, GroupLasso)) for core in self.cores)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """Where all parts are."""
+        """The entries in which all cores are smooth at W."""
         on = W > 0 if self.positive else jnp.ones(W.shape, bool)
         for core in self.cores:
             on &= core.smooth_where(W)
         return on
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), those of the only core, else by the scale that a row allows."""
-        Zt = self._side(columns(Z))
+        """Slopes of the only core, or for several the inverse of the largest scale of each row, (d,)."""
+        Zt = self._relevant(columns(Z))
         if len(self.cores) == 1:
             return self.cores[0].row_slopes(like(Zt, Z), W)
         return safe_divide(1.0, self._scales(Zt), jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> "Joint":
-        """Of a W of these rows; it has no box where it has sparse rows."""
+        """The term of a W with these rows only; a term with a box has no sparse rows."""
         square = None if self.square is None else self.square.rows_at(ix)
         return self._replace(cores=tuple(core.rows_at(ix) for core in self.cores), square=square)
 
-    # ------------------------------------------------------------------ on columns
+    # ------------------------------------------------------------------ hooks of `RowPenalty`
 
-    def _side(self, Zt: jax.Array) -> jax.Array:
-        """What of a gradient counts."""
+    def _relevant(self, Zt: jax.Array) -> jax.Array:
+        """Zt, or its positive part under W >= 0, where the conjugate does not depend on negative entries."""
         return jnp.where(Zt > 0, Zt, 0) if self.positive else Zt
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -108,11 +116,12 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         self, Vt: jax.Array, scaling: jax.Array, warm: Any, exact: bool = False
     ) -> tuple[jax.Array, Any]:
         cores = self.cores
-        Vt = self._side(Vt)
+        Vt = self._relevant(Vt)
         if self.square is not None:
+            # prox_{t(g + m/2 ||.||^2)}(V) = prox_{t/(1+tm) g}(V/(1+tm)), see `Sum`.
             shrink = 1 / (1 + scaling * cast(self.square.strength, Vt))
             Vt = Vt * (shrink if shrink.ndim == 0 else shrink[None])
-            if shrink.ndim:  # by row: strengths that are scaled so
+            if shrink.ndim:  # m by row: the strengths of the cores are scaled in place of t
                 cores = self._by_row(scaling * shrink)
                 scaling = jnp.ones((), Vt.dtype)
             else:
@@ -128,7 +137,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return Vt, warm
 
     def _by_row(self, factor: jax.Array) -> tuple[Any, ...]:
-        """The cores, sums over rows, times a factor for each row."""
+        """The cores, which are sums over rows, times a factor for each row."""
         return tuple(scale_strengths(core, [factor] * len(core.strengths)) for core in self.cores)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
@@ -136,7 +145,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return self._flat_conjugate(Zt)
         m = jnp.broadcast_to(cast(self.square.strength, Zt), Zt.shape[1:])
         flat = self._replace(square=None)
-        # argmax <Z, P> - flat(P) - m/2 ||P||^2, row by row where m is
+        # P = argmax <Z, P> - flat(P) - m/2 ||P||^2 is the prox of Z/m with step 1/m, row by row if m is.
         step = safe_divide(1.0, m)
         if jnp.ndim(self.square.strength) == 0:
             P = flat._prox(step[0] * Zt, step[0])
@@ -145,15 +154,15 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             P = scaled._prox(step[None] * Zt, jnp.ones((), Zt.dtype))
         P = jnp.where(m[None] > 0, P, 0)
         squares = jnp.sum(m * jnp.sum(P * P, axis=0)) / 2
-        if self.chain and self.box is None:  # a norm is <its subgradient, P>
+        if self.chain and self.box is None:  # <Z - mP, P> = flat(P) for a norm, so the maximum is m/2 ||P||^2
             return jnp.where(jnp.isnan(squares), jnp.inf, squares)
         curved = jnp.sum(Zt * P) - flat.value(P.T) - squares
         curved = jnp.where(jnp.isnan(curved), jnp.inf, curved)
         return curved + flat._flat_conjugate(jnp.where(m[None] > 0, 0, Zt))
 
     def _flat_conjugate(self, Zt: jax.Array) -> jax.Array:
-        """Without the square."""
-        Zt = self._side(Zt)
+        """The conjugate of the term without its square."""
+        Zt = self._relevant(Zt)
         if self.box is not None:
             low, high = self.box.bounds(Zt)
             strength = self._entrywise(Zt)
@@ -168,7 +177,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return self.cores[0].conjugate(Zt.T)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        Zt = self._side(Zt)
+        Zt = self._relevant(Zt)
         if self.square is not None:
             m = jnp.broadcast_to(cast(self.square.strength, Zt), Zt.shape[1:])
             Zt = jnp.where(m[None] > 0, 0, Zt)
@@ -180,12 +189,12 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return jnp.min(self._scales(Zt))
 
     def _entrywise(self, Zt: jax.Array) -> jax.Array:
-        """The strength of l1, (1, 1) or (1, d)."""
+        """The sum of the strengths of the `L1` cores, (1, 1) or (1, d)."""
         entries = [cast(core.strength, Zt).reshape(1, -1) for core in self.cores if isinstance(core, L1)]
         return sum(entries, start=jnp.zeros((1, 1), Zt.dtype))
 
     def _scales(self, Zt: jax.Array) -> jax.Array:
-        """By row, the largest s with sZ in the sum of the dual balls."""
+        """For each row the largest s with sZ in the sum of the dual balls of the cores, (d,)."""
         strength = self._entrywise(Zt)
         last = next((core for core in self.cores if not isinstance(core, L1)), None)
         if isinstance(last, GroupLasso):
@@ -194,7 +203,10 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
 
 def is_ridge(term: Joint, square: SquaredL2) -> bool:
-    """Whether a term takes the square into its prox: by one factor, or by row where it is a sum over rows."""
+    """Whether the prox of the term with the square has a closed form.
+
+    It has for a scalar strength; for strengths by row if all cores are sums over rows.
+    """
     if jnp.ndim(square.strength) == 0:
         return True
     return all(
@@ -204,7 +216,7 @@ def is_ridge(term: Joint, square: SquaredL2) -> bool:
 
 @inside.register(Joint)
 def _(penalty: Joint, W: jax.Array) -> jax.Array:
-    """The entries within the bounds at which the cores are smooth, as far as they say."""
+    """The entries strictly within the bounds in which all cores are known to be smooth."""
     if not all("support" in core.provides for core in penalty.cores):
         return jnp.zeros(W.shape, bool)
     if penalty.box is None:
@@ -216,12 +228,12 @@ def _(penalty: Joint, W: jax.Array) -> jax.Array:
 
 @covers.register(Joint)
 def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
-    room = jnp.zeros(Wt.shape[1:], bool)
+    covered = jnp.zeros(Wt.shape[1:], bool)
     if penalty.square is not None:
-        room |= cast(penalty.square.strength, Wt) > 0
+        covered |= cast(penalty.square.strength, Wt) > 0
     for core in penalty.cores:
         if isinstance(core, (L1, L21)):
-            room |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, room.shape)
+            covered |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, covered.shape)
         else:
-            room |= covers(core, Wt)
-    return room
+            covered |= covers(core, Wt)
+    return covered

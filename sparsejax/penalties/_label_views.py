@@ -1,4 +1,4 @@
-"""Groups of labels that compete, in one view or several."""
+"""The exclusive group lasso, under which groups of labels compete, in one view or several."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -28,22 +28,22 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
               \Big( \sum_{g \in \text{view } v} \|w_{i,g}\|_2 \Big)^2 ,
 
     where every view is a partition of the k columns of W. In each view the groups compete for feature i: an
-    entry stays only if its groups in all views do. No row vanishes unless its gradient does.
+    entry is not zero only if its groups in all views are not. A row is zero only if its gradient is zero.
 
-    The prox of one view has a closed form; that of several together, ``prox``, is iterative (Dykstra's
-    algorithm to the last digits, 1000 cycles at most), so that solvers which treat the views one by one,
-    `admm` and `davis_yin`, are much faster than `fista`.
+    The prox of one view has a closed form. The prox of several views is iterative (Dykstra's algorithm to the
+    last digits, at most 1000 cycles): `admm` and `davis_yin`, which treat the views one by one, are much
+    faster than `fista`.
 
     Args:
       strength: >= 0, shape () or (d,).
-      views: tuple of `sparsejax.groups.Groups` of the k labels, each of them a partition; for the
-        product of two or more sets of labels, `sparsejax.groups.label_views`.
+      views: tuple of `sparsejax.groups.Groups` of the k labels, each of them a partition. If the labels are
+        the product of two or more sets, `sparsejax.groups.label_views` makes the views.
 
     Raises:
       TypeError, ValueError: strength not real, not finite, negative; no view; a view that leaves out a
-        label, has one in two groups, or is of another number of labels.
-    Source: Chen et al., ACM MM 2011, Eq. (3), with their factor 1/2. One view of single labels is
-      `ExclusiveLasso` with ``beta = strength/2``.
+        label, has a label in two groups, or has another number of labels than the others.
+    Source: Chen et al., ACM MM 2011, Eq. (3), with their factor 1/2. With one view whose groups are single
+      labels the penalty is `ExclusiveLasso` with ``beta = strength/2``.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.ExclusiveGroupLasso(1.0, sj.groups.label_views(2))
@@ -74,7 +74,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         return tuple(self._replace(views=(view,)) for view in self.views)
 
     def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if the labels are not as many as W's columns, or strengths not as many as its rows."""
+        """Raise unless W has a column for each label and strengths by row have one value for each row."""
         labels = self.views[0].num_features
         if params_shape[1:] != (labels,):
             raise ValueError(
@@ -84,20 +84,20 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         super().check(params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """Where the groups of all views are not 0, boolean, shape of W."""
+        """The entries whose groups are not 0 in all views, boolean, shape of W."""
         return like(prox.views_support(self.views, columns(W)), W)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        r"""An upper bound of g*(Z), shape (), exact for the best ``aux``.
+        r"""An upper bound on g*(Z), shape (), exact for the best split ``aux``.
 
         .. math:: g^*(Z) = \min_{\sum_v S_v = Z} \sum_i \frac{1}{2\,\text{strength}_i}
                   \sum_v \max_{g \in \text{view } v} \|(S_v)_{i,g}\|_2^2 .
 
         Args:
           Z: (d, k).
-          aux: the split, a tuple of one (d, k) a view that sum to Z; or a W at which Z is (nearly) a
-            subgradient, from which it is found; or None: a W that nearly attains the supremum, by the
-            prox.
+          aux: the split :math:`S_v`, a tuple of arrays (d, k), one for each view, with the sum Z; or a W at
+            which Z is (nearly) a subgradient, from which a split is computed; or None: then W is a point
+            that nearly attains the supremum, found by a prox.
         """
         strength = cast(self.strength, Z)
         if not isinstance(aux, tuple):
@@ -141,7 +141,7 @@ def _(
     guess: tuple[jax.Array, ...] | None = None,
     cycles: int = prox.VIEW_CYCLES,
 ) -> tuple[jax.Array, ...]:
-    """One part a view; ``guess``: such parts, or nearly, say the multipliers of a solver."""
+    """One part for each view; ``guess``: approximate parts, such as the multipliers of a solver."""
     if len(penalty.views) == 1:
         return (Z,)
     known = None if guess is None else tuple(map(columns, guess))

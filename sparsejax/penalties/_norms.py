@@ -14,7 +14,7 @@ from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty,
 
 
 class RowNormPenalty(SparseRowPenalty):
-    r"""``g(W) = sum_i strength_i ||w_i||``, from two hooks: the norm of each row and the dual norm."""
+    r"""``g(W) = sum_i strength_i ||w_i||``; a subclass gives the norm and the dual norm of each row."""
 
     _adapter: ClassVar[bool] = True
     degrees = (1,)
@@ -68,7 +68,7 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
         self._set(strength=as_strength("strength", strength))
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """The strengths, for a single column."""
+        """The strengths if W has a single column, where |w_i| is a norm of row i; else None."""
         return RowNorm(self.strength) if len(params_shape) == 1 or params_shape[1] == 1 else None
 
     def _norms(self, Wt: jax.Array) -> jax.Array:
@@ -112,7 +112,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
         self._set(alpha=as_strength("alpha", alpha))
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
-        """The strengths."""
+        """One norm for each row, without squares."""
         return RowNorm(self.alpha)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
@@ -136,16 +136,16 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
 class L1Inf(RowNormPenalty, leaves=("alpha",)):
     r"""Row-sparse group lasso by the largest entry: ``g(W) = sum_i alpha_i max_j |w_ij|``.
 
-    Entries below the largest of their row cost nothing, so that features are shared by classes, and the
-    largest entries of a row mostly tie. Tied entries move together: derivatives of solutions go through
-    the prox.
+    Entries below the largest of their row cost nothing, so that classes share features, and the largest
+    entries of a row are mostly equal. Equal entries change together, so that derivatives of solutions are
+    computed through the prox.
 
     Args:
       alpha: >= 0, shape () or (d,).
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
-    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009 (there as the constraint g(W) <= C).
+    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, as the constraint g(W) <= C.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.L1Inf(1.0)

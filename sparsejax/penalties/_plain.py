@@ -1,4 +1,4 @@
-"""A user's pytree with value and prox, which does not inherit from `Penalty`, as one."""
+"""Wraps a user's pytree that has ``value`` and ``prox`` but does not inherit from `Penalty`."""
 
 from typing import Any, ClassVar
 
@@ -9,25 +9,25 @@ from sparsejax._core.checks import check_registered
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._terms import feasible
 
-GROUPS = ("dual", "support")  # that a class without the base may state, whole
+PLAIN_GROUPS = ("dual", "support")  # the groups that a class which does not inherit from `Penalty` may define
 
 
 class PlainPenalty(Penalty, leaves=("penalty",)):
-    """What a plain pytree says, and nothing more: without the base nothing else is known of it."""
+    """A pytree ``penalty`` as a `Penalty`, with those of `PLAIN_GROUPS` that ``penalty`` defines."""
 
     _self_contained: ClassVar[bool] = False
     penalty: Any
 
     @property
-    def strengths(self) -> tuple[str, ...]:  # type: ignore[override]
+    def strengths(self) -> tuple[str, ...]:  # type: ignore[override]  # a class attribute of the base
         return ()
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset(group for group in GROUPS if _states(self.penalty, group))
+        return frozenset(group for group in PLAIN_GROUPS if _states(self.penalty, group))
 
     @property
-    def finite_conjugate(self) -> bool:  # type: ignore[override]
+    def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
         return bool(self.penalty.finite_conjugate)
 
     def value(self, W: Any) -> jax.Array:
@@ -48,7 +48,7 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
 
 @feasible.register(PlainPenalty)
 def _(penalty: PlainPenalty, W: Any) -> Any:
-    """W as it is."""
+    """W, unchanged: nothing is known of where the penalty is finite."""
     return W
 
 
@@ -60,7 +60,11 @@ def is_penalty(x: Any) -> bool:
 
 
 def as_penalty(x: Any) -> Penalty:
-    """x itself, or a plain pytree wrapped; an error if it is neither, or states a group in part."""
+    """A `Penalty` as it is, another pytree with ``value`` and ``prox`` wrapped in `PlainPenalty`.
+
+    Raises:
+      TypeError: x has no value or prox, is not registered with JAX, or defines only a part of a group.
+    """
     if isinstance(x, Penalty):
         check_registered("penalty", x, Penalty._page)
         return x
@@ -69,12 +73,13 @@ def as_penalty(x: Any) -> Penalty:
         what = "a class, not an instance" if isinstance(x, type) else f"without {' and '.join(missing)}"
         raise TypeError(f"penalty must have value(W) and prox(V, scaling), got {x!r}: {what}.")
     check_registered("penalty", x, Penalty._page)
-    for group in GROUPS:
+    for group in PLAIN_GROUPS:
         _states(x, group)
     return PlainPenalty(x)
 
 
 def _states(x: Any, group: str) -> bool:
+    """Whether x defines the whole group; an error if it defines a part."""
     names = Penalty._groups[group]
     there = [name for name in names if hasattr(x, name)]
     if there and len(there) < len(names):

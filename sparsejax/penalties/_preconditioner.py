@@ -1,4 +1,4 @@
-r"""The square root of the derivative of a prox, as far as a preconditioner needs it."""
+r"""Approximate square roots of the derivative of a prox, for preconditioners."""
 
 from collections.abc import Callable
 from functools import reduce
@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from sparsejax import prox
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
+from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._joint import Joint
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
@@ -17,25 +18,25 @@ from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._simple import SquaredL2
 from sparsejax.penalties._sum import Sum
 
-Map = Callable[[jax.Array], jax.Array]
+Map = Callable[[jax.Array], jax.Array]  # linear, V -> an array of the shape of V
 
 
 @Rule
-def half_derivative(penalty: Any, W: jax.Array, scaling: jax.Array) -> Map:
-    r"""About :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at the answer W: here the identity."""
+def half_derivative(penalty: Penalty, W: jax.Array, scaling: jax.Array) -> Map:
+    r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at its value W; here V -> V."""
     return lambda V: V
 
 
 @half_derivative.register(SquaredL2)
 def _of_square(penalty: SquaredL2, W: jax.Array, scaling: jax.Array) -> Map:
-    """One factor a row."""
+    """Exact: one factor for each row."""
     half = 1 / jnp.sqrt(1 + scaling * jnp.broadcast_to(cast(penalty.strength, W), W.shape[:1]))
     return lambda V: like(half[None] * columns(V), V)
 
 
 @half_derivative.register(GroupLasso)
 def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Without the coupling of the rows of a group; of overlapping groups one family after the other."""
+    """Approximate: rows of a group are not coupled, and families of overlapping groups follow one another."""
     if len(penalty.terms) > 1:
         return _one_by_one(penalty.terms, W, scaling)
     half = 1 / jnp.sqrt(1 + scaling * penalty.curvature(columns(W)))
@@ -44,7 +45,7 @@ def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(ExclusiveGroupLasso)
 def _of_views(penalty: ExclusiveGroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Only the diagonal, the largest part."""
+    """Approximate: only the diagonal of the Hessian, its largest part."""
     Wt = columns(W)
     curvature = sum(prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views)
     half = 1 / jnp.sqrt(1 + scaling * curvature)
@@ -58,7 +59,7 @@ def _of_sum(penalty: Sum, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(Joint)
 def _of_joint(penalty: Joint, W: jax.Array, scaling: jax.Array) -> Map:
-    """Of the last core and of the square."""
+    """Approximate: only the last core and the square."""
     parts = [part for part in (*penalty.cores[-1:], penalty.square) if part is not None]
     return _one_by_one(parts, W, scaling)
 
@@ -75,26 +76,28 @@ def _of_rows(penalty: SmoothRowPenalty, W: jax.Array, scaling: jax.Array) -> Map
 
 
 def _in_planes(Wt: jax.Array, q: jax.Array, b: jax.Array) -> Map:
-    r"""The map of columns where the Hessian of row i, times the scaling, is that of ``curvature``: q and b.
+    r"""The exact map for rows with the Hessians :math:`q_i(I - uu^\top) + b_i ss^\top`.
 
-    :math:`J^{-1} = I + \text{scaling}\,\nabla^2 g(W)` is a multiple of I but for the plane spanned by u
-    and s, where it is the 2 x 2 matrix N below; :math:`N^{-1/2} = (N^{-1} + \delta I)/\tau` with
+    q and b, each (d,), are those of `SmoothRowPenalty.curvature` times the scaling.
+    :math:`J^{-1} = I + \text{scaling}\,\nabla^2 g(W)` is a multiple of I except in the plane spanned by u and
+    s, where it is the 2 x 2 matrix N below; :math:`N^{-1/2} = (N^{-1} + \delta I)/\tau` with
     :math:`\delta = \det(N)^{-1/2}`, :math:`\tau^2 = \operatorname{tr} N^{-1} + 2\delta`.
     """
+    # Orthonormal e1, e2 span the plane of s and u = c1 e1 + c2 e2.
     s, norm = jnp.sign(Wt), safe_norm(Wt)
     count = jnp.sqrt(jnp.maximum(jnp.sum(s * s, axis=0), 1))
     e1, u = s / count[None], safe_divide(Wt, norm[None])
     c1 = jnp.sum(u * e1, axis=0)
-    rest = u - c1[None] * e1
-    c2 = safe_norm(rest)
-    e2 = safe_divide(rest, c2[None])
+    orthogonal = u - c1[None] * e1
+    c2 = safe_norm(orthogonal)
+    e2 = safe_divide(orthogonal, c2[None])
     # N = (1 + q) I + b count^2 e1 e1' - q (c1, c2)(c1, c2)'
     n11, n12, n22 = 1 + q + b * count**2 - q * c1 * c1, -q * c1 * c2, 1 + q - q * c2 * c2
     det = n11 * n22 - n12 * n12
     delta = 1 / jnp.sqrt(det)
     tau = jnp.sqrt((n11 + n22) / det + 2 * delta)
     h11, h12, h22 = (n22 / det + delta) / tau, -n12 / det / tau, (n11 / det + delta) / tau
-    plain = 1 / jnp.sqrt(1 + q)
+    plain = 1 / jnp.sqrt(1 + q)  # J^(1/2) off the plane
 
     def apply(V: jax.Array) -> jax.Array:
         v1, v2 = jnp.sum(e1 * V, axis=0), jnp.sum(e2 * V, axis=0)

@@ -1,4 +1,4 @@
-"""Penalties that are sums over rows, written for matrices whose columns are those rows."""
+"""Bases of penalties that are sums over rows, whose hooks take the transpose of W."""
 
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from sparsejax.penalties._warm import prox_start, prox_warm
 
 
 class RowPenalty(Penalty):
-    """The protocol, by hooks on ``Wt`` (k, d): the layout of the solvers, with the features last.
+    """Implements the protocol by hooks that take ``Wt`` (k, d), the transpose of W on which solvers work.
 
     A subclass gives ``_value``, ``_prox`` or ``warm_columns``, ``_dual_scale`` and, where it is not 0,
     ``_conjugate``.
@@ -33,15 +33,14 @@ class RowPenalty(Penalty):
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it).
+        """g*(Z), shape (), for a Z with ``dual_scale(Z) >= 1``, which is not tested because of rounding.
 
-        ``aux`` is the point at which Z is nearly a subgradient, or a split of Z: unused where there is a
-        closed form.
+        ``aux`` is a point at which Z is nearly a subgradient, or a split of Z; closed forms do not use it.
         """
         return self._conjugate(columns(Z))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite; inf if there is no largest."""
         return self._dual_scale(columns(Z))
 
     def check(self, params_shape: tuple[int, ...]) -> None:
@@ -63,11 +62,11 @@ class RowPenalty(Penalty):
         raise NotImplementedError
 
     def start_columns(self, Vt: jax.Array) -> Any:
-        """The first ``warm`` of `warm_columns`."""
+        """The argument ``warm`` for the first call of `warm_columns`."""
         return ()
 
     def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-        """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
+        """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
         return self._prox(Vt, scaling), warm
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
@@ -90,27 +89,27 @@ def _(penalty: RowPenalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple
 
 @row_units.register(RowPenalty)
 def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
-    """A sum over rows takes any."""
+    """The units wanted: a sum over rows accepts any units."""
     return wanted()
 
 
 @feasible.register(RowPenalty)
 def _(penalty: RowPenalty, W: jax.Array) -> jax.Array:
-    """It is finite everywhere."""
+    """W, unchanged: a sum over rows is finite everywhere."""
     return W
 
 
 class SparseRowPenalty(RowPenalty):
-    """A `RowPenalty` that makes rows 0; ``_slopes`` says how far a gradient is from moving them."""
+    """A `RowPenalty` that makes rows zero; ``_slopes`` says which zero rows stay zero at a gradient."""
 
     _adapter: ClassVar[bool] = True
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+        """(d,), at most 1 where a zero row stays zero if Z is minus the gradient."""
         return self._slopes(columns(Z))
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W of these rows of d; those of number d, which are no rows, are 0 anyway."""
+        """The penalty of a W with the rows ``ix`` only; for the index d, no row, strengths are 1."""
         leaves, treedef = jax.tree.flatten(self)
         taken = [
             leaf if jnp.ndim(leaf) == 0 else jnp.take(leaf, ix, axis=-1, mode="fill", fill_value=1)
@@ -123,7 +122,7 @@ class SparseRowPenalty(RowPenalty):
 
 
 class SmoothRowPenalty(RowPenalty):
-    """A `RowPenalty` that is smooth on the support of its prox points; ``curvature`` says how curved."""
+    """A `RowPenalty` that is smooth on the support of its prox points, with the Hessian ``curvature``."""
 
     _adapter: ClassVar[bool] = True
 
@@ -132,15 +131,15 @@ class SmoothRowPenalty(RowPenalty):
         return W != 0
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
-        r"""(q, b), by row: on the support the Hessian of row i is :math:`q_i(I - uu^\top) + b_i ss^\top`.
+        r"""(q, b), each (d,): on the support the Hessian of row i is :math:`q_i(I - uu^\top) + b_i ss^\top`.
 
-        u = w_i/||w_i||, s = sign(w_i).
+        Here u = w_i/||w_i|| and s = sign(w_i).
         """
         raise NotImplementedError
 
 
 def cast(strength: ArrayLike, Wt: jax.Array) -> jax.Array:
-    """A strength in the dtype of W."""
+    """A strength as an array in the dtype of Wt."""
     return jnp.asarray(strength, Wt.dtype)
 
 
@@ -155,10 +154,10 @@ def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
 
 
 def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:
-    """The strength of the norm in rows whose squared part is switched off; no limit in the others."""
+    """The strength in rows with beta = 0; inf, which is no limit, in rows with a squared part (beta > 0)."""
     return jnp.where(jnp.asarray(beta) > 0, jnp.inf, strength)
 
 
 def squared_conjugate(m: jax.Array, beta: jax.Array) -> jax.Array:
-    """sum_i m_i^2 / (4 beta_i), over the rows with beta_i > 0."""
+    """sum_i m_i^2 / (4 beta_i) over the rows with beta_i > 0: the conjugate of sum_i beta_i ||w_i||^2."""
     return jnp.sum(safe_divide(m * m, 4 * beta))

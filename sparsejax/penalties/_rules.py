@@ -1,4 +1,4 @@
-"""Functions of a penalty that follow from its protocol, with better rules for the classes that know more."""
+"""Functions of a penalty that work for every class, with better rules registered for some classes."""
 
 from collections.abc import Callable
 from functools import lru_cache, singledispatch
@@ -8,10 +8,10 @@ from sparsejax.penalties._base import Penalty
 
 
 class Rule:
-    """A function of a penalty: by ``default``, and by a rule of its own for each class that registers one.
+    """A function of a penalty: the rule registered for its class, or else ``default``.
 
-    The rule of a class holds for its subclasses, but not for one from elsewhere that replaces value or prox:
-    such a class is treated by the default.
+    The rule of a class holds for its subclasses, except for a subclass outside this library that replaces
+    ``value`` or ``prox``: for such a class the default holds.
     """
 
     def __init__(self, default: Callable[..., Any]):
@@ -33,7 +33,7 @@ class Rule:
 
 @lru_cache(maxsize=256)
 def _known(cls: type) -> type:
-    """The class whose rules hold for a penalty of this class."""
+    """The first base of this library whose ``value`` and ``prox`` the class inherits, else `Penalty`."""
     for base in cls.__mro__:
         if base.__module__.split(".")[0] == __name__.split(".")[0]:
             return base

@@ -1,4 +1,4 @@
-"""Ridge and constraints: what is mostly added to something else."""
+"""Ridge and constraints, which are mostly added to other penalties."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ from sparsejax.penalties._terms import feasible
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
-    r"""Ridge: ``g(W) = sum_i strength_i/2 ||w_i||_2^2``. No row is ever zero unless its gradient is.
+    r"""Ridge: ``g(W) = sum_i strength_i/2 ||w_i||_2^2``. A row is zero only if its gradient is zero.
 
     Args:
       strength: >= 0, shape () or (d,).
@@ -46,11 +46,11 @@ class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        """No sparse rows: what of them is defined here serves sums."""
+        """All groups but "sparse rows", whose methods are defined here for use in sums only."""
         return self._given - {"sparse rows"}
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """Everywhere."""
+        """All entries, boolean, shape of W."""
         return jnp.ones(W.shape, bool)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -73,7 +73,8 @@ class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 class NonNegative(Penalty, leaves=()):
     """The constraint W >= 0: 0 inside, infinite outside.
 
-    Alone it has no duality gap: its residual decides. Added to a norm or a squared penalty it has one.
+    Alone the constraint has no duality gap, and the residual decides when to stop. Its sum with a norm or a
+    squared penalty has a gap.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.penalties.NonNegative().prox(jnp.array([2.0, -4.0])))
@@ -83,7 +84,7 @@ class NonNegative(Penalty, leaves=()):
     degrees = ()
 
     def __init__(self) -> None:
-        """Nothing to say."""
+        """The constraint has no parameters."""
 
     def value(self, W: jax.Array) -> jax.Array:
         """0, or inf if an entry is negative."""
@@ -104,7 +105,7 @@ class NonNegative(Penalty, leaves=()):
 class Box(Penalty, leaves=("low", "high")):
     r"""The constraint ``low_i <= w_ij <= high_i``: 0 inside, infinite outside.
 
-    Derivatives of solutions go through the prox, so that they are right where the bounds move.
+    Derivatives of solutions are computed through the prox, so that derivatives in the bounds are right too.
 
     Args:
       low, high: shape () or (d,), low <= high, infinite where there is no bound.
@@ -136,7 +137,7 @@ class Box(Penalty, leaves=("low", "high")):
         self._set(low=low, high=high)
 
     def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if bounds by row are not one for each of the d rows."""
+        """Raise unless bounds by row have one value for each of the d rows."""
         for name in ("low", "high"):
             shape = jnp.shape(getattr(self, name))
             if shape not in ((), (params_shape[0],)):
@@ -157,7 +158,7 @@ class Box(Penalty, leaves=("low", "high")):
         return like(jnp.clip(columns(V), low, high), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """sum_ij max(low_i z_ij, high_i z_ij); bounds that are infinite count as 0, see `dual_scale`."""
+        """sum_ij max(low_i z_ij, high_i z_ij); infinite bounds count as 0, see `dual_scale`."""
         low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(columns(Z)))
         return jnp.sum(jnp.maximum(low * columns(Z), high * columns(Z)))
 
@@ -184,7 +185,7 @@ def _(penalty: Box | NonNegative, W: jax.Array) -> jax.Array:
 
 @row_units.register(Box, NonNegative)
 def _(penalty: Box | NonNegative, wanted: Callable[[], jax.Array]) -> jax.Array:
-    """Any."""
+    """The units wanted: constraints accept any units."""
     return wanted()
 
 
@@ -203,7 +204,7 @@ def _(penalty: Box, sigma: jax.Array, gamma: jax.Array) -> Box:
 
 
 def as_bound(name: str, x: Any) -> jax.Array:
-    """A bound, which may be infinite."""
+    """A bound of a `Box`, () or (d,), which may be infinite but not NaN; an error for anything else."""
     if is_traced(x):
         return x
     try:

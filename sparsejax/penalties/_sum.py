@@ -1,4 +1,4 @@
-"""Sums of penalties: one term where the prox has a closed form, else several."""
+"""Sums of penalties: a single term if the prox has a closed form, else several terms."""
 
 from collections.abc import Callable, Sequence
 from functools import reduce
@@ -28,36 +28,45 @@ from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._terms import SeveralTerms, feasible
 from sparsejax.penalties._warm import prox_start, prox_warm
 
-# Of these g(W) depends on |W| alone and does not fall with it.
-ABSOLUTE = (L1, L21, L1Inf, ExclusiveLasso, ExclusiveL21, ExclusiveGroupL21, ExclusiveGroupLasso, GroupLasso)
+# Penalties whose g(W) depends only on |W| and does not decrease in it: NonNegative joins their prox.
+ABSOLUTE_PENALTIES = (
+    L1,
+    L21,
+    L1Inf,
+    ExclusiveLasso,
+    ExclusiveL21,
+    ExclusiveGroupL21,
+    ExclusiveGroupLasso,
+    GroupLasso,
+)
 
 
 class Sum(SeveralTerms, leaves=("parts",)):
-    r"""``g(W) = sum_p g_p(W)``: what ``+`` makes of penalties.
+    r"""``g(W) = sum_p g_p(W)``; ``+`` of penalties makes it.
 
-    What has a joint prox in closed form is one term, for which solvers are fastest:
+    Parts with a joint prox in closed form are one term. Solvers are fastest if there is a single term:
 
     * `L1` with `L21` or disjoint `GroupLasso`: soft thresholding of the entries, then of the norms. The
-      second scales what the first left, and the subgradients of l1 do not change with scale (Yu, NeurIPS
-      2013);
+      second step multiplies a row by a positive factor, which does not change the subgradients of l1 (Yu,
+      NeurIPS 2013);
     * anything with `SquaredL2`: :math:`\operatorname{prox}_{t(g + m\|\cdot\|^2/2)}(V) =
       \operatorname{prox}_{t/(1+tm)\,g}(V/(1+tm))`, by completing the square; with strengths by row where g is
       a sum over rows;
-    * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` alone and grow with it:
-      the prox at :math:`\max(V, 0)`, since an entry that V has below 0 is best at 0;
-    * `Box` with `L1`: the prox, cut to the interval, entry by entry, since in one dimension a convex function
-      grows from its minimiser on.
+    * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` only and increase in
+      it: the prox at :math:`\max(V, 0)`, since 0 is best for an entry that is negative in V;
+    * `Box` with `L1`: the prox, clipped to the interval in each entry, since a convex function of one
+      variable increases with the distance from its minimiser.
 
-    Everything else is split into such terms, which `admm` treats one by one; ``prox`` is then iterative
-    (Dykstra's algorithm). The gap is known wherever it is of the parts: the conjugate of a sum is that of its
-    best split.
+    Any other sum is split into such terms, which `admm` treats one by one; ``prox`` is then iterative
+    (Dykstra's algorithm). The gap is known if it is known for all parts: the conjugate of a sum at Z is the
+    least sum of the conjugates over all splits of Z.
 
     Args:
       parts: penalties of this library or with ``value`` and ``prox``; sums are flattened.
 
     Raises:
-      TypeError: something that is no penalty, or `ByLeaf` (put sums inside it).
-      ValueError: a penalty twice in a sum (write ``2 * penalty``), bounds that leave nothing.
+      TypeError: a part is not a penalty, or it is `ByLeaf` (put sums inside it).
+      ValueError: a penalty occurs twice (write ``2 * penalty``); the boxes have no point in common.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.L1(1.0) + sj.penalties.SquaredL2(1.0)
@@ -85,16 +94,18 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len(boxes) > 1 and not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
             raise ValueError("the boxes of the sum have no point in common.")
 
-    # ------------------------------------------------------------------ its terms
+    # ------------------------------------------------------------------ terms
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """What is treated one by one, the constraints last."""
+        """Terms with an exact prox, the constraints in the last term."""
         squares = [part for part in self.parts if isinstance(part, SquaredL2)]
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
         constraints = (SquaredL2, Box, NonNegative)
         cores = [part for part in self.parts if not isinstance(part, constraints)]
+        # Terms of norms; then one square and one box for all squares and boxes; the constraint W >= 0 joins
+        # the last term if its penalties allow, else the box.
         groups = _chains([term for core in cores for term in core.terms])
         square: Any = squares[0] if squares else None
         if len(squares) > 1:
@@ -106,24 +117,26 @@ class Sum(SeveralTerms, leaves=("parts",)):
                 boxes[0] if boxes else Box(0.0, 0.0), low=jnp.maximum(low, 0) if positive else low, high=high
             )
             positive = False
+        # The box joins the last term if that is `L1` or empty, else it is a term of its own.
         last = groups.pop() if groups else []
         alone = box is not None and not all(isinstance(core, L1) for core in last)
         first = [Joint.of(chain) for chain in groups]
         end = Joint.of(last, positive=positive, box=None if alone else box)
         terms = [*first, end] if last or positive or not alone else first
         if square is not None:
-            takes = next((i for i, term in enumerate(terms) if is_ridge(term, square)), None)
-            if takes is None:
+            # The square joins the first term whose prox with the square has a closed form.
+            host = next((i for i, term in enumerate(terms) if is_ridge(term, square)), None)
+            if host is None:
                 terms.insert(0, Joint.of([], square=square))
             else:
-                terms[takes] = terms[takes]._replace(square=square)
+                terms[host] = terms[host]._replace(square=square)
         if alone:
             terms.append(Joint.of([], box=box))
         return tuple(term.plain() for term in terms)
 
     @property
     def provides(self) -> frozenset[str]:
-        """What follows from the parts."""
+        """The groups of the protocol that follow from those of the parts."""
         terms, known = self.terms, {"dual", "support", "sparse rows"}
         found = {name for name in known if all(name in term.provides for term in terms)}
         if len(terms) > 1:
@@ -138,23 +151,23 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return frozenset(found)
 
     @property
-    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Of the parts: each has its own."""
+    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]  # a class attribute of the base
+        """A placeholder for the one entry of `strengths`: each part has its own degrees, see `in_units`."""
         return (0,)
 
     @property
-    def finite_conjugate(self) -> bool:  # type: ignore[override]
-        """Of one part at least: that one takes what the others cannot."""
+    def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
+        """True if the conjugate of one term is finite everywhere: its part takes what no other term can."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
-    # ------------------------------------------------------------------ by its parts
+    # ------------------------------------------------------------------ methods that use the parts
 
     def value(self, W: jax.Array) -> jax.Array:
-        """The sum, shape ()."""
+        """The sum of the values of the parts, shape ()."""
         return reduce(jnp.add, [part.value(W) for part in self.parts])
 
     def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if a part does not fit."""
+        """Raise if a part does not fit parameters of this shape."""
         for part in self.parts:
             part.check(params_shape)
 
@@ -162,7 +175,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return self._replace(parts=tuple(part * factor for part in self.parts))
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The smallest factor of all strengths at which 0 is the prox of Z; inf if there is none."""
+        """The smallest common factor of the strengths at which 0 is the prox of Z; inf if there is none."""
         near = self._replace(
             parts=tuple(at_zero(part) for part in self.parts if not part.degrees or 1 in part.degrees)
         )
@@ -172,9 +185,11 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """Norms of the same blocks add up, and so do squares: by row, or by one scalar for groups.
+        """The sum of the norms and squares, if all norms have the same blocks; else None.
 
-        An l1 norm is one of entries where the blocks are larger than that.
+        With groups, strengths of squares must be scalars.
+
+        An l1 norm is a norm of entries where the blocks hold more than one entry.
         """
         squares = [jnp.asarray(part.strength) for part in self.parts if isinstance(part, SquaredL2)]
         others = [part for part in self.parts if not isinstance(part, SquaredL2)]
@@ -193,14 +208,14 @@ class Sum(SeveralTerms, leaves=("parts",)):
         entries = reduce(jnp.add, l1) if l1 and not single else None
         return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries)
 
-    # ------------------------------------------------------------------ by its only term
+    # ------------------------------------------------------------------ methods that use the only term
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 where a row of 0 with minus the gradient Z stays 0."""
+        """(d,), at most 1 where a zero row of W stays zero if Z is minus the gradient."""
         return self.terms[0].row_slopes(Z, W)
 
     def rows_at(self, ix: jax.Array) -> "Sum":
-        """The penalty of a W of these rows."""
+        """The penalty of a W with these rows only."""
         return self._replace(
             parts=tuple(part if isinstance(part, NonNegative) else part.rows_at(ix) for part in self.parts)
         )
@@ -219,7 +234,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
 @feasible.register(Sum)
 def _(penalty: Sum, W: jax.Array) -> jax.Array:
-    """A point near W that satisfies the constraints."""
+    """A point near W that satisfies all constraints; boxes are applied last."""
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
@@ -228,7 +243,7 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
 
 @row_units.register(Sum)
 def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
-    """Sums over rows take any."""
+    """The units wanted if all parts are sums over rows, which accept any units; else None."""
     plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in penalty.parts)
     if not plain or any(isinstance(part, ExclusiveGroupL21) for part in penalty.parts):
         return None
@@ -247,22 +262,22 @@ def _(penalty: Sum, sigma: jax.Array, gamma: jax.Array) -> Sum:
 
 @prox_start.register(Sum)
 def _(penalty: Sum, V: jax.Array) -> Any:
-    """That of the only term, or nothing."""
+    """The start of the only term; an empty start for several terms."""
     return prox_start(penalty.terms[0], V) if len(penalty.terms) == 1 else ()
 
 
 @prox_warm.register(Sum)
 def _(penalty: Sum, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """That of the only term, or the prox by iteration."""
+    """The prox of the only term; the iterative prox for several terms."""
     if len(penalty.terms) == 1:
         return prox_warm(penalty.terms[0], V, scaling, warm)
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
-def least_active(penalty: Any) -> int:
-    """About how many rows are active however large the strengths are.
+def least_active(penalty: Penalty) -> int:
+    """About how many rows are not zero however large the strengths are.
 
-    Where groups compete a row of every group, and the unpenalised ones.
+    These are the unpenalised rows and, where groups compete, one row of every group.
     """
     term = penalty.terms[0]
     cores = term.cores if isinstance(term, Joint) else (term,)
@@ -271,7 +286,10 @@ def least_active(penalty: Any) -> int:
 
 
 def at_zero(part: Any) -> Any:
-    """The directional derivative of a part at 0, of the same class: squares have none, bounds are cones."""
+    """The directional derivative of a part at 0, as a penalty of the same class.
+
+    Strengths become 1 for norms and 0 for squares, whose derivative at 0 is 0; a box becomes a cone.
+    """
     if isinstance(part, Box):
         low, high = jnp.asarray(part.low), jnp.asarray(part.high)
         return part._replace(low=jnp.where(low < 0, -jnp.inf, 0), high=jnp.where(high > 0, jnp.inf, 0))
@@ -279,33 +297,33 @@ def at_zero(part: Any) -> Any:
 
 
 def _chains(cores: list[Any]) -> list[list[Any]]:
-    """Cores whose joint prox is one after the other, each list a term."""
+    """Lists of cores, one for each term: the proxes of a list, one after the other, are its joint prox."""
     entries = [core for core in cores if isinstance(core, L1)]
     others = [core for core in cores if not isinstance(core, L1)]
     if not entries:
         return [[core] for core in others]
     partner = next((c for c in others if isinstance(c, (L21, GroupLasso))), None)
-    rest = [[core] for core in others if core is not partner]
-    return [*rest, entries if partner is None else [*entries, partner]]
+    single = [[core] for core in others if core is not partner]
+    return [*single, entries if partner is None else [*entries, partner]]
 
 
 def _absolute(chain: list[Any]) -> bool:
-    return all(type(core) in ABSOLUTE for core in chain)
+    return all(type(core) in ABSOLUTE_PENALTIES for core in chain)
 
 
 def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
-    """What all boxes allow."""
+    """The bounds of the intersection of all boxes."""
     if not boxes:
         return -np.inf, np.inf
     return reduce(jnp.maximum, [box.low for box in boxes]), reduce(jnp.minimum, [box.high for box in boxes])
 
 
-def _add(penalty: Any, other: Any) -> Any:
+def _add(penalty: Penalty, other: Any) -> Any:
     """``penalty + other``, a `Sum`."""
     return Sum((penalty, other)) if is_penalty(other) else NotImplemented
 
 
-def _radd(penalty: Any, other: Any) -> Any:
+def _radd(penalty: Penalty, other: Any) -> Any:
     """``other + penalty``; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
     if isinstance(other, int) and other == 0:
         return penalty

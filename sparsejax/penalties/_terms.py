@@ -1,4 +1,4 @@
-"""Penalties of several terms, each with an exact prox: what follows from the terms alone."""
+"""Penalties that are sums of terms with an exact prox each: the protocol by the terms alone."""
 
 import functools
 from collections.abc import Callable
@@ -16,40 +16,40 @@ from sparsejax.penalties._in_units import prox_in_units
 from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
 
-CYCLES = 1000  # of Dykstra's algorithm at most
-SOLVES = 2000  # conjugate gradient steps for its derivative at most
+MAX_CYCLES = 1000  # of Dykstra's algorithm
+MAX_CG_STEPS = 2000  # of conjugate gradients, for the derivative of Dykstra's algorithm
 
-Parts = tuple[jax.Array, ...]
+Parts = tuple[jax.Array, ...]  # one array for each term
 
 
 @Rule
-def covers(penalty: Any, Wt: jax.Array) -> jax.Array:
-    """(d,) boolean: the rows in which the subgradients of g at some W are not 0 alone; W' (k, d)."""
+def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
+    """(d,) boolean: the rows in which g has subgradients that are not 0, at some W; Wt (k, d)."""
     return jnp.ones(Wt.shape[1:], bool)
 
 
 @Rule
-def inside(penalty: Any, W: jax.Array) -> jax.Array:
-    """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
+def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
+    """The entries, boolean, in which g is known to be smooth at W, whether or not other entries stay at 0."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
 
 
 @Rule
-def feasible(penalty: Any, W: Any) -> Any:
-    """A point near W at which g is finite: W itself, or the prox at a scaling of 0 where g is infinite."""
+def feasible(penalty: Penalty, W: Any) -> Any:
+    """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
     outside = penalty.value(W) == jnp.inf
     return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
 
 
 @Rule
 def split(
-    penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = CYCLES
+    penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = MAX_CYCLES
 ) -> tuple[jax.Array, ...]:
-    """Parts of Z, one a term, that sum to it and are subgradients at W if Z is one of g.
+    """Parts of Z, one for each term, with the sum Z; subgradients of the terms at W if Z is one of g.
 
-    Where a term is smooth at W its part is the gradient there. What is left to choose is taken from
-    ``guess``; without one it is found by Dykstra's algorithm: ``W = prox(W + tZ, t)``, and the parts are
-    those of tZ.
+    In an entry in which a term is smooth at W, its part is the gradient of the term. Other entries come from
+    ``guess``, or from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm
+    splits tZ.
     """
     if len(penalty.terms) == 1:
         return (Z,)
@@ -68,20 +68,20 @@ def split(
     if "dual" not in penalty.provides:
         return exact
     near = shared(penalty, guess, Z)
-    # At a W that is only near a zero of its group the gradient there is far from any subgradient.
+    # If W has a group that should be 0 and is only nearly 0, the gradient is far from any subgradient at 0.
     better = penalty.dual_scale(Z, exact) >= penalty.dual_scale(Z, near)
     return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
 
 
 class SeveralTerms(Penalty):
-    """The protocol by ``terms``; of a single one by the hooks of a `RowPenalty`, on columns."""
+    """Implements the protocol by ``terms``; with a single term by hooks like those of `RowPenalty`."""
 
     _adapter: ClassVar[bool] = True
     finite_conjugate: bool = False
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """Parts with an exact prox each."""
+        """Penalties with an exact prox whose sum is g."""
         return (self,)
 
     def value(self, W: jax.Array) -> jax.Array:
@@ -89,14 +89,15 @@ class SeveralTerms(Penalty):
         return self._value(columns(W))
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
-        """The proximal point of V; where there are several terms to the last digits, by iteration."""
+        """The proximal point of V; with several terms by iteration to the last digits."""
         found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """An upper bound of g*(Z): the sum over a split ``aux`` of Z, one part a term; exact for the best.
+        """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z; exact for the best.
 
-        aux: the parts; or a W at which Z is nearly a subgradient, from which they are found; or None.
+        ``aux``: the parts, one for each term; or a W at which Z is nearly a subgradient, from which parts are
+        computed; or None, then W is computed too.
         """
         if len(self.terms) == 1:
             return self._conjugate(columns(Z))
@@ -107,7 +108,7 @@ class SeveralTerms(Penalty):
         )
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s at which the conjugate of every part of sZ is finite; aux as for `conjugate`."""
+        """The largest s at which the conjugates of all parts of sZ are finite; ``aux`` as for `conjugate`."""
         if len(self.terms) == 1:
             return self._dual_scale(columns(Z))
         parts = self._parts(Z, aux)
@@ -118,20 +119,20 @@ class SeveralTerms(Penalty):
         if isinstance(aux, tuple):
             return aux
         if aux is None:
-            # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
+            # argmax <Z, W> - g(W) - ||W||^2 / (2t) = prox(tZ, t) nearly attains g*(Z) for a large t
             t = 1e8 / jnp.maximum(jnp.max(jnp.abs(Z)), tiny_of(Z) * 1e10)
             aux = self.prox(t * Z, t)
         return split(self, Z, aux)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """Where all terms are."""
+        """The entries in which all terms are smooth at W."""
         on = jnp.ones(W.shape, bool)
         for term in self.terms:
             on &= term.smooth_where(W)
         return on
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        points = dykstra(self, Vt, scaling, jnp.int32(CYCLES))[0]
+        points = dykstra(self, Vt, scaling, jnp.int32(MAX_CYCLES))[0]
         return joined(self, points, Vt.T)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -146,45 +147,48 @@ class SeveralTerms(Penalty):
 
 @prox_warm.register(SeveralTerms)
 def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """The prox without the units of `prox`: solvers call it, and have changed to units of the data."""
+    """The prox, not computed in units of V: solvers, which call this, use units of the data already."""
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
 @feasible.register(SeveralTerms)
 def _(penalty: SeveralTerms, W: jax.Array) -> jax.Array:
-    """W as it is."""
+    """W, unchanged."""
     return W
 
 
 class _Cycle(NamedTuple):
-    points: Parts
-    parts: Parts
-    moving: jax.Array
-    n: jax.Array
+    points: Parts  # the prox point of each term in the last cycle, transposes of matrices like W
+    parts: Parts  # the correction of each term, same shapes
+    moving: jax.Array  # () boolean: the points of the last cycle differ
+    n: jax.Array  # () int32, cycles so far
 
 
 def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
-    """Parts of nearly Z, one a term, so changed that they sum to Z: by the same in all terms that can.
+    """Parts whose sum is nearly Z, corrected so that the sum is Z.
 
-    Where ``wanted``, 0 or 1 in each entry of each part, names such terms, the others stay as they are.
+    The difference is shared equally by the terms that have subgradients other than 0 in its row (`covers`).
+    ``wanted``, 0 or 1 in each entry of each part, restricts the correction to the entries with 1, wherever
+    some term that covers the row has a 1.
     """
-    rest, shape = Z - sum(parts), columns(Z).shape
+    difference, shape = Z - sum(parts), columns(Z).shape
     able = [like(jnp.broadcast_to(covers(t, columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
-    # What no term can take is left with the last, where the certificate sees it.
+    # A difference that no term covers goes to the last part, where the certificate takes it into account.
     able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
     if wanted is not None:
         both = [a * b for a, b in zip(able, wanted, strict=True)]
         some = sum(both) > 0
         able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
     total = sum(able)
-    return tuple(part + a / total * rest for part, a in zip(parts, able, strict=True))
+    return tuple(part + a / total * difference for part, a in zip(parts, able, strict=True))
 
 
 @jax.custom_jvp
-def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
-    """The prox of the sum of the terms at V: a point of each term, and the parts of V minus the last one.
+def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
+    """The prox of the sum of the terms: a point for each term, and parts with the sum V - the last point.
 
-    Differentiated at the fixed point, forward and in reverse; see `_dykstra_jvp`.
+    At convergence all points are equal. Derivatives, forward and reverse, are those of the fixed point, see
+    `_dykstra_jvp`.
 
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
@@ -209,11 +213,12 @@ def dykstra(penalty: Any, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) 
 
 @functools.partial(dykstra.defjvp, symbolic_zeros=True)
 def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
-    r"""From :math:`W = \operatorname{prox}_k(W + P_k)` for each of K terms and :math:`V = W + \sum_k P_k`.
+    r"""The derivative of :math:`W = \operatorname{prox}_k(W + P_k)` for K terms, :math:`V = W + \sum_k P_k`.
 
-    With :math:`U_k = dW + dP_k`, :math:`J_k` the derivative of the prox of a term (symmetric) and c_k what
-    it changes by at a fixed argument, :math:`J_k U_k + c_k = dW = (\sum_j U_j - dV)/(K - 1)`: a symmetric
-    system, indefinite and singular where the parts are not unique, so that its square is solved.
+    Let :math:`U_k = dW + dP_k`, :math:`J_k` the derivative of the prox of term k in its argument (symmetric)
+    and :math:`c_k` the change of that prox at a fixed argument. Then
+    :math:`J_k U_k + c_k = dW = (\sum_j U_j - dV)/(K - 1)`. This symmetric system for U is indefinite, and
+    singular where the parts are not unique: the normal equations are solved.
     """
     points, parts = dykstra(*primals)
     moves, tangent = moving(tangents)
@@ -235,8 +240,9 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
         return derivatives(U) - jnp.sum(U, axis=0)[None] / others
 
     def solve(square: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
-        x, rest = conjugate_gradients(square, b, lambda r: r, 8 * eps_of(b), SOLVES, confirmed=True)
-        return jnp.where(norm(rest) <= eps_of(b) ** 0.5 * norm(b), x, jnp.nan)
+        x, residual = conjugate_gradients(square, b, lambda r: r, 8 * eps_of(b), MAX_CG_STEPS, confirmed=True)
+        # A system that is not solved to half the digits has no derivative: NaN.
+        return jnp.where(norm(residual) <= eps_of(b) ** 0.5 * norm(b), x, jnp.nan)
 
     U = lax.custom_linear_solve(
         lambda U: system(system(U)), -system(c + dV[None] / others), solve, symmetric=True
@@ -245,10 +251,10 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
     return (points, parts), ((dW,) * len(points), tuple(u - dW for u in U))
 
 
-def joined(penalty: Any, points: Parts, W: jax.Array) -> jax.Array:
-    """Of one prox point a term the last, set to zero where another term's point is zero in its whole group.
+def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:
+    """The last of the prox points of the terms, with zeros where the point of another term has a zero group.
 
-    Points are transposes of matrices like W.
+    ``points`` has one point for each term, transposes of matrices like W.
     """
     *others, Wt = points
     terms = penalty.terms

@@ -1,4 +1,4 @@
-"""Proxes that begin where the last call ended; of most penalties the prox has nothing to begin from."""
+"""Iterative proxes that start from the result of the last call; most proxes are closed and need no start."""
 
 from typing import Any
 
@@ -10,20 +10,20 @@ from sparsejax.penalties._rules import Rule
 
 
 @Rule
-def prox_start(penalty: Any, V: jax.Array) -> Any:
-    """The first ``warm`` of `prox_warm`."""
+def prox_start(penalty: Penalty, V: jax.Array) -> Any:
+    """The argument ``warm`` for the first call of `prox_warm`."""
     return ()
 
 
 @Rule
-def prox_warm(penalty: Any, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """The prox, exact or nearly when ``warm`` is near, and what makes the next call cheaper."""
+def prox_warm(penalty: Penalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+    """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
     return penalty.prox(V, scaling), warm
 
 
 def prox_columns(
     penalty: Penalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """`prox_warm` on the transpose of a matrix like W, which is what solvers iterate on."""
+    """`prox_warm` for the transpose Vt of a matrix like W; solvers iterate on transposes."""
     V, warm = prox_warm(penalty, like(Vt, W), scaling, warm)
     return columns(V), warm

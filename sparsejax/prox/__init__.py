@@ -4,11 +4,11 @@ Each function solves, for one vector ``x`` of shape (p,),
 
 .. math:: \operatorname*{argmin}_z \; \tfrac12\|z-x\|_2^2 + \text{scaling}\cdot g(z)
 
-with :math:`g` written in its docstring. Many rows: `jax.vmap`. All are exact up to rounding, also at
+with :math:`g` given in its docstring. For many rows use `jax.vmap`. All are exact up to rounding, also at
 ties, at ``x = 0``, at strength 0 (where they are the identity) and at huge strengths, and their
-derivatives are finite there. (Squares must not underflow: entries below 1e-150, or 1e-18 in float32, count as
-zero where a norm is taken.) The derivative is that of the smooth piece on which the answer lies;
-at a kink it is the one of the piece where the entries at zero stay at zero.
+derivatives are finite there. Norms take squares, which underflow for entries below 1e-150 (1e-18 in float32):
+such entries count as zero. The derivative is that of the smooth piece on which the result lies; at a kink it
+is the derivative of the piece on which entries that are zero stay zero.
 
 Functions ending in ``_columns`` are the same operators on a matrix whose *columns* are the rows
 of W, shape (p, ...): with the p entries leading, every step is a vector operation over the rows.
@@ -36,5 +36,5 @@ from sparsejax.prox._squared_l1 import exclusive_l21_columns as exclusive_l21_co
 from sparsejax.prox._squared_l1 import squared_l1 as squared_l1
 from sparsejax.prox._squared_l1 import tail_threshold as tail_threshold
 
-# What users call. The rest serves penalties and solvers, in their layout.
+# Functions for users. The others are for penalties and solvers, which work on transposes of W.
 __all__ = ["exclusive_group_l21", "exclusive_l21", "l1", "l2", "linf", "squared_l1"]

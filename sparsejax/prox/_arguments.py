@@ -1,4 +1,4 @@
-"""What the public proxes ask of their arguments."""
+"""Checks of the arguments of the public proximal operators."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, as_numpy, is_traced
 
-ANY_RANK = tuple(range(33))
+ANY_RANK = tuple(range(33))  # numpy's arrays have at most 32 dimensions
 
 
 def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ...] = (0,)) -> jax.Array:
-    """A strength or step size in the dtype of the thing being projected.
+    """A strength or step size >= 0 in the dtype of ``like``.
 
     Args:
-      name: of the prox.
-      of: the argument.
-      value: what is given for it.
-      like: the thing.
-      ndims: its ranks.
+      name: name of the prox.
+      of: name of the argument.
+      value: value of the argument.
+      like: the array that the prox is taken of.
+      ndims: allowed numbers of dimensions of the value.
     """
     if is_traced(value):
         return jnp.asarray(value, like.dtype)
@@ -31,7 +31,7 @@ def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ..
 
 
 def floating(name: str, argument: str, x: Any) -> jax.Array:
-    """``x`` as an array, which must be floating; ``name`` is the prox."""
+    """``x`` as a floating array; an error for another dtype. ``name`` is the name of the prox."""
     known = f"prox.{name}: {argument}"
     dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(known, x).dtype
     if not jnp.issubdtype(dtype, jnp.floating):

@@ -8,16 +8,17 @@ Rows keep their directions; their norms r solve, with :math:`\rho_i = \|v_i\|_2`
 
 .. math:: \min_{r \ge 0}\; \tfrac12 r^\top H r - \rho^\top r ,
 
-which is solved by a semismooth Newton method on the dual function
-:math:`\phi(v) = \tfrac12\|(\rho - 2Kv)_+\|^2 + v^\top K v`: with the rows A in which
-:math:`\rho - 2Kv > 0`, the next point solves :math:`H_{AA} v_A = \rho_A`, v = 0 elsewhere. It ends exactly,
-when A repeats. In disjoint groups the linear systems have a closed form and the sets only shrink.
+A semismooth Newton method minimises the dual function
+:math:`\phi(v) = \tfrac12\|(\rho - 2Kv)_+\|^2 + v^\top K v`: with A the rows in which
+:math:`\rho - 2Kv > 0`, the next point solves :math:`H_{AA} v_A = \rho_A` and is 0 elsewhere. When A repeats,
+the point is the exact answer. For disjoint groups the linear systems have a closed form, and A only shrinks.
 """
 
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -25,8 +26,8 @@ from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, n
 from sparsejax.groups import Groups, check_groups
 from sparsejax.prox._arguments import factor, floating
 
-ROUNDS = 30  # Newton steps at most; 1 to 4 are usual
-INNER = 500  # conjugate gradient steps at most, in each
+MAX_NEWTON_STEPS = 30  # 1 to 4 are usual
+MAX_CG_STEPS = 500  # conjugate gradient steps in each Newton step
 
 
 def exclusive_group_l21(
@@ -34,14 +35,15 @@ def exclusive_group_l21(
 ) -> jax.Array:
     r"""The prox of :math:`g(U) = \sum_g \alpha_g (\sum_{i\in g}\|u_i\|_2)^2`, all rows at once.
 
-    Rows keep their directions; their norms solve a nonnegative quadratic programme, by a semismooth Newton
-    method that ends exactly: closed form for disjoint groups, a Cholesky factorisation of d x d up to 1024
-    features, conjugate gradients beyond, in time proportional to the number of memberships.
+    Rows keep their directions. Their norms solve a nonnegative quadratic programme, by a semismooth Newton
+    method that ends at the exact answer. Its linear systems have a closed form for disjoint groups, use a
+    Cholesky factorisation of d x d up to 1024 features, and conjugate gradients beyond, in time proportional
+    to the number of memberships.
 
     Args:
       V: floating, (d, k), or (d,) for rows of one entry.
-      alpha: >= 0, shape () or one a group, (G,).
-      groups: `sparsejax.groups.Groups` of d features; rows in no group stay as they are.
+      alpha: >= 0, shape () or (G,), one for each group.
+      groups: `sparsejax.groups.Groups` of d features; rows in no group are not changed.
       scaling: step size multiplying the penalty, >= 0, shape ().
 
     Returns:
@@ -49,7 +51,7 @@ def exclusive_group_l21(
 
     Raises:
       TypeError, ValueError: ``V`` is not floating or does not have d rows; alpha of another shape.
-    Source: the penalty: Kong et al., AAAI 2016, Eq. (2) and (19), where the prox is found by reweighting.
+    Source: Kong et al., AAAI 2016, Eq. (2) for the penalty; their Eq. (19) computes the prox by reweighting.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> groups = sj.groups.from_lists([[0, 1]], num_features=3)
@@ -75,33 +77,33 @@ def exclusive_group_l21(
 
 
 class Warm(NamedTuple):
-    """What makes the next call with a similar argument cheaper."""
+    """Results of a call that make the next call with a similar argument cheaper."""
 
-    active: jax.Array  # (d,) bool, the rows of the last answer
-    factor: jax.Array  # Cholesky factor of H on them; (0, 0) where none is used
-    strength: jax.Array  # the strength it was made for, NaN if none
+    active: jax.Array  # (d,) bool, the rows A of the last Newton point
+    factor: jax.Array  # (d, d), Cholesky factor of H on A; (0, 0) if H is not factorised
+    strength: jax.Array  # shape of strength, the strength for which factor was computed; NaN: not valid
     v: jax.Array  # (d,), the last Newton point
 
 
 def exclusive_group_l21_start(rho: jax.Array, strength: jax.Array, groups: Groups) -> Warm:
-    """A cold start."""
+    """The `Warm` of a first call."""
     size = rho.shape[0] if _dense(strength, groups) else 0
-    nowhere = jnp.full(jnp.shape(strength), jnp.nan, rho.dtype)
-    return Warm(rho > 0, jnp.zeros((size, size), rho.dtype), nowhere, jnp.zeros_like(rho))
+    unknown = jnp.full(jnp.shape(strength), jnp.nan, rho.dtype)
+    return Warm(rho > 0, jnp.zeros((size, size), rho.dtype), unknown, jnp.zeros_like(rho))
 
 
 class _Carry(NamedTuple):
-    active: jax.Array
-    v: jax.Array
-    Kv: jax.Array
-    factor: jax.Array  # of the rows in which v was found
-    done: jax.Array
-    n: jax.Array
+    active: jax.Array  # (d,) bool, the rows A of the next Newton step
+    v: jax.Array  # (d,), the point
+    Kv: jax.Array  # (d,), K v
+    factor: jax.Array  # Cholesky factor of H on the rows of the last step
+    done: jax.Array  # () bool: v is the answer
+    n: jax.Array  # () int32, steps so far
 
 
-@jax.jit  # eagerly, the loops would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loops every time
 def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm) -> tuple[jax.Array, Warm]:
-    """The norms r (d,) and what the next call wants; ``strength`` () or (G,) includes the step size."""
+    """The norms r (d,) and the `Warm` for the next call; ``strength`` () or (G,) includes the step size."""
     diagonal = _diagonal(strength, groups)
 
     def newton_point(active: jax.Array, factor: jax.Array, guess: jax.Array) -> tuple[jax.Array, ...]:
@@ -110,14 +112,16 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm)
         return new, K_new, _repeats(active, new, K_new, rho, diagonal)
 
     v, Kv, done = warm.v, jnp.zeros_like(rho), jnp.zeros((), bool)
-    if _dense(strength, groups):  # the last factorisation may do: if nothing changed, one solve is all
+    if _dense(
+        strength, groups
+    ):  # with the same A and strength, the last factor gives the answer in one solve
         v, Kv, repeats = newton_point(warm.active, warm.factor, v)
         done = (warm.strength == strength) & repeats
 
     def body(c: _Carry) -> _Carry:
         factor = _factor(c.active, strength, groups, rho.dtype)
         new, K_new, repeats = newton_point(c.active, factor, c.v)
-        # From v = 0 to begin with: the guess served the linear solver.
+        # The method starts from v = 0; the guess of the first step is for the linear solver only.
         first = c.n == 0
         v, Kv = jnp.where(first, 0, c.v), jnp.where(first, 0, c.Kv)
         D, KD = new - v, K_new - Kv
@@ -128,7 +132,7 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm)
         return _Carry(active, v, Kv, factor, done, c.n + 1)
 
     carry = _Carry(warm.active, v, Kv, warm.factor, done, jnp.int32(0))
-    c = lax.while_loop(lambda c: ~c.done & (c.n < ROUNDS), body, carry)
+    c = lax.while_loop(lambda c: ~c.done & (c.n < MAX_NEWTON_STEPS), body, carry)
     made_for = jnp.where(c.done, strength, jnp.full_like(strength, jnp.nan))
     return jnp.maximum(c.v, 0), Warm(c.active, c.factor, made_for, c.v)
 
@@ -136,8 +140,8 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm)
 def _repeats(
     active: jax.Array, v: jax.Array, Kv: jax.Array, rho: jax.Array, diagonal: jax.Array
 ) -> jax.Array:
-    """Whether the Newton point v of the active rows leads to the same rows, or to an answer as good."""
-    # A row at the edge may be in or out by rounding: what counts is the violation.
+    """Whether the Newton point v of the active rows has the same active rows, up to rounding."""
+    # Rounding decides on a row at the boundary: such a row passes if its optimality violation is rounding.
     violation = jnp.abs(jnp.minimum(v, (v + 2 * Kv - rho) / diagonal))
     top = jnp.max(rho, initial=0)
     rounding = 4 * eps_of(v) * (jnp.max(jnp.abs(v), initial=0) + top / diagonal)
@@ -145,7 +149,7 @@ def _repeats(
 
 
 def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: jax.Array) -> jax.Array:
-    """1 or what halving makes of it until phi falls enough from v along D."""
+    """The first of 1, 1/2, 1/4, ... at which phi decreases enough from v along D (Armijo's rule)."""
 
     def phi(v: jax.Array, Kv: jax.Array) -> jax.Array:
         return 0.5 * jnp.sum(jnp.maximum(rho - 2 * Kv, 0) ** 2) + jnp.sum(v * Kv)
@@ -162,7 +166,7 @@ def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: 
 
 @jax.custom_jvp
 def shrink(rho: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
-    """The norms r (d,), from a cold start, with their derivative."""
+    """The norms r (d,), without a warm start; differentiable."""
     return shrink_warm(rho, strength, groups, exclusive_group_l21_start(rho, strength, groups))[0]
 
 
@@ -170,7 +174,7 @@ def shrink(rho: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
 def _shrink_jvp(
     primals: tuple[jax.Array, jax.Array, Groups], tangents: tuple[jax.Array, jax.Array, Any]
 ) -> tuple[jax.Array, jax.Array]:
-    # On the rows A that stay: H_AA dr_A = (drho - 2 dK r)_A; 0 elsewhere.
+    # On the rows A with r > 0: H_AA dr_A = (drho - 2 dK r)_A; dr is 0 elsewhere.
     rho, strength, groups = primals
     drho, dstrength, _ = tangents
     r = shrink(rho, strength, groups)
@@ -191,21 +195,22 @@ def _shrink_jvp(
 def exclusive_group_l21_columns(
     Vt: jax.Array, strength: jax.Array, groups: Groups, warm: Warm | None
 ) -> tuple[jax.Array, Warm | None]:
-    """The prox in the columns of Vt (k, d), and the next warm start (None without one)."""
+    """The prox of Vt (k, d), whose columns are the rows of W, and the next warm start (None if warm is)."""
     rho = safe_norm(Vt)
     if warm is None:
         r = shrink(rho, strength, groups)
     else:
         r, warm = shrink_warm(rho, strength, groups, warm)
-    # A zero row: 0, but with the derivative of a row alone in its groups where all others are zero too.
+    # Where a row of V is 0 so is the prox. Its derivative is 0 if another row of its groups is not 0, else
+    # the derivative for a row that is alone in its groups.
     alone = 1 / _diagonal(strength, groups)
-    pressed = groups.spread(strength * groups.sums(r)) > 0
-    ratio = safe_divide(r, rho, jnp.where(pressed, 0, alone))
+    competes = groups.spread(strength * groups.sums(r)) > 0
+    ratio = safe_divide(r, rho, jnp.where(competes, 0, alone))
     return Vt * ratio[None], warm
 
 
 def _dense(strength: jax.Array, groups: Groups) -> bool:
-    """Whether H is factorised as a matrix."""
+    """Whether H is factorised as a (d, d) matrix."""
     return not groups.disjoint and groups.common.shape[0] > 0 and jnp.ndim(strength) == 0
 
 
@@ -217,18 +222,18 @@ def _product(v: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
 
 
 def _diagonal(strength: jax.Array, groups: Groups) -> jax.Array:
-    """Of H, (d,)."""
+    """The diagonal of H, (d,)."""
     return 1 + 2 * groups.spread(jnp.broadcast_to(strength, (groups.num_groups,)))
 
 
-def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) -> jax.Array:
-    """Cholesky factor of H on the active rows, the identity elsewhere."""
+def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: np.dtype) -> jax.Array:
+    """The Cholesky factor of H on the active rows and the identity elsewhere, (d, d); or (0, 0)."""
     if not _dense(strength, groups):
         return jnp.zeros((0, 0), dtype)
     d = groups.num_features
     on = active.astype(dtype)
     H = 2 * strength * groups.common.astype(dtype) * (on[:, None] * on[None])
-    # At huge strengths rounding swallows the identity, and K may be singular.
+    # At huge strengths the identity in H = I + 2K is lost to rounding, and K may be singular: add a shift.
     shift = d * eps_of(H) * jnp.max(jnp.diagonal(H), initial=0)
     return jnp.linalg.cholesky(H + (1 + shift) * jnp.eye(d, dtype=dtype), symmetrize_input=False)
 
@@ -236,7 +241,7 @@ def _factor(active: jax.Array, strength: jax.Array, groups: Groups, dtype: Any) 
 def _solve(
     active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups, factor: jax.Array, guess: jax.Array
 ) -> jax.Array:
-    """H_AA x_A = b_A, 0 elsewhere."""
+    """The solution of H_AA x_A = b_A on the active rows A, 0 elsewhere, (d,)."""
     b = jnp.where(active, b, 0)
     if groups.disjoint:
         return _solve_disjoint(active, b, strength, groups)
@@ -246,7 +251,7 @@ def _solve(
 
     if _dense(strength, groups):
         x = jax.scipy.linalg.cho_solve((factor, True), b)
-        # Once more, for the shift in the factor.
+        # One step of iterative refinement removes the effect of the shift in the factor.
         return jnp.where(active, x + jax.scipy.linalg.cho_solve((factor, True), b - matvec(x)), 0)
     diagonal = _diagonal(strength, groups)
     smallest = 2 * eps_of(b) * norm(b)
@@ -254,16 +259,16 @@ def _solve(
     def refine(_: Any, x: jax.Array) -> jax.Array:
         residual = b - matvec(x)
         tol = smallest / jnp.maximum(norm(residual), jnp.where(smallest > 0, smallest, 1))
-        return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, INNER)[0]
+        return x + conjugate_gradients(matvec, residual, lambda r: r / diagonal, tol, MAX_CG_STEPS)[0]
 
-    # Twice: the residual that the iteration carries along drifts from the true one at large strengths.
+    # Twice: at large strengths the residual of the recurrence drifts from the true one.
     return lax.fori_loop(0, 2, refine, jnp.where(active, guess, 0))
 
 
 def _solve_disjoint(active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
-    """x_i = (b_i + 2 a sum_j (b_i - b_j)) / (1 + 2 a count), sums over the active rows of the group.
+    """x_i = (b_i + 2 a sum_j (b_i - b_j)) / (1 + 2 a count), sum and count over the active rows of the group.
 
-    By differences to the largest, so that nothing cancels when the strength is huge.
+    The sum is taken of differences to the largest b_j, so that nothing cancels at huge strengths.
     """
     on = active.astype(b.dtype)
     top = groups.maxima(jnp.where(active, b, -jnp.inf))

@@ -2,9 +2,9 @@ r"""The exclusive group lasso over views of the labels, on the columns W' (k, d)
 
 .. math:: g(W) = \tfrac12 \sum_i s_i \sum_v \Big( \sum_{g \in v} \|w_{i,g}\|_2 \Big)^2 ,
 
-every view v a partition of the k labels. The prox of one view is that of the exclusive lasso on the norms of
-the groups. For several no closed form is known (one prox after the other is wrong); Dykstra's algorithm
-finds it.
+where every view v is a partition of the k labels. The prox of one view is the prox of the exclusive lasso on
+the norms of the groups. For several views no closed form is known (the proxes one after another are wrong);
+Dykstra's algorithm computes the prox.
 Strengths s, () or (d,), include the step size.
 """
 
@@ -20,7 +20,8 @@ from sparsejax._core.linalg import conjugate_gradients, eps_of, safe_divide, saf
 from sparsejax.groups import Groups
 from sparsejax.prox._squared_l1 import exclusive_l21_columns
 
-VIEW_CYCLES = 1000  # of Dykstra's algorithm, at most
+VIEW_CYCLES = 1000  # largest number of cycles of Dykstra's algorithm
+MAX_CG_STEPS = 1000  # conjugate gradient steps for the derivative of the joint prox
 
 Views = tuple[Groups, ...]
 Parts = tuple[jax.Array, ...]
@@ -33,7 +34,7 @@ def view_group_of(view: Groups) -> jax.Array:
 
 def view_norms(view: Groups, Wt: jax.Array) -> jax.Array:
     """(G, d), the norms of the groups of labels in every row of W; derivative 0 where they are 0."""
-    # As a product: on a CPU a segment sum adds entry by entry.
+    # A matrix product, since on a CPU a segment sum adds one entry after another.
     member = jax.nn.one_hot(view_group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
     squares = jnp.matmul(member, Wt * Wt, precision=lax.Precision.HIGHEST)
     return safe_sqrt(squares)
@@ -46,7 +47,7 @@ def views_value(views: Views, strength: jax.Array, Wt: jax.Array) -> jax.Array:
 
 
 def views_support(views: Views, Wt: jax.Array) -> jax.Array:
-    """(k, d) bool: where the groups of all views are not zero."""
+    """(k, d) bool: the entries whose groups are not zero in all views."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
         on &= (view_norms(view, Wt) > 0)[view_group_of(view)]
@@ -54,7 +55,7 @@ def views_support(views: Views, Wt: jax.Array) -> jax.Array:
 
 
 def view_slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
-    """(k, d): the gradient of one view is W' times these where its groups are not zero; 0 elsewhere."""
+    """(k, d): factors by which Wt is multiplied to give the gradient of one view; 0 in zero groups."""
     norms = view_norms(view, Wt)
     total = strength * jnp.sum(norms, axis=0)
     return safe_divide(total[None], norms)[view_group_of(view)]
@@ -70,20 +71,20 @@ def view_columns(
 
 
 class _Cycle(NamedTuple):
-    points: Parts  # after the prox of each view
-    parts: Parts
-    thetas: Parts  # (d,) each, thresholds, from which the next prox starts
-    moving: jax.Array
-    n: jax.Array
+    points: Parts  # (k, d) each, the point after the prox of each view
+    parts: Parts  # (k, d) each, the correction of each view
+    thetas: Parts  # (d,) each, thresholds, from which the next prox of each view starts
+    moving: jax.Array  # () boolean: the last cycle changed the point
+    n: jax.Array  # () int32, cycles so far
 
 
-@jax.jit  # eagerly, the loop would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loop every time
 def dykstra(
     views: Views, strength: jax.Array, X: jax.Array, parts: Parts, cycles: jax.Array
 ) -> tuple[Parts, Parts]:
-    """The prox of all views at ``X + sum(parts)``: a point of each view, and the parts.
+    """The prox of all views at ``X + sum(parts)``: a point for each view, and the parts at the end.
 
-    Dykstra's algorithm is coordinate descent on the parts, so any start is right.
+    Dykstra's algorithm is coordinate descent on the parts, so that it converges from any start.
     """
     size = jnp.max(jnp.abs(X + sum(parts)))
 
@@ -109,7 +110,7 @@ def dykstra(
 
 @jax.custom_jvp
 def views_joint_columns(views: Views, strength: jax.Array, Vt: jax.Array) -> jax.Array:
-    """The prox of all views: the last view's point, zero where a group of any other view's point is."""
+    """The prox of all views: the point of the last view, with the zero groups of all other points."""
     cold = (jnp.zeros_like(Vt),) * len(views)
     points: Parts = dykstra(views, strength, Vt, cold, jnp.int32(VIEW_CYCLES))[0]
     *others, Wt = points
@@ -122,7 +123,7 @@ def views_joint_columns(views: Views, strength: jax.Array, Vt: jax.Array) -> jax
 def _joint_prox_jvp(
     primals: tuple[Views, jax.Array, jax.Array], tangents: tuple[Any, jax.Array, jax.Array]
 ) -> tuple[jax.Array, jax.Array]:
-    # On the support: (I + H) dW = dV - d(grad g) at fixed W, H the Hessian of g.
+    # On the support (I + H) dW = dV - c, with H the Hessian of g at W and c the change of grad g(W) with s.
     (views, strength, _), (_, dstrength, dV) = primals, tangents
     Wt = views_joint_columns(*primals)
     mask = views_support(views, Wt).astype(Wt.dtype)
@@ -139,7 +140,7 @@ def _joint_prox_jvp(
         return D + mask * curved
 
     def solve(matvec: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
-        return conjugate_gradients(matvec, b, lambda r: r, 4 * eps, 1000)[0]
+        return conjugate_gradients(matvec, b, lambda r: r, 4 * eps, MAX_CG_STEPS)[0]
 
     return Wt, lax.custom_linear_solve(matvec, mask * (dV - moved), solve, symmetric=True)
 
@@ -152,11 +153,11 @@ def views_split(
     guess: Parts | None = None,
     cycles: int = VIEW_CYCLES,
 ) -> Parts:
-    """Parts of Z, one a view, that sum to it and are subgradients at W if Z is one of g.
+    """Parts of Z, one for each view, with the sum Z; subgradients of the views at W if Z is one of g.
 
-    In groups that are not zero they are the gradients there. What is left to choose, where the groups of all
-    views are zero, is taken from ``guess``; without one it is found by Dykstra's algorithm, since
-    ``W = prox(W + tZ, t)`` and its parts are those of tZ.
+    In groups that are not zero the parts are the gradients of the views. Parts in zero groups come from
+    ``guess``, or from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm
+    splits tZ.
     """
     K = len(views)
     parts = _settle(views, strength, Zt, Wt, (Zt / K,) * K if guess is None else guess)
@@ -171,12 +172,14 @@ def views_split(
 
 
 def _settle(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess: Parts) -> Parts:
-    """The gradients in groups that are not zero, the guess elsewhere; what is missing there, evenly."""
+    """Gradients in groups that are not zero, else the guess plus an equal share of what is missing to Z."""
     on = [views_support((view,), Wt) for view in views]
     parts = [
         jnp.where(there, view_slopes(view, strength, Wt) * Wt, part)
         for view, there, part in zip(views, on, guess, strict=True)
     ]
     free = reduce(jnp.add, [(~there).astype(Zt.dtype) for there in on])
-    rest = (Zt - sum(parts)) / jnp.where(free > 0, free, len(parts))
-    return tuple(part + jnp.where(there & (free > 0), 0, rest) for part, there in zip(parts, on, strict=True))
+    share = (Zt - sum(parts)) / jnp.where(free > 0, free, len(parts))
+    return tuple(
+        part + jnp.where(there & (free > 0), 0, share) for part, there in zip(parts, on, strict=True)
+    )

@@ -1,4 +1,4 @@
-"""Proxes of the norms l1, l2 and l infinity, not squared."""
+"""Proximal operators of the norms l1, l2 and l infinity (not squared)."""
 
 import jax
 import jax.numpy as jnp
@@ -100,15 +100,15 @@ def _l2_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.A
 
 
 def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
-    r"""Cutting off at a level: the prox of :math:`g(z) = \text{strength}\,\|z\|_\infty`.
+    r"""Clipping at a level: the prox of :math:`g(z) = \text{strength}\,\|z\|_\infty`.
 
-    With t the scaled strength the answer is 0 where :math:`\|x\|_1 \le t`; otherwise
+    With t the scaled strength, z = 0 if :math:`\|x\|_1 \le t`; otherwise
 
     .. math:: z_i = \operatorname{sign}(x_i)\min(|x_i|, \theta), \qquad
               \textstyle\sum_i(|x_i|-\theta)_+ = t ,
 
-    so that every entry above the level :math:`\theta` ends at it. A monotone Newton iteration finds
-    :math:`\theta`, exactly and without a sort.
+    so that every entry above the level :math:`\theta` becomes :math:`\theta`. A monotone Newton iteration
+    finds :math:`\theta` exactly and without a sort.
 
     Args:
       x: one group, floating, shape (p,).
@@ -120,8 +120,8 @@ def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Arr
 
     Raises:
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
-    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf; here
-      by Moreau's identity, ``x`` minus its projection on the l1 ball of radius t.
+    Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf. By
+      Moreau's identity the prox is ``x`` minus its projection on the l1 ball of radius t.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.prox.linf(jnp.array([3.0, 1.0]), 1.0))
@@ -141,12 +141,12 @@ def _linf_columns(x: jax.Array, t: jax.Array) -> jax.Array:
     return jnp.sign(x) * jnp.minimum(jnp.abs(x), _level(jnp.abs(x), t)[None])
 
 
-@jax.jit  # eagerly, the loop would be compiled anew every time
+@jax.jit  # without jit an eager call would compile the loop every time
 def _level(m: jax.Array, t: jax.Array) -> jax.Array:
-    """The theta of `linf` in each column of m = |x|, 0 where the column ends at zero.
+    """The theta of `linf` for each column of m = |x|; 0 for a column whose prox is zero.
 
-    The sum of (m - theta)_+ is convex and decreasing in theta, so Newton from theta = 0 is monotone, and
-    it is exact as soon as it knows which entries are above.
+    The sum of (m - theta)_+ is convex, decreasing and piecewise linear in theta, so that Newton's method from
+    theta = 0 is monotone, and exact as soon as the set of entries above theta is right.
     """
     top = jnp.max(m, axis=0)
     below = top[None] - m
@@ -162,9 +162,9 @@ def _level(m: jax.Array, t: jax.Array) -> jax.Array:
 
 @_linf_columns.defjvp
 def _linf_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
-    # Entries that end at the level theta = max|z| move with it, the others freely. With s = sign(x) and
-    # tau the number at the level, dtheta = (sum over them of s dx - dt) / tau. At t = 0, where
-    # theta = max|x|, the entries at the level are free too, and fall at the rate 1 / tau as t grows.
+    # Entries with |z| = theta = max|z| have the derivative of s theta, s = sign(x); dz = dx for the others.
+    # With tau entries at theta, dtheta = (sum over them of s dx - dt) / tau. At t = 0, where theta = max|x|,
+    # entries at theta have dz = dx too, and the derivative -s / tau in t.
     (x, t), (dx, dt) = primals, tangents
     z = _linf_columns(x, t)
     theta = jnp.max(jnp.abs(z), axis=0, keepdims=True)

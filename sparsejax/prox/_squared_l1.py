@@ -1,4 +1,4 @@
-"""Proxes of the exclusive lasso and of exclusive l2,1, and the threshold of its conjugate."""
+"""Proximal operators of the exclusive lasso and of exclusive l2,1, and a threshold for its conjugate."""
 
 import functools
 
@@ -25,7 +25,7 @@ def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.A
 
     Returns:
       Soft thresholding of ``x`` at ``2*scaling*beta*||z||_1``; shape and dtype of ``x``.
-      Unlike the prox of ``l1`` it is never zero unless ``x`` is.
+      Unlike the prox of ``l1``, it is zero only if ``x`` is zero.
 
     Raises:
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
@@ -65,8 +65,8 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
 
     Raises:
       TypeError, ValueError: ``x`` is not floating, or not 1-d.
-    Source: ours. Ming & Ding, IJCAI 2019, split the two terms and only alternate between their
-      proxes (Eqs. 19-24); composing the two proxes is not the prox of the sum.
+    Source: derived here. Ming & Ding, IJCAI 2019, split the two terms and alternate between their proxes
+      (Eqs. 19-24); the composition of the two proxes is not the prox of the sum.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.prox.exclusive_l21(jnp.array([3.0, 0.5]), 0.5, 0.5))
@@ -86,10 +86,10 @@ def exclusive_l21_columns(
 ) -> Pair:
     """`exclusive_l21` of every column of ``x`` (p, ...), and its thetas (...).
 
-    ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta,
-    say from the last call of an iterative solver: any value is correct, a near one saves passes.
-    ``rough``: for a solver whose guesses get better as it converges; the Newton steps end with one below a
-    tenth, so that the error of theta is of the order of the square of that of the guess.
+    ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta, such
+    as the theta of the last call: the result does not depend on it, but a near guess saves passes. ``rough``
+    is for solvers whose guesses improve as they converge: the last Newton step changes delta = max|x| - theta
+    by less than a tenth, and the error of theta is of the order of the square of that.
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
@@ -105,25 +105,25 @@ def _exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, star
 
 def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool) -> Pair:
     m = jnp.abs(x)
-    # As a reduction: XLA computes anything simpler anew for every entry in which it is used.
+    # The maximum is stored once: XLA would recompute a cheaper expression for every entry that uses it.
     top = jnp.max(m, axis=0)
     below = top[None] - m
     delta, alive = _threshold(below, top, alpha, beta, start, rough)
     a1, n2, _ = moments(delta, below)
     norm, a1 = jnp.sqrt(n2), 2 * beta * a1
     theta = top - delta
-    # The same number either way; the first is exact at theta = 0, the second keeps digits near top.
+    # r = m - theta in both forms: the first is exact at theta = 0, the second has more digits near top.
     r = jnp.maximum(jnp.where((theta < delta)[None], m - theta[None], delta[None] - below), 0)
-    # kappa = 1 - alpha/N = theta / (2 beta A): the first cancels where kappa is small (huge beta),
-    # the second where theta is; take the one that keeps more digits. (theta > top * kappa would be the same
-    # but for rounding, which is all of kappa where alpha = ||x||.)
+    # kappa = 1 - alpha/N = theta / (2 beta A): the first form cancels where kappa is small (huge beta), the
+    # second where theta is small. The second has more digits if 2 beta A > top. (The test theta > top * kappa
+    # would be equivalent without rounding, but kappa is pure rounding error where alpha = ||x||.)
     kappa = 1 - safe_divide(alpha, norm)
     kappa = jnp.where(a1 > top, safe_divide(theta, a1, kappa), kappa)
     kappa = jnp.where(alive, jnp.maximum(kappa, 0), 0)
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
-@functools.partial(jax.jit, static_argnames="rough")  # eagerly, a loop would be compiled anew every time
+@functools.partial(jax.jit, static_argnames="rough")  # without jit an eager call would compile the loop
 def _threshold(
     below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool
 ) -> Pair:
@@ -136,20 +136,20 @@ def _threshold(
     rises monotonically without overshooting, however the active set changes on the way.
     The equation is divided by 1 + 2 beta, so that nothing overflows.
     """
-    b, rest = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+    b, complement = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
 
     def step(delta: jax.Array) -> Pair:
         a1, n2, count = moments(delta, below)
         n2 = jnp.where(n2 > 0, n2, 1)
         norm = jnp.sqrt(n2)
         p = alpha / norm
-        value = rest * (delta - top) + b * a1 * (1 - p)
-        slope = rest + b * (count * (1 - p) + p * a1 * a1 / n2)
+        value = complement * (delta - top) + b * a1 * (1 - p)
+        slope = complement + b * (count * (1 - p) + p * a1 * a1 / n2)
         return delta - value / slope, norm > alpha
 
     alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
     # theta = 2 beta A (1 - alpha/N) <= 2 beta p delta bounds delta from below, away from 0.
-    least = top * rest / (rest + b * below.shape[0])
+    least = top * complement / (complement + b * below.shape[0])
     return newton(step, top, alive, least=least, guess=top - start, rough=rough), alive
 
 
@@ -170,11 +170,11 @@ def _exclusive_l21_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[Pair,
     total, tau = add(jnp.abs(w)), add(jnp.abs(s))
     q, g = 1 + p, safe_divide(total, t)
     # beta enters as b = 2 beta / (1 + 2 beta), which keeps huge strengths finite.
-    b, rest = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+    b, complement = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
     rhs = dx - u * dalpha - 2 * s * (total * dbeta)
     u_rhs, s_rhs = add(u * rhs), add(s * rhs)
-    det = rest * q + b * tau + b * p * g * g
-    x1 = ((rest * q + b * tau) * u_rhs - b * g * s_rhs) / det
+    det = complement * q + b * tau + b * p * g * g
+    x1 = ((complement * q + b * tau) * u_rhs - b * g * s_rhs) / det
     x2 = b * (s_rhs + p * g * u_rhs) / det
     dw = jnp.where(on, (rhs + u * (p * x1) - s * x2) / q, 0)
     return (w, theta), (dw, jnp.zeros_like(theta))
@@ -184,8 +184,8 @@ def _exclusive_l21_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[Pair,
 def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
 
-    It gives the conjugate of exclusive l2,1: each row contributes :math:`m^2/(4\beta)`.
-    N(m) is convex and decreasing, so Newton from the left is monotone.
+    The conjugate of exclusive l2,1 is the sum of :math:`m^2/(4\beta)` over rows. The norm is convex and
+    decreasing in m, so that Newton's method from the left is monotone.
     """
     u = jnp.abs(z)
     top = jnp.max(u, axis=0)

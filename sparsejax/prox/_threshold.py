@@ -1,8 +1,8 @@
-"""Scalar thresholds, one a column: the Newton iteration that finds them and the sums that it needs.
+"""A scalar threshold theta for each column of a matrix: the Newton iteration, and the sums that it needs.
 
-All of them cut a column x at a level theta, found from sums over the entries of |x| above it. The unknown is
-delta = max|x| - theta, and the entries above are those of r = (delta - below)_+ with below = max|x| - |x|:
-so nothing cancels where theta is close to max|x|.
+An equation for theta has sums over the entries of |x| above theta. The unknown is delta = max|x| - theta, and
+the entries above theta are those with r = (delta - below)_+ > 0, below = max|x| - |x|: in this form nothing
+cancels where theta is close to max|x|.
 """
 
 import functools
@@ -15,11 +15,11 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import eps_of
 
-MAX_PASSES = 200  # of the iteration; 4 to 8 are usual
-ROUGH = 0.1
-UNROLL = 64  # entries a column up to which a reduction over them is written out
+MAX_PASSES = 200  # Newton steps; 4 to 8 are usual
+ROUGH_CHANGE = 0.1  # with ``rough`` the iteration ends when delta changes by less than this share
+MAX_UNROLLED = 64  # entries of a column up to which a reduction is written out as separate operations
 
-# From delta: the Newton step, and in which columns it may be taken from there.
+# delta -> the next delta by Newton's method, and a boolean for each column: whether the step is usable.
 Step = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
 
 Moments = tuple[jax.Array, jax.Array, jax.Array]
@@ -34,12 +34,13 @@ def newton(
     guess: jax.Array | None = None,
     rough: bool = False,
 ) -> jax.Array:
-    """The delta of every column, in [least, top], by a Newton iteration that falls to it from above.
+    """The root delta of every column, in [least, top], by a Newton iteration that decreases to it.
 
-    From ``top`` the steps must fall without passing the root. A ``guess`` is tried first: from wherever in
-    (0, top] the step is usable it must land at the root or above; any other guess counts as ``top``.
-    Columns that are not ``alive`` are not waited for. The steps end where rounding begins, or if ``rough``
-    where no column moves by more than `ROUGH` of its delta, which leaves an error of its square.
+    From ``top`` the steps must decrease and stay above the root. A ``guess`` in (0, top] is tried first; a
+    usable step from it must land at the root or above. Any other guess counts as ``top``. The loop does not
+    wait for columns that are not ``alive``. The steps end when they no longer decrease but for rounding, or
+    if ``rough`` when no delta changes by more than `ROUGH_CHANGE` of itself; the error is then of the order
+    of the square of that.
     """
     first = top if guess is None else jnp.where((guess > 0) & (guess <= top), guess, top)
     Carry = tuple[jax.Array, jax.Array, jax.Array]
@@ -52,12 +53,12 @@ def newton(
         delta, _, n = carry
         landing = (n == 0) & (guess is not None)
         new, usable = step(delta)
-        # Monotone until rounding: the first step that does not shrink delta is the last. It is
-        # taken all the same, since it repairs what the long step before it lost to cancellation.
+        # Steps are monotone up to rounding: the first step that does not decrease delta is the last. It is
+        # taken, since it corrects the cancellation in the long step before it.
         moving = usable & (new < delta * (1 - 4 * eps_of(delta)))
         new = jnp.where(usable, jnp.clip(new, least, top), jnp.where(landing, top, delta))
         if rough:
-            moving = alive & (jnp.abs(new - delta) > ROUGH * delta)
+            moving = alive & (jnp.abs(new - delta) > ROUGH_CHANGE * delta)
         else:
             moving = jnp.where(landing, alive, moving)
         return new, moving, n + 1
@@ -66,11 +67,11 @@ def newton(
 
 
 def moments(delta: jax.Array, below: jax.Array) -> Moments:
-    """Sum, sum of squares and number of the positive entries r of delta - below, column by column.
+    """Sum, sum of squares and number of the positive entries r of delta - below, for each column.
 
-    One pass over the matrix. Written out for the usual few entries a column, because XLA on a CPU
-    takes up to 20 times as long for three separate reductions along a short leading axis, and
-    about twice as long for one reduction with three results (which is what long columns get).
+    One pass over the matrix. For short columns the reduction is written out: on a CPU XLA takes up to 20
+    times as long for three reductions along a short leading axis, and about twice as long for one reduction
+    with three results, which is used for long columns.
     """
 
     def add(x: Moments, y: Moments) -> Moments:
@@ -79,7 +80,7 @@ def moments(delta: jax.Array, below: jax.Array) -> Moments:
     def powers(r: jax.Array) -> Moments:
         return r, r * r, (r > 0).astype(r.dtype)
 
-    if below.shape[0] <= UNROLL:
+    if below.shape[0] <= MAX_UNROLLED:
         return functools.reduce(add, [powers(jnp.maximum(delta - row, 0)) for row in below])
     zero = jnp.zeros((), below.dtype)
     a1, n2, count = lax.reduce(powers(jnp.maximum(delta[None] - below, 0)), (zero,) * 3, add, (0,))
@@ -87,5 +88,5 @@ def moments(delta: jax.Array, below: jax.Array) -> Moments:
 
 
 def sum_squares(x: jax.Array) -> jax.Array:
-    """Of every column; written out for short columns for the same reason."""
-    return functools.reduce(jnp.add, list(x * x)) if x.shape[0] <= UNROLL else jnp.sum(x * x, axis=0)
+    """The sum of squares of every column, written out for short columns as in `moments`."""
+    return functools.reduce(jnp.add, list(x * x)) if x.shape[0] <= MAX_UNROLLED else jnp.sum(x * x, axis=0)

@@ -42,8 +42,8 @@ class Killed(BaseException):
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """Chunks of one solve."""
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
-    monkeypatch.setattr(progress, "SAVING", np.inf)
+    monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "MAX_SAVING_SHARE", np.inf)
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../support"]
 from test_checkpoints import CALLS, progress
 from sparsejax.driver import OPTIONS
 OPTIONS.update(eval(sys.argv[3]))
-progress.SECONDS = 0.0
+progress.CHUNK_SECONDS = 0.0
 CALLS["path"](mode="warm", checkpoint=sys.argv[2], tol=1e-10)
 """
 

@@ -16,7 +16,7 @@ from penalty_cases import D
 import sparsejax as sj
 from sparsejax import losses, penalties
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.threads import FEW, one_blas_thread
+from sparsejax._core.threads import MAX_ONE_THREAD_SIZE, one_blas_thread
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -205,7 +205,7 @@ def test_blas_has_one_thread_while_a_program_of_small_matrices_runs():
     count = lambda: seen.append(blas()) or np.float32(0)
     call = Compiled(lambda x: jax.pure_callback(count, jax.ShapeDtypeStruct((), np.float32)))
     with threadpoolctl.threadpool_limits(3, user_api="blas"):
-        for size in (2, FEW + 1):
+        for size in (2, MAX_ONE_THREAD_SIZE + 1):
             call(jnp.ones((size, size)))
         with ThreadPoolExecutor(1) as pool:
             pool.submit(call, jnp.ones((2, 2))).result()

@@ -55,7 +55,7 @@ class Shown(contextlib.nullcontext):
 def shown(monkeypatch):
     """Chunks of one solve, shown without a terminal; Ctrl-C is what it is in a program."""
     monkeypatch.setattr(progress, "_tqdm", lambda caller: Shown)
-    monkeypatch.setattr(progress, "SECONDS", 0.0)
+    monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.0)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield Shown
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler  # left as it was found
@@ -112,12 +112,12 @@ def test_where_a_chunk_stops_changes_nothing(work, setup):
 
 
 def test_a_pace_learns_from_what_chunks_took(monkeypatch):
-    monkeypatch.setattr(progress, "SECONDS", 0.5)
+    monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.5)
     pace = progress._Pace()
     pace.learn(9.0, 3, 1.0)  # compiled
-    assert pace.work == progress.FIRST and pace.setup == progress.FOREVER
+    assert pace.work == progress.FIRST_CHUNK_WORK and pace.setup == progress.UNKNOWN_SETUP_WORK
     pace.learn(0.01, 10, 0.0)
-    assert pace.work == progress.GROWTH * 11  # not 500 at once
+    assert pace.work == progress.MAX_CHUNK_GROWTH * 11  # not 500 at once
     pace.learn(0.2, 100, 1.0)  # of 1000 a second: 100 for the solves, as many to prepare
     assert pace.setup == pytest.approx(100) and pace.work == 500
 
@@ -289,7 +289,7 @@ import jax, numpy as np
 jax.config.update("jax_enable_x64", True)
 import sparsejax as sj
 from sparsejax._core import progress
-progress.SECONDS = 0.02
+progress.CHUNK_SECONDS = 0.02
 X = np.random.default_rng(0).standard_normal((30, 8))
 problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, :2]), sj.penalties.L21(0.1))
 strengths = jax.vmap(sj.penalties.L21)(np.geomspace(0.5, 0.01, 20_000))

@@ -89,9 +89,9 @@ def test_solvers_paths_and_folds():
 
 def test_working_sets_that_stay_sparse(monkeypatch):
     """Where their columns are too many to be dense: gathered entries, in more than one chunk."""
-    for name in ("DENSE", "LEAST"):
+    for name in ("MAX_DENSE_SIZE", "MIN_ROOM_ENTRIES"):
         monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 0)
-    for name in ("CHUNK", "NARROWEST"):
+    for name in ("CHUNK_ENTRIES", "MIN_CHUNK_ENTRIES"):
         monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 512)
     dense, stored = both(lambda X: LogisticLoss(X, (TARGETS[:, 0] > 0) * 1.0, intercept=True), WIDE[:, :1100])
     top = float(sj.lambda_max(sj.Problem(dense, L1(1.0))))

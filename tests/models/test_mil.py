@@ -27,7 +27,7 @@ def definition(X, ids, P, sigma):
 
 @pytest.mark.parametrize("dtype, atol", [(np.float64, 1e-13), (np.float32, 2e-6)])
 def test_embedding_is_its_definition(dtype, atol, rng, monkeypatch):
-    monkeypatch.setattr(mil, "BLOCK", 7)  # several blocks, the last one short
+    monkeypatch.setattr(mil, "BLOCK_PROTOTYPES", 7)  # several blocks, the last one short
     X, ids, _ = bags(rng)
     shuffle = rng.permutation(len(ids))
     X, ids, P = X[shuffle].astype(dtype), ids[shuffle], (X[:17] + 5).astype(dtype)

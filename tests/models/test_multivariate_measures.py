@@ -183,7 +183,7 @@ def test_no_threshold_is_better(seed, kind):
 
 def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
     """n = 500, where labellings cannot be enumerated: the fast F against every table, in blocks."""
-    monkeypatch.setattr("sparsejax.models.multivariate._oracles.BLOCK", 1000)
+    monkeypatch.setattr("sparsejax.models.multivariate._oracles.BLOCK_ENTRIES", 1000)
     y = np.where(rng.random(500) < 0.2, 1, -1)
     for beta in (0.5, 1.0, 2.0):
         own = mv.contingency(mv.f_beta(beta).delta)
@@ -192,7 +192,7 @@ def test_large_problems_agree_with_the_search_through_tables(monkeypatch, rng):
             fast, slow = mv.most_violated(mv.f_beta(beta), v, y), mv.most_violated(own, v, y)
             assert fast[1] == pytest.approx(slow[1], rel=1e-12)
             np.testing.assert_array_equal(fast[0], slow[0])  # the same of several best
-    monkeypatch.setattr("sparsejax.models.multivariate._oracles.KEPT", 0)
+    monkeypatch.setattr("sparsejax.models.multivariate._oracles.MAX_STORED_ENTRIES", 0)
     assert mv.most_violated(own, v, y)[1] == slow[1]
 
 

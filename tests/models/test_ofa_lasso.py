@@ -305,7 +305,7 @@ def test_bad_values_give_a_status_in_jit(method):
 
 
 def test_bucket_grows(monkeypatch):
-    monkeypatch.setattr("sparsejax.models.ofa_lasso._train.BUCKET", 4)
+    monkeypatch.setattr("sparsejax.models.ofa_lasso._train.FIRST_BUCKET_COLUMNS", 4)
     X, Y = data()
     model = ofa_lasso.fit(X, Y, LAM, BETA, tol=1e-12)
     assert model.solution.converged.all()

@@ -1,1 +1,1 @@
-"""Matrices that are no arrays on one device: sparse, read in chunks, spread over devices."""
+"""Matrices that are not an array on one device: sparse, read in batches, or sharded over devices."""

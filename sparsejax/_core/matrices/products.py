@@ -1,4 +1,4 @@
-"""Matrices that are no arrays: what is known of them are their products."""
+"""Matrices that are not arrays and are known only by their products with arrays."""
 
 from typing import Any, ClassVar
 
@@ -10,30 +10,31 @@ from sparsejax._core.pytree import Pytree
 
 
 class Products(Pytree):
-    """Base of X (n, d) with XW and X'U by `moved`."""
+    """Base of matrices X (n, d) whose products XW and X'U are computed by `moved`."""
 
-    # Groups of the protocol of losses that form matrices of the size of X, or products with itself.
+    # Groups of the protocol of losses that X cannot serve: they form matrices of the size of X, or X'X.
     lacks: ClassVar[frozenset[str]] = frozenset({"free features"})
     shape: tuple[int, int]
 
     @property
     def dtype(self) -> Any:
-        """That of the numbers."""
+        """dtype of the entries of X."""
         raise NotImplementedError
 
     @property
     def ndim(self) -> int:
-        """2."""
+        """2, the number of dimensions."""
         return 2
 
     def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
-        """XW, or X'W, of a W with columns; neither its transpose nor its derivative in X is asked for."""
+        """XW, or X'W if ``transposed``, for W (., k); JAX never differentiates or transposes it."""
         raise NotImplementedError
 
     def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
-        """Of W, and H under it, W and H - XW (or X'W), differentiable in X.
+        """(W; H - XW), or (W; H - X'W) if ``transposed``, for ``both`` = (W; H), differentiable in X.
 
-        JAX transposes it, but runs it for derivatives in X alone: where there are none, it is nothing.
+        JAX transposes this function, but computes it only for derivatives in X. A matrix without derivatives
+        returns ``both``.
         """
         return both
 
@@ -47,12 +48,12 @@ class Products(Pytree):
 
     @property
     def T(self) -> "Transposed":
-        """X', for products."""
+        """X', which has products only."""
         return Transposed(self)
 
 
 class Transposed:
-    """X' of an X known by its products."""
+    """The transpose of a `Products`."""
 
     def __init__(self, X: Products):
         self.X = X
@@ -64,11 +65,11 @@ class Transposed:
 
 
 def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
-    """XW or X'W, linear in W for every transformation.
+    """XW, or X'W if ``transposed``, which every JAX transformation treats as linear in W.
 
-    JAX would not find the transpose of a loop or of a call of the host, so that it is told: as the solution
-    of an equation (I, 0; -X, I) (W, H) = (W, 0), whose transpose has X' in it. Where nothing depends on the
-    product, JAX 0.6 hands that transpose no array of zeros; that of the barrier makes one.
+    JAX cannot transpose a loop or a host callback by itself. H = XW is therefore written as the solution of
+    (I, 0; -X, I) (W; H) = (W; 0) by `lax.custom_linear_solve`, whose transpose is a solve with X'. If nothing
+    depends on the product, JAX 0.6 passes no array of zeros to that transpose; the barrier makes one.
     """
     n, d = X.shape
     at, size = (n, d) if transposed else (d, n)

@@ -1,4 +1,4 @@
-"""Arrays of which no device holds all: looked at where they are, by all processes alike."""
+"""Arrays that are sharded over devices: checks of their values, the same in all processes."""
 
 import functools
 import zlib
@@ -10,13 +10,13 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
-def is_spread(x: Any) -> bool:
-    """No device holds all of a concrete array: it may be that this process cannot fetch it."""
+def is_sharded(x: Any) -> bool:
+    """True for a concrete array that no single device holds; this process may not be able to read it."""
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_fully_replicated
 
 
 def mesh_of(tree: Any) -> Any:
-    """The mesh that concrete arrays of the tree are on; None if they are on none."""
+    """The mesh of the first concrete array in the tree that is on a mesh, else None."""
     for leaf in jax.tree.leaves(tree):
         concrete = isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
         if concrete and isinstance(leaf.sharding, NamedSharding):
@@ -25,20 +25,20 @@ def mesh_of(tree: Any) -> Any:
 
 
 def whole_on(mesh: Mesh) -> NamedSharding:
-    """All of an array on every device."""
+    """The sharding by which every device of the mesh has the whole array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def looked_at(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
-    """``question(xp, *arrays, **options)`` as numpy's.
+    """``question(xp, *arrays, **options)`` as numpy arrays, wherever the arrays are.
 
     Args:
-      question: a function by its name, since a program is kept for each, with small answers; xp is numpy, or
-        jax.numpy in one program where an array is spread.
-      arrays: concrete ones.
-      options: what the program knows of, hashable.
+      question: a function at module level (its compiled program is cached) with a small result. xp is numpy,
+        or jax.numpy inside one program if an array is sharded.
+      arrays: concrete arrays.
+      options: static, hashable arguments.
     """
-    mesh = next((mesh_of(array) for array in arrays if is_spread(array)), None)
+    mesh = next((mesh_of(array) for array in arrays if is_sharded(array)), None)
     if mesh is None:
         return question(np, *map(np.asarray, arrays), **options)
     return jax.device_get(_program(question, mesh, tuple(options.items()))(*arrays))
@@ -50,18 +50,18 @@ def _program(question: Callable[..., Any], mesh: Mesh, options: tuple[Any, ...])
 
 
 def first_of(xp: Any, mask: Any) -> tuple[Any, Any]:
-    """Where the first True of a mask of one or more axes is: on the first axis, and on the rest as one."""
+    """The place of the first True of a mask: its index on the first axis, and on the other axes flattened."""
     rows = mask.reshape(mask.shape[0], -1)
     row = xp.argmax(rows.any(axis=1))
     return row, xp.argmax(rows[row])
 
 
 def admitted(name: str, x: jax.Array) -> jax.Array:
-    """An array on several devices as the work wants it: `by_compiler`, and of one shape on all processes.
+    """An array on several devices, checked and prepared by `by_compiler`.
 
     Raises:
-      TypeError: it is on no mesh.
-      ValueError: its shape is another one on other processes.
+      TypeError: the array is not on a mesh.
+      ValueError: its shape differs between processes.
     """
     sharding = x.sharding
     if not isinstance(sharding, NamedSharding):
@@ -69,17 +69,18 @@ def admitted(name: str, x: jax.Array) -> jax.Array:
     mesh: Any = sharding.mesh
     if not is_same((x.shape, x.dtype.name, str(sharding.spec)), mesh):
         raise ValueError(
-            f"{name} has shape {x.shape} and {sharding.spec} on process {jax.process_index()} and others on "
-            "other processes: parts of unequal length make arrays of unequal length. Give every process as "
-            "many rows: fill up with rows of weight 0."
+            f"{name} has shape {x.shape} and {sharding.spec} on process {jax.process_index()}, and another "
+            "shape on other processes: parts of unequal length make arrays of unequal length. Give every "
+            "process the same number of rows: add rows of weight 0."
         )
     return by_compiler(x)
 
 
 def by_compiler(tree: Any) -> Any:
-    """Arrays on a mesh whose axes are part of types, as `jax.make_mesh` has them, on one where they are not.
+    """The tree with arrays moved from a mesh with explicit axes to the same mesh with automatic axes.
 
-    Those would have to be named in every product. Nothing is copied.
+    `jax.make_mesh` makes explicit axes, which are part of the types of arrays, so that every product would
+    have to name them. Nothing is copied.
     """
 
     def one(leaf: Any) -> Any:
@@ -92,7 +93,7 @@ def by_compiler(tree: Any) -> Any:
 
 
 def check_placed(name: str, x: Any) -> None:
-    """Raise if a traced array has axes of a mesh in its type."""
+    """Raise if a traced array has explicit axes of a mesh in its type."""
     if any(part is not None for part in jax.typeof(x).sharding.spec):
         raise TypeError(
             f"{name} is sharded by its type, {jax.typeof(x)}, which every product would have to name: make "
@@ -101,7 +102,7 @@ def check_placed(name: str, x: Any) -> None:
 
 
 def check_one_process(caller: str, chunked: bool, tree: Any) -> None:
-    """Raise if progress or a checkpoint is asked for of arrays on several processes: they would part."""
+    """Raise if work in chunks has arrays of several processes: each would choose chunks by its own clock."""
     mesh = mesh_of(tree) if chunked else None
     if mesh is not None and _is_shared(mesh):
         raise TypeError(
@@ -111,15 +112,13 @@ def check_one_process(caller: str, chunked: bool, tree: Any) -> None:
 
 
 def check_here(name: str, x: Any) -> None:
-    """Raise if x is an array that this process cannot fetch."""
-    if is_spread(x) and not x.is_fully_addressable:
-        raise TypeError(
-            f"{name} is spread over processes; each must have all of it: hand in an array of numpy."
-        )
+    """Raise if x is an array that this process cannot read."""
+    if is_sharded(x) and not x.is_fully_addressable:
+        raise TypeError(f"{name} is spread over processes; each must have all of it: give an array of numpy.")
 
 
 def check_same(tree: Any, mesh: Mesh) -> None:
-    """Raise if what is not on the mesh, and counts for all processes, is not the same on all of them."""
+    """Raise unless the leaves that are not on the mesh are the same on all processes."""
     if not _is_shared(mesh):
         return
     there = [leaf for leaf in jax.tree.leaves(tree) if mesh_of(leaf) is None]
@@ -132,7 +131,7 @@ def check_same(tree: Any, mesh: Mesh) -> None:
 
 
 def is_same(facts: Any, mesh: Mesh) -> bool:
-    """Whether all processes of a mesh have the same facts, by the text of these; all of them must ask."""
+    """Whether all processes of a mesh have the same ``facts``, compared as text; all of them must call it."""
     if not _is_shared(mesh):
         return True
     code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)

@@ -1,4 +1,4 @@
-"""A matrix of which only the entries that are not zero are stored."""
+"""Sparse matrices, of which only the entries that are not zero are stored."""
 
 import functools
 from collections.abc import Callable
@@ -14,43 +14,48 @@ from sparsejax._core.linalg import column_sums as dense_column_sums
 from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
 
-CHUNK, NARROWEST = 8192, 1024  # entries that a product moves at once, of one column and of many
-DENSE = 2**21  # numbers: as many columns as hold no more are made dense
-LEAST = 2**14  # entries of a part of the columns: at least, where there are so many
+# Stored entries that a product reads at once: for one column of W, and at least for many columns.
+CHUNK_ENTRIES, MIN_CHUNK_ENTRIES = 8192, 1024
+MAX_DENSE_SIZE = 2**21  # numbers: selected columns become a dense array if it has no more entries
+MIN_ROOM_ENTRIES = 2**14  # stored entries for which a selection of columns has room, if X has as many
 
 
 class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"), static=("shape",)):
-    """X (n, d) by its stored entries, column after column: ``X[rows[i], cols[i]] = data[i]``, times a scale.
+    """X (n, d) by its stored entries, column by column: ``X[rows[i], cols[i]] = data[i] * scale[cols[i]]``.
 
-    16 bytes a stored value in float64. A product goes through the entries in chunks that stay in the cache:
-    per entry it gathers a row of W and adds it to a row of XW. For 2e6 entries of 20 000 x 200 000 and one
-    column XW and X'u take 9 and 7 ms (benchmarks/sparse.py); all entries at once, by row, 21 and 8; padded
-    columns 64; scipy 5 and 4. For 9e5 entries and 20 columns 24 and 29; column after column 60 and 91; scipy
-    8 and 9.
-    A callback to scipy would gain that, but not work on an accelerator, nor in an exported program.
+    A stored value takes 16 bytes in float64. A product reads the entries in chunks that fit in the cache; for
+    each entry it multiplies a row of W and adds it to a row of XW.
+
+    Times in ms of XW and X'u (benchmarks/sparse.py). For 2e6 entries of 20 000 x 200 000 and one column: 9
+    and 7; all entries in one chunk, by row, 21 and 8; padded columns 64; scipy 5 and 4. For 9e5 entries and
+    20 columns: 24 and 29; one column of W after another 60 and 91; scipy 8 and 9. A callback to scipy would
+    be faster, but would not work on an accelerator or in an exported program.
     """
 
-    data: jax.Array  # (nnz,); what fills it up is 0
-    rows: jax.Array  # (nnz,)
-    cols: jax.Array  # (nnz,), sorted
-    starts: jax.Array  # (d + 1,), where the entries of each column begin
-    scale: jax.Array | None  # (d,), which every column is multiplied by, in place of a copy; None: 1
-    used: jax.Array | None  # (), how many entries there are, where that is not all of them
-    shape: tuple[int, int]
+    data: jax.Array  # (nnz,), values; padding is 0
+    rows: jax.Array  # (nnz,) int32, the row of each value
+    cols: jax.Array  # (nnz,) int32, the column of each value, sorted
+    starts: jax.Array  # (d + 1,) int32, the place of the first value of each column
+    scale: jax.Array | None  # (d,), a factor for each column; None: 1. It saves a copy of data
+    used: jax.Array | None  # () int32, how many of the values are not padding; None: all are in use
+    shape: tuple[int, int]  # (n, d)
 
     @property
     def dtype(self) -> Any:
-        """That of the entries."""
+        """dtype of the entries."""
         return self.data.dtype
 
     def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
-        """XW or X'W."""
+        """XW, or X'W if ``transposed``."""
         return self._product(W, transposed)
 
     def sums(
         self, function: Callable[[jax.Array], jax.Array], w: jax.Array, *, transposed: bool
     ) -> jax.Array:
-        """f(X) w or f(X)' w, entry by entry, not differentiable in X; f(0) = 0 and f(xy) = f(x) f(y)."""
+        """f(X) w, or f(X)' w if ``transposed``, for an elementwise f; not differentiable in X.
+
+        f must satisfy f(0) = 0 and f(xy) = f(x) f(y).
+        """
         return self._product(w[:, None], transposed, function)[:, 0]
 
     def _product(self, W: jax.Array, transposed: bool, function: Any = None) -> jax.Array:
@@ -68,7 +73,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
         return H
 
     def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
-        """Of W, and H under it, W and H - XW: of use for derivatives in the entries only."""
+        """(W; H - XW) for ``both`` = (W; H); JAX uses it for derivatives in the entries only."""
         n, d = self.shape
         to, of = (self.cols + n, self.rows) if transposed else (self.rows + d, self.cols)
 
@@ -80,37 +85,37 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
             moved = data * both.at[of].get(mode="promise_in_bounds")
             return both.at[to].add(-moved, mode="promise_in_bounds")
 
-        # No loop over columns, which would take less memory: JAX 0.6 does not transpose it.
+        # A loop over columns would take less memory, but JAX 0.6 cannot transpose one.
         return jax.vmap(column, in_axes=1, out_axes=1)(both)
 
     def divided(self, units: jax.Array) -> "Sparse":
-        """Columns divided by units (d,)."""
+        """The matrix with each column divided by its unit, units (d,)."""
         return self._replace(scale=1 / units if self.scale is None else self.scale / units)
 
     @property
     def sizes(self) -> jax.Array:
-        """How many entries each column has, (d,)."""
+        """The number of stored entries of each column, (d,)."""
         return self.starts[1:] - self.starts[:-1]
 
     @property
     def room(self) -> int:
-        """How many entries `columns_at` has room for."""
+        """The number of stored entries for which the result of `columns_at` has room."""
         nnz = self.data.shape[0]
-        return min(nnz, max(nnz // 4 // CHUNK * CHUNK, LEAST))
+        return min(nnz, max(nnz // 4 // CHUNK_ENTRIES * CHUNK_ENTRIES, MIN_ROOM_ENTRIES))
 
     def columns_at(self, ix: jax.Array) -> "jax.Array | Sparse":
-        """The columns of these numbers, of number d: zero. Dense if they are few, else with `room` entries.
+        """The columns ``ix``, dense up to `MAX_DENSE_SIZE` numbers, else sparse; the index d gives zeros.
 
-        Columns of more entries together are cut off.
+        A sparse result has `room` stored entries; if the columns together have more, the rest are left out.
         """
         (n, d), m = self.shape, ix.shape[0]
-        dense = n * m <= DENSE
+        dense = n * m <= MAX_DENSE_SIZE
         none = ix >= d
         sizes = jnp.where(none, 0, take(self.sizes, ix, 0))
         room = min(self.data.shape[0], n * m) if dense else self.room
         ends = jnp.minimum(jnp.cumsum(sizes, dtype=jnp.int32), room)
         starts = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
-        # Of every place the column: how many columns have begun there, those without entries included.
+        # The column of each place of the result: how many columns begin at or before it, counting empty ones.
         begun = jnp.zeros(room, jnp.int32).at[starts[:-1]].add(1, mode="drop")
         slot = jnp.cumsum(begun, dtype=jnp.int32) - 1
         first = take(self.starts, jnp.where(none, d, ix), 0) - starts[:-1]
@@ -128,9 +133,9 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
 
 @functools.cache
 def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Callable[..., jax.Array]:
-    """XW or X'W of (data, rows, cols, used, W), of a function of the entries if one is given.
+    """A function (data, rows, cols, used, W) -> XW, or X'W; of f(X) if ``function`` f is given.
 
-    A batch of W is more columns, and reads X once.
+    Under vmap over W the batch becomes further columns of W, so that X is read once.
     """
 
     @jax.custom_batching.custom_vmap
@@ -139,7 +144,8 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
     ) -> jax.Array:
         nnz, k = data.shape[0], W.shape[1]
         to, of, size = (cols, rows, shape[1]) if transposed else (rows, cols, shape[0])
-        length = min(max(1 << (CHUNK // k).bit_length() >> 1, NARROWEST), nnz)
+        # A power of two of entries that with k columns stays within CHUNK_ENTRIES.
+        length = min(max(1 << (CHUNK_ENTRIES // k).bit_length() >> 1, MIN_CHUNK_ENTRIES), nnz)
 
         def add(start: Any, length: int, H: jax.Array) -> jax.Array:
             x, i, j = (lax.dynamic_slice(a, (start,), (length,)) for a in (data, to, of))
@@ -171,39 +177,39 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: Any) -> jax.Array:
-    """The sums down the columns of ``function(X)``, elementwise, of single rows too, and 0 at 0."""
+    """The sums of ``function(X)`` down its columns, (d,); ``function``: as `Sparse.sums`, and takes rows."""
     if isinstance(X, Sparse):
         return X.sums(function, jnp.ones(X.shape[0], X.dtype), transposed=True)
     return dense_column_sums(function, X)
 
 
 def row_sums(function: Callable[[jax.Array], jax.Array], X: Any, weights: jax.Array) -> jax.Array:
-    """The sums along the rows of ``function(X)``, likewise, times weights (d,)."""
+    """The sums of ``function(X) * weights`` along its rows, (n,), with weights (d,)."""
     if isinstance(X, Sparse):
         return X.sums(function, weights, transposed=False)
     return jnp.sum(function(X) * weights[None], axis=1)
 
 
 def columns_at(X: Any, ix: jax.Array) -> Any:
-    """Columns of X; of number d: zero."""
+    """The columns ``ix`` of X; the index d gives a zero column."""
     if isinstance(X, Sparse):
         return X.columns_at(ix)
     return jnp.take(X, ix, axis=1, mode="fill", fill_value=0)
 
 
 def divided(X: Any, units: jax.Array) -> Any:
-    """Columns of X divided by units (d,)."""
+    """X with each column divided by its unit, units (d,)."""
     return X.divided(units) if isinstance(X, Sparse) else X * (1 / units)[None]
 
 
 def as_matrix(name: str, X: Any) -> Any:
-    """X as a dense array or `Sparse`: a matrix of scipy.sparse or of jax.experimental.sparse stays sparse."""
+    """X checked: a matrix of scipy.sparse or jax.experimental.sparse as `Sparse`, else a dense array."""
     if isinstance(X, Products) or not is_sparse(X):
         return X if isinstance(X, Products) else as_float(name, X, (2,))
     if len(X.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(X.shape)}; it must be 2-d.")
     shape = n, d = (int(X.shape[0]), int(X.shape[1]))
-    if max(n, d) >= INT32_MAX:  # before a pointer a column is made
+    if max(n, d) >= INT32_MAX:  # before memory for one index a column is needed
         raise ValueError(f"{name} has shape {shape}; indices are int32, up to {INT32_MAX}.")
     by_column = _by_column(name, X)
     room = _room(by_column.nnz)
@@ -212,7 +218,7 @@ def as_matrix(name: str, X: Any) -> Any:
     starts = by_column.indptr.astype(np.int32)
     parts = [by_column.data, by_column.indices.astype(np.int32, copy=False)]
     del by_column
-    # What fills it up: zeros at the end of the last column. One array after the other, for memory.
+    # Padding is zeros at the end of the last column. Each array is freed before the next one is made.
     rows = _placed(parts.pop(), room, 0)
     data = _placed(parts.pop(), room, 0)
     cols = _placed(np.repeat(np.arange(d, dtype=np.int32), np.diff(starts)), room, d - 1)
@@ -220,7 +226,7 @@ def as_matrix(name: str, X: Any) -> Any:
 
 
 def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
-    """JAX's array of ``a``, filled up."""
+    """``a`` padded with ``value`` to the length ``room``, as an array of JAX."""
     filled = np.full(room, value, a.dtype)
     filled[: len(a)] = a
     del a
@@ -228,23 +234,25 @@ def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
 
 
 def _room(nnz: int) -> int:
-    """The next number of four binary digits and zeros: matrices of nearly one size share their programs."""
+    """nnz rounded up to four binary digits and zeros, so that matrices of nearly one size share programs."""
     step = 1 << max(nnz.bit_length() - 4, 0)
     return max(-(-nnz // step) * step, 1)
 
 
 def _by_column(name: str, X: Any) -> Any:
-    """A csc_matrix of its own, in floating point, sorted, without duplicates and zeros."""
+    """A copy of X as a csc_matrix: floating, sorted, without duplicates and stored zeros."""
     import scipy.sparse  # noqa: PLC0415  (slow to import, and seldom needed)
 
     if any(map(is_traced, jax.tree.leaves(X))):
-        raise TypeError(f"{name} is sparse and traced: build the loss outside jit, and hand it in.")
+        raise TypeError(
+            f"{name} is sparse and traced: build the loss outside jit, and pass it as an argument."
+        )
 
     def values(data: Any) -> np.ndarray:
         return as_float_on_host(f"the stored values of {name}", data)
 
     if scipy.sparse.issparse(X) and X.format in ("csr", "csc", "bsr"):
-        try:  # scipy follows indices without looking at them
+        try:  # scipy would use the indices without checking them
             X.check_format(full_check=True)
         except ValueError as error:
             raise ValueError(f"{name} is no valid {type(X).__name__}: {error}.") from None
@@ -266,7 +274,7 @@ def _by_column(name: str, X: Any) -> Any:
 
 
 def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values, rows and columns, unsorted and with duplicates."""
+    """Values, rows and columns of the stored entries, as they are: unsorted, maybe with duplicates."""
     import scipy.sparse  # noqa: PLC0415
     from jax.experimental.sparse import BCOO, BCSR  # noqa: PLC0415
 
@@ -278,5 +286,7 @@ def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if not isinstance(X, BCOO) or X.n_batch or X.n_dense:
         raise TypeError(f"{name} is a {type(X).__name__}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
     indices = np.asarray(X.indices)
-    there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(axis=1)  # the rest is padding
+    there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(
+        axis=1
+    )  # other entries are padding
     return np.asarray(X.data)[there], indices[there, 0], indices[there, 1]

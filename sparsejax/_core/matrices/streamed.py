@@ -1,4 +1,4 @@
-"""A matrix whose rows are read again, chunk by chunk, for every product."""
+"""Matrices whose rows the host reads again, batch by batch, for every product."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -11,14 +11,20 @@ from sparsejax._core.matrices.products import Products
 
 
 class Source:
-    """Where the rows come from, for the host: a function that begins anew, and what it gave at first."""
+    """The batches of rows of a matrix.
+
+    Args:
+      begin: () -> a new iterator over all batches.
+      counts: number of rows of each batch, when the batches were first read.
+      width: d, number of columns.
+    """
 
     def __init__(self, begin: Callable[[], Iterator[np.ndarray]], counts: tuple[int, ...], width: int):
         self.begin, self.counts, self.width = begin, counts, width
-        self.failed: Exception | None = None  # why the last product is NaN
+        self.failed: Exception | None = None  # the error that made the last product NaN
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """The rows and their numbers; an error where they are not as many as at first."""
+        """(slice of row numbers, rows) for each batch; an error if batches differ from the first reading."""
         start, number = 0, -1
         for number, X in enumerate(self.begin()):
             if number >= len(self.counts) or X.shape != (self.counts[number], self.width):
@@ -29,7 +35,7 @@ class Source:
             raise ValueError(f"there are {number + 1} batches; at first there were {len(self.counts)}.")
 
     def guarded(self, product: Callable[..., np.ndarray], *args: Any) -> Any:
-        """What the host computes, NaN where a read fails: nothing may be raised in a callback."""
+        """``product(*args)``, or None if reading fails: a callback must not raise; `failed` is the error."""
         args = tuple(np.asarray(a) for a in args)
         try:
             self.failed = None
@@ -40,24 +46,24 @@ class Source:
 
 
 class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape")):
-    """X (n, d) by its `Source`: every product is one pass over the rows, by numpy.
+    """X (n, d) by its `Source`: numpy computes every product in one pass over the rows.
 
-    A batch of products is one pass. There are no columns to be gathered and no derivative in X.
+    Under vmap a batch of products is one pass. Columns cannot be selected, and there is no derivative in X.
     """
 
     lacks: ClassVar[frozenset[str]] = Products.lacks | {"columns"}
-    squares: jax.Array  # (d,), of the columns
-    lengths: jax.Array  # (n,), the norms of the rows of X over the norms of its columns
+    squares: jax.Array  # (d,), D^2, the squared norms of the columns
+    lengths: jax.Array  # (n,), ||x_i / D|| for each row x_i
     source: Source
-    shape: tuple[int, int]
+    shape: tuple[int, int]  # (n, d)
 
     @property
     def dtype(self) -> Any:
-        """That of the work."""
+        """dtype of all products."""
         return self.squares.dtype
 
     def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
-        """XW or X'W."""
+        """XW, or X'W if ``transposed``."""
         size = self.shape[1 if transposed else 0]
 
         def product(W: np.ndarray) -> np.ndarray:
@@ -75,7 +81,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
         return self._on_host(product, (size, W.shape[1]), W)
 
     def gram(self, C: jax.Array, *, centred: bool) -> jax.Array:
-        """X' diag(c) X for each column c >= 0 of C (n, k), (k, d, d); ``centred`` about the mean by c."""
+        """X' diag(c) X for each column c >= 0 of C (n, k), (k, d, d); ``centred``: X minus its mean by c."""
         k, d = C.shape[1], self.shape[1]
 
         def product(C: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
-"""The whole solve inside jit, vmap and lax.map: one `jax.pure_callback` with fixed shapes and a status.
+"""The whole solve as one `jax.pure_callback` with fixed shapes and a status, for jit, vmap and lax.map.
 
-Nothing of JAX is called in the callback, and nothing is raised: what the host form refuses with an error
-comes back as NaN and a status.
+The callback calls no JAX function and never raises: where the function on the host would raise, the result is
+NaN and a status.
 """
 
 from collections.abc import Callable
@@ -31,8 +31,8 @@ def in_graph(
     """``host_solve(X, y, *scalars) -> Result`` as a JAX operation.
 
     Args:
-      host_solve: may raise.
-      X: a traced array, or anything else, which then stays on the host and may be sparse.
+      host_solve: the solve on the host, which may raise.
+      X: a traced array; or an object that stays on the host and may be sparse.
       y: (n,).
       scalars: each of shape (), traced or not.
       shape: (n, m).
@@ -52,7 +52,7 @@ def in_graph(
                 return (np.full(m, np.nan), np.nan, np.nan, np.nan, NON_FINITE, 0)
             r = host_solve(X, y, *map(float, scalars))
             return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
-        except BaseException:  # a solver's panic too: raising here is undefined behaviour
+        except BaseException:  # also panics of a solver, since raising in a callback is undefined behaviour
             return (np.full(m, np.nan), np.nan, np.nan, np.nan, HOST_FAILURE, 0)
 
     def callback(*args: Any) -> tuple[np.ndarray, ...]:

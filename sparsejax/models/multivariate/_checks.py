@@ -1,4 +1,4 @@
-"""Numbers that a fit on the host is given: Python floats, in float64 whatever JAX is set to."""
+"""Checks of the numbers of a fit on the host, which are Python floats, in float64 whatever JAX's setting."""
 
 import math
 from typing import Any

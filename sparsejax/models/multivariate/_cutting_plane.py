@@ -1,4 +1,4 @@
-r"""The cutting plane method: groups of features and labellings, added as the certificate asks for them.
+r"""The cutting plane method, which adds cuts (labellings) and groups of features until the gap is small.
 
 .. math:: \min_w J(w) = \tfrac12\|w\|_B^2 + \tfrac Cn R(w), \qquad
           \|w\|_B^2 = \min_{0\le d\le1,\,1^\top d=B} \sum_j w_j^2/d_j ,
@@ -8,9 +8,9 @@ whose norm is the B-support norm and whose dual norm sums the B largest squares.
 
 .. math:: D(\alpha) = \Delta^\top\alpha - \tfrac12\sum_{\text{B largest}} c_j^2 \;\le\; \min J ,
 
-and the group that attains it is the one that is missing most. The paper's schedules add it as a group to
-`_master`; the interleaved one adds its features to `_feature_master`, which then knows all groups of the
-features seen so far. All in float64 on the host.
+and the group that attains the maximum violates optimality most. The schedules of the paper add the group to
+`_master`; the interleaved schedule adds its features to `_feature_master`, which then has all groups of all
+features added so far. Everything is in float64 on the host.
 """
 
 import math
@@ -28,15 +28,16 @@ from sparsejax.models.multivariate._restricted import Restricted, WorkingSet
 from sparsejax.solution import CONVERGED, INTERRUPTED, MAX_ITER, NON_FINITE, STALLED
 
 SCHEDULES = ("interleaved", "two-layer", "printed")
-RESOLUTION = 0.02  # the share of the gap that is worth an oracle call on a segment
-# A master's gap as a share of the whole gap. Interleaved, a central point of the master gives better cuts
-# than its solution, and is a step or two of Newton from the one before; in two layers the inner one must end.
-# Below EXACT Clarabel is asked too.
-LOOSE, LOOSE_INNER, EXACT = 0.95, 0.03, 1e-3
+MIN_SEARCH_GAIN = 0.02  # share of the gap: a search on a segment ends when it can gain less
+# The gap to which a master is solved, as a share of the whole gap. With the interleaved schedule a central
+# point of the master gives better cuts than its solution, and is one or two Newton steps from the last one;
+# with two layers the inner layer needs the solution.
+MASTER_GAP, INNER_MASTER_GAP = 0.95, 0.03
+CLARABEL_GAP = 1e-3  # masters with a smaller share use Clarabel too
 
 
 class Progress(NamedTuple):
-    """What ``progress`` is told after each master.
+    """The argument with which ``progress`` is called after each master.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -48,10 +49,10 @@ class Progress(NamedTuple):
     """
 
     num_iters: int  # masters solved
-    objective: float
-    lower_bound: float
-    num_cuts: int
-    num_groups: int  # in the master; interleaved, the number of features
+    objective: float  # the best so far
+    lower_bound: float  # the best so far
+    num_cuts: int  # in the master
+    num_groups: int  # in the master; with the interleaved schedule the number of features
 
 
 class Result(NamedTuple):
@@ -68,17 +69,17 @@ class Result(NamedTuple):
 
     @property
     def gap(self) -> float:
-        """Relative; 0 where the objective is."""
+        """The relative gap; 0 if the objective is 0."""
         return (self.objective - self.lower_bound) / self.objective if self.objective > 0 else 0.0
 
 
 class CuttingPlane:
-    """The state of one solve; `run` is the algorithm, the rest its steps.
+    """The state of one solve; `run` is the algorithm, the other methods are its steps.
 
     Args:
-      data, oracle: of the examples.
+      data, oracle: the matrix of examples, and the oracle for their truth.
       budget, bound: B and C/n.
-      tol, eps_delta: until ``J(w) - D(alpha) <= max(tol J(w), C/n eps_delta)``.
+      tol, eps_delta: the solve ends when ``J(w) - D(alpha) <= max(tol J(w), C/n eps_delta)``.
       schedule: one of `SCHEDULES`.
     """
 
@@ -102,7 +103,7 @@ class CuttingPlane:
         self.lower = 0.0
         self.history: list[tuple[float, float]] = []
         self.outer = 0  # times that groups were added
-        self.loose = LOOSE if self.interleaved else LOOSE_INNER
+        self.loose = MASTER_GAP if self.interleaved else INNER_MASTER_GAP
         self.precision = self.loose
         self.inner = math.inf  # the best objective since groups were added
         self.known = self.restricted.working_set()  # before the last round
@@ -121,8 +122,8 @@ class CuttingPlane:
         progress: Callable[[Progress], Any] | None = None,
         start: WorkingSet | None = None,
     ) -> Result:
-        """Masters, until the gap meets its target or what comes first; Ctrl-C is a status."""
-        if self.best.violation <= 0:  # w = 0 loses nothing
+        """Solve masters until the gap meets its target, `maxiter`, or Ctrl-C, which is a status too."""
+        if self.best.violation <= 0:  # the loss is 0 at w = 0
             self.lower = self.best.objective
             return self.result(CONVERGED)
         self.restricted.add_cut(self.best.z, self.best.delta, 1.0)
@@ -136,23 +137,25 @@ class CuttingPlane:
             while status is None:
                 self.known = self.restricted.working_set()
                 status = self.round(progress) if len(self.history) < maxiter else MAX_ITER
-        except KeyboardInterrupt:  # the best point and the bound hold wherever that was
+        except KeyboardInterrupt:  # the best point and the lower bound are valid at any moment
             status = INTERRUPTED
-        # An interior point leaves a trace of weight on every feature it knows: the smallest go, as many as
-        # raise the gap by a tenth at most and do not spoil the target.
+        # An interior point leaves a tiny weight on every feature. The smallest weights are set to 0, as many
+        # as raise the gap by at most a tenth and still meet the target.
         spared = max(self.lower + self.target, self.best.objective)
         self.best = self.points.thin(self.best, min(self.best.objective + 0.1 * self.gap, spared))
         return self.result(status)
 
     def round(self, progress: Callable[[Progress], Any] | None) -> int | None:
-        """One master and what follows from it; a status where that is the end."""
+        """Solve one master and add cuts and groups; a status if the solve ends, else None."""
+        # Solve the master, and search from the best point to its solution.
         wanted = self.precision * max(self.gap, self.target)
-        master = self.restricted.solve(wanted, self.precision < EXACT)
+        master = self.restricted.solve(wanted, self.precision < CLARABEL_GAP)
         new = self.points.of_weights(*self.restricted.weights(master.parts))
         if not (np.isfinite(new.objective) and np.isfinite(master.alpha).all()):
             return NON_FINITE
-        tried = [new] if self.printed else self.points.between(self.best, new, RESOLUTION * self.gap)
+        tried = [new] if self.printed else self.points.between(self.best, new, MIN_SEARCH_GAIN * self.gap)
         self.best = min(self.best, *tried, key=lambda p: p.objective)
+        # The lower bound D at the shares of the master.
         self.restricted.shares = master.alpha / self.bound
         value, *group = self.restricted.dual()
         self.lower = max(self.lower, value)
@@ -162,29 +165,30 @@ class CuttingPlane:
             progress(Progress(len(self.history), *self.history[-1], *known))
         if self.gap <= self.target:
             return CONVERGED
+        # Add cuts, and a group if one is missing and the inner layer has ended.
         grown = self.add_cuts(master, tried if self.interleaved or self.printed else [new, self.best])
         self.inner = min(self.inner, new.objective, math.inf if self.printed else self.best.objective)
-        # D < value of the master: its best group is missing
+        # D below the value of the master means that the group that attains D is not in the master.
         missing = value < master.lower - 1e-14 * self.best.objective
         if self.interleaved or not grown or self.inner_ends(master):
             grown = (missing and self.add_group(*group)) or grown
             self.inner = math.inf
         if grown:
             self.precision = min(self.loose, self.precision * 10)
-        elif self.precision < EXACT**2:
+        elif self.precision < CLARABEL_GAP**2:
             return STALLED
-        else:  # nothing is missing, as far as this accuracy can tell
+        else:  # at this accuracy nothing can be added: solve the next master more accurately
             self.precision *= 0.01
         return None
 
     def add_cuts(self, master: Master, points: list[Point]) -> bool:
-        """Those of the points; True if one is new. What had no weight for long goes."""
+        """Drop idle cuts and groups, and add the cuts of these points; True if one is new."""
         if not self.printed:
             self.restricted.drop(np.linalg.norm(master.parts, axis=1), len(self.history))
         return any([p.violation > 0 and self.restricted.add_cut(p.z, p.delta) for p in points])
 
     def inner_ends(self, master: Master) -> bool:
-        """The inner layer has reached its share of the target."""
+        """Whether the inner layer has reached its share of the target."""
         return self.inner - master.lower <= max(0.5 * self.target, 1e-9 * self.best.objective)
 
     def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:

@@ -1,4 +1,4 @@
-"""The matrix of examples: checked, and the products with it that a fit needs."""
+"""The checked matrix of examples, and the products with it that a fit needs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,15 +9,15 @@ from sparsejax._core.checks import as_numpy, is_sparse
 
 
 class Data:
-    """Products with X, never densified.
+    """Products with X, which is never made dense.
 
-    A sparse X is kept by columns, without those that have no entry: a vector over all of them could outweigh
-    X, and they have no weight.
+    A sparse X is stored by columns, without its empty columns: their weights are 0, and a vector over all
+    columns could take more memory than X.
 
     Attributes:
-      X: (n, m'), float64, csc (given as such) or dense.
-      columns: (m',), the columns of the given X that these are.
-      shape: (n, m), of the given X.
+      X: (n, m'), float64, csc or dense.
+      columns: (m',), the numbers of these columns in the given X.
+      shape: (n, m), shape of the given X.
     """
 
     def __init__(self, X: Any):
@@ -34,7 +34,7 @@ class Data:
         self.X = X
 
     def scores(self, columns: np.ndarray, w: np.ndarray) -> np.ndarray:
-        """Xw of a w on some columns, (n,)."""
+        """Xw for weights w of these columns, (n,)."""
         return self.X[:, columns] @ w
 
     def back(self, z: np.ndarray) -> np.ndarray:
@@ -42,7 +42,7 @@ class Data:
         return self.X.T @ z
 
     def rows(self, columns: np.ndarray, codes: Sequence[np.ndarray]) -> np.ndarray:
-        """X[:, columns]' Z, (r, K), codes taken a few at a time."""
+        """X[:, columns]' Z, (r, K), Z with the codes as columns; 16 codes at a time, to bound the memory."""
         S = self.X[:, columns].T
         S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
         out = np.empty((len(columns), len(codes)))
@@ -52,14 +52,14 @@ class Data:
 
 
 def as_data(X: Any) -> Data:
-    """X, checked."""
+    """X as `Data`: an error unless X is a real, finite matrix, dense or of scipy.sparse."""
     if isinstance(X, Data):
         return X
     if hasattr(X, "tocsc"):
         from scipy import sparse  # noqa: PLC0415
 
         _check_real(X.dtype)
-        if hasattr(X, "check_format"):  # the formats that are compressed
+        if hasattr(X, "check_format"):  # compressed formats have this method
             try:
                 X.check_format(full_check=True)
             except ValueError as error:

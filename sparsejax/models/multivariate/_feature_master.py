@@ -8,9 +8,9 @@ With G (J, K), the cuts restricted to J features, losses :math:`\Delta` (K,) and
           \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha
           - \tfrac12\sum_{\text{B largest}}(G\alpha)_j^2 .
 
-Where `_master` knows the groups that it was given, this knows every group of the features that it was given:
-fewer rounds, and J rows instead of T times B. An interior point is the default, from where the master before
-has ended if that was near; Clarabel takes over where it stalls, if it is installed.
+`_master` has only the groups that were added; this master has every group of the features that were added. It
+needs fewer rounds, and J rows instead of T times B. By default an interior point method solves it, started
+from the last master if that is near; if the method stalls, Clarabel continues, if it is installed.
 """
 
 from collections.abc import Callable
@@ -30,14 +30,15 @@ from sparsejax.models.multivariate._interior_point import (
     recentre,
 )
 
-PATIENCE = 12
-SHARE = 0.3  # the most that a new cut has at first, of the mean share: more would disturb the features' cones
+MAX_STALLED_STEPS = 12  # interior point steps in which the gap does not shrink by a tenth
+# A new cut starts with at most this part of the mean share: more would disturb the cones of the features.
+MAX_NEW_SHARE = 0.3
 
 Weights = tuple[np.ndarray, np.ndarray]  # w and d, (J,)
 
 
 class Iterate(NamedTuple):
-    """Where a master of K cuts and J features ended: one with more of both is not far from there."""
+    """The last iterate of a master with K cuts and J features, a start for a master with more of both."""
 
     simplex: Simplex
     features: np.ndarray  # (4, J): d, e, s and p of `Features`
@@ -45,7 +46,7 @@ class Iterate(NamedTuple):
     unit: float  # of the objective
 
     def keep(self, cuts: np.ndarray, features: np.ndarray) -> "Iterate":
-        """Without those whose mask is False."""
+        """The iterate restricted to the cuts and features whose mask is True."""
         beta, sigma, lam, nu = self.simplex
         simplex = Simplex(beta[cuts] * (1 - sigma) / beta[cuts].sum(), sigma, lam[cuts], nu)
         return self._replace(simplex=simplex, features=self.features[:, features])
@@ -60,35 +61,35 @@ def solve(
     exact: bool = False,
     start: Iterate | None = None,
 ) -> Master:
-    """The master to an absolute gap ``tol``, or as near as can be; parts are w, (J, 1).
+    """Solve the master to an absolute gap ``tol``, or as accurately as possible; parts are w, (J, 1).
 
     Args:
       G: (J, K), finite.
       delta: (K,), not all <= 0.
       bound: C/n, > 0.
       budget: B > 0.
-      tol: on ``value - lower``.
-      exact: take Clarabel's answer too, whatever the gap.
-      start: of the first cuts and features of these, with the same bound and budget.
+      tol: bound on ``value - lower``.
+      exact: run Clarabel too, whatever the gap is.
+      start: iterate of a master with the first of these cuts and features and the same bound and budget.
     """
     J, K = G.shape
     if K < J <= budget and np.isfinite(gram := G.T @ G).all():
-        # the l2 norm, the same in every basis: K coordinates are enough
+        # The B-support norm is the l2 norm here, which is invariant under rotation: K coordinates are enough.
         squares, V = np.linalg.eigh(gram)
         lengths = np.sqrt(np.maximum(squares, 1e-16 * squares[-1] + np.finfo(float).tiny))
         small = solve(lengths[:, None] * V.T, delta, bound, K, tol, exact)
         return small._replace(parts=G @ (V @ (small.parts / lengths[:, None])))
     padded = budget >= J
-    if padded:  # d = 1 has no interior: a feature of zeros makes one
+    if padded:  # d <= 1 with sum d = J has no interior point; a further feature of zeros gives one
         budget, G, start = J, np.vstack([G, np.zeros(K)]), None
     unit = bound * float(delta.max())
     cones = Features(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
     best = Best[Weights](cones, (np.zeros(len(G)), np.ones(len(G))))
     at = None
     if start is not None:
-        at = recentre(best, cones.resume(start, unit), tol / unit, PATIENCE)
+        at = recentre(best, cones.resume(start, unit), tol / unit, MAX_STALLED_STEPS)
     if at is None or best.gap > tol / unit:
-        at = interior_point(best, tol / unit, PATIENCE)
+        at = interior_point(best, tol / unit, MAX_STALLED_STEPS)
     iterate = None if padded or at is None else cones.leave(at, unit)
     if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
         clarabel(cones.R, cones.losses, budget, best)
@@ -97,30 +98,30 @@ def solve(
 
 
 class _Change(NamedTuple):
-    level: float
-    d: np.ndarray
-    s: np.ndarray
-    p: np.ndarray
+    level: float  # change of tau
+    d: np.ndarray  # (J,), change of d
+    s: np.ndarray  # (J,), change of s
+    p: np.ndarray  # (J,), change of p
 
 
 class Features(Cones[Weights, _Change]):
     """``q = (B tau + sum s) / 2`` under ``c_j^2 <= tau + s_j``, s >= 0, with c = R beta.
 
-    The slack p of that constraint has the multiplier d/2, and s has (1 - d)/2. Optimality, beside that of
-    the simplex:
+    The slack p of that constraint has the multiplier d/2, and s >= 0 has (1 - d)/2. The conditions of
+    optimality, besides those of the simplex, are
 
         R'(d c) - losses + nu - lam = 0,  sum d = B,  p = tau + s - c^2,  p d = s (1 - d) = 0 .
 
-    The weights are w = d c. e = 1 - d is kept apart, so that it does not cancel.
+    The weights are w = d c. e = 1 - d is stored, so that it does not cancel.
     """
 
-    h: np.ndarray  # what a change of c_j^2 meets
+    h: np.ndarray  # (J,), the factor of a change of c_j^2 in the condensed system
 
     def __init__(self, R: np.ndarray, losses: np.ndarray, budget: float):
         self.R, self.losses, self.budget, self.pairs = R, losses, budget, 2 * len(R)
 
     def primal(self, point: Weights) -> float:
-        """Of w and d with 0 < d <= 1 and a sum of at most B, up to rounding."""
+        """The primal value of w and d, with 0 < d <= 1 and sum d <= B up to rounding."""
         w, d = point
         d = d / max(1.0, d.max(), d.sum() / self.budget)
         return float(0.5 * (w * w / d).sum() + max(0.0, (self.losses - w @ self.R).max()))
@@ -140,7 +141,7 @@ class Features(Cones[Weights, _Change]):
         return beta
 
     def resume(self, start: Iterate, unit: float) -> Simplex:
-        """Enter at an iterate of the first cuts and features; new ones have the mean product."""
+        """Start at an iterate of the first cuts and features; new ones get the mean product."""
         beta, sigma, lam, nu = start.simplex
         scale = start.unit / unit
         (d, e), (s, p) = start.features[:2], scale * start.features[2:]
@@ -154,7 +155,7 @@ class Features(Cones[Weights, _Change]):
         s, p = np.append(s, centre / e[len(s) :]), np.append(p, centre / d[len(p) :])
         w = d * (self.R[:, : len(beta)] @ beta)
         slack = nu - self.losses[len(beta) :] + w @ self.R[:, len(beta) :]
-        lam = np.append(lam, np.maximum(slack, centre / (SHARE * beta.mean())))
+        lam = np.append(lam, np.maximum(slack, centre / (MAX_NEW_SHARE * beta.mean())))
         beta = np.append(beta, centre / lam[len(beta) :])
         beta *= (1 - sigma) / beta.sum()
         self.c = self.R @ beta
@@ -163,7 +164,7 @@ class Features(Cones[Weights, _Change]):
         return Simplex(beta, sigma, lam, nu)
 
     def leave(self, at: Simplex, unit: float) -> Iterate:
-        """What `resume` enters at."""
+        """The iterate at which `resume` of a later master can start."""
         return Iterate(at, np.stack([self.d, self.e, self.s, self.p]), self.tau, unit)
 
     def point(self) -> Weights:
@@ -184,7 +185,7 @@ class Features(Cones[Weights, _Change]):
         return H, np.append(R.T @ (d * c) - self.losses, 0.5 * (self.budget - d.sum()))
 
     def target(self, centre: float, guess: _Change | None) -> Target:
-        """By how much p d and s e."""
+        """The changes that p d and s e need to reach ``centre``."""
         pd, se = centre - self.p * self.d, centre - self.s * self.e
         return (pd, se) if guess is None else (pd - guess.p * guess.d, se + guess.s * guess.d)
 
@@ -209,8 +210,9 @@ class Features(Cones[Weights, _Change]):
 
 
 def clarabel(R: np.ndarray, losses: np.ndarray, budget: float, best: Best[Weights]) -> None:
-    """The same problem by Clarabel, shown to ``best``: x = (beta, tau, s), c^2 <= t = tau + s as the
-    cone (t + 1; 2c, t - 1).
+    """Solve the same problem by Clarabel, and compare the result with ``best``.
+
+    The unknowns are x = (beta, tau, s), and c^2 <= t = tau + s is the cone (t + 1; 2c, t - 1).
     """
     from scipy import sparse  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""One fit, on the host or traced."""
+"""A single fit, on the host or traced."""
 
 import contextlib
 import functools
@@ -43,52 +43,54 @@ def fit(
     progress: Callable[[Progress], Any] | bool | None = None,
     vmap_method: VmapMethod = "sequential",
 ) -> Model:
-    r"""Select features for a measure of the whole labelling.
+    r"""Select features by minimising a performance measure of the whole labelling.
 
     .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B}\sum_j\frac{w_j^2}{d_j}
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) .
 
-    The first term is half the squared B-support norm: B = 1 gives the l1 norm, B = m the l2 norm. Usually
-    more than B features have a weight, in proportion to B. There is no intercept, and columns of larger scale
-    are taken first: normalise rows or columns before. Works on the host in float64, for numpy, JAX and
-    scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Beside it there are n bytes a
-    cut, and a dense block of cuts by features in the master: these are about B to 15 B, all m if B = m.
+    The first term is half the squared B-support norm: B = 1 gives the l1 norm, B = m the l2 norm. The number
+    of features with a weight is usually more than B, in proportion to B. There is no intercept. Columns of
+    larger scale are preferred: normalise rows or columns first. The solve runs on the host in float64, for
+    numpy, JAX and scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Further memory
+    is n bytes for each cut, and a dense block of cuts by features in the master, which has about B to 15 B
+    features, or all m if B = m.
 
-    Inside `jax.jit`, `jax.vmap` and `jax.lax.map`, with anything of X, y, budget, C and tol traced, the same
-    solve is one callback: values are not checked then, what would be an error is NaN and a status, and
-    there is no ``report``.
+    Inside `jax.jit`, `jax.vmap` and `jax.lax.map`, if X, y, budget, C or tol is traced, the same solve is one
+    callback. Values are not checked then: where a concrete value would raise, the result is NaN and a
+    status. There is no ``report``.
 
     Args:
       X: (n, m), finite. In sparse formats explicit zeros and duplicates (which add up) are allowed.
-      y: (n,), labels of two classes, both present, of any kind that can be sorted: the second is the positive
-        one. Traced they are -1 and 1.
+      y: (n,), labels of two classes of any sortable type; both must occur, and the second is the positive
+        class. Traced labels must be -1 and 1.
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
-      C: > 0. The paper's C under its Eq. (6), where losses are divided by n, is C/n here. Losses that are
-        100 at most, while scores add up over the examples, keep their trade-off if C/n goes like 1/n^2
-        (SVMperf's c is ``C/n (n/50)^2``); `hamming` keeps it with C/n (at scale 2 half of an SVM's C).
-      tol: on the relative gap, >= 0. At about 1e-9 and below the status will be STALLED.
-      eps_delta: the gap may also be this part of the loss, times C/n: useful where the data can be
-        separated and J tends to 0.
-      maxiter: most master problems to solve.
-      schedule: "interleaved" adds cuts and the features of the missing group after every master, which knows
-        all groups of these features; "two-layer" is the paper's Algorithm 2: one group at a time, when the
-        cuts are exhausted, but cuts are kept and there is a search on segments; "printed" is that algorithm
-        without either, starting each inner layer anew: slow.
-      init: a model of the same X and y to start from, of another budget or C: its cuts and
-        features are kept.
-      progress: True for a bar of the masters with the gap, by tqdm; or a function that is called on the host
-        with a `Progress` after every master.
-      vmap_method: of `jax.pure_callback`, in traced calls.
+      C: > 0. C/n is the C of the paper under its Eq. (6), where losses are divided by n. Losses of at most
+        100 keep their trade-off with the sum of scores over all examples if C/n is proportional to 1/n^2
+        (SVMperf's c is ``C/n (n/50)^2``); `hamming` keeps it at constant C/n (at scale 2, C/n is half of an
+        SVM's C).
+      tol: bound on the relative gap, >= 0. Below about 1e-9 the status will be STALLED.
+      eps_delta: an absolute gap of ``eps_delta * C/n`` is enough too: useful for separable data, where J
+        tends to 0.
+      maxiter: largest number of master problems.
+      schedule: "interleaved" adds cuts and the features of the missing group after every master, which has
+        all groups of all its features. "two-layer" is Algorithm 2 of the paper, which adds one group when no
+        cut is missing, but keeps cuts and searches on segments. "printed" is the algorithm exactly as
+        printed, which starts each inner layer without cuts and is slow.
+      init: a model fitted to the same X and y with another budget or C: the solve starts from its cuts and
+        features.
+      progress: True for a progress bar of the masters with the gap, by tqdm; or a function that is called on
+        the host with a `Progress` after every master.
+      vmap_method: argument of `jax.pure_callback`, for traced calls.
 
     Returns:
-      `Model`; its status tells whether the gap met tol.
+      `Model`; its status says whether the gap met tol.
 
     Raises:
-      Interrupted: Ctrl-C, with progress or without, within a master. Its ``partial`` is the best `Model` so
-        far with its bounds, another fit's ``init``.
-      TypeError, ValueError: before the first cut; the message says which argument and what is allowed.
+      Interrupted: Ctrl-C, with or without progress, during a master. Its ``partial`` is the best `Model` so
+        far with its bounds, which can be ``init`` of another fit.
+      TypeError, ValueError: a wrong argument, before the first cut; the message says what is allowed.
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
 
     >>> import numpy as np
@@ -132,7 +134,7 @@ def fit(
 
 @contextlib.contextmanager
 def _told(progress: Any) -> Iterator[Callable[[Progress], Any] | None]:
-    """What is called after every master: the function, what moves a bar, or nothing."""
+    """The function to call after every master: the user's, one that updates a progress bar, or None."""
     if progress is not True:
         yield progress or None
         return
@@ -141,7 +143,7 @@ def _told(progress: Any) -> Iterator[Callable[[Progress], Any] | None]:
 
 
 class _Options(NamedTuple):
-    """What is known before anything is traced."""
+    """Static options of a fit."""
 
     eps_delta: float
     maxiter: int

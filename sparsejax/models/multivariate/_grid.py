@@ -34,18 +34,18 @@ def path(
     C: float | Sequence[float],
     **options: Any,
 ) -> list[Model]:
-    """`fit` along a grid of budgets or of C, each from what the one before has found.
+    """`fit` along a grid of budgets or of C, each started from the cuts and features of the last fit.
 
     Args:
       X, y, measure: as in `fit`.
-      budget, C: one of them a sequence; increasing is cheapest.
+      budget, C: one of them is a sequence; an increasing one is cheapest.
       options: tol, eps_delta, maxiter, schedule, progress of `fit`.
 
     Returns:
       One `Model` for each value, in the order given.
 
     Raises:
-      Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far, the last of them not converged.
+      Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far; the last has not converged.
       TypeError, ValueError: as `fit`; budget and C both sequences, or neither, or an empty one.
 
     >>> import numpy as np
@@ -129,20 +129,20 @@ def fit_one_vs_rest(
 
     Args:
       X: as in `fit`.
-      y: (n,), labels of any sortable kind, at least two different ones.
-      measure: as in `fit`, or a sequence of one a class, in sorted order of the labels (such as
-        ``recall_at(2 * p)`` with each class's p).
+      y: (n,), labels of any sortable type, at least two different ones.
+      measure: as in `fit`, or a sequence with one measure for each class, in the sorted order of the labels
+        (such as ``recall_at(2 * p)`` with the p of each class).
       budget, C: as in `fit`, for all classes.
-      workers: processes. They are spawned, so that a script that asks for more than one must keep what it
-        runs under ``if __name__ == "__main__":``; X is copied to each.
-      progress: show a bar of the classes with the gap of the last, by tqdm.
+      workers: number of processes. They are spawned: a script with more than one needs
+        ``if __name__ == "__main__":``. X is copied to each process.
+      progress: show a progress bar of the classes with the gap of the last one, by tqdm.
       options: tol, eps_delta, maxiter, schedule of `fit`.
 
     Returns:
       `OneVsRest`.
 
     Raises:
-      Interrupted: Ctrl-C; a model needs all its classes, ``partial`` is None. No process is left.
+      Interrupted: Ctrl-C; ``partial`` is None, since a model needs all classes. All processes are ended.
       TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1;
         another number of measures than of classes.
 
@@ -157,8 +157,7 @@ def fit_one_vs_rest(
     check_progress(NAME, progress, ())
     data = as_data(X)
     y, classes = classes_of(y, data.shape[0])
-    several = isinstance(measure, Sequence)
-    measures = list(measure) if several else [measure] * len(classes)  # type: ignore[arg-type]
+    measures = list(measure) if isinstance(measure, Sequence) else [measure] * len(classes)
     if len(measures) != len(classes):
         raise ValueError(f"there are {len(measures)} measures for {len(classes)} classes.")
     jobs = [
@@ -181,7 +180,7 @@ def fit_one_vs_rest(
 def _fit_all(
     data: Data, jobs: list[dict[str, Any]], workers: int, models: list[Model], bar: Bar | None
 ) -> None:
-    """Append the models of the jobs, in their order."""
+    """Append the fitted models of the jobs to a list, in the order of the jobs."""
 
     def add(model: Model) -> None:
         models.append(model)
@@ -221,7 +220,7 @@ def _fit_received(job: dict[str, Any]) -> Model:
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Processes started here keep their linear algebra to one thread."""
+    """A context in which processes that are started use one thread for linear algebra."""
     names = [n for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if n not in os.environ]
     os.environ.update(dict.fromkeys(names, "1"))
     try:

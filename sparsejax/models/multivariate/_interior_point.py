@@ -1,13 +1,13 @@
-r"""The interior point of both masters: predictor and corrector over the shares of the cuts and a level.
+r"""The interior point method of both masters: predictor-corrector steps in the shares of cuts and a level.
 
-A master is, in units in which the shares beta of the K cuts sum to 1 at most,
+In units in which the shares beta of the K cuts sum to at most 1, a master is
 
 .. math:: \max_{\beta\ge0,\;\sigma = 1-1^\top\beta\ge0} \ell^\top\beta - q(\beta) ,
 
-whose concave :math:`-q` is written with one more unknown, the level, and cones in which it and
-:math:`R\beta` must lie. The simplex with its multipliers, the steps and when they end are here; a `Cones`
-brings the rest. What comes back is the best primal and the best dual point that were seen, each by its true
-value, so that their difference is a certificate whatever rounding does to the iterates.
+where the concave :math:`-q` is written with one more unknown, the level, and with cones that contain the
+level and :math:`R\beta`. This file has the simplex with its multipliers, the steps and the stopping rule; a
+`Cones` has the rest. The result is the best primal and the best dual point of all iterates, with values
+computed from the points: their difference is a valid gap whatever rounding does to the iterates.
 """
 
 from abc import ABC, abstractmethod
@@ -16,8 +16,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-STEP = 0.995  # of the way to the border
-CLARABEL_LIMIT = 1_000_000  # entries of the dense blocks that Clarabel is given at most
+BOUNDARY_SHARE = 0.995  # a step goes at most this share of the way to the boundary of the cones
+CLARABEL_LIMIT = 1_000_000  # entries of the dense blocks; Clarabel does not get larger masters
 
 Point = TypeVar("Point")
 Change = TypeVar("Change")
@@ -25,30 +25,30 @@ Target = tuple[np.ndarray, np.ndarray]
 
 
 class Master(NamedTuple):
-    alpha: np.ndarray  # (K,), dual feasible
-    parts: np.ndarray  # (T, r), the w_t
-    value: float  # of the primal at parts
-    lower: float  # of the dual at alpha
-    iterate: Any = None  # to start a similar master from, where that can be done
+    alpha: np.ndarray  # (K,), a dual feasible point
+    parts: np.ndarray  # (T, r), the weights w_t of the groups
+    value: float  # primal value at parts
+    lower: float  # dual value at alpha
+    iterate: Any = None  # an iterate from which a similar master can start, if any
 
 
 class Cones(ABC, Generic[Point, Change]):
-    """What is a master's own: its two values, an iterate inside its cones, and their Newton equations."""
+    """The part of a master that depends on its kind: values, an iterate in cones, and Newton equations."""
 
-    losses: np.ndarray  # (K,), the largest 1
-    pairs: int  # by which the sum of the cones' products is divided, with K + 1 for the simplex
+    losses: np.ndarray  # (K,), the largest is 1
+    pairs: int  # number of complementary pairs of the cones; the simplex has K + 1 more
 
     @abstractmethod
     def primal(self, point: Point) -> float:
-        """The value of weights, whatever they are."""
+        """The primal value of any weights."""
 
     @abstractmethod
     def dual(self, beta: np.ndarray) -> float:
-        """The value of shares, (K,), in the simplex."""
+        """The dual value of shares (K,) in the simplex."""
 
     @abstractmethod
     def start(self, beta: np.ndarray) -> np.ndarray:
-        """Enter at a multiple, at most 1, of beta: that multiple."""
+        """Start the iterate at a multiple (at most 1) of beta, and return the multiple of beta."""
 
     @abstractmethod
     def point(self) -> Point:
@@ -56,7 +56,7 @@ class Cones(ABC, Generic[Point, Change]):
 
     @abstractmethod
     def complementarity(self) -> float:
-        """The sum of the products that tend to 0."""
+        """The sum of the complementarity products of the cones, which tends to 0."""
 
     @abstractmethod
     def system(self) -> tuple[np.ndarray, np.ndarray]:
@@ -67,23 +67,23 @@ class Cones(ABC, Generic[Point, Change]):
 
     @abstractmethod
     def target(self, centre: float, guess: Change | None) -> Target:
-        """By what the products must change to become ``centre``, second-order terms taken from ``guess``."""
+        """The changes of the products that lead to ``centre``, with second-order terms from ``guess``."""
 
     @abstractmethod
     def eliminate(self, target: Target) -> tuple[np.ndarray, Callable[[np.ndarray, float], Change]]:
-        """Their part of the right-hand side, (K+1,), and their change, given that of beta and level."""
+        """The cones' part of the right-hand side, (K+1,), and their change for that of beta and level."""
 
     @abstractmethod
     def ratio(self, change: Change) -> float:
-        """1 over the share of the step that reaches the border of a cone."""
+        """The inverse of the share of the step that reaches the boundary of a cone."""
 
     @abstractmethod
     def move(self, length: float, change: Change, beta: np.ndarray) -> None:
-        """Take this share of the step; beta is the new one."""
+        """Take this share of the step; ``beta`` is the new beta."""
 
 
 class Best(Generic[Point]):
-    """The best primal and the best dual point seen; at first those given, of value ``max(losses)`` and 0."""
+    """The best primal and dual points so far, which start at values ``max(losses)`` and 0."""
 
     def __init__(self, cones: Cones[Point, Any], point: Point):
         self.cones, self.point = cones, point
@@ -95,7 +95,7 @@ class Best(Generic[Point]):
         return self.primal - self.dual
 
     def see(self, point: Point, beta: np.ndarray) -> None:
-        """Weights, and any beta: it is brought into the simplex."""
+        """Compare weights, and a beta that is first made feasible, with the best points."""
         beta = np.maximum(beta, 0)
         beta = beta / max(1.0, beta.sum())
         primal, dual = self.cones.primal(point), self.cones.dual(beta)
@@ -106,12 +106,12 @@ class Best(Generic[Point]):
 
 
 class Simplex(NamedTuple):
-    """The shares with their multipliers: the products lam beta and nu sigma tend to 0."""
+    """The shares and their multipliers; the products lam * beta and nu * sigma tend to 0."""
 
     beta: np.ndarray  # (K,), > 0
-    sigma: float  # 1 - 1'beta, kept apart so that it does not cancel
-    lam: np.ndarray  # (K,), > 0
-    nu: float
+    sigma: float  # 1 - 1'beta > 0, stored so that it does not cancel
+    lam: np.ndarray  # (K,), > 0, multipliers of beta >= 0
+    nu: float  # > 0, multiplier of sigma >= 0
 
 
 class _Step(NamedTuple, Generic[Change]):
@@ -122,9 +122,10 @@ class _Step(NamedTuple, Generic[Change]):
 
 
 def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 100) -> Simplex | None:
-    """Iterates shown to ``best``, until its gap is ``tol`` or did not shrink by a tenth for ``patience``.
+    """Iterate until the gap of ``best`` is ``tol``, or for ``patience`` steps has not shrunk by a tenth.
 
-    The last one is left in the cones and returned: None if rounding had the last word.
+    Returns the last iterate, whose cones are in ``best.cones``; None if rounding leaves the Newton
+    system without a Cholesky factor.
     """
     cones = best.cones
     K = len(cones.losses)
@@ -142,6 +143,7 @@ def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 10
             newton = _Newton(cones, at)
         except ArithmeticError:
             return None
+        # Mehrotra's rule: the longer the predictor step to centre 0 can be, the smaller the centre.
         products = at.lam @ at.beta + at.nu * at.sigma + cones.complementarity()
         guess = newton.direction(0.0, None)
         centre = (1 - newton.longest(guess)) ** 3 * products / (cones.pairs + K + 1)
@@ -150,9 +152,9 @@ def interior_point(best: Best[Any], tol: float, patience: int, maxiter: int = 10
 
 
 def recentre(best: Best[Any], at: Simplex, tol: float, patience: int) -> Simplex | None:
-    """The same from an iterate near the central path, to its point of gap ``tol``, in ``patience`` steps.
+    """From an iterate near the central path to the point of the path with gap ``tol``, in ``patience`` steps.
 
-    Nothing is guessed ahead: a few steps are enough, and what is central makes better cuts.
+    There is no predictor step: a few steps are enough, and central points make better cuts.
     """
     cones = best.cones
     centre = tol / (cones.pairs + len(cones.losses) + 1)
@@ -195,14 +197,14 @@ class _Newton(Generic[Change]):
         return _Step(beta, lam, nu, change(beta, level))
 
     def longest(self, step: _Step[Change]) -> float:
-        """The share of the step, at most 1, that stays inside everything."""
+        """The largest share of the step, at most 1, that stays in all cones."""
         at = self.at
         ratios = [-(step.beta / at.beta).min(), -(step.lam / at.lam).min(), self.cones.ratio(step.cones)]
         return 1 / float(max(1.0, *ratios, step.beta.sum() / at.sigma, -step.nu / at.nu))
 
     def move(self, step: _Step[Change]) -> Simplex:
-        """Most of the way that stays inside."""
-        at, t = self.at, STEP * self.longest(step)
+        """The iterate after most of the largest step that stays in all cones."""
+        at, t = self.at, BOUNDARY_SHARE * self.longest(step)
         beta, sigma = at.beta + t * step.beta, at.sigma - t * step.beta.sum()
         self.cones.move(t, step.cones, beta)
         return Simplex(beta, sigma, at.lam + t * step.lam, at.nu + t * step.nu)

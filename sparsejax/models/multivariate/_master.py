@@ -7,8 +7,8 @@ With :math:`G_t` (r, K), the cuts restricted to group t, losses :math:`\Delta` (
           \langle w_t, G_{tk}\rangle\Big)
           \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha - \tfrac12\max_t\|G_t\alpha\|^2 .
 
-An interior point with Nesterov-Todd scaling is the default; Clarabel takes over where it stalls, if it is
-installed.
+By default an interior point method with Nesterov-Todd scaling solves it; if the method stalls, Clarabel
+continues, if it is installed.
 """
 
 from collections.abc import Callable
@@ -26,24 +26,24 @@ from sparsejax.models.multivariate._interior_point import (
     interior_point,
 )
 
-PATIENCE = 6
+MAX_STALLED_STEPS = 6  # interior point steps in which the gap does not shrink by a tenth
 
 
 def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: bool = False) -> Master:
-    """The master to an absolute gap ``tol``, or as near as can be.
+    """Solve the master to an absolute gap ``tol``, or as accurately as possible.
 
     Args:
       G: (T, r, K), finite.
       delta: (K,), not all <= 0.
       bound: C/n, > 0.
-      tol: on ``value - lower``.
-      exact: take Clarabel's answer too, whatever the gap.
+      tol: bound on ``value - lower``.
+      exact: run Clarabel too, whatever the gap is.
     """
     # In units in which alpha sums to 1, the largest loss is 1 and so is the price of not fitting at all.
     unit = bound * float(delta.max())
     cones = Groups(np.ascontiguousarray(G) * (bound / np.sqrt(unit)), delta / delta.max())
     best = Best(cones, np.zeros(G.shape[:2]))
-    interior_point(best, tol / unit, PATIENCE)
+    interior_point(best, tol / unit, MAX_STALLED_STEPS)
     if (exact or best.gap > tol / unit) and G.shape[0] * min(G.shape[1:]) * G.shape[2] <= CLARABEL_LIMIT:
         clarabel(cones.R, cones.losses, best)
     return Master(bound * best.beta, np.sqrt(unit) * best.point, unit * best.primal, unit * best.dual)
@@ -117,7 +117,7 @@ class Groups(Cones[np.ndarray, _Change]):
         return H, np.append(-self.losses - np.tensordot(self.z1, self.R, 2), self.gamma - self.z0.sum())
 
     def target(self, centre: float, guess: _Change | None) -> Target:
-        """By how much W ds + W^-1 dz; solves ``l o q = -l o l + centre - (scaled ds) o (scaled dz)``."""
+        """q = W ds + W^-1 dz, the solution of ``l o q = -l o l + centre - (scaled ds) o (scaled dz)``."""
         _, _, _, l0, l1, det = self.scaling
         if guess is None:
             return -l0, -l1
@@ -140,7 +140,7 @@ class Groups(Cones[np.ndarray, _Change]):
         return max(self._ratio(change.s0, change.s1), self._ratio(change.z0, change.z1))
 
     def _ratio(self, x0: np.ndarray, x1: np.ndarray) -> float:
-        """1 over the step from l along x to the border of a cone, the largest of all cones."""
+        """The inverse of the step from l along x to the boundary of the first cone that it reaches."""
         root = np.sqrt(self.scaling.det)
         m0, m1 = self.scaling.l0 / root, self.scaling.l1 / root[:, None]
         along = m0 * x0 - (m1 * x1).sum(1)
@@ -182,7 +182,7 @@ def _scale(w0: np.ndarray, w1: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> Ta
 
 
 def clarabel(R: np.ndarray, losses: np.ndarray, best: Best[np.ndarray]) -> None:
-    """The same problem by Clarabel, shown to ``best``: x = (beta, gamma), w_t = -(vector part of dual t)."""
+    """Solve the problem by Clarabel, and update ``best``: x = (beta, gamma), w_t = -(part of dual t)."""
     K = R.shape[2]
     Q, S = (None, R) if R.shape[1] <= K else np.linalg.qr(R)
     T, r = S.shape[:2]

@@ -26,11 +26,11 @@ from sparsejax.models.multivariate._checks import positive as positive_number
 
 @dataclass(frozen=True)
 class Measure:
-    """What to optimise: made by `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area`.
+    """A performance measure; `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` make one.
 
     Attributes:
-      name: that of the function that made it, or "contingency".
-      parameter: its argument: scale, beta, k or the user's function.
+      name: name of the function that made the measure, or "contingency".
+      parameter: argument of that function: scale, beta, k or the user's function.
 
     >>> from sparsejax.models import multivariate
     >>> multivariate.precision_at(3).name, multivariate.precision_at(3).parameter
@@ -42,11 +42,11 @@ class Measure:
 
     @property
     def delta(self) -> Callable[..., Any] | None:
-        """The loss of tables (a, b, c, d), arrays that broadcast; -inf where not allowed; None for pairs."""
+        """The loss of tables (a, b, c, d), arrays that broadcast; -inf: not allowed. None for `roc_area`."""
         return None if self.name == "roc_area" else lambda a, b, c, d: _delta(self, a, b, c, d)
 
     def oracle(self, positive: np.ndarray) -> _oracles.Oracle:
-        """The function v -> (z, Delta) for this truth, (n,) bool; raises if it has none."""
+        """The oracle v -> (z, Delta) for this truth, (n,) bool; an error if the measure is undefined."""
         p, n = int(positive.sum()), len(positive)
         if p == 0 and self.name != "hamming":
             raise ValueError(f"y has no +1, which {self.name} needs.")
@@ -72,7 +72,7 @@ class Measure:
             )
 
     def score(self, v: np.ndarray, positive: np.ndarray) -> float:
-        """How well scores v (n,) do for this truth, (n,) bool; greater is better, see `Model.score`."""
+        """The score of predictions v (n,) for this truth, (n,) bool; greater is better, see `Model.score`."""
         if v.shape != positive.shape:
             raise ValueError(f"y must have shape {v.shape}, a label for each row of X; got {positive.shape}.")
         n, p = len(v), int(positive.sum())
@@ -215,10 +215,10 @@ def contingency(delta: Callable[..., Any]) -> Measure:
 
 
 def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tuple[np.ndarray, float]:
-    r"""The labelling y' of largest ``Delta(y', y) - (y - y')' v``, and that value.
+    r"""The labelling y' that maximises ``Delta(y', y) - (y - y')' v``, and the maximum.
 
-    The value is < 0 only if y itself is not allowed (`precision_at`, `recall_at` with k != p). Of equal
-    labellings one with the fewest true, then the fewest false positives is taken where tables are searched.
+    The maximum is < 0 only if y itself is not allowed (`precision_at`, `recall_at` with k != p). If several
+    labellings attain it, searches of tables return one with the fewest true, then the fewest false positives.
 
     Args:
       measure: a `Measure`, or a function as for `contingency`.
@@ -240,7 +240,7 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     """
     measure, positive = as_measure(measure), as_signs(y)
     v = _as_scores(v, positive)
-    if np.abs(v).max() > 1e308 / (2 * len(v) + 200):  # of the code's entries none is above 100
+    if np.abs(v).max() > 1e308 / (2 * len(v) + 200):  # no entry of a code is above 100
         raise ValueError(f"v has values to {np.abs(v).max():.3g}, whose sum is no finite number.")
     z, delta = measure.oracle(positive)(v)
     value = delta - float(z @ v)
@@ -310,7 +310,7 @@ def _delta(measure: Measure, a: Any, b: Any, c: Any, d: Any) -> Any:
 
 
 def as_measure(measure: Any) -> Measure:
-    """A `Measure`; a function becomes one by `contingency`."""
+    """A `Measure` as it is; a function converted by `contingency`; an error for anything else."""
     if isinstance(measure, Measure):
         return measure
     if callable(measure):

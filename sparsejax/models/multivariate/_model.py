@@ -1,4 +1,4 @@
-"""A fitted model, and how its fit went."""
+"""A fitted model, and the report of its fit."""
 
 from typing import Any, NamedTuple
 
@@ -18,16 +18,18 @@ from sparsejax.solution import CONVERGED, MESSAGES
 
 
 class Report(NamedTuple):
-    """How a solve on the host went.
+    """A report of a solve on the host.
 
     Attributes:
       history: (num_iters, 2), best objective and best lower bound after each master problem.
-      num_outer, num_oracle_calls: times that a group was added; labellings searched for.
-      seconds: by "oracle", "products" (with X), "master", and "all".
-      memberships: d, (m,), the minimiser in the norm of w: the share of the groups that a feature is in.
-      groups: indices of the features of each group that w is made of: as many as B, rounded.
-      group_weights: their weights mu, sum 1; ``memberships[j]`` is the sum over the groups with j.
-      working_set: what another fit can start from.
+      num_outer: how often a group was added.
+      num_oracle_calls: how often the most violated labelling was computed.
+      seconds: time in "oracle", "products" (with X), "master", and "all".
+      memberships: (m,), the minimiser d in the norm of w: the weight of the groups that hold each feature.
+      groups: for each group of which w is made, the indices of its features: B of them, rounded.
+      group_weights: weights of the groups, with the sum 1; ``memberships[j]`` sums the weights of groups with
+        j.
+      working_set: cuts and groups from which another fit can start.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -62,11 +64,11 @@ class Model(
       objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
       lower_bound: no w has a smaller J.
       gap: ``(objective - lower_bound) / objective``.
-      status: code of `sparsejax.solution`; `message` says it in words.
+      status: code of `sparsejax.solution`; `message` is its text.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
       classes: the two labels, the second the positive one; (-1, 1) if the fit was traced.
-      measure: what it was fitted for.
+      measure: the `Measure` that the model was fitted for.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -99,7 +101,7 @@ class Model(
 
     @property
     def message(self) -> str:
-        """The status in words; not available under jit."""
+        """The status as text; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Model.message is text: read it outside jit and vmap.")
         return MESSAGES[int(self.status)]
@@ -138,7 +140,7 @@ class Model(
         return decoded(self.decision_function(X) > threshold, self.classes)
 
     def score(self, X: Any, y: Any) -> float:
-        """How well it does at the measure it was fitted for, greater is better, by labels y (n,).
+        """The score at the measure that the model was fitted for, for labels y (n,); greater is better.
 
         `f_beta`: F of `predict`; `hamming`: its accuracy; `precision_at`, `recall_at`, `prbep`: precision or
         recall, in [0, 1], of as many of the largest scores; `roc_area`: the area; a loss of one's own: minus

@@ -1,7 +1,8 @@
-r"""Oracles: for a truth, the function ``v -> (z, Delta)`` that finds the labelling of largest Delta - z'v.
+r"""Oracles: for a given truth, functions ``v -> (z, Delta)`` that maximise Delta - z'v over labellings.
 
-With a true and b false positives given, the best labelling calls the a highest positives and the b highest
-negatives positive: tables are searched, not labellings, by the prefix sums P and N of both, sorted down.
+For given numbers a of true and b of false positives, the best labelling calls those a positives and those b
+negatives positive that have the highest scores. The search is therefore over tables (a, b), with the prefix
+sums P and N of the scores of positives and negatives, each in decreasing order.
 """
 
 import math
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-BLOCK = 1 << 20  # entries of a table looked at together
-KEPT = 1 << 22  # entries of a user's table that are kept rather than computed anew
+BLOCK_ENTRIES = 1 << 20  # entries of a table that are searched at once
+MAX_STORED_ENTRIES = 1 << 22  # entries of a user's table of losses; a larger one is computed at every call
 
 Oracle = Callable[[np.ndarray], tuple[np.ndarray, float]]
 Search = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[int, int]]
@@ -19,7 +20,7 @@ Delta = Callable[..., Any]
 
 
 def single_flips(positive: np.ndarray, scale: float) -> Oracle:
-    """``Delta = scale (b + c)``: every example for itself."""
+    """``Delta = scale (b + c)``: each example is decided alone."""
     y = np.where(positive, 1.0, -1.0)
 
     def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
@@ -30,7 +31,7 @@ def single_flips(positive: np.ndarray, scale: float) -> Oracle:
 
 
 def selection(positive: np.ndarray, k: int, s: float) -> Oracle:
-    """``Delta = 100 - s a`` where exactly k are called positive: those of largest 2v - s [y = 1]."""
+    """``Delta = 100 - s a``, k examples are called positive: those with the largest 2v - s [y = 1]."""
     y = np.where(positive, 1, -1).astype(np.int8)
 
     def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
@@ -42,7 +43,7 @@ def selection(positive: np.ndarray, k: int, s: float) -> Oracle:
 
 
 def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
-    """F: for each a the value is concave in b; its maximum is found by bisection, for all a together."""
+    """For the F measure: for each a the value is concave in b, and bisection finds its maximum."""
     square = beta**2
     p, q = int(positive.sum()), int((~positive).sum())
     a, k = np.arange(p + 1.0), 100 * (1 + square)
@@ -64,14 +65,14 @@ def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
 
 
 def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
-    """Any Delta: every table, in blocks of values of a.
+    """For any Delta: a search of all tables, in blocks of values of a.
 
     Raises:
       ValueError: delta gives NaN, inf or a negative value, or allows no table.
     """
     p, q = int(positive.sum()), int((~positive).sum())
     a, b = np.arange(p + 1.0)[:, None], np.arange(q + 1.0)[None]
-    rows = max(1, BLOCK // (q + 1))
+    rows = max(1, BLOCK_ENTRIES // (q + 1))
     starts = range(0, p + 1, rows)
 
     def block(start: int) -> np.ndarray:
@@ -79,20 +80,22 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
         losses = np.asarray(delta(some, b, p - some, q - b), float)
         return np.broadcast_to(losses, (len(some), q + 1))
 
-    allowed, kept = False, {}
+    allowed, stored = False, {}
     for start in starts:
         losses = block(start)
         _check_losses(losses)
         allowed = allowed or bool(np.isfinite(losses).any())
-        if (p + 1) * (q + 1) <= KEPT:
-            kept[start] = losses
+        if (p + 1) * (q + 1) <= MAX_STORED_ENTRIES:
+            stored[start] = losses
     if not allowed:
         raise ValueError("delta allows no table (all its values are -inf).")
 
     def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
         value, best = -np.inf, (0, 0)
         for start in starts:
-            values = (kept[start] if kept else block(start)) + 2 * P[start : start + rows, None] + 2 * N[None]
+            values = (
+                (stored[start] if stored else block(start)) + 2 * P[start : start + rows, None] + 2 * N[None]
+            )
             i, j = np.unravel_index(np.argmax(values), values.shape)
             if values[i, j] > value:
                 value, best = values[i, j], (start + int(i), int(j))
@@ -109,7 +112,7 @@ def _check_losses(losses: np.ndarray) -> None:
 
 
 def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:
-    """Sorts, lets ``search(high, low, P, N)`` choose a and b by prefix sums, and writes down the code."""
+    """An oracle that sorts scores, gets a and b from ``search(high, low, P, N)``, and makes the code z."""
     plus, minus = np.flatnonzero(positive), np.flatnonzero(~positive)
     p, q, n = len(plus), len(minus), len(positive)
 
@@ -125,16 +128,17 @@ def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:
 
 
 def swapped_pairs(positive: np.ndarray) -> Oracle:
-    """The ROC area: a pair (i, j) counts as swapped iff v_i - v_j < 1; z counts the pairs of each example.
+    """For the ROC area: a pair (i, j) is swapped if v_i - v_j < 1; z counts swapped pairs of each example.
 
-    The counts of both sides come from one search, so that they agree whatever rounding does.
+    The counts of positives and of negatives come from one search, so that rounding cannot make them differ.
     """
     plus, minus = np.flatnonzero(positive), np.flatnonzero(~positive)
     rho = 100.0 / (len(plus) * len(minus))
 
     def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
         order = plus[np.argsort(v[plus], kind="stable")]
-        # Positives swapped with each negative; where v + 1 is v, beyond 1/eps, those of its score are, too.
+        # The number of positives swapped with each negative. For scores beyond 1/eps, where v + 1 == v,
+        # positives with the same score are swapped too.
         below, alike = (np.searchsorted(v[order], *at) for at in ((v[minus] + 1,), (v[minus], "right")))
         below = np.maximum(below, alike)
         above = np.cumsum(np.bincount(below, minlength=len(plus) + 1)[::-1])[::-1][1:]

@@ -1,4 +1,4 @@
-"""Points: weights with their scores, their objective and the labelling that they violate most."""
+"""Points: weights w with their scores, their objective and the labelling that violates the margin most."""
 
 import time
 from collections.abc import Callable
@@ -10,13 +10,13 @@ from sparsejax.models.multivariate._data import Data
 from sparsejax.models.multivariate._oracles import Oracle
 from sparsejax.models.multivariate._support_norm import support_norm
 
-SEARCH = 6  # oracle calls on a segment
+MAX_SEARCH_CALLS = 6  # oracle calls of a search on a segment
 
 Out = TypeVar("Out")
 
 
 class Clock:
-    """Seconds by what they went into."""
+    """Adds up the seconds that named parts of the work take."""
 
     def __init__(self, *names: str):
         self.seconds = dict.fromkeys(names, 0.0)
@@ -29,23 +29,23 @@ class Clock:
 
 
 class Point(NamedTuple):
-    support: np.ndarray
-    w: np.ndarray  # on the support
-    v: np.ndarray  # scores, (n,)
-    objective: float
-    z: np.ndarray
-    delta: float
+    support: np.ndarray  # (s,), indices of the features with a weight
+    w: np.ndarray  # (s,), their weights
+    v: np.ndarray  # (n,), scores Xw
+    objective: float  # J(w)
+    z: np.ndarray  # (n,), code of the labelling that violates the margin most
+    delta: float  # its loss
     violation: float  # delta - z'v
-    gradient: np.ndarray  # of half the squared norm, on the support
+    gradient: np.ndarray  # (s,), gradient of half the squared norm
 
 
 class Points:
-    """Makes points, at one call of the oracle each.
+    """Makes points, with one call of the oracle for each.
 
     Args:
-      data, oracle: of the examples.
+      data, oracle: the matrix of examples, and the oracle for their truth.
       budget, bound: B and C/n of the objective.
-      clock: with "oracle" and "products".
+      clock: a `Clock` with the parts "oracle" and "products".
     """
 
     def __init__(self, data: Data, oracle: Oracle, budget: float, bound: float, clock: Clock):
@@ -69,9 +69,10 @@ class Points:
         return Point(support, w, v, objective, z, delta, violation, gradient)
 
     def between(self, old: Point, new: Point, resolution: float) -> list[Point]:
-        """Points on the segment between two, both included, in search of the lowest; scores are only mixed.
+        """All points tried in a search for the lowest on the segment between two, including the two.
 
-        The search is by tangents, and ends where no tangent promises more than ``resolution``.
+        The scores of a point are interpolated, without a product with X. The search intersects tangents, and
+        ends when the tangents allow no decrease by more than ``resolution``.
         """
         support = np.union1d(old.support, new.support)
         places = [np.searchsorted(support, p.support) for p in (old, new)]
@@ -87,9 +88,9 @@ class Points:
         low, high = (0.0, old.objective, min(slope(old), 0.0)), (1.0, new.objective, slope(new))
         if high[2] <= 0:
             return tried
-        for _ in range(SEARCH):
+        for _ in range(MAX_SEARCH_CALLS):
             width = high[0] - low[0]
-            # where the tangents of the two ends meet, and how low that is
+            # The tangents at the two ends meet at low[0] + t, at the value low[1] + low[2] t.
             t = (low[1] - high[1] + high[2] * width) / (high[2] - low[2]) if high[2] > low[2] else width / 2
             if min(p.objective for p in tried) - (low[1] + low[2] * t) <= resolution:
                 break
@@ -101,9 +102,12 @@ class Points:
         return tried
 
     def thin(self, best: Point, allowed: float) -> Point:
-        """Without the smallest weights: as many go as leave an objective of at most ``allowed``."""
+        """The point without its smallest weights: as many as leave an objective of at most ``allowed``.
+
+        The number is found by bisection.
+        """
         order = np.argsort(np.abs(best.w), kind="stable")
-        full, fewest, most = best, 0, len(order)  # fewest can go
+        full, fewest, most = best, 0, len(order)  # ``fewest`` weights can be left out
         while most - fewest > 1:
             middle = (fewest + most) // 2
             stays = np.sort(order[middle:])

@@ -1,4 +1,4 @@
-"""The problem restricted to the cuts and groups known so far: how it grows and forgets, and its master."""
+"""The problem restricted to some cuts and groups: adding them, dropping them, and solving its master."""
 
 import math
 from typing import NamedTuple
@@ -11,35 +11,34 @@ from sparsejax.models.multivariate._interior_point import Master
 from sparsejax.models.multivariate._points import Clock
 from sparsejax.models.multivariate._support_norm import top_group
 
-# What had less weight than this for so many masters is dropped: a cut, as a share of the mean (a master costs
-# K^3, and interior points leave a trace of weight on every cut), a group or feature, as a share of the sum.
-# In a long solve cuts stay longer, for a twentieth of the masters so far, so that nothing can cycle for ever.
+# A cut is dropped after IDLE_CUT masters in which its weight was below SMALL_CUT of the mean weight: a master
+# costs K^3, and interior points leave a tiny weight on every cut. A group or feature is dropped after
+# IDLE_GROUP masters below SMALL_GROUP of the sum. In a long solve cuts stay for a twentieth of the masters so
+# far, so that the method cannot cycle.
 IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 5, 0.1, 50, 1e-5
 
 
 class WorkingSet(NamedTuple):
-    """What another budget or C can start from."""
+    """Cuts and groups of a solve, from which a solve with another budget or C can start."""
 
-    # cuts: K codes z_k (n,), their losses, their alpha over C/n
-    codes: tuple[np.ndarray, ...]
-    deltas: np.ndarray
-    shares: np.ndarray
-    # groups: their columns (T, r), and the square roots of their d
-    columns: np.ndarray
-    root: np.ndarray
-    budget: float
+    codes: tuple[np.ndarray, ...]  # codes z_k of the K cuts, (n,) each
+    deltas: np.ndarray  # (K,), losses of the cuts
+    shares: np.ndarray  # (K,), alpha of the cuts divided by C/n
+    columns: np.ndarray  # (T, r), columns of the groups
+    root: np.ndarray  # (T, r), square roots of d in the groups
+    budget: float  # B
 
 
 class Restricted:
-    """K cuts and T groups of r columns; by feature r = 1, and all groups of the features are known.
+    """K cuts and T groups of r columns; if ``by_feature``, r = 1 and the master has all groups of features.
 
-    Columns are counted in ``data.X``.
+    Columns are numbered as in ``data.X``.
 
     Args:
-      data: of the examples.
+      data: the matrix of examples.
       budget, bound: B and C/n.
-      by_feature: whether the groups are features, and the master is `_feature_master`.
-      clock: with "products" and "master".
+      by_feature: True if groups are single features and the master is `_feature_master`.
+      clock: a `Clock` with the parts "products" and "master".
     """
 
     def __init__(self, data: Data, budget: float, bound: float, by_feature: bool, clock: Clock):
@@ -56,7 +55,7 @@ class Restricted:
         self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
     def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
-        """False if it is there already."""
+        """Add a cut; False if it is there already."""
         key = z.tobytes()
         if key in self.known:
             return False
@@ -69,7 +68,7 @@ class Restricted:
         return True
 
     def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:
-        """False if it is there already; by feature, if all of them are."""
+        """Add a group, or its features; False if the group, or all the features, are there already."""
         if self.by_feature:
             index = np.setdiff1d(columns, self.index)[:, None]
             root = np.ones(index.shape)
@@ -86,7 +85,7 @@ class Restricted:
         return True
 
     def drop(self, mu: np.ndarray, masters: int) -> None:
-        """Forget what had no weight for a long time; mu (T,) are the groups' weights."""
+        """Drop cuts and groups that had little weight in many masters; mu (T,): weights of the groups."""
         self.idle_cuts = np.where(_has_weight(self.shares), 0, self.idle_cuts + 1)
         self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
         self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 20), self.idle_groups <= IDLE_GROUP)
@@ -107,7 +106,7 @@ class Restricted:
             self.iterate = self.iterate.keep(cuts, groups) if cuts.any() and groups.any() else None
 
     def solve(self, tol: float, exact: bool) -> Master:
-        """The master to an absolute gap."""
+        """Solve the master to an absolute gap ``tol``."""
         timed = self.clock.timed
         if not self.by_feature:
             return timed("master", _master.solve, self.G, self.deltas, self.bound, tol, exact)
@@ -123,7 +122,7 @@ class Restricted:
         return support[w != 0], w[w != 0]
 
     def dual(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """D at the present shares, and the group that attains it: its columns and the square roots of d."""
+        """D at the current shares, and the group that attains it: its columns and the square roots of d."""
         beta = np.zeros(self.data.X.shape[0])
         for share, z in zip(self.shares, self.codes, strict=True):
             if share > 0:

@@ -9,10 +9,10 @@ import numpy as np
 
 
 def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
-    """The squared B-support norm of w, and the gradient of its half.
+    """The squared B-support norm of w, and the gradient of half of it.
 
-    The r largest |w| count as in the l2 norm, the others as in the l1 norm:
-    ``sum_{i<=r} a_i^2 + (sum_{i>r} a_i)^2 / (B - r)``.
+    With a = |w| in decreasing order it is ``sum_{i<=r} a_i^2 + (sum_{i>r} a_i)^2 / (B - r)``: the r largest
+    entries count as in the l2 norm, the others as in the l1 norm.
     """
     a = np.abs(w)
     if np.count_nonzero(a) <= budget:
@@ -31,7 +31,7 @@ def support_norm(w: np.ndarray, budget: float) -> tuple[float, np.ndarray]:
 
 
 def memberships(w: np.ndarray, budget: float) -> np.ndarray:
-    """The d of the B-support norm: 1 for features in every group, their share of the groups for others."""
+    """The minimiser d in the B-support norm of w: for each feature the weight of the groups that hold it."""
     d = np.zeros(len(w))
     on = np.flatnonzero(w)
     _, gradient = support_norm(w[on], budget)
@@ -47,10 +47,11 @@ def by_size(x: np.ndarray) -> np.ndarray:
 
 
 def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
-    """Groups and their weights, of sum 1, such that feature j is in groups of weight d_j.
+    """Groups, and weights with the sum 1, such that the groups with feature j have the total weight d_j.
 
-    Lay the d_j end to end and pick what lies at u, u + 1, u + 2, ...: as u goes from 0 to 1 this passes
-    through the groups. Each has sum d features (rounded down or up).
+    Place intervals of the lengths d_j one after another. For u in [0, 1) the group consists of the features
+    whose intervals contain u, u + 1, u + 2, ...; its weight is the length of the set of such u. Each group
+    has sum(d) features, rounded down or up.
     """
     on = by_size(d)
     if not len(on):
@@ -67,7 +68,7 @@ def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
 
 
 def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """The d of largest sum d_j c_j^2: its indices, the square roots of their d_j, and that sum; spoils c."""
+    """The d that maximises sum d_j c_j^2: indices of d_j > 0, their square roots, the sum. Overwrites c."""
     squares, size = np.square(c, out=c), math.ceil(budget)
     chosen = np.sort(np.argpartition(squares, len(c) - size)[len(c) - size :])
     d = np.ones(size)

@@ -1,9 +1,10 @@
-r"""Several outputs that are features of one another (Zhang et al., ICDM 2014).
+r"""Regression of several outputs, in which each output is a feature of the others (Zhang et al., ICDM 2014).
 
 .. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j
 
-where :math:`y^{-j}` are the outputs but j. Each f^j is a lasso in kernel columns, convex and exact; the
-prediction, a y that agrees with all :math:`f^j`, is not convex and depends on where it starts.
+where :math:`y^{-j}` are all outputs except j. Fitting each :math:`f^j` is a lasso in kernel columns, a convex
+problem that is solved exactly. Prediction searches a y that agrees with all :math:`f^j`. That problem is not
+convex: the result depends on the start.
 """
 
 from sparsejax.models.ofa_lasso._cross_validation import CrossValidation, cross_validate

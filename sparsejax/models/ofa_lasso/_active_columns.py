@@ -1,12 +1,12 @@
-r"""Weighted lassos in 2n kernel columns: a working set, solved exactly, and a duality gap in all columns.
+r"""Weighted lassos in 2n kernel columns by a working set that is solved exactly.
 
 .. math:: \min_z \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
 
-Kernel columns are nearly collinear, which first-order methods pay for with thousands of steps, but few are
-active. So a bucket of m columns, the active ones and those that violate their limit most, is solved on its
-m x m Gram matrix by `_homotopy.follow`; one product with A' then certifies the answer, or names the
-columns that the bucket lacks. A round costs one product with A' and one Gram matrix of the bucket; from a
-neighbouring problem's solution two rounds are usual.
+Kernel columns are nearly collinear, so that first-order methods take thousands of steps, but few columns are
+active. A working set (bucket) has m columns: the active ones, and those that violate their limit most.
+`_homotopy.follow` solves the lasso in these columns on their m x m Gram matrix. A product with A' then gives
+the duality gap in all columns, or the columns that violate their limits next. A round costs one product with
+A' and one Gram matrix; from the solution of a neighbouring problem two rounds are usual.
 """
 
 from typing import Any, NamedTuple
@@ -20,32 +20,32 @@ from sparsejax.models.ofa_lasso._certificate import FULL, RUNNING, Lasso, certif
 from sparsejax.models.ofa_lasso._homotopy import Active, follow, proximal, renew
 from sparsejax.solution import CONVERGED
 
-PATIENCE = 30  # rounds without the gap halved: where n columns are active the proximal steps take a dozen
+MAX_WAIT_ROUNDS = 30  # rounds in which the gap is not halved; with n active columns a dozen are normal
 
 
 class _Round(NamedTuple):
-    bucket: jax.Array  # (m,) int32 columns
-    active: Active  # in the bucket
+    bucket: jax.Array  # (m,) int32, the columns of the working set
+    active: Active  # the solution in the working set
     c: jax.Array  # (p,), A'(y - Az)
-    limit: jax.Array  # (p,), of the last solved problem
-    objective: jax.Array
-    gap: jax.Array
-    best: jax.Array  # smallest gap so far
-    waited: jax.Array  # int32 rounds since it was last halved
-    num_iters: jax.Array  # int32
-    status: jax.Array  # int32
+    limit: jax.Array  # (p,), limits of the problem solved last
+    objective: jax.Array  # ()
+    gap: jax.Array  # (), relative duality gap
+    best: jax.Array  # (), the gap when it was last halved
+    waited: jax.Array  # () int32, rounds since the gap was last halved
+    num_iters: jax.Array  # () int32, rounds for this problem
+    status: jax.Array  # () int32
 
 
 class Along:
-    """Solutions for limits (p,) after limits, each from the one before.
+    """A path of solutions for a sequence of limits (p,), each started from the one before.
 
     Args:
       At: (p, n), the transpose of A, every row of mean 0.
       y: (n,), of mean 0.
-      limit: those that come first; > 0, half the strengths.
-      tol: on the relative gap.
-      maxiter: rounds for each of the limits.
-      bucket: columns solved together, at most p.
+      limit: the first limits of the path, > 0: half the strengths.
+      tol: bound on the relative gap.
+      maxiter: largest number of rounds for each problem.
+      bucket: m, the number of columns in the working set, at most p.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Along:
 
     def step(self, state: Any, limit: jax.Array) -> tuple[Any, Lasso]:
         """The next state and the solution."""
-        # What did not converge, a NaN above all, is no start for the next.
+        # A state that has not converged, or has a NaN, is replaced by the first state.
         usable = state.status == CONVERGED
         state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, self.start)
         state = _solve(self.At, self.y, limit, self.lengths, state, self.tol, self.maxiter)
@@ -89,7 +89,7 @@ def _solve(
     p, m = At.shape[0], state.bucket.shape[0]
 
     def judged(state: _Round, residual: jax.Array) -> _Round:
-        """The state with its certificate, and whether to go on."""
+        """The state with the certificate and the status of its solution."""
         certificate = certify(y, residual, state.c, limit, lengths, state.active.z, state.bucket)
         halved = certificate.gap <= state.best / 2
         waited = jnp.where(halved, 0, state.waited + 1)
@@ -100,7 +100,7 @@ def _solve(
             gap=certificate.gap,
             best=jnp.where(halved, certificate.gap, state.best),
             waited=waited,
-            status=judge(certificate, state.num_iters, tol, maxiter, waited >= PATIENCE, otherwise),
+            status=judge(certificate, state.num_iters, tol, maxiter, waited >= MAX_WAIT_ROUNDS, otherwise),
         )
 
     def body(state: _Round) -> _Round:
@@ -122,11 +122,11 @@ def _solve(
 
 
 def _refill(state: _Round, limit: jax.Array) -> jax.Array:
-    """The bucket with its active columns where they are, and the worst violators in the other places."""
+    """The working set with the active columns in their places and the worst violators in all others."""
     m = state.bucket.shape[0]
     active = state.active.sign != 0
     score = jnp.abs(state.c) / limit
-    # Out of reach for those that are in already.
+    # Active columns are in the set already: the score -1 keeps them from being chosen again.
     score = score.at[jnp.where(active, state.bucket, limit.shape[0])].set(-1, mode="drop")
     worst = lax.top_k(score, m)[1].astype(jnp.int32)
     place = jnp.cumsum(~active, dtype=jnp.int32) - 1
@@ -134,7 +134,7 @@ def _refill(state: _Round, limit: jax.Array) -> jax.Array:
 
 
 def _refresh(H: jax.Array, active: Active, c: jax.Array) -> Active:
-    """With the inverse computed anew where rounding has spoilt it: where H times it times c is not c."""
+    """``active`` with its inverse recomputed if it is inaccurate: if H (inverse c) differs from c."""
     on = active.sign != 0
     c = jnp.where(on, c, 0)
     again = jnp.where(on, H @ (active.inverse @ c), 0)

@@ -1,4 +1,4 @@
-r"""What every solver of the weighted lassos answers with: a duality gap in all columns, and a status.
+r"""The duality gap and the status of solutions of the weighted lassos.
 
 .. math:: \min_z P(z) = \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
 """
@@ -12,23 +12,24 @@ import numpy as np
 from sparsejax._core.linalg import safe_divide
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
-RUNNING, FULL = -1, -2  # FULL: a bucket too small for the active set, to be solved again with a larger one
+RUNNING = -1  # status of a solve that goes on
+FULL = -2  # status of a solve whose working set is too small: it is repeated with a larger one
 
 
 class Lasso(NamedTuple):
-    """A solved problem."""
+    """The solution of a problem."""
 
     z: jax.Array  # (p,)
-    objective: jax.Array
-    gap: jax.Array  # relative to max(objective, objective at 0)
-    num_iters: jax.Array  # int32
-    status: jax.Array  # int32
+    objective: jax.Array  # ()
+    gap: jax.Array  # (), relative to max(objective, objective at 0)
+    num_iters: jax.Array  # () int32
+    status: jax.Array  # () int32
 
 
 class Certificate(NamedTuple):
-    objective: jax.Array
-    gap: jax.Array  # relative to max(objective, objective at 0), with the bound of its rounding error
-    rounding: jax.Array  # that bound
+    objective: jax.Array  # ()
+    gap: jax.Array  # (), relative to max(objective, objective at 0), including ``rounding``
+    rounding: jax.Array  # (), a bound on the rounding error of the gap
 
 
 def lengths_of(At: jax.Array) -> jax.Array:
@@ -53,19 +54,20 @@ def certify(
 
     .. math:: P - D = \sum_i (2\ell_i|z_i| - 2 s c_i z_i) + (1 - s)^2\|r\|^2 ,
 
-    a sum of nonnegative terms, in which nothing large cancels. (With y and the columns of A centred, r is
-    too, so that the dual point belongs to the problem with a free intercept as well.) Rounding errors are on
-    the safe side: s leaves room for one of eps :math:`\|a_i\|\|r\|` in :math:`c_i`, and eps times the sum of
-    the magnitudes that make up P - D, those of :math:`c_i` and r included, is added to the gap. It is NaN
-    where a limit is not > 0, or a value NaN.
+    a sum of nonnegative terms, in which no large terms cancel. (If y and the columns of A are centred, so is
+    r, and the dual point is feasible for the problem with a free intercept too.) Rounding errors are bounded:
+    s allows for an error of eps :math:`\|a_i\|\|r\|` in :math:`c_i`, and eps times the sum of the magnitudes
+    of all terms of P - D, including those in :math:`c_i` and r, is added to the gap. The gap is NaN where a
+    limit is not > 0 or a value is NaN.
 
     Args:
-      y, residual: (n,), r.
-      c: (p,), A'r.
+      y: (n,).
+      residual: r = y - Az, (n,).
+      c: A'r, (p,).
       limit: (p,), > 0.
-      lengths: (p,), of the columns of A.
-      z: the entries that may not be 0.
-      support: where these are among the p.
+      lengths: (p,), norms of the columns of A.
+      z: the entries of z that may differ from 0.
+      support: the indices of these entries among the p.
     """
     eps = float(np.finfo(y.dtype).eps)
     size = jnp.sum(residual * residual)
@@ -94,7 +96,7 @@ def judge(
     stalled: jax.Array,
     otherwise: jax.Array | int = RUNNING,
 ) -> jax.Array:
-    """The status, int32: CONVERGED only where the gap met tol; STALLED also where it is all rounding."""
+    """The status, () int32: CONVERGED if the gap is at most tol; STALLED also if the gap is only rounding."""
     _, gap, rounding = certificate
     status = jnp.where(num_iters < maxiter, otherwise, MAX_ITER)
     status = jnp.where(stalled | (gap <= 2 * rounding), STALLED, status)
@@ -104,12 +106,13 @@ def judge(
 
 
 class Unit(NamedTuple):
-    """A power of two near the largest entry of y, in units of which y is solved and which is undone exactly.
+    """The unit in which a problem is solved, a power of two near the largest entry of y.
 
-    The squares of a tiny y would vanish, and with them the gap. What overflows on the way back is non-finite.
+    Squares of a tiny y would underflow, and the gap with them. A solution that overflows when it is converted
+    back has the status NON_FINITE.
     """
 
-    size: jax.Array
+    size: jax.Array  # ()
 
     @classmethod
     def of(cls, y: jax.Array) -> "Unit":

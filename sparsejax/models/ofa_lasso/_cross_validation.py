@@ -1,4 +1,4 @@
-"""Strengths by cross-validation, a grid of them for each fold in one call."""
+"""Cross-validation of the strengths, with a grid of strengths for each fold in one call."""
 
 from typing import NamedTuple
 
@@ -18,15 +18,16 @@ NAME = "ofa_lasso.cross_validate"
 
 
 class CrossValidation(NamedTuple):
-    """What was tried, a strengths for the inputs by b for the outputs on K folds, and the choice.
+    """Errors for all pairs of strengths on K folds, and the best strengths.
 
     Attributes:
-      lams, betas: (a,) and (b,).
+      lams, betas: (a,) and (b,), the candidates for the strengths of the inputs and of the outputs.
       fold_mae: (K, a, b), ``1/m sum_i sum_j |y_ij - predicted_ij|`` over the m rows left out.
-      start_mae: (K, a), the same of the independent lassos, from which the predictions start.
-      gap: (K, a, b), the largest of the outputs' relative duality gaps.
-      converged: (K, a, b), every output's training.
-      lam, beta: the pair of least mean error, and ``start_lam`` that of the independent lassos; ().
+      start_mae: (K, a), the same error of the independent lassos, from which the predictions start.
+      gap: (K, a, b), the largest relative duality gap of all outputs.
+      converged: (K, a, b), whether the fits of all outputs converged.
+      lam, beta: (), the pair with the least mean error.
+      start_lam: (), the strength with the least mean error of the independent lassos.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -64,23 +65,23 @@ def cross_validate(
     num_starts: int = 1,
     progress: bool = False,
 ) -> CrossValidation:
-    """The error of prediction for every pair of strengths on rows left out.
+    """The prediction error on rows left out, for every pair of strengths.
 
-    All outputs and pairs of a fold are trained in one compiled call, each pair from the solution of a
-    neighbour. On the host: not for use under jit.
+    All outputs and pairs of a fold are fitted in one compiled call, each pair starting from the solution of a
+    neighbouring pair. The function runs on the host and cannot be used under jit.
 
     Args:
       X, Y: as `fit`.
       lams, betas: the candidates, > 0, shapes (a,) and (b,).
       folds: K >= 2; row i is left out in fold ``i % K`` (shuffle sorted rows first).
-      kernel, input, bandwidth, output_bandwidth, degree, tol, maxiter: as `fit`; a median is that of the
-        rows fitted to.
+      kernel, input, bandwidth, output_bandwidth, degree, tol, maxiter: as `fit`; a default bandwidth is the
+        median over the rows of the fold that are fitted.
       num_starts: as `Model.predict_with_info`.
-      progress: show a bar of the training with the last gap, and stop at Ctrl-C, as `fit`.
+      progress: show a progress bar with the last gap, and stop at Ctrl-C, as `fit`.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the folds that
-        were done, or None.
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the finished
+        folds, or None.
       TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
     Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
 
@@ -97,7 +98,7 @@ def cross_validate(
         for name, x in (("lams", lams), ("betas", betas))
     )
     if not (lams.size and betas.size):
-        raise ValueError("lams and betas must hold one strength at least, each.")
+        raise ValueError("lams and betas must each hold at least one strength.")
     n = X.shape[0]
     if Y.shape[0] != n:
         raise ValueError(f"X has {n} rows and Y has {Y.shape[0]}.")
@@ -133,7 +134,7 @@ def cross_validate(
 
 
 def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ...]]) -> CrossValidation:
-    """Of the folds that are known."""
+    """The `CrossValidation` of the folds that are finished."""
     mae, start_mae, gap, converged = (jnp.stack(values) for values in zip(*results, strict=True))
     i, j = np.unravel_index(int(jnp.argmin(jnp.mean(mae, axis=0))), mae.shape[1:])
     best = jnp.argmin(jnp.mean(start_mae, axis=0))
@@ -148,10 +149,10 @@ def train_grid(
     maxiter: jax.Array,
     bar: Bar | None = None,
 ) -> tuple[Fitted, np.ndarray]:
-    """All outputs at all pairs, and where on the second axis of `Fitted` the pair (lams[i], betas[j]) is.
+    """All outputs at all pairs of strengths, and an array (a, b): the index of each pair in `Fitted`.
 
-    The path goes through the strengths of the inputs up and down, each time with a smaller one of the
-    outputs: every step is between neighbours.
+    The path goes through the strengths of the inputs up and down in turn, each time with the next smaller
+    strength of the outputs, so that every step is between neighbours.
     """
     a, b, d = lams.shape[0], betas.shape[0], data.Y.shape[1]
     down_lam, down_beta = np.argsort(-np.asarray(lams)), np.argsort(-np.asarray(betas))
@@ -165,7 +166,7 @@ def train_grid(
     )
     zero = jnp.zeros((), data.Y.dtype)
     fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto", bar)
-    # The starts of lams in their own order, in front.
+    # First the starts, in the order of lams, then the pairs.
     order = np.concatenate([np.argsort(down_lam), np.arange(a, a + a * b)])
     return jax.tree.map(lambda leaf: leaf[:, order], fitted), index
 

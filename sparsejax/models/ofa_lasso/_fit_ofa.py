@@ -1,4 +1,4 @@
-"""Fitting at given strengths."""
+"""The fit at given strengths."""
 
 import contextlib
 from typing import Literal
@@ -33,35 +33,34 @@ def fit(
     maxiter: int | None = None,
     progress: bool = False,
 ) -> Model:
-    r"""Fit every output in the inputs and in the other outputs, with an intercept.
+    r"""Fit every output by the inputs, the other outputs and an intercept.
 
     With :math:`K_{ip} = k(x_i, x_p)` and :math:`G^j_{ip} = k_j(y_i^{-j}, y_p^{-j})`, for each j
 
     .. math:: \min_{u,v,b} \|y^j - Ku - G^jv - b\|_2^2 + \lambda\|u\|_1 + \beta\|v\|_1 .
 
-    ``method="auto"`` is a working set solved exactly, certified by the duality gap in all 2n columns.
-    ``method="admm"`` is the alternating direction method in two blocks, with a fixed ``mu``: right, but
-    slower. With ``faithful=True`` it is the paper's Algorithm 1, four blocks and a ``mu`` that grows by
-    ``growth`` at every step: **it stops early**, up to a third above the optimum at ``growth`` 1.01 and more
-    than double at 2 on small problems; its status is then stalled, not converged. (The paper does not state
-    mu and growth.)
+    ``method="auto"`` solves working sets exactly and certifies the result by the duality gap in all 2n
+    columns. ``method="admm"`` is the alternating direction method with two blocks and a fixed ``mu``, which
+    converges but is slower. With ``faithful=True`` it is Algorithm 1 of the paper, with four blocks and a
+    ``mu`` that is multiplied by ``growth`` at every step. **That algorithm stops too early**: on small
+    problems its objective is up to a third above the optimum at ``growth`` 1.01, and more than twice the
+    optimum at 2; its status is then stalled, not converged. (The paper does not state mu and growth.)
 
     Args:
       X: (n, k), n >= 2.
-      Y: (n, d), d >= 2; outputs on comparable scales, since the strengths are shared and the kernels mix
-        them.
+      Y: (n, d), d >= 2; outputs should be on comparable scales, since they share strengths and kernels.
       lam, beta: > 0, shape () or (d,), one an output.
-      kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", which makes the
-        outputs' part superfluous (the paper's Prop. II.1).
-      input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (the paper's groups II and I).
-      bandwidth: of k, > 0, shape (); default `kernels.median_bandwidth` of X.
-      output_bandwidth: of the k_j, > 0, shape () or (d,); default the median of Y without column j.
-      degree: of the polynomial kernel.
-      method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are those of ``"admm"``.
-      tol: on the relative duality gap; default 1e-6, in float32 1e-4.
+      kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", for which the
+        part of the outputs is superfluous (Prop. II.1 of the paper).
+      input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (groups II and I of the paper).
+      bandwidth: bandwidth of k, > 0, shape (); default `kernels.median_bandwidth` of X.
+      output_bandwidth: bandwidth of the k_j, > 0, () or (d,); default the median of Y without column j.
+      degree: degree of the polynomial kernel.
+      method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are for ``"admm"`` only.
+      tol: bound on the relative duality gap; default 1e-6, in float32 1e-4.
       maxiter: rounds of the working set, default 100; iterations of ``"admm"``, default 20000.
-      progress: show a bar with the last gap, by tqdm, of outputs in fours without and with the others' part,
-        and stop at Ctrl-C, as `sparsejax.path`.
+      progress: show a progress bar with the last gap, by tqdm, and stop at Ctrl-C, as `sparsejax.path`. The
+        bar counts solves of up to four outputs, without and with the part of the other outputs.
 
     Returns:
       `Model`. Under jit the working set cannot grow beyond 256 columns (`maxiter reached` if that binds).

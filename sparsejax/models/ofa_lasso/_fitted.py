@@ -34,12 +34,12 @@ class Model(
       u: (d, n), or (d, k) for ``input="linear"``; exact zeros.
       v: (d, n), weights of the kernels between outputs; exact zeros.
       intercept: (d,).
-      start_u, start_intercept: the same without the outputs' part: independent lassos, from which
-        predictions start.
+      start_u, start_intercept: u and intercept of independent lassos, without the part of the outputs, from
+        which predictions start.
       bandwidth, output_bandwidth: of the Gaussian kernels, () and (d,).
       solution, start_solution: `sparsejax.Solution` with a leading axis of d: ``params`` is [u, v] of each
         output, ``num_iters`` counts rounds (or iterations of ``method="admm"``), ``residual`` is NaN.
-      kernel, degree, input: as given to `fit`.
+      kernel, degree, input: arguments of `fit`.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -87,9 +87,10 @@ class Model(
     ) -> Prediction:
         r"""Predictions by L-BFGS, :math:`\min_y \sum_j (y_j - f^j(x, y^{-j}))^2`, and their residuals.
 
-        The objective has several local minima as a rule, so that the answer depends on the start. The first
-        search starts at the independent lassos' prediction, as in the paper; further ones at training
-        outputs, evenly spaced in their order. The stationary point of least residual is returned.
+        The objective usually has several local minima, so that the result depends on the start. The first
+        search starts at the prediction of the independent lassos, as in the paper; further searches start at
+        training outputs, evenly spaced in their order. The stationary point with the least residual is
+        returned.
 
         Args:
           X: (m, k).
@@ -109,7 +110,7 @@ class Model(
 def predict(
     model: Model, X: ArrayLike, num_starts: int, tol: float | None, maxiter: int, support: int
 ) -> Prediction:
-    """`Model.predict_with_info` with ``support`` kernels between outputs for each: at least `support_of`."""
+    """`Model.predict_with_info` with ``support`` kernels for each output, at least `support_of`."""
     dtype = model.X.dtype
     X = as_float("X", X, (2,), dtype)
     n, d = model.Y.shape

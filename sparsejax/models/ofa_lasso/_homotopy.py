@@ -1,23 +1,23 @@
-r"""Exact solution of a small weighted lasso from any start, by following a path of problems.
+r"""The exact solution of a small weighted lasso from any start, by following a path of problems.
 
 With :math:`H = A^\top A` and :math:`c = A^\top(y - Az)`, z minimises :math:`\|y - Az\|^2 + 2\sum_i
 \ell_i|z_i|` iff :math:`c_i = \ell_i\,\mathrm{sign}(z_i)` where :math:`z_i \ne 0` and :math:`|c_i| \le \ell_i`
-elsewhere. Any z has :math:`|c_i| \le b_i` for *some* bounds b; the path takes the active c linearly to
-:math:`\ell_i s_i` and the others' bounds to :math:`\ell_i`. Along it z is linear between events: an active
-entry reaches 0 and leaves, or another reaches its bound and enters. For z = 0 and proportional bounds this
-is the LARS-lasso path; from the solution of a neighbouring problem it is a warm start, and from a nearly
-right one it is iterative refinement.
+elsewhere. Any z has :math:`|c_i| \le b_i` for *some* bounds b. Along the path the active :math:`c_i` change
+linearly to :math:`\ell_i s_i`, and the bounds of the other entries to :math:`\ell_i`. Between events z is
+linear: at an event an active entry reaches 0 and leaves, or another entry reaches its bound and enters. For
+z = 0 and proportional bounds this is the LARS-lasso path. From the solution of a neighbouring problem it is a
+warm start, and from a nearly exact solution it is iterative refinement.
 
-The inverse of :math:`H_{SS}` is kept in a square with zeros outside S and changed by one outer product an
-event: no shape that depends on data, and in a batch nothing but elementwise work. It is computed anew only
-where an outer product would leave too few digits.
+The inverse of :math:`H_{SS}` is stored in an (m, m) array with zeros outside S; an event changes it by one
+outer product. All shapes are static, and under vmap all work is elementwise. The inverse is recomputed only
+if an outer product would leave too few digits.
 
-Columns that are equal, or dependent up to rounding, would make it singular: `proximal` adds a little to the
-diagonal of H. The end of the path then minimises the objective plus that little times ``(z - start)^2``, a
-step of the proximal-point method: repeated from where it ends, it converges to the solution itself.
+Equal columns, or columns that are dependent up to rounding, would make :math:`H_{SS}` singular: `proximal`
+adds a small share to the diagonal of H. The end of the path then minimises the objective plus that share
+times ``(z - start)^2``, a step of the proximal-point method. Repeated steps converge to the solution.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ from jax import lax
 
 from sparsejax._core.linalg import safe_divide
 
-ROOM = 1e-3  # by which the bound of an entry that leaves is raised
+BOUND_SLACK = 1e-3  # share by which the bound of an entry that leaves the active set is raised
 
 
 class Active(NamedTuple):
@@ -36,34 +36,34 @@ class Active(NamedTuple):
 
 
 class _Path(NamedTuple):
-    active: Active
-    c: jax.Array  # (m,)
-    bound: jax.Array  # (m,) of |c| where inactive
+    active: Active  # the solution at this place of the path
+    c: jax.Array  # (m,), A'(y - Az)
+    bound: jax.Array  # (m,), bounds of |c| for inactive entries
     last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
-    steps: jax.Array  # () int32
-    stale: jax.Array  # the inverse has lost too many digits
-    done: jax.Array  # the end of the path is reached
+    steps: jax.Array  # () int32, events so far
+    stale: jax.Array  # () boolean: the inverse has lost too many digits
+    done: jax.Array  # () boolean: the end of the path is reached
 
 
-def _little(dtype: Any) -> float:
-    """What `proximal` adds, relative to the diagonal."""
+def _little(dtype: np.dtype) -> float:
+    """The share of the diagonal that `proximal` adds."""
     return float(np.finfo(dtype).eps ** 0.6)
 
 
 def proximal(H: jax.Array) -> jax.Array:
-    """H (m, m) with a diagonal that leaves no columns dependent."""
+    """H (m, m) with a larger diagonal, so that it is positive definite."""
     return H + _little(H.dtype) * jnp.diag(jnp.diagonal(H))
 
 
 def follow(
     H: jax.Array, limit: jax.Array, bound: jax.Array, c: jax.Array, start: Active, maxsteps: int
 ) -> tuple[Active, jax.Array]:
-    """The solution for ``limit`` (m,) > 0 from ``start``, and the number of events on the way.
+    """The solution for ``limit`` (m,) > 0, on a path from ``start``, and the number of events.
 
-    At the start the correlations are ``c`` (m,), and the path begins at the larger of ``bound`` and those:
-    where the start solves another problem ``bound`` is its limit, and then only the active entries are at
-    their bounds. After ``maxsteps`` events, or where rounding breaks the path, it is the point reached: judge
-    it by its duality gap. H must have passed through `proximal`.
+    At the start the correlations are ``c`` (m,), and the bounds of the path begin at max(bound, |c|). If the
+    start solves another problem, ``bound`` is the limit of that problem, and only active entries are at their
+    bounds. After ``maxsteps`` events, or if rounding breaks the path, the result is the point reached, which
+    the caller judges by its duality gap. H must be a result of `proximal`.
     """
     diagonal = jnp.diagonal(H)
 
@@ -71,12 +71,13 @@ def follow(
         return _next_event(H, diagonal, limit, p)
 
     def stretch(p: _Path) -> _Path:
-        """To the end, or to an event that spoils the inverse."""
+        """Follow the path to its end, or to an event after which the inverse is inaccurate."""
         p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), event, p)
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
-    # An entry on the wrong side of 0, where rounding spoilt an earlier path, has to come back first.
+    # Rounding in an earlier path may leave an entry with the wrong sign. ``sign`` becomes that of z, so that
+    # the path brings the entry back to 0.
     start = start._replace(sign=jnp.where(start.sign * start.z < 0, -start.sign, start.sign))
     path = _Path(
         active=start,
@@ -92,7 +93,7 @@ def follow(
 
 
 def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -> _Path:
-    """The path up to where an entry leaves or enters, or to its end."""
+    """Follow the path to the next event, where an entry leaves or enters the active set, or to its end."""
     z, sign, _ = p.active
     active = sign != 0
     ids = jnp.arange(limit.shape[0], dtype=jnp.int32)
@@ -100,7 +101,7 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
     dc = -(H @ dz)
     dbound = limit - p.bound
 
-    # Fractions of the rest of the path at which the first of each kind of event happens.
+    # For each entry the share of the remaining path after which it enters (at either bound) or leaves.
     others = ids != p.last
     enter_up = _time(p.bound - p.c, dc - dbound, ~active & others)
     enter_down = _time(p.bound + p.c, -dc - dbound, ~active & others)
@@ -115,11 +116,11 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
     leaves, enters = active[i] & ~end, ~active[i] & ~end
     gone = (ids == i) & leaves
     inverse, stale = _exchange(H, diagonal, p.active, i, leaves, enters)
-    # An entry that rounding drove past 0 takes a jump back, which c must know of.
+    # An entry that leaves is set to exactly 0: c changes by H times what rounding has left of the entry.
     c = c + jnp.where(leaves, z[i], 0) * H[i]
     bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
-    # Bounds are free on the way: with room no group of entries can enter and leave in turn for ever.
-    bound = jnp.where(gone, (1 + ROOM) * jnp.abs(c), bound)
+    # Bounds may be raised along the path; with slack no entries can enter and leave in turn without end.
+    bound = jnp.where(gone, (1 + BOUND_SLACK) * jnp.abs(c), bound)
     side = jnp.where(enter_up[i] <= enter_down[i], 1, -1).astype(z.dtype)
     sign = jnp.where((ids == i) & enters, side, jnp.where(gone, 0, sign))
     return _Path(
@@ -138,7 +139,7 @@ def _exchange(
 ) -> tuple[jax.Array, jax.Array]:
     """The inverse after entry i has left or entered, and whether it has lost too many digits.
 
-    Plus u u'/pivot to enter, minus u u'/u_i to leave.
+    The change is u u'/pivot if the entry enters (bordering), and -u u'/u_i if it leaves.
     """
     inverse, dtype = active.inverse, H.dtype
     here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
@@ -152,21 +153,22 @@ def _exchange(
     inverse = inverse + (factor * u)[:, None] * u[None]
     gone = here & leaves
     inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
-    # A column that nearly depends on the others makes large numbers, whose rounding errors stay.
+    # A column that nearly depends on the others gives large entries, whose rounding errors remain later.
     ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
     return inverse, ~(ratio < float(np.finfo(dtype).eps) ** -0.3)
 
 
 def _time(distance: jax.Array, speed: jax.Array, possible: jax.Array) -> jax.Array:
-    """When a distance is used up at this speed; infinite where it never is."""
+    """The time distance / speed at which a distance is covered; infinite where it never is."""
     return safe_divide(jnp.maximum(distance, 0), jnp.where(possible, speed, 0), jnp.inf)
 
 
 def renew(H: jax.Array, active: jax.Array, inverse: jax.Array, wrong: jax.Array) -> jax.Array:
-    """The inverse on the active set computed anew where the old one is ``wrong``.
+    """The inverse on the active set, recomputed if the old one is ``wrong``.
 
-    By sweeps over the active columns, none if it is right: a batch pays only if a lane needs it, and there is
-    no call of LAPACK in the loop, whose threads would wait for each other.
+    Sweeps over the active columns (Gauss-Jordan) recompute it, and no sweep is done if the old one is right:
+    under vmap the cost arises only if a lane needs it. LAPACK is not called in the loop, since its threads
+    would wait for each other.
     """
     mask = active[:, None] & active[None]
     order = jnp.argsort(~active)

@@ -1,4 +1,4 @@
-"""The paper's solver of its weighted lassos: two blocks and a fixed penalty parameter, and as printed.
+"""ADMM for the weighted lassos: with two blocks and a fixed parameter mu, and as the paper prints it.
 
 For ``||y - Az||^2 + 2 sum_i limit_i |z_i|``, judged by the gap of `_certificate` as the working set is.
 """
@@ -12,8 +12,8 @@ from jax import lax
 
 from sparsejax.models.ofa_lasso._certificate import RUNNING, Lasso, certify, judge, lengths_of
 
-CHECK_EVERY = 25
-DELTA = 1e-7  # of the printed stopping rule
+CHECK_EVERY = 25  # steps between two certificates
+PRINTED_TOL = 1e-7  # tolerance of the printed stopping rule
 
 State = TypeVar("State")
 
@@ -21,7 +21,7 @@ State = TypeVar("State")
 def admm(
     At: jax.Array, y: jax.Array, limit: jax.Array, tol: jax.Array, maxiter: jax.Array, mu: jax.Array
 ) -> Lasso:
-    r"""z (least squares) and p (shrinkage) in turn; converges for every mu > 0.
+    r"""ADMM with two blocks, z by least squares and p by shrinkage; it converges for every mu > 0.
 
     .. math:: z = (2A^\top A + \mu I)^{-1} b
               = \tfrac1\mu\bigl(b - A^\top(\tfrac\mu2 I + AA^\top)^{-1} A b\bigr),
@@ -56,9 +56,9 @@ def printed(
     mu: jax.Array,
     growth: jax.Array,
 ) -> Lasso:
-    """Algorithm 1: u, v, p, q one after the other, mu multiplied by ``growth`` every time; the printed stop.
+    """Algorithm 1 of the paper, with its stopping rule: u, v, p, q in turn; mu grows by ``growth`` each step.
 
-    Its inverses are taken from one eigendecomposition of each block, ``At[:split]`` and ``At[split:]``.
+    The inverses are computed from an eigendecomposition of each block, ``At[:split]`` and ``At[split:]``.
     """
     Kt, Gt = At[:split], At[split:]
     (values_u, basis_u), (values_v, basis_v) = (jnp.linalg.eigh(2 * (B @ B.T)) for B in (Kt, Gt))
@@ -66,6 +66,7 @@ def printed(
     limit_p, limit_q = 2 * limit[:split], 2 * limit[split:]
 
     def step(state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+        # Z and Q are the multipliers of p = u and q = v.
         _, v, p, q, Z, Q, mu = state
         u = basis_u @ ((basis_u.T @ (Kty - KtG @ v + mu * p + Z)) / (values_u + mu))
         v = basis_v @ ((basis_v.T @ (Gty - KtG.T @ u + mu * q + Q)) / (values_v + mu))
@@ -83,7 +84,7 @@ def printed(
 
 
 def _near(a: jax.Array, b: jax.Array) -> jax.Array:
-    return jnp.sum((a - b) ** 2) <= DELTA * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
+    return jnp.sum((a - b) ** 2) <= PRINTED_TOL * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
 
 
 def _shrink(x: jax.Array, threshold: jax.Array) -> jax.Array:
@@ -102,7 +103,7 @@ def _run(
     tol: jax.Array,
     maxiter: jax.Array,
 ) -> Lasso:
-    """Steps until the gap of the answer, looked at ``every`` so many, or the algorithm's own rule ends it."""
+    """Iterate until the gap, computed after ``every`` steps, or the rule of the algorithm ends the loop."""
     lengths = lengths_of(At)
 
     def judged(state: State, k: jax.Array, over: jax.Array) -> Lasso:

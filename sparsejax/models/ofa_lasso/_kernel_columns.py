@@ -1,4 +1,4 @@
-"""The data of a fit, checked, and its kernel columns."""
+"""The checked data of a fit, and its kernel columns."""
 
 from typing import Any, Literal, get_args
 
@@ -16,7 +16,7 @@ MAXITER = {"auto": 100, "admm": 20_000}  # by method
 
 
 class Data(Pytree, leaves=("X", "Y", "bandwidth", "output_bandwidth"), static=("kernel", "degree", "input")):
-    """What is fitted to, checked."""
+    """The checked data and kernels of a fit."""
 
     X: jax.Array
     Y: jax.Array
@@ -28,14 +28,14 @@ class Data(Pytree, leaves=("X", "Y", "bandwidth", "output_bandwidth"), static=("
 
     @property
     def num_inputs(self) -> int:
-        """How many columns the inputs have: themselves, or their kernel's."""
+        """The number of columns of the inputs: of X, or of its kernel matrix."""
         return int(self.X.shape[1 if self.input == "linear" else 0])
 
 
 def check(
     X: Any, Y: Any, kernel: Kernel, input: Input, bandwidth: Any, output_bandwidth: Any, degree: Any
 ) -> Data:
-    """Raises TypeError or ValueError where they do not fit together."""
+    """The `Data` of these arguments; raises TypeError or ValueError if they do not fit together."""
     check_choice("kernel", kernel, get_args(Kernel))
     check_choice("input", input, get_args(Input))
     degree = as_int("degree", degree, 1)
@@ -74,8 +74,8 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
         ) from error
 
 
-def strength(name: str, x: Any, d: int, dtype: Any) -> jax.Array:
-    """Positive, of shape (d,) (() if d is 0); a scalar is repeated."""
+def strength(name: str, x: Any, d: int, dtype: np.dtype) -> jax.Array:
+    """A strength > 0 of shape (d,), or () if d is 0; a scalar is repeated."""
     x = as_float(name, x, (0, 1) if d else (0,), dtype)
     if x.ndim == 1 and x.shape != (d,):
         raise ValueError(
@@ -91,14 +91,14 @@ def require_positive(name: str, x: jax.Array) -> jax.Array:
     return x
 
 
-def stopping(tol: Any, maxiter: Any, method: str, dtype: Any) -> tuple[jax.Array, jax.Array]:
-    """tol and maxiter as arrays, checked."""
+def stopping(tol: Any, maxiter: Any, method: str, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
+    """tol and maxiter, checked, as arrays."""
     tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
     return tol, jnp.int32(as_int("maxiter", MAXITER[method] if maxiter is None else maxiter, 0))
 
 
 def inputs(data: Any, X: jax.Array) -> jax.Array:
-    """The columns that u belongs to, for the rows of X."""
+    """The columns whose coefficients are u, for the rows of X."""
     return X if data.input == "linear" else kernel_of(data.kernel, data.degree, data.bandwidth, X, data.X)
 
 

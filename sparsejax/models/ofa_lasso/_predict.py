@@ -1,6 +1,6 @@
-r"""The y that agrees best with every output's model: min over y of ``sum_j (y_j - f_j(x, y without j))^2``.
+r"""Prediction: the y that agrees best with all models, min over y of ``sum_j (y_j - f_j(x, y without j))^2``.
 
-Not convex: what comes back is the best stationary point met from the given starts.
+The problem is not convex: the result is the best stationary point found from the given starts.
 """
 
 from typing import Any, NamedTuple
@@ -10,12 +10,12 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-TOGETHER = 16  # points: all of a block wait for its slowest
-MEMORY = 10  # pairs that L-BFGS keeps
+POINTS_AT_ONCE = 16  # points that are predicted at once: a block takes as long as its slowest point
+LBFGS_PAIRS = 10  # pairs of differences that L-BFGS stores
 
 
 class Outputs(NamedTuple):
-    """The part of the models that depends on the outputs, on its support only."""
+    """The parts of the models that depend on the other outputs, restricted to weights that are not 0."""
 
     centers: jax.Array  # (d, s, d): training outputs, entry j of [j] zero
     weights: jax.Array  # (d, s): v
@@ -24,15 +24,15 @@ class Outputs(NamedTuple):
 
 
 class Prediction(NamedTuple):
-    """Predictions for m points, and how they came about.
+    """Predictions for m points, with their starts and residuals.
 
     Attributes:
-      y: (m, d).
+      y: (m, d), the predictions.
       residual: (m,), ``sum_j (y_j - f_j(x, y without j))^2`` at y; never above ``start_residual``.
-      start: (m, d), the independent lassos' prediction, from which the first search starts.
-      start_residual: (m,).
-      num_stationary: (m,) int32, distinct stationary points that the searches ended in. One says that they
-        agree, not that there are no others. Zero: no search met ``tol`` within ``maxiter``.
+      start: (m, d), the predictions of the independent lassos, from which the first search starts.
+      start_residual: (m,), the same sum at ``start``.
+      num_stationary: (m,) int32, the number of distinct stationary points that the searches found. 1 means
+        that all searches agree, not that there is no other point; 0 that no search met ``tol``.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
 
 def agreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
-    """The objective at y (d,); ``base`` (d,) is what x contributes to each output, intercept included."""
+    """The objective at y (d,); ``base`` (d,): the part of each f_j that depends on x, with the intercept."""
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
@@ -87,7 +87,7 @@ def search(
       maxiter: L-BFGS steps for each start.
     """
     unit = jnp.mean(scale * scale)
-    solver = optax.lbfgs(memory_size=MEMORY)
+    solver = optax.lbfgs(memory_size=LBFGS_PAIRS)
 
     def descend(base: jax.Array, y0: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         def fun(w: jax.Array) -> jax.Array:
@@ -119,17 +119,17 @@ def search(
         w, value, first, stationary = jax.vmap(lambda y0: descend(base, y0))(starts)
         value = jnp.where(value <= first, value, jnp.inf)  # a NaN too
         best = jnp.argmin(value)
-        # The start itself, should no search have improved on it.
+        # If no search has improved on the start, the start is returned.
         improved = value[best] < first[0]
         y = jnp.where(improved, w[best] * scale, start)
         residual = jnp.where(improved, value[best], first[0]) * unit
         return Prediction(y, residual, start, first[0] * unit, _distinct(w, stationary, tol**0.5))
 
-    return lax.map(lambda a: point(*a), (base, start), batch_size=TOGETHER)
+    return lax.map(lambda a: point(*a), (base, start), batch_size=POINTS_AT_ONCE)
 
 
 def _distinct(w: jax.Array, stationary: jax.Array, tol: jax.Array | float) -> jax.Array:
-    """How many of the stationary rows of w (s, d) are farther than tol from all earlier ones."""
+    """The number of stationary rows of w (s, d) that are farther than tol from all earlier rows."""
     s = w.shape[0]
     near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= tol
     earlier = jnp.tril(jnp.ones((s, s), bool), -1)

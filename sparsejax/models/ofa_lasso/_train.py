@@ -1,4 +1,4 @@
-"""All outputs at all strengths, in one compiled call."""
+"""The fits of all outputs at all strengths, in one compiled call."""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +17,8 @@ from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
 from sparsejax.models.ofa_lasso._kernel_columns import Data, inputs, kernel_of
 from sparsejax.solution import MAX_ITER
 
-BUCKET = 128  # columns solved together at first
-TOGETHER = 4  # outputs solved together
+FIRST_BUCKET_COLUMNS = 128  # columns of the first working set
+OUTPUTS_AT_ONCE = 4  # outputs that are solved at once
 
 
 class Fitted(NamedTuple):
@@ -47,7 +47,7 @@ def train(
     """
     p = data.Y.shape[0] + data.num_inputs
     traced = is_traced(data.Y) or is_traced(lams)
-    bucket = min(p, 256 if traced else BUCKET)
+    bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
     strengths = lams, betas, start_lams
     while True:
         options = {"algorithm": algorithm, "bucket": bucket}
@@ -65,35 +65,35 @@ def train(
 
 
 def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
-    """How many solves a bar shows: for so many strengths, of some outputs together.
+    """The number of solves that a progress bar counts: one for each strength and round of outputs.
 
-    shape: of Y; q: columns of the inputs.
+    shape: shape of Y; q: number of columns of the inputs.
     """
     return _rounds(shape, q)[0] * strengths
 
 
 def _rounds(shape: tuple[int, ...], q: int) -> tuple[int, int]:
-    """In how many rounds, and how many outputs at a time."""
+    """The number of rounds, and the number of outputs in each round."""
     n, d = shape
-    # As many as fit in about a gigabyte, in rounds of equal size; the last repeats a few.
-    together = min(TOGETHER, max(1, 2**27 // ((n + q) * n)))
+    # As many outputs as fit in a gigabyte (2^27 numbers), in rounds of equal size; the last may repeat some.
+    together = min(OUTPUTS_AT_ONCE, max(1, 2**27 // ((n + q) * n)))
     rounds = -(-d // together)
     return rounds, -(-d // rounds)
 
 
 class _Output(NamedTuple):
-    """The lasso of an output."""
+    """The lasso problems of one output."""
 
-    At: jax.Array
-    y: jax.Array  # in its unit
+    At: jax.Array  # (p, n), the centred columns, one a row
+    y: jax.Array  # (n,), centred, divided by ``unit``
     unit: Unit
-    limits: jax.Array  # (S + L, p), in its unit
-    means: jax.Array  # of the columns
-    mean: jax.Array  # of y
+    limits: jax.Array  # (S + L, p), limits of all problems, divided by ``unit``
+    means: jax.Array  # (p,), means of the columns
+    mean: jax.Array  # (), mean of y
 
 
 class _Outputs:
-    """All outputs at all strengths: a course, of rounds of some of them at the same time."""
+    """A `Course` that solves all outputs at all strengths; a round solves several outputs at once."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class _Outputs:
         self.length = strengths[0].shape[0] + strengths[2].shape[0]
 
     def inputs(self) -> jax.Array:
-        """Shared by the outputs, (n, q)."""
+        """The columns of the inputs, which all outputs share, (n, q)."""
         return inputs(self.data, self.data.X)
 
     def output(self, F: jax.Array, j: jax.Array) -> _Output:
@@ -119,7 +119,7 @@ class _Outputs:
         At = jnp.concatenate([(A - jnp.mean(A, axis=0, keepdims=True)).T for A in (F, G)])
         mean = jnp.mean(Y, axis=0)[j]
         y = Y[:, j] - mean
-        # No residual is longer than y: at this strength no column of G can enter.
+        # A residual is at most as long as y: with this strength no column of G can become active.
         off = 1 + 2 * jnp.sqrt(jnp.max(jnp.sum(At * At, axis=1)) * jnp.sum(y * y))
         lam = jnp.concatenate([start_lams[:, j], lams[:, j]])
         beta = jnp.concatenate([jnp.broadcast_to(off, start_lams.shape[:1]), betas[:, j]])
@@ -147,18 +147,18 @@ class _Outputs:
         return Fitted(solved, o.mean - solved.z @ o.means)
 
     def all(self, F: jax.Array, j: jax.Array) -> Fitted:
-        """One output at all strengths."""
+        """Solve one output at all strengths."""
         o = self.output(F, j)
         start, step = self.stepper(o)
         return self.fitted(o, lax.scan(step, start, o.limits)[1])
 
     def one(self, o: _Output, state: Any, number: Any) -> tuple[Any, Fitted]:
-        """One output at one of them, and the next state."""
+        """Solve one output at one strength, and return the next state."""
         state, solved = self.stepper(o)[1](state, o.limits[number])
         return state, self.fitted(o, solved)
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
-        """Of a round of outputs; the last one repeats a few."""
+        """Prepare a round of outputs; the last round repeats some."""
         together = jnp.arange(self.together)
         j = (number.astype(together.dtype) * self.together + together) % self.data.Y.shape[1]
         outputs = jax.vmap(partial(self.output, self.inputs()))(j)
@@ -167,7 +167,7 @@ class _Outputs:
     def solve(
         self, prepared: _Output, at: tuple[jax.Array, jax.Array], state: Any, found: Fitted
     ) -> tuple[Any, Fitted, jax.Array, jax.Array]:
-        """One strength of a round."""
+        """Solve one strength for the outputs of a round."""
         state, new = jax.vmap(lambda o, state: self.one(o, state, at[1]))(prepared, state)
         found = jax.tree.map(lambda all, one: all.at[at].set(one), found, new)
         return state, found, jnp.max(new.lasso.num_iters), jnp.max(new.lasso.gap)
@@ -215,5 +215,5 @@ def _in_chunks(data: Data, strengths: Any, numbers: Any, bar: Bar, options: Any)
 
 
 def _columns(x: jax.Array, count: int) -> jax.Array:
-    """x (L,) in each of so many columns."""
+    """x (L,) repeated in this number of columns."""
     return jnp.broadcast_to(x[:, None], (x.shape[0], count))
