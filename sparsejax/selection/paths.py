@@ -21,7 +21,7 @@ from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
-from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
+from sparsejax.driver.chain import as_one_program, completed, with_name, without_arrays, without_gradient
 from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, as_protocol
@@ -149,7 +149,7 @@ def full_penalties(arguments: PathArguments) -> Any:
 def batched_path(p: PathArguments, brief: bool = False) -> Solution:
     """`path` without checks, on one leading axis; ``brief``: without residuals."""
     static = _Static(p.axes, p.mode, brief)
-    constant = jax.tree.map(stopped, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
+    constant = jax.tree.map(without_gradient, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
     solutions: Solution
     if is_eager(constant):
         solutions = _path.alone(*constant, static=static)
@@ -241,7 +241,7 @@ def _all_solves(
     solves = Solves((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
     if static.mode == "batch":
         chain = chain_of(pick(problem).link, problem)
-        solve = within(chain, 0)
+        solve = as_one_program(chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
@@ -257,14 +257,14 @@ def _first_solves(*args: Any, static: _Static) -> Solution:
     return _all_solves(*args, static=static, complete=False)
 
 
-_path = Compiled(named("path", _first_solves), ("static",))
+_path = Compiled(with_name("path", _first_solves), ("static",))
 
 
 @functools.cache
 def _within(static: _Static) -> Callable[..., Solution]:
     """The whole path, to be called inside a trace."""
     whole = functools.partial(_all_solves, static=static, complete=True)
-    return by_lanes(named("path", whole))
+    return by_lanes(with_name("path", whole))
 
 
 def _same_structure(a: Any, b: Any) -> bool:
