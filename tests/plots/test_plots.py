@@ -429,7 +429,7 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         (ValueError, "is of a batch", plots.convergence, path),
         (
             ValueError,
-            'a: no finite gap was recorded; where none is known, draw quantity="objective"',
+            'a: no finite gap was recorded; if none is known, draw quantity="objective"',
             plots.convergence,
             {"a": unknown},
         ),
