@@ -435,7 +435,7 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         ),
         (ValueError, "quantity must be one of", plots.convergence, recorded, "excess"),
         (TypeError, "must be a Tuning", plots.tuning, recorded),
-        (ValueError, "over other strengths", plots.tuning, {"a": tuned, "b": other}),
+        (ValueError, "searches are over different strengths", plots.tuning, {"a": tuned, "b": other}),
     ]
     for kind, text, call, *arguments in cases:
         with pytest.raises(kind, match=text):
