@@ -98,7 +98,7 @@ def _as_params(name: str, init: Any) -> Any:
     init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
     dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
     if len(dtypes) > 1:
-        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}; give them one.")
+        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}, not one.")
     return init
 
 

@@ -163,7 +163,7 @@ def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d:
         mask = None
     if mask is not None:
         if mask.shape != (d,):
-            raise ValueError(f"{name}: selected is of {len(mask)} features, and X has {d} columns.")
+            raise ValueError(f"{name}: selected has {len(mask)} features, but X has {d} columns.")
         numbers = np.flatnonzero(mask)
     if len(numbers) < 2:
         raise ValueError(f"{name}: {len(numbers)} features are selected; at least two are needed.")

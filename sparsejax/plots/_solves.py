@@ -63,7 +63,7 @@ def convergence(
         seen = min(np.nanmin(np.append(values[key], [*ends, np.nan])) for key in values)
         lowest = seen if optimum is None else float(optimum)
         if seen < lowest - 1e-4 * abs(lowest):
-            raise ValueError(f"{name}: optimum is {lowest:g}, and an objective of {seen:g} was reached.")
+            raise ValueError(f"{name}: optimum is {lowest:g}, but an objective of {seen:g} was reached.")
         label = "objective over the lowest, relative" if lowest else "objective over the lowest"
         values = {key: (value - lowest) / (abs(lowest) or 1) for key, value in values.items()}
     axes = axes_of(name, ax)
@@ -139,7 +139,7 @@ def _recorded(name: str, x: Solution | History, quantity: str) -> np.ndarray:
     history = x.history if isinstance(x, Solution) else x
     values = as_real(name, getattr(history, quantity))
     if values.ndim != 1:
-        raise ValueError(f"{name}: a history of shape {values.shape} is of a batch; draw one, solutions[i].")
+        raise ValueError(f"{name}: a history of shape {values.shape} is a batch; draw one, solutions[i].")
     objective = np.asarray(history.objective)
     if not len(values) or np.isnan(objective).all():
         raise ValueError(f"{name} has no history: call the solver with history=100 to record 100 iterations.")

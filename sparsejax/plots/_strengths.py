@@ -273,7 +273,7 @@ def _strengths_in(
     size = everything.max(axis=1)
     if not np.allclose(everything * size[:1], size[:, None] * everything[:1], rtol=1e-4, atol=0):
         names = " and ".join(varied)
-        raise ValueError(f"{name}: {names} vary each in its own way: give strengths, ({count},).")
+        raise ValueError(f"{name}: {names} are not multiples of one another: give strengths, ({count},).")
     label = next(iter(varied))
     return varied[label].max(axis=1), label
 
@@ -290,7 +290,7 @@ def _marks_of(chosen: Any, count: int) -> dict[str, int]:
         return {"chosen": as_int("plots.path: chosen", chosen, 0, count - 1)}
     if chosen.score.shape[1:] != (count,):
         raise ValueError(
-            f"plots.path: chosen is of candidates {chosen.score.shape[1:]}, and the path of ({count},)."
+            f"plots.path: chosen has candidates {chosen.score.shape[1:]}, but the path has ({count},)."
         )
     return dict(zip(CHOICES, (int(chosen.index), int(chosen.index_1se)), strict=True))
 

@@ -120,8 +120,8 @@ def prepare_path(
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
     if not _same_structure(problem.penalty, given):
         raise TypeError(
-            f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, as "
-            "all penalties of a path must hold their own."
+            f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, so that each "
+            "penalty of a path has its own."
         )
     penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
@@ -313,8 +313,8 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
             raise ValueError(f"{caller}: {name} must not be NaN, got {new}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
-                f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
-                f"{jnp.shape(old)}, or have further leading axes."
+                f"{caller}: {name} has shape {jnp.shape(new)}; it must have the shape of problem.penalty's, "
+                f"{jnp.shape(old)}, or further leading axes."
             )
         if extra:
             shapes.add(tuple(new.shape[:extra]))

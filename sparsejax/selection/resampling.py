@@ -26,7 +26,7 @@ def rows_of(caller: str, smooth: Loss, given: object) -> int:
     """
     if "data" not in smooth.provides:
         raise TypeError(
-            f"{caller} needs a loss with weights, as those of sparsejax.losses have, got "
+            f"{caller} needs a loss with weights, such as those of sparsejax.losses, got "
             f"{type(given).__name__}."
         )
     rows = num_rows(smooth)
@@ -82,7 +82,7 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
     pairs = fraction == 0.5
     if pairs and count % 2:
         raise ValueError(
-            "stability_selection: num_subsamples must be even at fraction 0.5, where they are pairs, "
+            "stability_selection: num_subsamples must be even at fraction 0.5, where subsamples are pairs, "
             f"got {count}."
         )
     rng = np.random.default_rng(as_int("stability_selection: seed", seed, 0))

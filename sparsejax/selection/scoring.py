@@ -91,7 +91,7 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
         check_choice(f"{caller}: scoring (unless it is a function)", scoring, tuple(SCORES))
     if "predictions" not in smooth.provides:
         raise TypeError(
-            f"{caller}: scoring needs a loss with predictions(), as those of sparsejax.losses have, got "
+            f"{caller}: scoring needs a loss with predictions(), such as those of sparsejax.losses, got "
             f"{type(given).__name__}."
         )
     weights = weights_of(smooth)
@@ -100,7 +100,7 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
         return
     if scoring == "accuracy" and weights.ndim > 1:
         raise ValueError(
-            f"{caller}: accuracy is of whole rows, and the loss has weights by entry: use f1, f1_micro or "
+            f"{caller}: accuracy is of whole rows, but the loss has weights by entry: use f1, f1_micro or "
             "roc_auc."
         )
     Y = _targets(smooth, init)
@@ -132,6 +132,6 @@ def _check_function(caller: str, scoring: Scoring, smooth: Loss, init: Any, weig
             raise TypeError(f"it returns {found}, not one real number")
     except Exception as error:
         raise TypeError(
-            f"{caller}: scoring must be a function (Y, predictions, weights) -> (), of all rows, where those "
-            f"that are not held out have weight 0: {error}"
+            f"{caller}: scoring must be a function (Y, predictions, weights) -> () of all rows; those that "
+            f"are not held out have weight 0: {error}"
         ) from error

@@ -29,16 +29,16 @@ RUNNING = -1
 CONVERGED, MAX_ITER, NON_FINITE, ALL_ZERO, INTERRUPTED = range(5)
 MESSAGES = {
     CONVERGED: "converged: the slope of the held-out loss is at most tol",
-    MAX_ITER: "maxiter solves made before the slope fell below tol; what is returned is the best of them",
+    MAX_ITER: "maxiter solves were made before the slope fell below tol; the best of them is returned",
     NON_FINITE: (
-        "the held-out loss or its slope is NaN or infinite: look at the held-out data, and whether the "
-        "solves converged; what is returned is the best before, or the first"
+        "the held-out loss or its slope is NaN or infinite: check the held-out data, and whether the "
+        "solves converged; the best solve before, or the first, is returned"
     ),
     ALL_ZERO: (
-        "every weight is 0, so that the held-out loss has no slope: start from smaller strengths, such as "
-        "lambda_max / 10"
+        "every weight is 0, so that the slope of the held-out loss is 0: start from smaller strengths, such "
+        "as lambda_max / 10"
     ),
-    INTERRUPTED: "interrupted; what is returned is the best before",
+    INTERRUPTED: "interrupted; the best solve so far is returned",
 }
 
 
@@ -173,12 +173,12 @@ def _check_strengths(penalty: Penalty) -> None:
     strengths = split_strengths(penalty)[0]
     if not strengths:
         raise TypeError(
-            f"tune: {type(penalty).__name__} names no strengths: a subclass of sparsejax.Penalty says "
-            "strengths = (...), the leaves >= 0 that scale it."
+            f"tune: {type(penalty).__name__} names no strengths: a subclass of sparsejax.Penalty sets "
+            "strengths = (...) to the names of its leaves >= 0 that scale it."
         )
     for leaf in strengths:
         if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
-            raise ValueError("tune: every strength must be > 0: at 0 its logarithm has nowhere to start.")
+            raise ValueError("tune: every strength must be > 0: tune changes its logarithm.")
 
 
 class _Options(NamedTuple):

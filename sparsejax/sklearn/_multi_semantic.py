@@ -51,7 +51,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
       intercept_: (combinations,) or (1,).
       gap_: the certificate: no coefficients have an objective lower by more than this share of it.
       n_iter_: number of iterations made.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; a view has one label only.

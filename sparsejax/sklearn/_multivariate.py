@@ -109,7 +109,7 @@ class MultivariateClassifier(LinearClassifier):
       gap_: the largest of the fits' certificates: no w, with the column of ones, has an objective lower by
         more than this share of it.
       n_iter_: largest number of master problems of a fit.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; y has one class only.
@@ -179,7 +179,7 @@ class MILESClassifier(LinearClassifier):
       intercept_: (k,) or (1,).
       bandwidth_: sigma.
       gap_, n_iter_: as `MultivariateClassifier`.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; rows of one bag have

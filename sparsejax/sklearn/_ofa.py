@@ -50,7 +50,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
       gap_: the largest of the outputs' certificates: no output's objective can be lower by more than this
         share of it.
       n_iter_: largest number of rounds of an output.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; a bandwidth is not given

@@ -90,7 +90,7 @@ class SparseRegressor(LinearRegressor):
       gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
         none is known (`sparsejax.Solution`).
       n_iter_: number of iterations made.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; or scikit-learn refuses it.

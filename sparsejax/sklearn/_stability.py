@@ -53,7 +53,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
       alphas_: (strengths,), from large to small.
       bound_: bound of the expected number of false selections; NaN for a fraction above a half.
       gap_: the largest certificate of all fits.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; y has one class only.

@@ -86,7 +86,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
       gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
         none is known, as for hinge losses with features in no group.
       n_iter_: number of iterations made.
-      n_features_in_, feature_names_in_: those of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; every column of y has one
