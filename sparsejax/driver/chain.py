@@ -151,7 +151,7 @@ class Chain(NamedTuple):
     links: tuple[Link, ...]
     finishes: bool = False  # whether the penalty gives its support, on which the finish works
 
-    def links_in_program(self) -> tuple[Link, ...]:
+    def within(self) -> tuple[Link, ...]:
         """The links for one program; the last one's ``run`` holds the finish."""
         *others, last = self.links
         if not self._has_finish:
@@ -285,7 +285,7 @@ def with_name(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache
 def as_one_program(chain: Chain, history: int) -> Callable[..., Solution]:
     """The whole chain as one function, with its batching rule, to be called inside a trace."""
-    first, *others = chain.links_in_program()
+    first, *others = chain.within()
 
     def whole(
         problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, arrays: tuple[Any, ...]

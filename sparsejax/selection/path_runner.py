@@ -123,7 +123,7 @@ class PathSolver:
         solver = pick(problem)
         self.resume = solver.resume
         self.chain = chain_of(solver.link, problem)
-        self.link, *self.others = self.chain.links_in_program() if complete else self.chain.links
+        self.link, *self.others = self.chain.within() if complete else self.chain.links
         self.brief = brief
         self.complete = complete
 
