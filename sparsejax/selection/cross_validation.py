@@ -229,7 +229,10 @@ def cross_validate(
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     result = _result(arguments, found)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
-        text = "no candidate has a finite score: in some fold none is defined, as if all have one label."
+        text = (
+            "no candidate has a finite score: on some fold the score is not defined, for example because all "
+            "its rows have one label."
+        )
         warnings.warn(text, UserWarning, stacklevel=users_level())
     if not refit:
         return result

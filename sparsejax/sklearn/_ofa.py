@@ -119,7 +119,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return Y[:, 0] if self._flat else Y
 
     def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-        # ``input`` and ``kernel`` are plain strings here, which `fit` checks: its type is a Literal.
+        # `fit` declares Literals for ``kernel`` and ``input``, and checks the strings that come from here.
         model = ofa_lasso.fit(
             X, Y, 2 * len(X) * np.asarray(self.alpha), 2 * len(X) * np.asarray(self.beta),
             kernel=self.kernel, input=self.input, bandwidth=self.bandwidth,  # type: ignore[arg-type]
