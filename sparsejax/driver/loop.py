@@ -177,7 +177,7 @@ class Loop:
             state=state,
             best=self.init,
             parts=None if split is None else split(state),
-            certificate=unknown(self.init.dtype),
+            certificate=no_certificate(self.init.dtype),
             lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),  # 8 eps: rounding of the value at zero
             to_halve=infinite,
             last_progress=jnp.int32(0),
@@ -369,7 +369,7 @@ def recorded(history: History, k: jax.Array, objective: jax.Array, gap: jax.Arra
     )
 
 
-def unknown(dtype: Any) -> Certificate:
+def no_certificate(dtype: Any) -> Certificate:
     """The certificate before the first point is certified: infinite."""
     infinite = jnp.full((), jnp.inf, dtype)
     return Certificate(infinite, infinite, infinite)
