@@ -1,4 +1,4 @@
-"""What a solver is made of: arguments, loop, chains, batches, derivatives; see docs/adding-a-solver.md."""
+"""What solvers share: arguments, loop, chains, batches, derivatives; see docs/adding-a-solver.md."""
 
 from sparsejax._core.compiled import OPTIONS
 from sparsejax.driver.arguments import check_function as check_function

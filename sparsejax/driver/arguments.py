@@ -9,33 +9,36 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
-from sparsejax.driver.closures import evaluate, hoisted, prox_of
-from sparsejax.losses import PlainLoss
+from sparsejax.driver.closures import evaluate, prox_of, with_closures_as_leaves
+from sparsejax.losses import Loss, PlainLoss
 from sparsejax.penalties import PlainPenalty, cast_strengths, feasible
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
 def prepare(
     name: str,
-    problem: Any,
+    problem: Problem,
     init: Any,
     tol: ArrayLike | None,
     maxiter: ArrayLike,
-    history: Any = 0,
+    history: int = 0,
     unfit: Callable[[Problem], str | None] | None = None,
     names: tuple[str, str] = ("tol", "maxiter"),
 ) -> tuple[Problem, Any, jax.Array, jax.Array, int]:
-    """The arguments of the solver ``name``: the problem in the protocol, init, tol and maxiter as arrays.
+    """Check the arguments of the solver ``name`` and convert them.
 
     Args:
-      name: of the solver, for messages.
-      problem: as the user gave it.
-      init, tol, maxiter, history: as `sparsejax.admm`; None is the default.
-      unfit: says in words why the solver does not take a problem, None if it does.
-      names: what the user calls tol and maxiter.
+      name: the solver's name, for error messages.
+      problem: the problem as the user gave it.
+      init, tol, maxiter, history: the arguments of `sparsejax.admm`; None stands for the default.
+      unfit: returns the reason in words why the solver does not take a problem, or None if it takes it.
+      names: the caller's names of tol and maxiter, for error messages.
+
+    Returns:
+      The problem in the protocol; init as an array or pytree; tol and maxiter as arrays (); history.
 
     Raises:
-      TypeError, ValueError: an unfit problem or argument, before tracing.
+      TypeError, ValueError: an argument is invalid, or ``unfit`` gives a reason; both before tracing.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -61,8 +64,8 @@ def prepare(
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
-    # Before anything asks what its parts can do: by what they close over they may be able to do less.
-    problem = hoisted(problem, init)
+    # This comes before `unfit`: a class that closes over traced arrays loses its optional capabilities.
+    problem = with_closures_as_leaves(problem, init)
     problem = problem._replace(penalty=cast_strengths(problem.penalty, dtype))
     reason = None if unfit is None else unfit(problem)
     if reason is not None:
@@ -70,7 +73,7 @@ def prepare(
     return problem, init, tol, maxiter, history
 
 
-def _as_tol(name: str, tol: Any, dtype: Any) -> jax.Array:
+def _as_tol(name: str, tol: ArrayLike | None, dtype: np.dtype) -> jax.Array:
     if tol is None:
         return on_device(default_tol(dtype), dtype)
     value = as_nonnegative(name, tol, dtype)
@@ -78,6 +81,7 @@ def _as_tol(name: str, tol: Any, dtype: Any) -> jax.Array:
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:
+    """``init`` as an array of the shape and dtype of W, which the loss knows; zeros for None."""
     if init is None:
         return zeros(problem)
     start = as_float("init", init, (1, 2), problem.smooth.dtype)
@@ -88,18 +92,22 @@ def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:
 
 
 def _as_params(name: str, init: Any) -> Any:
-    """``init`` for a plain function: an array of any rank, or a pytree of arrays of one dtype."""
+    """``init`` where the loss does not know the shape of W: any array, or a pytree of arrays of one dtype."""
     if not jax.tree.leaves(init):
         raise ValueError(f"{name}: init has no arrays; it must be an array or a pytree of arrays.")
     init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
     dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
     if len(dtypes) > 1:
-        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}; give them one.")
+        raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}, not one.")
     return init
 
 
 def check_function(name: str, problem: Problem, init: Any) -> None:
-    """Raise if a user's ``smooth`` is no differentiable scalar function of W, or a prox changes the form."""
+    """Check the user's own functions by tracing them.
+
+    Raises:
+      TypeError: ``smooth`` is no differentiable function W -> (), or ``prox`` changes shapes or dtypes.
+    """
     if not problem.smooth._self_contained:
         try:
             value = jax.eval_shape(evaluate, problem.smooth, init)
@@ -121,19 +129,19 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
             raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
 
 
-# By name, so that jax recognises what it has traced before.
-def _gradient(smooth: Any, W: Any) -> Any:
+# A named function and no lambda: JAX reuses the trace of a function object that it has seen before.
+def _gradient(smooth: Loss, W: Any) -> Any:
     return jax.grad(smooth)(W)
 
 
 def kinds(problem: Problem) -> str:
-    """The names of a problem's two classes, for messages.
+    """The names of the classes of a problem's loss and penalty, for error messages.
 
     Args:
       problem: `sparsejax.Problem`, in the protocol or not.
 
     Returns:
-      ``"Loss with Penalty"``; of a wrapped function or penalty the user's own name.
+      ``"Loss with Penalty"``; for a wrapped function or penalty the name of the user's own class.
 
     Never raises.
 

@@ -1,4 +1,4 @@
-"""What a batch of solves becomes under `jax.vmap`: one after the other, or all lanes in one loop."""
+"""The rule of `jax.vmap` for a solve: the lanes run one after the other, or all in one loop."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +7,10 @@ import jax
 from jax import lax
 
 from sparsejax._core.compiled import Compiled
-from sparsejax.driver.shards import of_each_shard, where_they_are
+from sparsejax.driver.shards import map_lanes_per_device, per_device
 
-# (arguments, for each of their leaves whether it differs from lane to lane): all lanes in one loop?
+# ``at_once(arguments, lanes)``: whether all lanes run in one loop. ``lanes`` has the structure of the
+# arguments and says of each leaf whether it differs from lane to lane.
 AtOnce = Callable[[Any, Any], bool]
 
 
@@ -18,31 +19,33 @@ def _never(args: Any, lanes: Any) -> bool:
 
 
 def by_lanes(
-    function: Callable[..., Any], at_once: AtOnce = _never, apart: Callable[[Any], bool] = lambda lanes: False
+    function: Callable[..., Any],
+    at_once: AtOnce = _never,
+    one_by_one: Callable[[Any], bool] = lambda lanes: False,
 ) -> Callable[..., Any]:
-    """``function`` of pytrees of arrays, with a rule for `jax.vmap`.
+    """Give ``function``, of pytrees of arrays, a rule for `jax.vmap`.
 
-    A batched `lax.cond` computes both of its branches and a batched `lax.while_loop` runs until its slowest
-    lane ends, so that a batch of branching programs costs a multiple of its lanes. By this rule the lanes run
-    one after the other (`lax.map`) on a CPU, unless ``at_once``; on an accelerator all lanes run at once.
-
-    Lanes that are sharded over devices run where they are: each device goes through its own.
+    A batched `lax.cond` computes both of its branches, and a batched `lax.while_loop` runs until its slowest
+    lane ends, so that a batched solve costs much more than its lanes. This rule runs the lanes one after the
+    other (`lax.map`) on a CPU, unless ``at_once`` says otherwise, and all at once on an accelerator. If the
+    lanes are sharded over devices, each device runs the lanes that it holds.
 
     Args:
-      function: sees no gradients; it is traced once for each form of its arguments.
-      at_once: called with the arguments and, in the same structure, whether each leaf is batched.
-      apart: called with the second of these: whether lanes may never go at once.
+      function: carries no derivatives; it is traced once for each structure and shape of its arguments.
+      at_once: ``at_once(arguments, lanes)``: whether all lanes run in one loop on a CPU.
+      one_by_one: ``one_by_one(lanes)``: whether the lanes run one after the other on an accelerator, too.
 
     Returns:
       The function, to be called inside a trace.
     """
-    program = jax.jit(function)  # keeps its trace
+    program = jax.jit(function)  # keeps its trace from call to call
 
     @jax.custom_batching.custom_vmap
     def one(*args: Any) -> Any:
         return program(*args)
 
     def all_lanes(*args: Any, batched: tuple[bool, ...], together: bool) -> Any:
+        # ``batched`` says of each leaf whether its first axis is the lanes.
         leaves, treedef = jax.tree.flatten(args)
         moving = [leaf for leaf, moves in zip(leaves, batched, strict=True) if moves]
         shared = [leaf for leaf, moves in zip(leaves, batched, strict=True) if not moves]
@@ -57,27 +60,29 @@ def by_lanes(
         def mapped(moving: list[Any], shared: list[Any]) -> Any:
             return lax.map(lambda own: lane(own, shared, one), moving)
 
-        return where_they_are(mapped, moving, shared) if jax.device_count() > 1 else mapped(moving, shared)
+        return (
+            map_lanes_per_device(mapped, moving, shared) if jax.device_count() > 1 else mapped(moving, shared)
+        )
 
     compiled = Compiled(all_lanes, ("batched", "together"))
 
     @one.def_vmap
     def rule(size: int, batched: Any, *args: Any) -> tuple[Any, Any]:
         flags = tuple(jax.tree.leaves(batched))
-        together = not apart(batched) and (jax.default_backend() != "cpu" or at_once(args, batched))
+        together = not one_by_one(batched) and (jax.default_backend() != "cpu" or at_once(args, batched))
         found = compiled(*args, batched=flags, together=together)
         return found, jax.tree.map(lambda _: True, found)
 
-    return of_each_shard(one)
+    return per_device(one)
 
 
 def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> Any:
-    """The shapes of ``function(tree)``, arrays, if it is the same for all lanes; None if it is not.
+    """The shapes and dtypes of ``function(tree)`` if all lanes have the same value; None if they differ.
 
     Args:
-      function: of the tree of one lane.
-      tree: of all lanes.
-      lanes: of each leaf of the tree, whether it has an axis of lanes, the first.
+      function: takes the tree of one lane and returns arrays.
+      tree: the leaves of all lanes.
+      lanes: says of each leaf of the tree whether its first axis is the lanes.
     """
     leaves, treedef = jax.tree.flatten(tree)
     axes = [0 if moves else None for moves in jax.tree.leaves(lanes)]
@@ -86,5 +91,5 @@ def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> An
         return jax.eval_shape(of_lane, *leaves)
     try:
         return jax.eval_shape(jax.vmap(of_lane, in_axes=axes, out_axes=None), *leaves)
-    except ValueError:  # one answer is asked for of what has one for each lane
+    except ValueError:  # ``out_axes=None`` is refused where the value depends on a batched leaf
         return None

@@ -1,9 +1,9 @@
-"""Chains of solvers: where one has left something the next goes on, the same eagerly and inside a trace.
+"""Chains of solvers: each continues where the one before stopped without an answer.
 
-`run` is how every solver is called. A link sees no gradients, arrays alone, and the problem in units of its
-data. Called eagerly each link is a program of its own, compiled when it is first needed; inside a user's
-`jax.jit`, `jax.vmap` or the like the chain is one program. Which links run, and what they return, is the
-same.
+Every solver is called through `run`. A link gets a problem of arrays, without derivatives, in units of its
+data. In an eager call each link is a program of its own, compiled when it is first needed; inside a user's
+`jax.jit`, `jax.vmap` or another trace the whole chain is one program. Both run the same links and return the
+same solution.
 """
 
 import functools
@@ -27,12 +27,12 @@ from sparsejax.problem import Problem, Scaled, flattened, in_units, units_of
 from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution, number_of, warn_unconverged
 
 
-def unfinished(solution: Solution, tol: Any, maxiter: Any) -> Any:
+def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
     """Whether a link has stopped before ``maxiter`` without an answer: the default ``due`` of a `Link`.
 
     Args:
-      solution: `Solution` so far.
-      tol, maxiter: of the whole chain.
+      solution: the `Solution` so far.
+      tol, maxiter: those of the whole chain.
 
     Returns:
       A boolean array: the status is ``MAX_ITER`` after fewer than ``maxiter`` iterations.
@@ -47,35 +47,35 @@ def unfinished(solution: Solution, tol: Any, maxiter: Any) -> Any:
     return (solution.status == MAX_ITER) & (solution.num_iters < maxiter)
 
 
-def at_the_floor(solution: Solution, tol: Any, maxiter: Any) -> Any:
-    """Whether only rounding was left: stalled, or converged at a tol that no certificate can resolve."""
+def at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+    """Whether rounding errors ended the solve: it stalled, or tol is below what a certificate can resolve."""
     status, below = solution.status, tol < 2 * eps_of(solution.objective)
     return (status == STALLED) | ((status == CONVERGED) & below)
 
 
 def _no_lanes(problem: Problem, lanes: Any) -> bool:
-    """Lanes of a batch go one after the other."""
+    """The default ``at_once`` of a `Link`: the lanes of a batch run one after the other."""
     return False
 
 
 @dataclass(frozen=True)
 class Link:
-    """A solver in a chain; compared by its values, so that equal chains are compiled once.
+    """A solver in a chain. Links with equal attributes are equal, so that equal chains are compiled once.
 
     Attributes:
-      name: of the solver, which `Solution.solver` says.
+      name: the solver's name, which `Solution.solver` returns.
       run: ``run(problem, start, tol, maxiter, history, *arrays, **options) -> Solution``.
-      rows: in units of each column of X, too.
-      due: ``due(solution, tol, maxiter)``, of the `Solution` so far: whether this link goes on from there.
+      rows: whether the units also bring the columns of X to one size.
+      due: ``due(solution, tol, maxiter)``: whether this link continues from the `Solution` so far.
       options: static keyword arguments of ``run``, as pairs.
-      budget: ``budget(problem)``: iterations after which the next link goes on, if there is one.
-      limit: that number, in a chain where there is one.
-      finish_step: ``run`` takes ``finish``: whether a solve that stalls is finished by Newton steps on its
-        support within the program, and this is ``finish_step(smooth, W)``, the 1/L of its residual. Called
-        eagerly the finish is a program of its own. None: it has no finish, or always within.
+      budget: ``budget(problem)``: number of iterations after which the next link continues, if there is one.
+      limit: value of ``budget`` in a chain that has a next link; None without one.
+      finish_step: ``finish_step(smooth, W)``, the 1/L of the residual in the finish: Newton steps on the
+        support, for a solve that stalls. ``run`` then takes ``finish``, whether its program holds the finish;
+        in an eager call the finish is a program of its own. None: no finish, or always within ``run``.
       declines: ``declines(problem, start)``, called eagerly before anything is compiled: whether the link
         would leave everything to the next one.
-      at_once: ``at_once(problem, lanes)``: whether lanes of a batch on a CPU go together, where ``lanes``
+      at_once: ``at_once(problem, lanes)``: whether the lanes of a batch on a CPU run in one loop; ``lanes``
         says of each leaf whether it differs from lane to lane.
 
     >>> import sparsejax as sj
@@ -95,28 +95,33 @@ class Link:
     at_once: Callable[[Problem, Any], bool] = _no_lanes
 
     def first(
-        self, problem: Problem, init: Any, tol: Any, maxiter: Any, arrays: tuple[Any, ...], *, history: int
+        self,
+        problem: Problem,
+        init: Any,
+        tol: jax.Array,
+        maxiter: jax.Array,
+        arrays: tuple[Any, ...],
+        *,
+        history: int,
     ) -> Solution:
-        """The solution from a start."""
+        """The solution of this link from ``init``."""
         known = units_of(problem, self.rows)
         start = init if known is None else known.units.start(init)
         scaled, limit = in_units(problem, known), self.limited(maxiter)
         solution = self.run(scaled, start, tol, limit, history, *arrays, **dict(self.options))
         return self.named(in_users_units(solution, known))
 
-    def after(self, problem: Problem, solution: Solution, tol: Any, maxiter: Any) -> Solution:
-        """The solution from where another link has stopped; iterations and history are those of both."""
+    def after(self, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
+        """The solution of this link from the last point of another; iterations and history count both."""
         before, history = solution.num_iters, solution.history
         length = history.gap.shape[0]
-        rest = self.first(problem, solution.params, tol, maxiter - before, (), history=length)
+        own = self.first(problem, solution.params, tol, maxiter - before, (), history=length)
         early = jnp.arange(length, dtype=jnp.int32) < before
-        joined = [
-            jnp.where(early, a, jnp.roll(b, before)) for a, b in zip(history, rest.history, strict=True)
-        ]
-        return rest._replace(num_iters=before + rest.num_iters, history=History(*joined))
+        joined = [jnp.where(early, a, jnp.roll(b, before)) for a, b in zip(history, own.history, strict=True)]
+        return own._replace(num_iters=before + own.num_iters, history=History(*joined))
 
-    def finished(self, problem: Problem, solution: Solution, tol: Any, maxiter: Any) -> Solution:
-        """The solution of this link after Newton steps on its support."""
+    def finished(self, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
+        """The solution of this link after the finish, Newton steps on its support."""
         known = units_of(problem, self.rows)
         scaled = _in_units(solution, known)
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
@@ -126,17 +131,17 @@ class Link:
         found = found._replace(params=restore(found.params), link=solution.link)
         return in_users_units(found, known)
 
-    def limited(self, maxiter: Any) -> Any:
-        """Iterations that the link may make."""
+    def limited(self, maxiter: jax.Array) -> jax.Array:
+        """The number of iterations that the link may make: ``maxiter``, at most ``limit``."""
         return maxiter if self.limit is None else jnp.minimum(maxiter, self.limit)
 
     def named(self, solution: Solution) -> Solution:
-        """The solution, which says by its number that it is of this link."""
+        """The solution with this link's number, from which `Solution.solver` finds the name."""
         return solution._replace(link=jnp.int32(number_of(self.name)))
 
 
 class Chain(NamedTuple):
-    """Links one after the other, the last of which finishes what stalls, if it can.
+    """Links in the order in which they continue; the last one may finish a solve that stalls.
 
     >>> import sparsejax as sj
     >>> len(Chain((sj.solvers.SOLVERS["fista"].link,)).links)
@@ -144,10 +149,10 @@ class Chain(NamedTuple):
     """
 
     links: tuple[Link, ...]
-    finishes: bool = False  # the penalty says where it is smooth
+    finishes: bool = False  # whether the penalty gives its support, on which the finish works
 
     def within(self) -> tuple[Link, ...]:
-        """The links of one program, with the finish in the last one."""
+        """The links for one program; the last one's ``run`` holds the finish."""
         *others, last = self.links
         if not self._has_finish:
             return self.links
@@ -158,7 +163,7 @@ class Chain(NamedTuple):
         return self.finishes and self.links[-1].finish_step is not None
 
     def steps(self) -> list[tuple[Callable[..., Any], Compiled]]:
-        """What follows the first link in an eager call: when it is due, and its program."""
+        """The programs that may follow the first link in an eager call, each with its ``due``."""
         found = [(link.due, _programs(link)[1]) for link in self.links[1:]]
         return [*found, (at_the_floor, _finish_of(self.links[-1]))] if self._has_finish else found
 
@@ -172,15 +177,15 @@ def run(
     history: int = 0,
     arrays: tuple[Any, ...] = (),
 ) -> Solution:
-    """Solve a prepared problem by a chain of links, with the derivative of the answer.
+    """Solve a prepared problem by a chain of links, and attach the derivative of the solution.
 
     Args:
-      chain: of `sparsejax.solvers.chain_of`, or of links of your own.
+      chain: the chain that `sparsejax.solvers.chain_of` returns, or links of your own.
       problem, init, tol, maxiter, history: what `sparsejax.driver.prepare` returns.
       arrays: further arguments of the first link.
 
     Returns:
-      `Solution`. Outside jit what did not converge comes with a warning.
+      `Solution`. Outside jit a `ConvergenceWarning` says that it did not converge.
 
     Never raises: `sparsejax.driver.prepare` has checked the arguments.
 
@@ -193,8 +198,10 @@ def run(
     """
     leaves, treedef = jax.tree.flatten((problem, init, tol, maxiter, arrays))
     traced = any(map(is_traced, leaves))
-    constant = list(map(stopped, leaves)) if traced else leaves
-    solve = functools.partial(_eagerly, chain, history) if is_eager(constant) else within(chain, history)
+    constant = list(map(without_gradient, leaves)) if traced else leaves
+    # Under an eager `jax.grad` the values are concrete once their gradients are stopped.
+    eager = is_eager(constant)
+    solve = functools.partial(_run_eagerly, chain, history) if eager else as_one_program(chain, history)
     solution = solve(*jax.tree.unflatten(treedef, constant))
     if traced and any(map(is_traced, jax.tree.leaves(problem))):
         solution = attach(problem, solution, rows=chain.links[0].rows)
@@ -202,14 +209,21 @@ def run(
     return solution
 
 
-def stopped(x: Any) -> Any:
-    """Under an eager `jax.grad` the value alone; traced still under jit and vmap."""
+def without_gradient(x: Any) -> Any:
+    """``x`` with its gradient stopped: concrete under an eager `jax.grad`, traced under jit and vmap."""
     return lax.stop_gradient(x) if is_traced(x) else x
 
 
-def _eagerly(
-    chain: Chain, history: int, problem: Problem, init: Any, tol: Any, maxiter: Any, arrays: Any
+def _run_eagerly(
+    chain: Chain,
+    history: int,
+    problem: Problem,
+    init: Any,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    arrays: tuple[Any, ...],
 ) -> Solution:
+    """The solution of the chain outside any trace, where every link is a program of its own."""
     first = chain.links[0]
     if first.declines is not None and first.declines(problem, init):
         chain = chain._replace(links=chain.links[1:])
@@ -218,24 +232,26 @@ def _eagerly(
     return completed(chain, problem, solution, tol, maxiter)
 
 
-def completed(chain: Chain, problem: Problem, solution: Solution, tol: Any, maxiter: Any) -> Solution:
-    """What the chain makes of the solution of its first link, outside any trace."""
+def completed(
+    chain: Chain, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
+) -> Solution:
+    """The solution of the first link after all further links that are due, outside any trace."""
     for due, program in chain.steps():
         if bool(due(*without_arrays(solution, tol, maxiter))):
             solution = program.alone(problem, solution, tol, maxiter)
     return solution
 
 
-def without_arrays(solution: Solution, tol: Any, maxiter: Any) -> tuple[Any, Any, Any]:
-    """What a question about a solution may look at, on the host."""
+def without_arrays(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> tuple[Solution, Any, Any]:
+    """The arguments of ``due`` as numpy scalars: the solution without its params and history."""
     light = solution._replace(params=(), history=())
     return jax.tree.map(np.asarray, (light, tol, maxiter))
 
 
 def continued(
-    links: Sequence[Link], problem: Problem, solution: Solution, tol: Any, maxiter: Any
+    links: Sequence[Link], problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
-    """What further links make of a solution, inside a trace."""
+    """The solution after all further links that are due, inside a trace."""
     for link in links:
         go_on = functools.partial(link.after, problem, tol=tol, maxiter=maxiter)
         solution = once(link.due(solution, tol, maxiter), go_on, solution)
@@ -244,17 +260,19 @@ def continued(
 
 @functools.cache
 def _programs(link: Link) -> tuple[Compiled, Compiled]:
-    """A link from a start, and from where another has stopped."""
-    return Compiled(named(link.name, link.first), ("history",)), Compiled(named(link.name, link.after))
+    """The programs of a link: from a start, and from the last point of another link."""
+    start, after = with_name(link.name, link.first), with_name(link.name, link.after)
+    return Compiled(start, ("history",)), Compiled(after)
 
 
 @functools.cache
 def _finish_of(link: Link) -> Compiled:
-    return Compiled(named("finish", link.finished))
+    """The program of a link's finish."""
+    return Compiled(with_name("finish", link.finished))
 
 
-def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function under the name that its program is to have."""
+def with_name(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function under another name, which its compiled program gets."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -265,25 +283,27 @@ def named(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @functools.cache
-def within(chain: Chain, history: int) -> Callable[..., Solution]:
-    """A chain as one program, to be called inside a trace."""
+def as_one_program(chain: Chain, history: int) -> Callable[..., Solution]:
+    """The whole chain as one function, with its batching rule, to be called inside a trace."""
     first, *others = chain.within()
 
-    def whole(problem: Problem, init: Any, tol: Any, maxiter: Any, arrays: Any) -> Solution:
+    def whole(
+        problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, arrays: tuple[Any, ...]
+    ) -> Solution:
         solution = first.first(problem, init, tol, maxiter, arrays, history=history)
         return continued(others, problem, solution, tol, maxiter)
 
     def at_once(args: Any, lanes: Any) -> bool:
         return first.at_once(args[0], lanes[0])
 
-    def apart(lanes: Any) -> bool:
-        return bool(lanes[3])  # those with a maxiter of their own end apart
+    def one_by_one(lanes: Any) -> bool:
+        return bool(lanes[3])  # lanes whose maxiter differ end at different iterations
 
-    return by_lanes(named(first.name, whole), at_once, apart)
+    return by_lanes(with_name(first.name, whole), at_once, one_by_one)
 
 
 def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
-    """A solution of the problem in units as one of the problem."""
+    """The solution of the user's problem, from that of the problem in units of its data."""
     if known is None:
         return solution
     units, history = known.units, solution.history
@@ -295,6 +315,7 @@ def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
 
 
 def _in_units(solution: Solution, known: Scaled | None) -> Solution:
+    """The inverse of `in_users_units`."""
     if known is None:
         return solution
     units: Units = known.units

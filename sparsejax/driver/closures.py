@@ -1,4 +1,7 @@
-"""What a user's loss or penalty closes over, made leaves: derivatives see them, programs take them."""
+"""The arrays that a user's loss or penalty closes over become leaves of the problem.
+
+So they are arguments of the compiled program, and the derivative of a solve sees them.
+"""
 
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -10,46 +13,47 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import named
 from sparsejax._core.checks import is_traced
-from sparsejax.driver.shards import unmarked
+from sparsejax.driver.shards import on_one_device
 from sparsejax.losses import Loss, PlainLoss
 from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
 
 
-def hoisted(problem: Problem, init: Any) -> Problem:
-    """The problem with the arrays that its parts close over as leaves.
+def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
+    """The problem in which the arrays that its loss and penalty close over are leaves.
 
-    A plain function's arrays all become leaves, so that the same function with other arrays compiles nothing
-    anew. A class that closes over traced arrays is then known by what it computes alone: no certificate,
-    curvature or support, whose code may close over more.
+    All arrays of a plain function become leaves, so that the same function with other arrays needs no new
+    compilation. A class that closes over traced arrays keeps only its value and prox: the methods that give
+    certificate, curvature or support may close over further arrays, so they are dropped.
     """
     smooth, penalty = problem.smooth, problem.penalty
     if not smooth._self_contained:
-        call, arrays = traced(evaluate, smooth, init)
+        call, arrays = trace(evaluate, smooth, init)
         plain = isinstance(smooth, PlainLoss) and not smooth.provides
         if plain and arrays and not jax.tree.leaves(smooth):
-            # Known by its program alone: the same function made anew, as a lambda in a loop is, is the same.
-            smooth = HoistedLoss((), arrays, call.of((), init))
+            # Without the function object the loss is compared by its program alone: a lambda that a loop
+            # makes again and again is compiled once.
+            smooth = ClosureLoss((), arrays, call.of((), init))
         elif (plain and arrays) or any(map(is_traced, arrays)):
-            smooth = HoistedLoss(smooth, arrays, call)
+            smooth = ClosureLoss(smooth, arrays, call)
     if not penalty._self_contained:
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
         (value, in_value), (prox, in_prox) = (
-            traced(value_of, penalty, init),
-            traced(prox_of, penalty, init, step),
+            trace(value_of, penalty, init),
+            trace(prox_of, penalty, init, step),
         )
         if any(map(is_traced, (*in_value, *in_prox))):
-            penalty = HoistedPenalty(penalty, in_value, in_prox, value, prox)
+            penalty = ClosurePenalty(penalty, in_value, in_prox, value, prox)
     return problem._replace(smooth=smooth, penalty=penalty)
 
 
-class HoistedLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
-    """A loss whose function takes as arguments the arrays that it closed over."""
+class ClosureLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
+    """A loss whose function takes the arrays that it closed over as an argument."""
 
     _self_contained: ClassVar[bool] = True
-    loss: Any
-    arrays: Any
-    call: Any
+    loss: Any  # the user's loss, or () where its program says all
+    arrays: tuple[jax.Array, ...]  # the arrays that it closes over
+    call: "TracedFunction"  # ``call(arrays, loss, W)``, the value
 
     @property
     def provides(self) -> frozenset[str]:
@@ -67,16 +71,16 @@ class HoistedLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
         return self.call(self.arrays, self.loss, W)
 
 
-class HoistedPenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=("call_value", "call_prox")):
-    """A penalty whose value and prox take as arguments the arrays that they closed over."""
+class ClosurePenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=("call_value", "call_prox")):
+    """A penalty whose value and prox take the arrays that they closed over as an argument."""
 
     _self_contained: ClassVar[bool] = True
     strengths = ("penalty",)
-    penalty: Any
-    in_value: Any
-    in_prox: Any
-    call_value: Any
-    call_prox: Any
+    penalty: Penalty  # the user's penalty
+    in_value: tuple[jax.Array, ...]  # the arrays that its value closes over
+    in_prox: tuple[jax.Array, ...]  # the arrays that its prox closes over
+    call_value: "TracedFunction"  # ``call_value(in_value, penalty, W)``
+    call_prox: "TracedFunction"  # ``call_prox(in_prox, penalty, V, scaling)``
 
     def value(self, W: Any) -> jax.Array:
         return self.call_value(self.in_value, self.penalty, W)
@@ -86,27 +90,27 @@ class HoistedPenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=
         return self.call_prox(self.in_prox, self.penalty, V, scaling)
 
 
-# By name, so that jax recognises what it has traced before.
-def evaluate(smooth: Any, W: Any) -> Any:
+# Named functions and no lambdas: JAX reuses the trace of a function object that it has seen before.
+def evaluate(smooth: Loss, W: Any) -> Any:
     """``smooth(W)``."""
     return smooth(W)
 
 
-def value_of(penalty: Any, W: Any) -> Any:
+def value_of(penalty: Penalty, W: Any) -> Any:
     """``penalty.value(W)``."""
     return penalty.value(W)
 
 
-def prox_of(penalty: Any, V: Any, scaling: jax.Array) -> Any:
+def prox_of(penalty: Penalty, V: Any, scaling: jax.Array) -> Any:
     """``penalty.prox(V, scaling)``."""
     return penalty.prox(V, scaling)
 
 
-class Traced:
-    """A function of pytrees of one form, with the arrays it closes over as its first argument.
+class TracedFunction:
+    """A traced function of pytrees; its first argument holds the arrays that the original closes over.
 
-    Compared by the form of what it was traced with and by the text of its program: the same function traced
-    again, with other arrays in the places of those it closes over, is equal, and `jax.jit` compiles it once.
+    Two of them are equal if the structures of their arguments and the texts of their programs are equal. So
+    `jax.jit` compiles a function once, however often it is traced and whatever arrays it closes over.
     """
 
     def __init__(self, form: Any, jaxpr: Any, structure: Any):
@@ -114,9 +118,9 @@ class Traced:
         self._hash = hash(self._key)
         self._jaxpr, self._structure = jaxpr, structure
 
-    def of(self, *arguments: Any) -> "Traced":
-        """The same program of arguments of another form, with the same leaves."""
-        return Traced(jax.tree.structure(arguments), self._jaxpr, self._structure)
+    def of(self, *arguments: Any) -> "TracedFunction":
+        """The same program for arguments of another structure that has the same leaves."""
+        return TracedFunction(jax.tree.structure(arguments), self._jaxpr, self._structure)
 
     def __call__(self, arrays: Any, *arguments: Any) -> Any:
         closed = jax.extend.core.ClosedJaxpr(self._jaxpr, list(arrays))
@@ -124,21 +128,21 @@ class Traced:
         return jax.tree.unflatten(self._structure, jax.extend.core.jaxpr_as_fun(closed)(*leaves))
 
     def __eq__(self, other: Any) -> bool:
-        """Programs of the same text do the same."""
-        return isinstance(other, Traced) and self._key == other._key
+        """Whether the structures of the arguments and the texts of the programs are equal."""
+        return isinstance(other, TracedFunction) and self._key == other._key
 
     def __hash__(self) -> int:
-        """Of the text."""
+        """The hash of that structure and that text."""
         return self._hash
 
     def __repr__(self) -> str:
-        """The text: a checkpoint knows the program by it."""
+        """The text of the program, by which a checkpoint recognises it."""
         return self._key[1]
 
 
-def traced(function: Callable[..., Any], *arguments: Any) -> tuple[Traced, tuple[Any, ...]]:
-    """``function(*arguments)`` as a program, and the arrays that it closes over."""
+def trace(function: Callable[..., Any], *arguments: Any) -> tuple[TracedFunction, tuple[Any, ...]]:
+    """The program of ``function(*arguments)``, and the arrays that the function closes over."""
     closed, shape = jax.make_jaxpr(function, return_shape=True)(*arguments)
-    closed = unmarked(closed)
+    closed = on_one_device(closed)
     structure = jax.tree.structure(shape)
-    return Traced(jax.tree.structure(arguments), closed.jaxpr, structure), tuple(closed.consts)
+    return TracedFunction(jax.tree.structure(arguments), closed.jaxpr, structure), tuple(closed.consts)

@@ -1,4 +1,4 @@
-"""Features gathered into arrays of static sizes."""
+"""Choosing the features that a step moves, and the static sizes of the arrays that hold them."""
 
 import math
 
@@ -9,10 +9,10 @@ from jax import lax
 
 from sparsejax._core.linalg import take
 
-LARGEST = 1024  # features that a bucket holds where n < d
-GROUPS = 32  # groups of the mean size in the largest bucket, at least
-LEAST = 256  # features of a working set
-MANY = 512  # features from which it is worth while to gather those that matter
+LARGEST = 1024  # most features in a bucket if n < d
+MIN_GROUPS_IN_BUCKET = 32  # the largest bucket holds at least so many groups of the mean size
+MIN_WORKING_SET_FEATURES = 256
+MANY = 512  # fewest features of W for which gathering some of them saves time
 
 
 def chosen(
@@ -23,11 +23,18 @@ def chosen(
     sizes: jax.Array | None = None,
     most: int = 0,
 ) -> jax.Array:
-    """The numbers of the active features and of the others of the largest scores, at most ``room``, in (m,).
+    """Indices (m,) of the active features, then of those with the largest scores; at most ``room`` in all.
 
-    The active ones come first. Places that are left, and those of scores of -inf, hold d, the number of no
-    feature; where even the active ones are too many the last of them are left out. With ``sizes`` (d,) they
-    have no more than ``most`` together.
+    Unused places, and those of features whose score is -inf, hold d, which is the index of no feature. If
+    there are more active features than places, the last ones are left out.
+
+    Args:
+      active: (d,) boolean.
+      score: (d,), orders the features that are not active.
+      room: number of features to choose, at most m; may be traced.
+      m: length of the result, static.
+      sizes: (d,), the size of each feature; with it the chosen ones have at most ``most`` in all.
+      most: see ``sizes``.
     """
     ix = ranked(active, score, m)
     ix = jnp.where(jnp.arange(m, dtype=jnp.int32) < room, ix, score.shape[0])
@@ -37,9 +44,9 @@ def chosen(
 
 
 def ranked(active: jax.Array, score: jax.Array, m: int) -> jax.Array:
-    """The numbers of the first m, the active ones before the others, these by their scores, largest first.
+    """Indices (m,) of the active features, then of the others from the largest score to the smallest.
 
-    The scores are compared in float32, of which XLA finds the largest on a CPU without sorting them all.
+    The scores are compared in float32: XLA on a CPU finds the largest of those without sorting all of them.
     """
     most = float(np.finfo(np.float32).max)
     low = jnp.where(active, jnp.inf, jnp.minimum(score, most)).astype(jnp.float32)
@@ -48,27 +55,30 @@ def ranked(active: jax.Array, score: jax.Array, m: int) -> jax.Array:
 
 
 def can_be_active(n: int, k: int) -> int:
-    """About how many of more than n features are active at most, unless strengths are tiny."""
+    """About the largest number of active features if d > n, unless the strengths are tiny."""
     return max(n * min(k + 2, 8) if k > 1 else 2 * n, 128)
 
 
 def most_features(n: int, d: int, k: int) -> int:
-    """How many features a step may move: what can be active, for d <= n all."""
+    """The number of features that a step may move: all if d <= n, else those that can be active."""
     return min(d, LARGEST, can_be_active(n, k)) if n < d else d
 
 
 def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
-    """How many features and how many groups a step may move, of ``count`` groups of all d features.
+    """The number of features and the number of groups that a step may move, of ``count`` groups in all.
 
-    As many features as so many groups of the mean size have, and half as many groups again: some are smaller.
+    There is room for 1.5 times as many groups as the features would fill at the mean size: some are smaller.
     """
     mean = d / count
-    most = min(d, max(LARGEST, GROUPS * mean), mean * can_be_active(n, k)) if n < d else d
+    most = min(d, max(LARGEST, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k)) if n < d else d
     m = min(math.ceil(most), d)
     return m, min(m, count, math.ceil(1.5 * m / mean))
 
 
 def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> int:
-    """Of a working set: what can be active beside what ``always`` is, within `LEAST` and `LARGEST`."""
+    """The number of features in a working set: ``always``, which are active, and those that can be active.
+
+    It is a multiple of 64 from `MIN_WORKING_SET_FEATURES` to `LARGEST`, and at most d.
+    """
     d, k = (*params_shape, 1)[:2]
-    return min(max(64 * math.ceil((always + can_be_active(n, k)) / 64), LEAST), LARGEST, d)
+    return min(max(64 * math.ceil((always + can_be_active(n, k)) / 64), MIN_WORKING_SET_FEATURES), LARGEST, d)

@@ -8,26 +8,26 @@ By the implicit function theorem
 .. math:: \nabla^2 F(W^\star)_{AA}\; dW_A = -\,\big(\partial_\theta \nabla F(W^\star)\,d\theta\big)_A ,
           \qquad dW = 0 \text{ elsewhere.}
 
-One symmetric linear solve serves forward and reverse mode, under `jax.jit` and `jax.vmap`, and can
-itself be differentiated. It is solved by preconditioned conjugate gradients on Hessian products: the
-Hessian is never formed, but for small problems, where its factorisation is the preconditioner.
+The system is symmetric, so that one linear solve serves forward and reverse mode, under `jax.jit` and
+`jax.vmap`, and can be differentiated again. Preconditioned conjugate gradients solve it by Hessian products.
+The Hessian is formed for small problems only, where its factorisation is the preconditioner.
 
-* Where the support changes (at a kink of the path) the solution has two one-sided derivatives; this is the
-  one of the piece on which today's zeros stay zero. At and above `sparsejax.lambda_max` it is 0.
-* Dependent columns on the support make the system singular. If it can be solved at all, the derivative
-  is one of its solutions: the least-norm one up to `DENSE` unknowns, beyond that the one of least norm in the
-  metric of the preconditioner. What does not depend on the choice, such as the derivative of the
-  predictions and of the objective, is exact. If it cannot, the solution has no derivative, and it is NaN.
-* Its accuracy is that of the solution: the relative residual is ``3e-2 * sqrt(gap)``, at least
-  1e-11 (1e-6 in float32). The derivative of a solution that has not converged is that of a
-  nearby problem at best; outside jit it comes with a warning.
-* Where the support of the solution is not settled, the solution is carried further first, by Newton steps on
-  the features that matter, for the derivative alone: what is returned stays as it is. Where these steps
-  settle nothing, and more than `DOUBT` of the derivative lies on entries that may still leave the support, it
-  is NaN.
-* A penalty known by its prox alone is differentiated through its prox: the fixed point of the prox-gradient
-  step, without this check.
-* Gap, residual and history carry no derivative; the start and the tolerance have none.
+* Where the support changes, at a kink of the path, the solution has two one-sided derivatives. The one
+  returned keeps the present zeros at zero. At and above `sparsejax.lambda_max` the derivative is 0.
+* Dependent columns on the support make the system singular. If it has solutions, the derivative is one of
+  them: the one of least norm up to `MAX_DENSE_UNKNOWNS` unknowns, beyond that the one of least norm in the
+  metric of the preconditioner. The derivatives of predictions and objective are the same for all of them. If
+  the system has no solution, the derivative is NaN.
+* The derivative is as accurate as the solution: the relative residual of the system is
+  ``3e-2 * sqrt(gap)``, at least 1e-11 (1e-6 in float32). If the solution has not converged, its derivative
+  belongs to a nearby problem at best; outside jit a warning says so.
+* If the support may still change, Newton steps on the features that matter first improve the point at which
+  the derivative is taken; the solution that is returned stays as it is. If these steps do not settle the
+  support, and entries that may still leave it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the
+  derivative is NaN.
+* A penalty that gives its prox but no support is differentiated through its prox, as a fixed point of the
+  prox-gradient step, without this check.
+* Gap, residual and history have no derivative; nothing has a derivative in the start or the tolerance.
 
 Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 23, 2022 (sparse-ho).
 """
@@ -43,24 +43,24 @@ from jax import lax
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax._core.pytree import floating_leaves, movable, moving
-from sparsejax.driver.shards import differing, marked, of_each_shard
+from sparsejax.driver.shards import marked, per_device, varying_axes
 from sparsejax.driver.support import Product, accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution
 
 
 def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
-    """``solution``, of ``problem`` with its gradients stopped, with the derivative of the solution.
+    """Attach to a solution its derivative in the leaves of the problem.
 
-    The same eagerly and inside a trace: what depends on the solution alone is one program, what is linear in
-    the tangent is another, which JAX transposes.
+    One program computes what depends on the solution alone. A second one is linear in the tangent, and JAX
+    transposes it. Eager calls and traces use the same two programs.
 
     Args:
-      problem: traced, perhaps by `jax.grad`.
-      solution: of its value.
-      rows: in units of each column of X, too.
+      problem: the problem, traced, perhaps by `jax.grad`.
+      solution: the solution of the problem with its gradients stopped.
+      rows: whether the units also bring the columns of X to one size, as in `Link`.
     """
-    axes = differing((problem, solution))
+    axes = varying_axes((problem, solution))
     if axes:
         values, rebuild = floating_leaves(problem)
         values = tuple(marked(value, axes) for value in values)
@@ -72,6 +72,8 @@ def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
 
 @functools.cache
 def _attached(rows: bool) -> Callable[[Problem, Solution], Any]:
+    """The function (problem, solution) -> (params, objective) that has the derivative rule."""
+
     @jax.custom_jvp
     def attached(problem: Problem, solution: Solution) -> Any:
         return solution.params, solution.objective
@@ -91,7 +93,7 @@ def _attached(rows: bool) -> Callable[[Problem, Solution], Any]:
 
 @functools.cache
 def _in_shards(rows: bool) -> Callable[[Any, Problem, Solution], Any]:
-    """The same inside a `jax.shard_map`, in reverse mode: a device transposes what is its own."""
+    """`_attached` inside a `jax.shard_map`, in reverse mode: each device transposes its own program."""
 
     @jax.custom_vjp
     def attached(values: Any, problem: Problem, solution: Solution) -> Any:
@@ -105,14 +107,14 @@ def _in_shards(rows: bool) -> Callable[[Any, Problem, Solution], Any]:
         return (solution.params, solution.objective), (problem, solution)
 
     def backward(known: Any, ct: Any) -> Any:
-        return of_each_shard(pullback)(*known, ct), None, None
+        return per_device(pullback)(*known, ct), None, None
 
     attached.defvjp(forward, backward)
     return attached
 
 
 def _linearised(problem: Problem, solution: Solution, *, moves: tuple[bool, ...], rows: bool) -> Any:
-    """The derivative of params and objective in the leaves that move, as a function of their tangents."""
+    """The derivative of params and objective: a linear function of the tangents of the leaves that move."""
     primal, moved = movable(problem, moves)
 
     def answer(values: Any) -> tuple[Any, jax.Array]:
@@ -133,6 +135,7 @@ _apply = jax.jit(lambda function, tangent: function(tangent))
 
 @jax.custom_jvp
 def _attach(problem: Problem, params: Any, objective: jax.Array, measure: jax.Array) -> tuple[Any, jax.Array]:
+    """``params`` and ``objective``, with `_attach_jvp` as the derivative rule in the problem's leaves."""
     return params, objective
 
 
@@ -148,18 +151,19 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:
         dW = restore(_through_prox(flat_problem, W, moved, params, primal, tangent, measure))
-        # By the envelope theorem: at W the objective is flat, and its value may have no derivative there.
+        # By the envelope theorem dW has no part in dF, and the value may have no derivative in W here.
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
         return answer, (dW, dF)
-    near, loose = settled(*lax.stop_gradient((flat_problem, W, measure)))
-    W = W + lax.stop_gradient(near - W)  # so that second derivatives know how it moves
+    near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))
+    W = W + lax.stop_gradient(near - W)  # second derivatives need the dependence of W on ``params``
 
     def gradient(values: Any) -> jax.Array:
         return jax.grad(flattened(moved(values), params)[0])(W)
 
+    # The system of the module's docstring: the right-hand side, dW on the support, and the chain rule for dF.
     mask = lax.stop_gradient(flat_problem.penalty.smooth_where(W)).astype(W.dtype)
     rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
-    dW = restore(solve_on_support(flat_problem, W, mask, rhs, measure, loose))
+    dW = restore(solve_on_support(flat_problem, W, mask, rhs, measure, unsettled))
     _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
     return answer, (dW, dF)
 
@@ -175,12 +179,13 @@ def _through_prox(
 ) -> jax.Array:
     r"""The derivative of the fixed point :math:`W = \operatorname{prox}_{\eta g}(W - \eta\nabla f(W))`.
 
-    For a penalty known by its prox alone. With J the derivative of the prox (symmetric, 0 <= J <= I), H the
-    Hessian of f and c the change of the right side at fixed W: ``dW = J(I - eta H) dW + c``. So ``dW =
-    c + Jz``, where z solves the symmetric system ``(J(I - J) + eta JHJ) z = J(I - eta H) c``.
+    This is for a penalty that gives its prox but no support. Let J be the derivative of the prox (symmetric,
+    0 <= J <= I), H the Hessian of f, and c the derivative of the right side at fixed W. Then
+    ``dW = J(I - eta H) dW + c``, so that ``dW = c + Jz``, where z solves the symmetric system
+    ``(J(I - J) + eta JHJ) z = J(I - eta H) c``.
     """
     grad, hessian = jax.linearize(jax.grad(problem.smooth), W)
-    # Any step will do; this one is 1 / (curvature along the gradient), where there is one.
+    # Any eta gives the same derivative; this one is 1 / (curvature along the gradient), if that is not 0.
     probe = lax.stop_gradient(jnp.where(jnp.any(grad != 0), grad, jnp.ones_like(grad)))
     curvature = norm(hessian(probe)) / norm(probe)
     eta = lax.stop_gradient(safe_divide(1.0, curvature, 1.0))

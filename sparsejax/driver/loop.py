@@ -1,8 +1,8 @@
-"""The one loop of every solver: blocks of iterations, a certificate after each, an honest end.
+"""The loop that every solver uses: blocks of iterations, each followed by a certificate.
 
 A solver supplies an `Algorithm`: its state, ``block(state, n)`` that makes n iterations, and
-``candidate(state)``, the W to be judged. The loop keeps the best W seen, counts, records, and decides when to
-stop.
+``candidate(state)``, the W to certify. The loop keeps the best W seen, counts iterations, records the history
+and decides when to stop.
 """
 
 from collections.abc import Callable
@@ -15,47 +15,48 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, of_all_lanes, once
 from sparsejax.certificate import Certificate, Scale, certify, scale_of
-from sparsejax.driver.newton import ROUNDS, newton_step
-from sparsejax.losses import Facts
+from sparsejax.driver.newton import MAX_POLISHING_STEPS, newton_step
+from sparsejax.losses import Facts, Loss
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
 
-RUNNING = -1
-# A solver is at the floor of its dtype if the best certificate has not halved for this many iterations and
-# is small enough for rounding to be the reason: below 1000 eps, or below sqrt(eps) for ten times as many.
+RUNNING = -1  # the status before a solve ends
+# Iterations without progress: a solve has stalled if its best certificate has not halved for so many and is
+# at most 1000 eps, or for ten times as many and is at most sqrt(eps). Then rounding is the reason.
 PATIENCE = 300
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """What is iterated.
+    """An iteration, in the form that `Loop` runs. The first five attributes are required.
 
     Attributes:
       state: the first state, any pytree of fixed shapes and dtypes.
       block: ``block(state, n)``: the state n iterations later.
-      candidate: ``candidate(state)``: the W of a state.
-      step: ``step(W)``: 1/L, which defines the residual.
+      candidate: ``candidate(state)``: the W to certify.
+      step: ``step(state)``: 1/L, which defines the residual.
       check_every: number of iterations between two certificates.
-      begin: ``begin(state, gradient)``: the first state, where it begins with the gradient of the loss at its
-        candidate.
-      patience: number of iterations without progress that count as stalled, at the precision of the dtype.
-      learn: ``learn(state, facts, certificate)``: the state after each certificate, told the facts of the
-        loss and the `Certificate` at its candidate. Then candidates are trials, of which all but the first
-        may be infinite.
-      leaves: ``leaves(state)``: whether the algorithm leaves the rest to the next link of its chain, with the
-        status ``MAX_ITER``. It does so, too, where others count as stalled.
-      split: ``split(state)``: subgradients of the penalty's terms for the certificate, where there are
-        several.
-      quick: the problem's loss in a form that is cheaper to evaluate: used until its certificate meets tol,
-        which is then confirmed on the loss itself.
-      ended: ``ended(state)``: an algorithm's own stopping rule, for those that are kept as published. What
-        the rule stops is the last point, not the best, is not finished by Newton, and counts as stalled
-        unless the certificate agrees.
+      begin: ``begin(state, gradient)``: the first state, for algorithms that start from the gradient of the
+        loss at their candidate.
+      patience: number of iterations without progress after which the solve counts as stalled, if its
+        certificate is at the precision of the dtype.
+      learn: ``learn(state, facts, certificate)``: the state after each certificate, from the `Facts` of the
+        loss and the `Certificate` at the candidate. The candidates are then trial points, and all but the
+        first may be infinite.
+      leaves: ``leaves(state)``: whether the algorithm stops with the status ``MAX_ITER``, so that the next
+        link continues. An algorithm with ``leaves`` has this status also where others count as stalled.
+      split: ``split(state)``: a subgradient of each term of the penalty for the certificate, if there are
+        several terms.
+      quick: the loss in a form that is cheaper to evaluate. It is used until its certificate meets tol; the
+        loss itself then confirms that certificate.
+      ended: ``ended(state)``: the stopping rule of an algorithm that is kept as published. If it stops the
+        solve, the result is the last point, not the best, without Newton steps, and with the status
+        ``STALLED`` unless its certificate meets tol.
 
     >>> import jax.numpy as jnp
     >>> halves = Algorithm(
     ...     state=jnp.ones(2),
-    ...     block=lambda W, n: W / 2.0**n,  # n iterations
+    ...     block=lambda W, n: W / 2.0**n,
     ...     candidate=lambda W: W,
     ...     step=lambda W: jnp.ones(()),
     ...     check_every=10,
@@ -74,55 +75,55 @@ class Algorithm:
     learn: Callable[[Any, Facts, Certificate], Any] | None = None
     leaves: Callable[[Any], jax.Array] | None = None
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
-    quick: Any = None
+    quick: Loss | None = None
     ended: Callable[[Any], jax.Array] | None = None
 
 
 class _Carry(NamedTuple):
-    state: Any
+    state: Any  # the state of the algorithm
     best: jax.Array  # W with the smallest measure so far
-    parts: tuple[jax.Array, ...] | None  # its subgradients of the penalty's terms, where there are several
-    certificate: Certificate  # its certificate
-    lowest: jax.Array  # the least objective seen, 0 included: no solution lies above it
-    mark: jax.Array  # measure that must be halved for progress to be seen
-    marked: jax.Array  # iterations when it last was
-    num_iters: jax.Array
-    status: jax.Array
+    parts: tuple[jax.Array, ...] | None  # at ``best`` a subgradient of each term of the penalty, if several
+    certificate: Certificate  # the certificate of ``best``
+    lowest: jax.Array  # (), the least objective seen, that at W = 0 included: an upper bound of the minimum
+    to_halve: jax.Array  # (), the measure at the last progress; progress is a measure of at most half of it
+    last_progress: jax.Array  # () int32, iterations made at the last progress
+    num_iters: jax.Array  # () int32
+    status: jax.Array  # () int32, `RUNNING` or a status of `Solution`
     history: History
-    exact: jax.Array  # the next certificate is by the problem itself, not by its quick form
-    trial: jax.Array  # the next point of the finish
-    round: jax.Array  # of the finish, 0 while it certifies ``best``; -1 before it
-    over: jax.Array
+    exact: jax.Array  # () boolean, whether the next certificate is of the loss itself, not of its quick form
+    trial: jax.Array  # the next W of the finish
+    round: jax.Array  # () int32, step of the finish: 0 while it certifies ``best``, -1 before the finish
+    over: jax.Array  # () boolean, whether the loop ends
 
 
-class _Look(NamedTuple):
-    """What one certificate shows."""
+class _Certified(NamedTuple):
+    """A point and its certificate."""
 
     W: jax.Array
-    parts: tuple[jax.Array, ...] | None
+    parts: tuple[jax.Array, ...] | None  # a subgradient of each term of the penalty, if there are several
     certificate: Certificate
-    facts: Facts
-    lowest: jax.Array
-    finish: jax.Array  # it belongs to the finish
-    again: jax.Array  # it was quick and met tol: not used, the next pass is the exact one of the same point
+    facts: Facts  # value and gradient of the loss at W
+    lowest: jax.Array  # (), the least objective seen, this point included
+    finish: jax.Array  # () boolean, whether the point belongs to the finish
+    again: jax.Array  # () boolean: the quick loss met tol, so the loss itself must certify the same point
 
 
 class Loop:
     """Iterate until the certificate meets ``tol``.
 
-    With ``finish`` a solve that stalls goes on by Newton steps on the support of the best W seen; without,
-    that is left to `finish`, a program of its own. One loop holds all of it, so that the certificate, the
-    largest part of the program, is compiled once for the start, the iterates, their confirmation and the
-    finish.
+    With ``finish`` the loop ends a solve that stalls by Newton steps on the support of the best W seen;
+    without, the function `finish` can do so in a program of its own. The certificate is the largest part of
+    the program. One loop certifies the start, the iterates, their confirmation and the finish, so that it is
+    compiled once.
 
     Args:
       problem: `sparsejax.Problem` in the protocol.
-      init: the first W to be judged.
+      init: the first W to certify.
       algorithm: `Algorithm`.
       tol: relative duality gap, or residual where no gap is known.
-      maxiter: number of iterations.
-      history: number of iterations of which objective and gap are recorded, static.
-      finish: whether the program holds the finish.
+      maxiter: largest number of iterations.
+      history: number of iterations whose objective and gap are recorded, static.
+      finish: whether the loop includes the finish.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(1.0))
@@ -153,15 +154,15 @@ class Loop:
         self.scale = scale_of(problem, init, algorithm.quick)
         self.check_every = 1 if history else algorithm.check_every
         self.eps = eps_of(init)
-        self.floor = 2 * self.eps
+        self.floor = 2 * self.eps  # a smaller tol cannot be certified
         self.polishes = finish and algorithm.ended is None and "support" in problem.penalty.provides
 
     def run(self, start: _Carry | None = None) -> tuple[Solution, Any]:
-        """The `Solution` and the last state."""
+        """Run the loop; returns the `Solution` and the last state of the algorithm."""
         c = lax.while_loop(lambda c: ~c.over, self._body, self.start() if start is None else start)
         certificate, status = c.certificate, c.status
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
-        # The quick certificate may have met tol at a point that the data do not bear out.
+        # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
         best = nan_where_unknown(c.best, self.scale)
         solution = Solution(best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
@@ -176,10 +177,10 @@ class Loop:
             state=state,
             best=self.init,
             parts=None if split is None else split(state),
-            certificate=unknown(self.init.dtype),
-            lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),
-            mark=infinite,
-            marked=jnp.int32(0),
+            certificate=no_certificate(self.init.dtype),
+            lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),  # 8 eps: rounding of the value at zero
+            to_halve=infinite,
+            last_progress=jnp.int32(0),
             num_iters=jnp.int32(0),
             status=jnp.int32(RUNNING),
             history=empty_history(self.history, self.init.dtype),
@@ -190,23 +191,23 @@ class Loop:
         )
 
     def _body(self, carry: _Carry) -> _Carry:
-        """One certificate, what it decides, and the next block of iterations."""
-        look = self._look(carry)
-        better, certificate = self._compared(carry, look)
-        best = jnp.where(better, look.W, carry.best)
+        """Certify the current point, update the best one and the status, and iterate or finish."""
+        point = self._certified(carry)
+        better, certificate = self._compared(carry, point)
+        best = jnp.where(better, point.W, carry.best)
         learn, state = self.algorithm.learn, carry.state
         carry = carry._replace(
-            state=state if learn is None else learn(state, look.facts, look.certificate),
+            state=state if learn is None else learn(state, point.facts, point.certificate),
             best=best,
-            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), look.parts, carry.parts),
+            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), point.parts, carry.parts),
             certificate=certificate,
-            lowest=look.lowest,
+            lowest=point.lowest,
         )
-        carry = self._judged(carry, look)
-        return self._moved(carry, look, better)
+        carry = self._with_status(carry, point)
+        return self._advanced(carry, point, better)
 
-    def _look(self, carry: _Carry) -> _Look:
-        """The certificate of the candidate, or of the next point of the finish."""
+    def _certified(self, carry: _Carry) -> _Certified:
+        """The candidate, or the next point of the finish, with its certificate."""
         algorithm, finish = self.algorithm, carry.round >= 0
         W = jnp.where(finish, carry.trial, algorithm.candidate(carry.state))
         parts: tuple[jax.Array, ...] | None = None
@@ -224,9 +225,10 @@ class Loop:
             again = jnp.zeros((), bool)
         else:
             again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
-        return _Look(W, parts, c, facts, lowest, finish, again)
+        return _Certified(W, parts, c, facts, lowest, finish, again)
 
     def _facts(self, W: jax.Array, exact: jax.Array) -> Facts:
+        """The facts of the loss at W if ``exact`` or there is no quick form, else those of the quick form."""
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
         if quick is None:
             facts: Facts = smooth.facts(W, sizes)
@@ -235,33 +237,34 @@ class Loop:
         return facts
 
     def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
-        """A point above another that was seen is no better than their difference."""
+        """The certificate, with gap and residual at least (objective - lowest) / scale."""
         size = jnp.maximum(jnp.abs(c.objective), self.scale.value)
         behind = jnp.where(size > 0, (c.objective - lowest) / jnp.where(size > 0, size, 1), 0)
         return c._replace(gap=jnp.maximum(c.gap, behind), residual=jnp.maximum(c.residual, behind))
 
-    def _compared(self, carry: _Carry, look: _Look) -> tuple[jax.Array, Certificate]:
-        """Whether the point replaces the best one, and the certificate of the better."""
-        c, old, ended = look.certificate, carry.certificate, self.algorithm.ended
+    def _compared(self, carry: _Carry, point: _Certified) -> tuple[jax.Array, Certificate]:
+        """Whether the point replaces the best one, and the certificate of the better of the two."""
+        c, old, ended = point.certificate, carry.certificate, self.algorithm.ended
         better = (c.measure < old.measure) | (carry.num_iters == 0)
         if ended is not None:
             better |= ended(carry.state)
-        # Until a certificate is known, the lowest objective.
+        # While every measure is infinite, the lower objective is better.
         better |= jnp.isinf(old.measure) & (c.objective < old.objective)
-        # In the finish: the gap is flat at its rounding error long before the residual is.
+        # In the finish the residual decides: the gap reaches its rounding error long before it.
         keep = (c.residual < old.residual) & ~(c.gap > old.gap + 10 * self.eps)
-        better = jnp.where(look.finish, (carry.round == 0) | keep, better & ~look.again)
+        better = jnp.where(point.finish, (carry.round == 0) | keep, better & ~point.again)
         return better, Certificate(*(jnp.where(better, a, b) for a, b in zip(c, old, strict=True)))
 
-    def _judged(self, carry: _Carry, look: _Look) -> _Carry:
-        """The carry with its status and what progress was made."""
-        k, c, measure = carry.num_iters, look.certificate, carry.certificate.measure
-        used = ~(look.finish | look.again)
-        halved = used & (measure <= carry.mark / 2)
-        marked = jnp.where(halved, k, carry.marked)
+    def _with_status(self, carry: _Carry, point: _Certified) -> _Carry:
+        """The carry with its status, last progress and history updated."""
+        k, c, measure = carry.num_iters, point.certificate, carry.certificate.measure
+        used = ~(point.finish | point.again)
+        # Progress, and whether there has been none for too long (see `PATIENCE`).
+        halved = used & (measure <= carry.to_halve / 2)
+        last_progress = jnp.where(halved, k, carry.last_progress)
         patience = self.algorithm.patience
-        stuck = (k - marked >= patience) & (measure <= 1000 * self.eps)
-        stuck |= (k - marked >= 10 * patience) & (measure <= self.eps**0.5)
+        stuck = (k - last_progress >= patience) & (measure <= 1000 * self.eps)
+        stuck |= (k - last_progress >= 10 * patience) & (measure <= self.eps**0.5)
         stalled = ((measure <= self.floor) & (k > 0)) | stuck
         leaves, ended = self.algorithm.leaves, self.algorithm.ended
         if ended is not None:
@@ -270,67 +273,69 @@ class Loop:
             stalled |= leaves(carry.state)
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
         if self.algorithm.learn is not None:
-            finite |= k > 0
+            finite |= k > 0  # a trial point may be infinite, the first point may not
+        # Each line takes precedence over those before.
         status = jnp.where(k < self.maxiter, RUNNING, MAX_ITER)
         status = jnp.where(stalled, STALLED if leaves is None else MAX_ITER, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
         return carry._replace(
-            mark=jnp.where(halved, measure, carry.mark),
-            marked=marked,
+            to_halve=jnp.where(halved, measure, carry.to_halve),
+            last_progress=last_progress,
             status=jnp.where(used, status, carry.status),
             history=recorded(carry.history, jnp.where(used, k, self.history), c.objective, c.gap),
         )
 
-    def _moved(self, carry: _Carry, look: _Look, better: jax.Array) -> _Carry:
-        """The next block of iterations, or the next point of the finish."""
+    def _advanced(self, carry: _Carry, point: _Certified, better: jax.Array) -> _Carry:
+        """The carry after the next block of iterations, or with the next point of the finish."""
+        # A block of iterations.
         k, status, block = carry.num_iters, carry.status, self.algorithm.block
-        running = ~(look.finish | look.again) & (status == RUNNING)
+        running = ~(point.finish | point.again) & (status == RUNNING)
         n = jnp.where(running, jnp.minimum(self.check_every, self.maxiter - k), 0)
         begin, state = self.algorithm.begin, carry.state
         if begin is not None:
             first = running & (k == 0)
             state = jax.tree.map(
-                lambda a, b: jnp.where(first, a, b), begin(state, look.facts.gradient), state
+                lambda a, b: jnp.where(first, a, b), begin(state, point.facts.gradient), state
             )
-        # Lanes of a batch begin together, so that those at work are at the same iteration.
-        together = of_all_lanes(n)
-        state = once(running, lambda s: block(s, together), state)
+        # The lanes of a batch start together, so that all that still run are at the same iteration.
+        n_of_all_lanes = of_all_lanes(n)
+        state = once(running, lambda s: block(s, n_of_all_lanes), state)
         carry = carry._replace(state=state, num_iters=k + n)
         if self.algorithm.ended is not None or self.algorithm.leaves is not None:
-            ended = (status != RUNNING) & ~look.again
-            return carry._replace(exact=look.again, over=ended)
-        # A tol that no certificate can resolve asks for every digit, even where the gap has rounded to 0.
+            ended = (status != RUNNING) & ~point.again
+            return carry._replace(exact=point.again, over=ended)
+        # The finish. A tol below the floor asks for every digit, even if the gap has rounded to 0.
         polish = (status == STALLED) | ((status == CONVERGED) & (self.tol < self.floor))
-        sure = (status == CONVERGED) & ~polish  # met by an exact certificate
-        to_finish = look.finish | ((status != RUNNING) & ~sure & ~look.again)
+        sure = (status == CONVERGED) & ~polish  # the loss itself has certified the point
+        to_finish = point.finish | ((status != RUNNING) & ~sure & ~point.again)
         number = jnp.where(to_finish, carry.round + 1, carry.round)
         trial, more = carry.best, jnp.zeros((), bool)
         if self.polishes:
-            more = look.finish & better & polish & (carry.round < ROUNDS)
+            more = point.finish & better & polish & (carry.round < MAX_POLISHING_STEPS)
             trial, more = once(more, lambda s: newton_step(self.problem, s[0]), (carry.best, more))
         return carry._replace(
-            exact=look.again | (number >= 0),
+            exact=point.again | (number >= 0),
             trial=trial,
             round=number,
-            over=jnp.where(look.finish, ~more, sure),
+            over=jnp.where(point.finish, ~more, sure),
         )
 
 
 def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array) -> Solution:
-    """The solution of a `Loop` without its finish, finished; for a penalty of one term."""
+    """The finish of a `Loop` that was run without it; for a penalty of one term."""
     W = solution.params
-    still = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
-    loop = Loop(problem, W, still, tol, jnp.int32(0), 0, finish=True)
+    no_iteration = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
+    loop = Loop(problem, W, no_iteration, tol, jnp.int32(0), 0, finish=True)
     start = loop.start()._replace(status=jnp.int32(STALLED), exact=jnp.ones((), bool), round=jnp.int32(0))
     finished, _ = loop.run(start)
     return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
 def nan_where_unknown(W: jax.Array, scale: Scale) -> jax.Array:
-    """W; NaN in every entry where the data or a strength are NaN, which value and gradient at 0 tell.
+    """W, or NaN in every entry if the data or a strength are NaN: then value or gradient at 0 are NaN.
 
-    Zeros or the start would be an answer, on which a program that does not look at the status goes on.
+    A program that ignores the status would take zeros or the start for an answer.
     """
     return jnp.where(jnp.isfinite(scale.value + scale.gradient), W, jnp.nan)
 
@@ -343,7 +348,7 @@ def judged(
     history: History,
     scale: Scale,
 ) -> Solution:
-    """The solution of an algorithm with a loop of its own: what did not converge has reached its maxiter."""
+    """The solution of an algorithm with its own loop: converged, or non-finite, or else at its maxiter."""
     finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
@@ -351,12 +356,12 @@ def judged(
 
 
 def empty_history(length: int, dtype: Any) -> History:
-    """NaN everywhere."""
+    """A history of this length before the first iteration: NaN everywhere."""
     return History(*(jnp.full((length,), jnp.nan, dtype) for _ in History._fields))
 
 
 def recorded(history: History, k: jax.Array, objective: jax.Array, gap: jax.Array) -> History:
-    """The history with what is known after k iterations."""
+    """The history with objective and gap after k iterations; unchanged if k is beyond its length."""
     if history.gap.shape[0] == 0:
         return history
     return History(
@@ -364,7 +369,7 @@ def recorded(history: History, k: jax.Array, objective: jax.Array, gap: jax.Arra
     )
 
 
-def unknown(dtype: Any) -> Certificate:
-    """The certificate before the first."""
+def no_certificate(dtype: Any) -> Certificate:
+    """The certificate before the first point is certified: infinite."""
     infinite = jnp.full((), jnp.inf, dtype)
     return Certificate(infinite, infinite, infinite)

@@ -1,4 +1,8 @@
-"""Solves spread over devices: each device solves what it holds, and waits for no other."""
+"""Solves on several devices: each device solves the problems that it holds and waits for no other.
+
+JAX calls an array "varying" along an axis of the mesh if devices along that axis hold different values; the
+checks of `jax.shard_map` follow this mark through a program.
+"""
 
 import operator
 from collections.abc import Callable
@@ -12,63 +16,64 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_abstract_mesh
 
 
-def of_each_shard(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function`` of pytrees of arrays, for `jax.shard_map` with its checks as well.
+def per_device(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Make ``function``, of pytrees of arrays, pass the checks of `jax.shard_map`.
 
-    The checks want every array of a loop marked where it differs from device to device, the constants in it
-    too. The function talks to no other device: its program is traced as that of one device, and what it
-    returns is marked as different where any of its arguments is.
+    The checks want every array in a loop marked, constants included. The function exchanges nothing with
+    other devices: so it is traced as a program for one device, without marks, and its results are marked as
+    varying along every axis along which an argument varies.
     """
 
     def call(*args: Any) -> Any:
         leaves, treedef = jax.tree.flatten(args)
-        axes = differing(args)
+        axes = varying_axes(args)
         if not axes:
             return function(*args)
         program = jax.jit(lambda *leaves: function(*jax.tree.unflatten(treedef, leaves)))
-        alike = list(map(_unmarked_shape, leaves))
+        unmarked = list(map(_shape_on_one_device, leaves))
         with use_abstract_mesh(AbstractMesh((), ())):
-            closed, shapes = jax.make_jaxpr(program, return_shape=True)(*alike)
+            closed, shapes = jax.make_jaxpr(program, return_shape=True)(*unmarked)
         answers = jax.extend.core.jaxpr_as_fun(closed)(*leaves)
         return jax.tree.unflatten(jax.tree.structure(shapes), [marked(x, axes) for x in answers])
 
     return call
 
 
-def differing(tree: Any) -> frozenset[Any]:
-    """The axes of the mesh along which devices inside a `jax.shard_map` hold different values."""
-    return frozenset().union(*map(_axes_of, jax.tree.leaves(tree)))
+def varying_axes(tree: Any) -> frozenset[Any]:
+    """The axes of the mesh along which an array of the tree varies, inside a `jax.shard_map`."""
+    return frozenset().union(*map(_varying_axes_of, jax.tree.leaves(tree)))
 
 
 def marked(x: Any, axes: frozenset[Any]) -> Any:
-    """The array, marked as different along these axes; its cotangent is summed over what it was not."""
-    more = tuple(axes - _axes_of(x))
+    """The array marked as varying along these axes; its cotangent is summed over the newly marked ones."""
+    more = tuple(axes - _varying_axes_of(x))
     return lax.pcast(x, more, to="varying") if more else x
 
 
-def unmarked(closed: jax.extend.core.ClosedJaxpr) -> jax.extend.core.ClosedJaxpr:
-    """A program traced inside a `jax.shard_map` as that of one device, with the same constants."""
-    if not differing(closed.consts):
+def on_one_device(closed: jax.extend.core.ClosedJaxpr) -> jax.extend.core.ClosedJaxpr:
+    """A program traced inside a `jax.shard_map`, as a program for one device with the same constants."""
+    if not varying_axes(closed.consts):
         return closed
-    alike, consts = ([_unmarked_shape(x) for x in xs] for xs in (closed.in_avals, closed.consts))
+    inputs, consts = ([_shape_on_one_device(x) for x in xs] for xs in (closed.in_avals, closed.consts))
 
     def evaluated(consts: Any, arguments: Any) -> Any:
         return _evaluated(closed.jaxpr, consts, arguments)
 
     with use_abstract_mesh(AbstractMesh((), ())):
-        found = jax.make_jaxpr(evaluated)(consts, alike).jaxpr
+        found = jax.make_jaxpr(evaluated)(consts, inputs).jaxpr
     count = len(consts)
     jaxpr = jax.extend.core.Jaxpr(found.invars[:count], found.invars[count:], found.outvars, found.eqns)
     return jax.extend.core.ClosedJaxpr(jaxpr, closed.consts)
 
 
-def _unmarked_shape(x: Any) -> Any:
+def _shape_on_one_device(x: Any) -> Any:
+    """The shape and dtype of ``x``, not marked as varying."""
     struct: Any = jax.ShapeDtypeStruct
     return struct(jnp.shape(x), jnp.result_type(x))
 
 
 def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
-    """The program's answers, without its marks of what differs between devices."""
+    """The results of a program, evaluated without the operations that mark arrays as varying."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
     def read(v: Any) -> Any:
@@ -90,22 +95,22 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
     return [read(v) for v in jaxpr.outvars]
 
 
-def _axes_of(x: Any) -> frozenset[Any]:
+def _varying_axes_of(x: Any) -> frozenset[Any]:
     kind: Any = jax.typeof(x)
     mark = _MARK(kind)
     return mark.varying if _MARKED else mark
 
 
-# What JAX calls the mark of an array that differs from device to device, by version.
+# The attribute of an array's type that holds its varying axes; JAX renamed it.
 _MARKED = "manual_axis_type" in dir(jax.core.ShapedArray)
 _MARK = operator.attrgetter("manual_axis_type" if _MARKED else "vma")
 
 
-def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:
-    """``mapped(moving, shared)``, each device going through the lanes that it holds.
+def map_lanes_per_device(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:
+    """``mapped(moving, shared)``, where each device runs the lanes of ``moving`` that it holds.
 
-    Without a rule of its own the compiler would have all devices work on each lane, in loops whose lengths
-    differ from lane to lane. What the lanes share is copied to every device.
+    Without this rule the compiler lets all devices work on each lane, in loops whose lengths differ from
+    lane to lane. The arrays of ``shared``, the same for all lanes, are copied to every device.
     """
     structure = jax.tree.structure(jax.eval_shape(mapped, moving, shared))
     count = len(moving)
@@ -113,7 +118,7 @@ def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[A
     def flat(*leaves: Any) -> tuple[Any, ...]:
         return tuple(jax.tree.leaves(program(list(leaves[:count]), list(leaves[count:]))))
 
-    program = jax.jit(mapped)  # holds the constants of the function, which the partitioner does not take
+    program = jax.jit(mapped)  # takes the constants of ``mapped``, which `custom_partitioning` refuses
     split: Any = custom_partitioning(flat)
 
     def lanes_of(shapes: Any) -> Any:
@@ -140,7 +145,12 @@ def where_they_are(mapped: Callable[..., Any], moving: list[Any], shared: list[A
 
 
 def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
-    """The sharding rule, in the partitioner's words: the first axis of what moves is the lanes."""
+    """The sharding rule as text, such as ``lane x0, x1 -> lane x2``: ``lane`` is the axis of the lanes.
+
+    Args:
+      ranks: of the arguments, of which the first ``count`` have the axis of lanes.
+      answers: ranks of the results, which all have that axis.
+    """
     number = iter(range(10**6))
 
     def axes(rank: int, lane: bool) -> str:

@@ -1,7 +1,8 @@
-r"""The system of a derivative: the Hessian on the support of an answer, and the answer settled before it.
+r"""The linear system of a derivative, and the Newton steps that settle the support before it is solved.
 
-Of many features the system is gathered on those of the support, where these are few (`_room`). It is solved
-by conjugate gradients, preconditioned by the inverse itself where that is cheap.
+The matrix is the Hessian on the support and the identity off it. If few of many features are in the support,
+the system is gathered on few features (`_gathered_size`). Conjugate gradients solve it, preconditioned by the
+inverse itself where that is cheap.
 """
 
 import math
@@ -27,42 +28,43 @@ from sparsejax._core.linalg import (
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, chosen
-from sparsejax.losses import GramLoss, condensed, num_rows
-from sparsejax.penalties import half_derivative, least_active
+from sparsejax.losses import GramLoss, Loss, condensed, num_rows
+from sparsejax.penalties import Penalty, RowNorm, half_derivative, least_active
 from sparsejax.problem import Problem
 
-Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
+Product = Callable[[jax.Array], jax.Array]  # V -> MV with a symmetric M
 
-DENSE = 256  # unknowns up to which the Hessian is factorised
-FINER = 1e-2  # how much further conjugate gradients go where they are preconditioned by the inverse itself
-INNER = 2000  # conjugate gradient steps at most
-# Of the mean eigenvalue of A'A, in the preconditioner; between 0.1 and 1 the number of steps hardly changes.
-BALANCE = 0.2
-# Of a derivative, on entries that may still leave the support: beyond, it is NaN.
-DOUBT = 0.1
-ROUNDS = 10  # Newton steps at most that settle a support
-ROOM_TILE, MAX_ROOM = 64, 512  # features on which a system is gathered: a multiple of the first
-
-
-# ------------------------------------------------------------------ room
+MAX_DENSE_UNKNOWNS = 256  # entries of W up to which the Hessian is formed and factorised
+EXACT_INVERSE_TOL_FACTOR = 1e-2  # on tol, where the preconditioner is the inverse and each step gains much
+MAX_CG_STEPS = 2000
+# The shift rho of the preconditioner, relative to the mean eigenvalue of A'A. From 0.1 to 1 the number of
+# conjugate gradient steps hardly changes.
+SHIFT_PER_MEAN_EIGENVALUE = 0.2
+MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
+MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
+# Systems are gathered on a multiple of the first number of features, at most on the second.
+GATHER_TILE_FEATURES, MAX_GATHERED_FEATURES = 64, 512
 
 
-def _room(problem: Problem, W: jax.Array) -> int | None:
-    """For how many features the system is gathered; None: for all of them.
+# ------------------------------------------------------------------ gathered features
 
-    Half as many as there are rows in the data: of more features few supports are.
+
+def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
+    """The number of features on which the system is gathered; None to keep all of them.
+
+    It is half the number of rows of the data: few supports are larger.
     """
     smooth, penalty = problem.smooth, problem.penalty
     n = num_rows(smooth)
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
     wanted = least_active(penalty) + n / 2
-    m = min(ROOM_TILE * math.ceil(max(wanted, 1) / ROOM_TILE), MAX_ROOM)
+    m = min(GATHER_TILE_FEATURES * math.ceil(max(wanted, 1) / GATHER_TILE_FEATURES), MAX_GATHERED_FEATURES)
     return m if W.shape[0] >= 2 * m else None
 
 
-def _part(problem: Problem, ix: jax.Array) -> Problem:
-    """The problem of these features; an index of d is none."""
+def _on_features(problem: Problem, ix: jax.Array) -> Problem:
+    """The problem restricted to the features ``ix``; the index d stands for no feature."""
     return problem._replace(smooth=problem.smooth.columns_at(ix), penalty=problem.penalty.rows_at(ix))
 
 
@@ -70,60 +72,74 @@ def _part(problem: Problem, ix: jax.Array) -> Problem:
 
 
 class _System(NamedTuple):
-    """The Hessian on the support, the identity off it."""
+    """The system whose matrix is the Hessian on the support and the identity off it."""
 
-    gradient: jax.Array  # on the support
+    gradient: jax.Array  # of the objective, in the shape of W, 0 off the support
     matvec: Product
     precondition: Product
     exact: bool  # whether the preconditioner is nearly the inverse
 
 
 def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
+    """The system at W, with the cheapest preconditioner that the loss and the penalty allow."""
     smooth, penalty = problem.smooth, problem.penalty
-    cheap = condensed(smooth)  # the same Hessian, in cheaper products
+    cheap = condensed(smooth)  # has the same Hessian and cheaper products with it
     problem = problem._replace(smooth=cheap)
     G, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
         return mask * hessian(mask * V) + (1 - mask) * V
 
-    # Any symmetric positive definite preconditioner gives the same derivative.
-    if W.size <= DENSE:
-        return _System(mask * G, matvec, _dense(matvec, W), True)
+    # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
+    if W.size <= MAX_DENSE_UNKNOWNS:
+        return _System(mask * G, matvec, _dense_inverse(matvec, W), True)
     if smooth.quadratic_model().majorizer is None:
         return _System(mask * G, matvec, lambda R: R, False)
     gram = cheap.G if isinstance(cheap, GramLoss) else None
-    if _of_row_norms(smooth, penalty, W):
-        rows = _by_rows(smooth, gram, penalty.row_norm(W.shape), W, mask)
+    if _has_row_norm_hessian(smooth, penalty, W):
+        rows = _row_norm_inverse(smooth, gram, penalty.row_norm(W.shape), W, mask)
         return _System(mask * G, matvec, rows, True)
-    return _System(mask * G, matvec, _split(smooth, gram, penalty, W, mask), False)
+    return _System(mask * G, matvec, _splitting_inverse(smooth, gram, penalty, W, mask), False)
 
 
 def solve_on_support(
-    problem: Problem, W: jax.Array, mask: jax.Array, rhs: jax.Array, measure: jax.Array, loose: jax.Array
+    problem: Problem, W: jax.Array, mask: jax.Array, rhs: jax.Array, measure: jax.Array, unsettled: jax.Array
 ) -> jax.Array:
-    """The Hessian on the support times the answer is ``rhs``; linear in it, and differentiable again.
+    """Solve the system at W for ``rhs``; the result is linear in ``rhs`` and can be differentiated again.
 
-    NaN where that fails, or where too much of the answer is ``loose``.
+    Args:
+      problem: the problem, whose Hessian at W is the matrix on the support.
+      W: the solution.
+      mask: 1 on the support and 0 off it, in the shape and dtype of W.
+      rhs: the right-hand side, in the shape of W.
+      measure: gap or residual of the solution, from which the accuracy follows (`accurate`).
+      unsettled: boolean, the entries that may still leave the support.
+
+    Returns:
+      The shape of W; NaN where the solve fails or `MAX_UNSETTLED_SHARE` is exceeded.
     """
     _, hessian = jax.linearize(jax.grad(problem), W)
 
     def matvec(V: jax.Array) -> jax.Array:
         return mask * hessian(mask * V) + (1 - mask) * V
 
-    fixed = lax.stop_gradient((problem, W, mask, measure, loose))
+    fixed = lax.stop_gradient((problem, W, mask, measure, unsettled))
     return lax.custom_linear_solve(matvec, rhs, lambda _, b: _solutions(*fixed, b), symmetric=True)
 
 
 def _solution(
-    problem: Problem, W: jax.Array, mask: jax.Array, measure: jax.Array, loose: jax.Array, b: jax.Array
+    problem: Problem, W: jax.Array, mask: jax.Array, measure: jax.Array, unsettled: jax.Array, b: jax.Array
 ) -> jax.Array:
+    """`solve_on_support` without derivatives, on the support's features alone where they fit."""
+
     def solved(problem: Problem, W: jax.Array, mask: jax.Array, b: jax.Array) -> jax.Array:
         system = _system(problem, W, mask)
-        finer = FINER**2 if system.exact else 1  # one step more or two: little beside the factorisation
+        # Squared, because tol goes with the root of the measure. It costs one or two steps more, little
+        # compared with the factorisation.
+        finer = EXACT_INVERSE_TOL_FACTOR**2 if system.exact else 1
         return accurate(system.matvec, b, system.precondition, measure * finer)
 
-    m = _room(problem, W)
+    m = _gathered_size(problem, W)
     if m is None:
         x = solved(problem, W, mask, b)
     else:
@@ -132,12 +148,12 @@ def _solution(
         fits = jnp.sum(on) <= m
 
         def some(_: Any) -> jax.Array:
-            x = solved(_part(problem, ix), *(take(a, ix, 0) for a in (W, mask, b)))
+            x = solved(_on_features(problem, ix), *(take(a, ix, 0) for a in (W, mask, b)))
             return jnp.where(mask > 0, jnp.zeros_like(W).at[ix].add(x, mode="drop"), b)
 
         x = once(fits, some, jnp.zeros_like(b))
         x = once(~fits, lambda _: solved(problem, W, mask, b), x)
-    lost = norm(jnp.where(loose, mask * x, 0)) > DOUBT * norm(x)
+    lost = norm(jnp.where(unsettled, mask * x, 0)) > MAX_UNSETTLED_SHARE * norm(x)
     return jnp.where(lost, jnp.nan, x)
 
 
@@ -145,65 +161,72 @@ _solutions = by_lanes(_solution)
 
 
 def accurate(matvec: Product, b: jax.Array, precondition: Product, measure: jax.Array) -> jax.Array:
-    """The answer as accurate as a solution with this certificate deserves; NaN where that fails."""
+    """The solution of ``matvec(x) = b``, as accurate as the certificate ``measure`` of W; NaN if CG fails."""
     eps = eps_of(b)
+    # A gap is quadratic in the distance to the solution: its root is the accuracy that W has.
     tol = jnp.clip(3e-2 * jnp.sqrt(measure), max(1e-11, 8 * eps), 1e-4).astype(b.dtype)
-    x, r = conjugate_gradients(matvec, b, precondition, tol, INNER, confirmed=True)
+    x, r = conjugate_gradients(matvec, b, precondition, tol, MAX_CG_STEPS, confirmed=True)
     failed = ~(norm(r) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
     return jnp.where(failed, jnp.nan, x)
 
 
-# ------------------------------------------------------------------ settled
+# ------------------------------------------------------------------ settling the support
 
 
 class _Settling(NamedTuple):
     W: jax.Array
-    loose: jax.Array  # entries that the last Newton step has led over 0, or changed by half their row
-    first: jax.Array  # those of the first step
-    more: jax.Array
-    number: jax.Array
+    # Boolean, in the shape of W: entries that the last Newton step moved across 0, or whose row it changed by
+    # more than half.
+    unsettled: jax.Array
+    first: jax.Array  # ``unsettled`` after the first step
+    more: jax.Array  # () boolean, whether another step follows
+    number: jax.Array  # () int32, the number of the next step, from 1
 
 
 def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """W after Newton steps until one leaves the support as it is, and what the last one has not left so.
+    """W after Newton steps until one does not change the support, and the entries that are unsettled then.
 
-    What a step leads over 0 ends at 0, and what should not be 0 comes in by a proximal step: the objective
-    may rise on the way, but not from the first point to the last.
+    An entry that a step moves across 0 becomes 0. A proximal step after each Newton step brings in entries
+    that should not be 0. The objective may rise from step to step; if it is higher at the end than at the
+    start, the result is the given W.
     """
     penalty, step, eps = problem.penalty, residual_step(problem.smooth, W), eps_of(W)
 
     def body(c: _Settling) -> _Settling:
         support = penalty.smooth_where(c.W)
         system = _system(problem, c.W, support.astype(W.dtype))
-        D, _ = conjugate_gradients(system.matvec, system.gradient, system.precondition, eps**0.5, INNER)
-        V = c.W - D
-        across = jnp.where(V * c.W > 0, V, 0)
-        stays = penalty.smooth_where(across)
-        loose = support & (~stays | _turned(c.W, D))
-        V = jnp.where(stays, V, across)
-        if len(penalty.terms) == 1:
+        D, _ = conjugate_gradients(
+            system.matvec, system.gradient, system.precondition, eps**0.5, MAX_CG_STEPS
+        )
+        V = c.W - D  # the Newton step
+        same_sign = jnp.where(V * c.W > 0, V, 0)
+        stays = penalty.smooth_where(same_sign)
+        unsettled = support & (~stays | _in_changed_rows(c.W, D))
+        V = jnp.where(stays, V, same_sign)
+        if len(penalty.terms) == 1:  # the joint prox of several terms may be iterative
             V = penalty.prox(V - step * jax.grad(problem.smooth)(V), step)
-        changed = jnp.any(loose) | jnp.any(penalty.smooth_where(V) != support)
-        first = jnp.where(c.number == 1, loose, c.first)
-        return _Settling(V, loose, first, changed & (c.number < ROUNDS), c.number + 1)
+        changed = jnp.any(unsettled) | jnp.any(penalty.smooth_where(V) != support)
+        first = jnp.where(c.number == 1, unsettled, c.first)
+        return _Settling(V, unsettled, first, changed & (c.number < MAX_SETTLING_STEPS), c.number + 1)
 
     none = jnp.zeros(W.shape, bool)
     start = _Settling(W, none, none, jnp.ones((), bool), jnp.int32(1))
     end = lax.while_loop(lambda c: c.more, body, start)
     before = problem(W)
-    falls = problem(end.W) <= before + 8 * eps * jnp.abs(before)
-    return jnp.where(falls, end.W, W), jnp.where(falls, end.loose, end.first)
+    falls = problem(end.W) <= before + 8 * eps * jnp.abs(before)  # 8 eps: rounding of the two values
+    return jnp.where(falls, end.W, W), jnp.where(falls, end.unsettled, end.first)
 
 
-def _turned(W: jax.Array, D: jax.Array) -> jax.Array:
-    """The entries of rows that a step D changes by more than half."""
+def _in_changed_rows(W: jax.Array, D: jax.Array) -> jax.Array:
+    """Boolean, in the shape of W: the entries of rows whose norm is less than twice that of D's row."""
     Wt = columns(W)
     rows = (2 * safe_norm(columns(D)) > safe_norm(Wt)) & jnp.any(Wt != 0, axis=0)
     return like(jnp.broadcast_to(rows, Wt.shape), W)
 
 
 def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Array, jax.Array]:
-    m = _room(problem, W)
+    """`_settle`, on the features that matter where they fit; W itself if its certificate is at rounding."""
+    m = _gathered_size(problem, W)
     nothing = W, jnp.zeros(W.shape, bool)
     due = measure > 64 * eps_of(W)
     if m is None:
@@ -212,25 +235,29 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     fits = jnp.sum(on) <= m
 
     def some(_: Any) -> tuple[jax.Array, jax.Array]:
-        # The support and, of the other features, those that are nearest to it.
+        # The features of the support, and of the others those that are nearest to entering it.
         slopes = problem.penalty.row_slopes(jax.grad(problem.smooth)(W), W)
         ix = chosen(on, slopes, m, m)
-        near, loose = _settle(_part(problem, ix), take(W, ix, 0))
-        return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, loose))  # type: ignore[return-value]
+        near, unsettled = _settle(_on_features(problem, ix), take(W, ix, 0))
+        # mypy does not know the length of a tuple from a generator.
+        return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, unsettled))  # type: ignore[return-value]
 
     return once(due & fits, some, nothing)
 
 
-# ``(problem, W, measure)`` -> an answer nearer to the solution than W, and the entries whose sign or row is
-# not settled there, boolean.
+# ``settled(problem, W, measure)``: a point nearer to the solution than W, and a boolean array of its
+# unsettled entries.
 settled = by_lanes(_settled)
 
 
 # ------------------------------------------------------------------ preconditioners
 
 
-def _dense(matvec: Product, W: jax.Array) -> Product:
-    """The inverse of the Hessian, a little shifted: it commutes with it, so answers are of least norm."""
+def _dense_inverse(matvec: Product, W: jax.Array) -> Product:
+    """The inverse of the Hessian plus a small multiple of I.
+
+    It commutes with the Hessian, so that conjugate gradients find the solution of least norm.
+    """
     eye = jnp.eye(W.size, dtype=W.dtype).reshape(W.size, *W.shape)
     H = lax.stop_gradient(jax.vmap(matvec)(eye).reshape(W.size, W.size))
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(H))
@@ -238,8 +265,8 @@ def _dense(matvec: Product, W: jax.Array) -> Product:
     return lambda R: cho_solve((factor, True), R.ravel()).reshape(R.shape)
 
 
-def _of_row_norms(smooth: Any, penalty: Any, W: jax.Array) -> bool:
-    """Whether the Hessian is one matrix for all columns and a norm of each row, and small enough."""
+def _has_row_norm_hessian(smooth: Loss, penalty: Penalty, W: jax.Array) -> bool:
+    """Whether `_row_norm_inverse` applies: A'A is the same for all columns, the penalty a norm of rows."""
     model = smooth.quadratic_model()
     if "row norm" not in penalty.provides or not model.exact or model.laplacian is not None:
         return False
@@ -248,47 +275,54 @@ def _of_row_norms(smooth: Any, penalty: Any, W: jax.Array) -> bool:
     return plain and W.ndim == 2 and W.shape[1] > 1 and W.shape[0] <= LARGEST
 
 
-def _by_rows(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask: jax.Array) -> Product:
-    r"""The inverse of the Hessian on the support, :math:`V = (A'A + D)^{-1}` but for one direction a row.
+def _row_norm_inverse(
+    smooth: Loss, gram: jax.Array | None, row_norm: RowNorm, W: jax.Array, mask: jax.Array
+) -> Product:
+    r"""The inverse of the Hessian on the support, for a norm of each row.
 
-    In the direction u of a row a norm is flat: with :math:`D = \operatorname{diag}(\alpha_i/\|w_i\| + m_i)`
-    Woodbury's identity leaves a system with one unknown a row, whose matrix is a diagonal less
-    :math:`V\circ(UU^\top)`. A little of D is kept there, so that it is positive definite.
+    With :math:`\beta_i = \alpha_i/\|w_i\|` and :math:`u_i = w_i/\|w_i\|` the Hessian of
+    :math:`\alpha_i\|w_i\| + \tfrac{m_i}{2}\|w_i\|^2` is :math:`\beta_i(I - u_iu_i^\top) + m_i I`. So each
+    column has the Hessian A'A + D with :math:`D = \operatorname{diag}(\beta_i + m_i)`, less one direction a
+    row. With :math:`V = (A'A + D)^{-1}` Woodbury's identity leaves a system with one unknown a row, whose
+    matrix is :math:`\operatorname{diag}(1/\beta_i) - V\circ(UU^\top)`. There beta is reduced by the factor
+    1 - eps^(1/3), so that the matrix is positive definite.
     """
     Wt, (d, _), eps = columns(W), W.shape, eps_of(W)
     if gram is None:
-        A = smooth.quadratic_model().majorizer()
+        A = smooth.quadratic_model().majorizer()  # type: ignore[misc]  # `_system` has checked it
         gram = A.T @ A
-    on, sizes = jnp.any(columns(mask) > 0, axis=0), safe_norm(Wt)
+    on, sizes = jnp.any(columns(mask) > 0, axis=0), safe_norm(Wt)  # rows in the support, norms of rows
     alpha, ridge = (
         jnp.broadcast_to(jnp.asarray(0 if strength is None else strength, W.dtype), (d,))
-        for strength in (penalty.alpha, penalty.ridge)
+        for strength in (row_norm.alpha, row_norm.ridge)
     )
     beta = jnp.where(on, safe_divide(alpha, sizes), 0)
     shift = eps**0.5 * jnp.trace(gram) / d
     M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, beta + ridge + shift, 1))
     V = cho_solve((jnp.linalg.cholesky(M, symmetrize_input=False), True), jnp.eye(d, dtype=W.dtype))
     U = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
-    kept = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
-    root = jnp.linalg.cholesky(jnp.diag(kept) - V * (U.T @ U), symmetrize_input=False)
-    right = jnp.all(jnp.isfinite(root))
+    diagonal = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
+    root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (U.T @ U), symmetrize_input=False)
+    succeeded = jnp.all(jnp.isfinite(root))  # else there is no preconditioner
 
     def apply(R: jax.Array) -> jax.Array:
         first = columns(mask * R) @ V
         along = cho_solve((root, True), jnp.sum(U * first, axis=0))
         product: jax.Array = mask * like(first + (U * along[None]) @ V, R) + (1 - mask) * R
-        return jnp.where(right, product, R)
+        return jnp.where(succeeded, product, R)
 
     return apply
 
 
-def _split(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask: jax.Array) -> Product:
+def _splitting_inverse(
+    smooth: Loss, gram: jax.Array | None, penalty: Penalty, W: jax.Array, mask: jax.Array
+) -> Product:
     r"""``J^{1/2} (A'A + rho I)^{-1} J^{1/2}`` with J the derivative of the prox at step 1/rho.
 
-    The linear part of one step of the splitting W = Z, made symmetric.
+    This is the derivative of one ADMM step for the splitting W = Z, made symmetric.
     """
     plain = smooth.quadratic_model().laplacian is None
-    inverse, rho = _cholesky(smooth, gram) if plain else _eigen(factorise(smooth))
+    inverse, rho = _cholesky_inverse(smooth, gram) if plain else _eigen_inverse(factorise(smooth))
     half = half_derivative(penalty, W, 1 / rho)
 
     def apply(R: jax.Array) -> jax.Array:
@@ -298,26 +332,30 @@ def _split(smooth: Any, gram: jax.Array | None, penalty: Any, W: jax.Array, mask
     return apply
 
 
-def _eigen(factor: Factor) -> tuple[Product, jax.Array]:
-    """The inverse of A'A + rho I on columns, and rho; by eigenvectors, with a graph of labels."""
-    rho = BALANCE * factor.mean
+def _eigen_inverse(factor: Factor) -> tuple[Product, jax.Array]:
+    """The inverse of the Hessian bound + rho I, on arrays (k, d), and rho; for a loss with a label graph."""
+    rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
     if factor.labels is None and factor.square:  # one product instead of two
         inverse = factor.basis.T @ (factor.basis / (factor.values + rho)[:, None])
         return lambda Rt: Rt @ inverse, rho
     return lambda Rt: factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho))), rho
 
 
-def _cholesky(smooth: Any, gram: jax.Array | None) -> tuple[Product, jax.Array]:
-    """The same where there is none: a tenth of the work, and less where A'A is known."""
+def _cholesky_inverse(smooth: Loss, gram: jax.Array | None) -> tuple[Product, jax.Array]:
+    """The inverse of A'A + rho I, on arrays (k, d), and rho; for a loss without a label graph.
+
+    A Cholesky factor takes a tenth of the work of the eigenvectors. With n < d it is one of AA' + rho I, and
+    Woodbury's identity does the rest.
+    """
     if gram is None:
-        A = smooth.quadratic_model().majorizer()
+        A = smooth.quadratic_model().majorizer()  # type: ignore[misc]  # `_system` has checked it
         n, d = A.shape
         gram, total = A @ A.T if n < d else A.T @ A, jnp.sum(A * A)
     else:
         n = d = gram.shape[0]
         total = jnp.trace(gram)
     mean = total / d
-    rho = BALANCE * jnp.where(mean > 0, mean, 1)
+    rho = SHIFT_PER_MEAN_EIGENVALUE * jnp.where(mean > 0, mean, 1)
     root = jnp.linalg.cholesky(gram + rho * jnp.eye(min(n, d), dtype=gram.dtype), symmetrize_input=False)
 
     def solve(R: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Meeting other libraries: optax optimisers, and programs written for jaxopt."""
+"""Use with other libraries: optax optimisers, and programs written for jaxopt."""
 
 from sparsejax.interop import jaxopt, optax
 

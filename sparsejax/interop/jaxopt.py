@@ -1,6 +1,6 @@
-"""For those who come from jaxopt, which is no longer maintained: its conventions, on our solvers.
+"""The conventions of jaxopt, which is no longer maintained, on the solvers of this library.
 
-Nothing here needs jaxopt but `to_jaxopt`, which imports it when called.
+Only `to_jaxopt` needs jaxopt, and imports it when called.
 """
 
 import warnings
@@ -29,7 +29,7 @@ __all__ = [
 
 
 class OptStep(NamedTuple):
-    """What ``run`` returns, as in jaxopt; the state is our `Solution`.
+    """The result of ``run``, as in jaxopt; its state is a `Solution`.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> from sparsejax.interop import jaxopt
@@ -44,15 +44,15 @@ class OptStep(NamedTuple):
 
 
 class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
-    """A penalty known by its prox alone, in jaxopt's form ``fun(x, hyperparams, scaling)``.
+    """A penalty given by its prox in jaxopt's form, ``fun(x, hyperparams, scaling)``.
 
-    Projections are such: see `from_projection`. Solutions have no duality gap (``gap`` is NaN and
-    ``residual`` decides), and their derivative is taken through the prox, which must be differentiable.
+    For a projection see `from_projection`. Solutions have no duality gap: ``gap`` is NaN and ``residual``
+    decides. Their derivative is taken through the prox, which must be differentiable.
 
     Args:
       fun: the prox; x may be a pytree.
-      hyperparams: its second argument, any pytree.
-      value: ``value(x, hyperparams)``, shape (); default 0, as of a constraint.
+      hyperparams: the second argument of ``fun``, any pytree.
+      value: ``value(x, hyperparams)``, shape (); 0 by default, which is right for a constraint.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -78,7 +78,7 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
         self._set(hyperparams=hyperparams, fun=fun, value_fun=value)
 
     def value(self, W: Any) -> jax.Array:
-        """The penalty at W, 0 if only its prox is known."""
+        """The value of the penalty at W; 0 if ``value`` was not given."""
         if self.value_fun is None:
             return jnp.zeros((), jax.tree.leaves(W)[0].dtype)
         return self.value_fun(W, self.hyperparams)
@@ -92,11 +92,12 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
     """The constraint x in C(hyperparams) as a penalty, from ``projection(x, hyperparams)``.
 
     Args:
-      projection: of a pytree onto the set.
-      hyperparams: of the set; None calls the projection with x alone, as those of `optax.projections` are.
+      projection: the projection of a pytree onto the set.
+      hyperparams: parameters of the set; with None the projection is called with x alone, as the projections
+        of `optax.projections` are.
 
     Raises:
-      TypeError: the projection is not callable, when it is used.
+      TypeError: when it is used, the projection is not callable.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -109,10 +110,10 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
 
 @dataclass(frozen=True)
 class _Projection:
-    """A projection as a prox; equal for equal projections, so that jit compiles once."""
+    """A projection as a prox; equal projections make equal objects, so that jit compiles once."""
 
     fun: Callable[..., Any]
-    alone: bool
+    alone: bool  # whether ``fun`` is called with x alone
 
     def __call__(self, x: Any, hyperparams: Any, scaling: ArrayLike) -> Any:
         return self.fun(x) if self.alone else self.fun(x, hyperparams)
@@ -120,6 +121,8 @@ class _Projection:
 
 @dataclass(frozen=True)
 class _PenaltyProx:
+    """The prox of a penalty class whose strengths are the hyperparameters."""
+
     kind: type
 
     def __call__(self, x: Any, hyperparams: Any, scaling: ArrayLike = 1.0) -> Any:
@@ -128,13 +131,14 @@ class _PenaltyProx:
 
 
 def prox(penalty: type) -> Callable[..., Any]:
-    """A penalty class as a prox in jaxopt's form: ``prox(penalties.L21)(x, alpha, scaling)``.
+    """The prox of a penalty class in jaxopt's form: ``prox(penalties.L21)(x, alpha, scaling)``.
 
     Args:
       penalty: the class; the hyperparameters are its strengths, a tuple if there are several.
 
     Raises:
-      TypeError, ValueError: when it is called, what the class says of its strengths.
+      TypeError: ``penalty`` is no class of penalties.
+      TypeError, ValueError: when the prox is called, the class refuses its strengths.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> from sparsejax.interop import jaxopt
@@ -147,16 +151,16 @@ def prox(penalty: type) -> Callable[..., Any]:
 
 
 class ProximalGradient:
-    """jaxopt's ``ProximalGradient``, run by `sparsejax.fista`.
+    """jaxopt's ``ProximalGradient``, solved by `sparsejax.fista`.
+
+    The derivatives of ``run`` in hyperparams, args and kwargs are implicit.
 
     Args:
       fun: ``fun(params, *args, **kwargs)``, shape (); smooth and convex.
-      prox: ``prox(x, hyperparams, scaling)``; default none.
-      maxiter, tol: as `sparsejax.fista`; tol bounds the *relative* residual.
+      prox: ``prox(x, hyperparams, scaling)``; by default there is no penalty.
+      maxiter, tol: as in `sparsejax.fista`; tol bounds the *relative* residual.
       stepsize: 0 for backtracking.
-      has_aux: ``fun`` returns ``(value, aux)``; the aux is dropped.
-
-    Derivatives of ``run`` are implicit, in hyperparams, args and kwargs.
+      has_aux: whether ``fun`` returns ``(value, aux)``; aux is dropped.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> from sparsejax.interop import jaxopt
@@ -192,12 +196,12 @@ class ProximalGradient:
 
 
 class ProjectedGradient(ProximalGradient):
-    """jaxopt's ``ProjectedGradient``: as `ProximalGradient`, with ``projection(x, hyperparams)``.
+    """jaxopt's ``ProjectedGradient``: `ProximalGradient` with ``projection(x, hyperparams)`` as the prox.
 
     Args:
-      fun: smooth, ``fun(x, *args)`` -> ().
-      projection: as for `from_projection`.
-      options: those of `ProximalGradient`.
+      fun: ``fun(x, *args, **kwargs)``, shape (); smooth and convex.
+      projection: ``projection(x, hyperparams)``, the projection onto the set.
+      options: the options of `ProximalGradient`.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -213,6 +217,8 @@ class ProjectedGradient(ProximalGradient):
 
 @dataclass(frozen=True)
 class _Fun:
+    """``fun`` with its data first and without aux, as `jax.tree_util.Partial` calls it."""
+
     fun: Callable[..., Any]
     has_aux: bool
 
@@ -230,7 +236,7 @@ def to_jaxopt(problem: Problem, **options: Any) -> Any:
 
     Args:
       problem: `sparsejax.Problem`.
-      options: of jaxopt's class: ``maxiter``, ``tol``, ...
+      options: options of jaxopt's class: ``maxiter``, ``tol``, ...
 
     Raises:
       ImportError: jaxopt is not installed.

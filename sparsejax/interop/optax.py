@@ -1,4 +1,4 @@
-"""Exact zeros in anything that optax trains."""
+"""Training by optax with exact zeros: a prox after each step."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,7 +15,7 @@ __all__ = ["ProximalState", "proximal"]
 
 
 class ProximalState(NamedTuple):
-    """What `proximal` carries from step to step.
+    """The state of `proximal`.
 
     >>> import jax.numpy as jnp, optax, sparsejax as sj
     >>> from sparsejax.interop.optax import proximal
@@ -26,8 +26,8 @@ class ProximalState(NamedTuple):
     [0.9 0. ]
     """
 
-    inner: Any  # the optimiser's
-    step: jax.Array  # () int32, steps made
+    inner: Any  # the state of the optimiser
+    step: jax.Array  # () int32, the number of steps made
 
 
 def proximal(
@@ -39,23 +39,23 @@ def proximal(
 
     .. math:: p_{t+1} = \operatorname{prox}_{\eta_t g}(p_t + u_t),
 
-    u the optimiser's update, so that training minimises loss + g and weights become *exactly* zero. With
-    ``optax.sgd(eta)`` and the same ``step_size`` this is the proximal gradient method. Adaptive methods
-    (adam) change the metric of the gradient step, which the prox does not follow: with their learning
-    rate as ``step_size`` they work in practice, but their stationary points are not exactly those of
-    loss + g.
+    where u is the optimiser's update. Training then minimises loss + g, and weights become *exactly* zero.
+    With ``optax.sgd(eta)`` and the same ``step_size`` this is the proximal gradient method. Adaptive methods
+    such as adam change the metric of the gradient step but not that of the prox. With their learning rate as
+    ``step_size`` they work in practice, but their stationary points are not exactly those of loss + g.
 
     Args:
-      optimizer: any optax optimiser that ends in an update of the parameters.
-      penalty: on the whole parameters; for chosen leaves `sparsejax.penalties.ByLeaf`. The rows of a matrix
-        are its first axis: for a layer ``x @ kernel``, the inputs.
-      step_size: eta, the learning rate of the optimiser, > 0, or the same schedule.
+      optimizer: an optax optimiser whose update is added to the parameters.
+      penalty: a penalty on all parameters; `sparsejax.penalties.ByLeaf` penalises chosen leaves. The rows of
+        a
+        matrix are its first axis: for a layer ``x @ kernel``, the inputs.
+      step_size: eta, the learning rate of the optimiser, > 0, or its schedule.
 
     Returns:
       A gradient transformation; its ``update`` needs ``params``.
 
     Raises:
-      TypeError, ValueError: a penalty without prox, a step size that is not > 0.
+      TypeError, ValueError: the optimiser is none, the penalty has no prox, or the step size is not > 0.
 
     >>> import jax.numpy as jnp, optax, sparsejax as sj
     >>> from sparsejax.interop.optax import proximal

@@ -1,14 +1,15 @@
-r"""Pictures of what this library returns, by matplotlib (``pip install "sparsejax[plots]"``).
+r"""Pictures of this library's results, by matplotlib (``pip install "sparsejax[plots]"``).
 
-Each function draws one picture into ``ax``, or into a new figure of pyplot where that is None, and returns
-the `matplotlib.axes.Axes`, on which titles, labels and limits are the caller's to change. Nothing else is
-touched: no settings of matplotlib, no window, no file.
+Each function draws one picture into ``ax``, or into a new pyplot figure if ``ax`` is None, and returns the
+`matplotlib.axes.Axes`, whose titles, labels and limits the caller may change. It changes no settings of
+matplotlib, opens no window and writes no file.
 
-Colours are those of Okabe & Ito, which colour-blind readers can tell apart, and lines differ in marker and
+Lines have the colours of Okabe & Ito, which colour-blind readers can tell apart, and differ in marker and
 dash as well; maps are in viridis, whose lightness alone tells values apart. Weights that are exactly zero are
-not drawn: a path shows the features that are kept at some strength, and a map is hatched where it is zero.
+not
+drawn: a path shows the features that are nonzero at some strength, and a map is hatched where it is zero.
 
-matplotlib is imported when the first picture is drawn; nothing here is for inside jit.
+matplotlib is imported when the first picture is drawn. The functions cannot be called inside jit.
 """
 
 from sparsejax.plots._matrices import correlation, support

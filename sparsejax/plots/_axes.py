@@ -1,4 +1,4 @@
-"""What the pictures share: axes, styles, names, and the checks of what is to be drawn."""
+"""Axes, line styles, names, and checks of the arguments, for all pictures."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,7 +20,7 @@ class Style(NamedTuple):
     marker: str
 
 
-# Okabe & Ito's colours without yellow, which is faint on white, and black, which is not seen on black.
+# Okabe & Ito's colours without yellow, which is faint on white, and black, which is invisible on black.
 STYLES = (
     Style("#0072B2", "-", "o"),
     Style("#E69F00", "--", "s"),
@@ -30,11 +30,12 @@ STYLES = (
     Style("#56B4E9", "-.", "P"),
 )
 BLUE, FAINT = STYLES[0].color, "#999999"
-MANY = 200  # lines of one kind from which on they are fainter, and an image in a picture of vectors
+# More lines than this of one kind are fainter, and one image in a vector graphic.
+MAX_VECTOR_LINES = 200
 
 
 def library() -> Any:
-    """Matplotlib, or an error that says how to get it."""
+    """The module matplotlib; if it is missing, an error says how to install it."""
     try:
         import matplotlib  # noqa: PLC0415
         import matplotlib.axes  # noqa: PLC0415
@@ -49,8 +50,8 @@ def library() -> Any:
     return matplotlib
 
 
-def axes_of(name: str, ax: Any) -> "Axes":
-    """The axes to draw into: those given, or new ones of pyplot."""
+def axes_of(name: str, ax: "Axes | None") -> "Axes":
+    """The axes to draw into: ``ax``, or new ones of pyplot for None."""
     matplotlib = library()
     if ax is None:
         import matplotlib.pyplot as plt  # noqa: PLC0415
@@ -62,18 +63,18 @@ def axes_of(name: str, ax: Any) -> "Axes":
 
 
 def ink(ax: "Axes") -> Any:
-    """The colour of its text: black on white, white on black."""
+    """The colour of the axes' text: black on white, white on black."""
     return ax.xaxis.label.get_color()
 
 
 def check_kind(name: str, x: Any, kind: type, source: str) -> None:
-    """Raise unless x is of this class, which ``source`` returns."""
+    """Raise a TypeError unless x is of the class ``kind``, which the function ``source`` returns."""
     if not isinstance(x, kind):
         raise TypeError(f"{name} must be the {kind.__name__} of {source}, got {type(x).__name__}.")
 
 
-def known(name: str, x: Any) -> np.ndarray:
-    """Numbers that can be looked at."""
+def as_real(name: str, x: Any) -> np.ndarray:
+    """The argument ``name`` as a numpy array of real numbers; an error if it is traced or something else."""
     if any(map(is_traced, jax.tree.leaves(x))):
         raise TypeError(f"{name} is traced: draw outside jit and vmap.")
     try:
@@ -86,15 +87,15 @@ def known(name: str, x: Any) -> np.ndarray:
 
 
 def weights_of(name: str, x: Any, ndims: tuple[int, ...]) -> np.ndarray:
-    """The weights of a solution, one array."""
-    W = known(name, x)
+    """The weights of a solution as one array with an allowed number of axes."""
+    W = as_real(name, x)
     if W.ndim not in ndims:
         raise ValueError(f"{name} has shape {W.shape}; it must be {' or '.join(f'{n}-d' for n in ndims)}.")
     return W
 
 
-def names_of(name: str, names: Any, count: int) -> list[str]:
-    """A name for each, as text; numbers where none are given."""
+def names_of(name: str, names: Iterable[str] | None, count: int) -> list[str]:
+    """The names as ``count`` strings; numbers for None."""
     if names is None:
         return [str(i) for i in range(count)]
     if (
@@ -107,7 +108,7 @@ def names_of(name: str, names: Any, count: int) -> list[str]:
 
 
 def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str, Any]:
-    """What is drawn, by name: a mapping, or one alone under an empty name."""
+    """The objects to draw by name: a mapping as it is, a single object under an empty name."""
     found = dict(x) if isinstance(x, Mapping) else {"": x}
     if not found:
         raise ValueError(f"{name} is empty.")
@@ -123,7 +124,7 @@ def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str
 
 
 def style(number: int) -> dict[str, Any]:
-    """Of the line with this number, with its markers at a distance from each other and from other lines'."""
+    """The style of the line with this number; its markers lie apart from those of the other lines."""
     chosen = STYLES[number % len(STYLES)]
     return {
         **chosen._asdict(),
@@ -134,40 +135,41 @@ def style(number: int) -> dict[str, Any]:
 
 
 def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, label: str, **options: Any) -> None:
-    """All columns of Y (m, count), NaN where a line is interrupted, as one object."""
+    """Draw all columns of Y (m, count) as one object; a line is interrupted where Y is NaN."""
     if Y.shape[1] == 0:
         return
     lines = np.stack(np.broadcast_arrays(x[:, None], Y), axis=2).swapaxes(0, 1)
-    options = {"linewidths": 0.7, "rasterized": Y.shape[1] > MANY, "label": label} | options
+    options = {"linewidths": 0.7, "rasterized": Y.shape[1] > MAX_VECTOR_LINES, "label": label} | options
     ax.add_collection(library().collections.LineCollection(lines, **options))
     ax.autoscale_view()
 
 
 def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
-    """The legend, if a line has a name: small, where it hides least of the lines that have one.
+    """Draw a small legend where it hides the least, if a line has a name.
 
-    ``room`` raises the upper limit so far that it has a place above all lines.
+    With ``room`` the upper limit rises, so that the legend has a place above all lines.
     """
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
-    letter = library().rcParams["font.size"] / 1.2 / 72  # inches that a small one is high
+    letter = library().rcParams["font.size"] / 1.2 / 72  # height of a small letter in inches
     width, height = (pixels / ax.figure.dpi / letter for pixels in (ax.bbox.width, ax.bbox.height))
     ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if _width(labels, n) < width), 1)
     if room:
-        rows = 1.5 * (2 - (-len(labels) // ncols))  # with their distances, the title and the border
+        # Heights of letters for all rows with their distances, the title and the border.
+        rows = 1.5 * (2 - (-len(labels) // ncols))
         low, high = ax.get_ylim()
         ax.set_ylim(low, low + (high - low) / (1 - min(rows / height, 0.6)))
     size: dict[str, Any] = {"fontsize": "small", "title_fontsize": "small", "columnspacing": 1.0}
     where: Any = "upper center" if room else "best"
     drawn = ax.legend(handles, labels, loc=where, title=title, ncols=ncols, borderpad=0.3, **size)
-    for handle in drawn.legend_handles:  # many lines are fainter than one may be
+    for handle in drawn.legend_handles:  # many lines are faint; a single line in the legend is not
         if handle is not None and not isinstance(handle, library().patches.Patch):
             handle.set_alpha(1)
 
 
 def _width(labels: list[str], ncols: int) -> float:
-    """About that of a legend, in heights of its letters: half of one a letter, four a line."""
+    """About the width of a legend, in heights of a letter: 0.55 for each letter, 4 for each column's line."""
     rows = -(-len(labels) // ncols)
     longest = (max(map(len, labels[i : i + rows])) for i in range(0, len(labels), rows))
     return sum(4 + 0.55 * length for length in longest)

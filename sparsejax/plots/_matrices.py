@@ -1,45 +1,50 @@
-"""Maps: the weights that are kept, and the correlation of the features they are of."""
+"""Maps of weights, and of correlations between selected features."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
-from sparsejax.plots._axes import FAINT, axes_of, known, library, names_of, weights_of
+from sparsejax.plots._axes import FAINT, as_real, axes_of, library, names_of, weights_of
 from sparsejax.selection.stability import StabilitySelection
 from sparsejax.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LABELLED = 40  # rows or columns of a map that all have their name
-LINES = 300  # of a map, so that each has a pixel
+MAX_NAMED_LINES = 40  # rows or columns of a map that all get their name
+MAX_MAP_LINES = 300  # rows of a map, so that each is a pixel high at least
 
 
 def support(
-    weights: Solution | ArrayLike, *, feature_names: Any = None, task_names: Any = None, ax: Any = None
+    weights: Solution | ArrayLike,
+    *,
+    feature_names: Iterable[str] | None = None,
+    task_names: Iterable[str] | None = None,
+    ax: "Axes | None" = None,
 ) -> "Axes":
-    """A map of the weights, features by tasks, with only the features that have one.
+    """A map of the weights, features by tasks, of the features that have nonzero weights.
 
-    Weights that are exactly zero are hatched and have no colour, small ones have one; features without a
-    weight are left out, and the label says how many there are. Colours go from dark to light with the square
-    root of the weight, negative to positive, so that the signs of small ones are seen. Of more than 300
-    features a line of the map stands for several that follow each other, and shows the largest weight of each
-    task.
+    Weights that are exactly zero are hatched; all others, however small, have a colour. Features whose
+    weights are all zero are left out, and the label says how many there are. Colours go from dark to light,
+    negative to positive, with the square root of the weight, so that the signs of small weights can be seen.
+    If there are more than 300 features, a line of the map stands for several adjacent ones and shows the
+    largest weight for each task.
 
     Args:
       weights: a `Solution` of one problem, or W, (d, k) or (d,).
-      feature_names: d of them; by default numbers.
-      task_names: k of them; by default numbers.
-      ax: axes to draw into; None for new ones. They share their place with the bar of colours.
+      feature_names: d names; by default numbers.
+      task_names: k names; by default numbers.
+      ax: axes to draw into; None for new ones. The colour bar takes a part of their place.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: a batch of solutions, another kind or shape, a NaN, names that are not as
-        many; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: a batch of solutions, another type or shape, a NaN, or a wrong number of names;
+        ModuleNotFoundError without matplotlib.
 
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
@@ -63,7 +68,7 @@ def support(
     columns = names_of(f"{name}: task_names", task_names, W.shape[1])
     kept = np.flatnonzero(np.any(W != 0, axis=1))
     axes = axes_of(name, ax)
-    each = -(-len(kept) // LINES)
+    each = -(-len(kept) // MAX_MAP_LINES)  # features for each line of the map
     several = f", {each} to a line" if each > 1 else ""
     axes.set(xlabel="task", ylabel=f"feature ({len(kept)} of {len(W)} are kept{several})")
     if not len(kept):
@@ -80,8 +85,14 @@ def support(
     return axes
 
 
-def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: Any = None) -> "Axes":
-    r"""A map of how much the selected features say the same: the sizes of their correlations.
+def correlation(
+    X: ArrayLike,
+    selected: Solution | StabilitySelection | ArrayLike,
+    *,
+    feature_names: Iterable[str] | None = None,
+    ax: "Axes | None" = None,
+) -> "Axes":
+    r"""A map of the absolute correlations between the selected features.
 
     .. math:: |\langle x_s, x_t\rangle| \,/\, (\|x_s\|_2\|x_t\|_2), \qquad x_s \text{ centred},
 
@@ -90,17 +101,17 @@ def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: A
 
     Args:
       X: (n, d), dense.
-      selected: a `Solution` of one problem or a `StabilitySelection`, whose features these are; or their
-        numbers, (r,) integers, in the order to be drawn.
-      feature_names: d of them; by default numbers.
-      ax: axes to draw into; None for new ones. They share their place with the bar of colours.
+      selected: a `Solution` of one problem or a `StabilitySelection`, whose selected features are drawn; or
+        the numbers of features, (r,) integers, in the order to be drawn.
+      feature_names: d names; by default numbers.
+      ax: axes to draw into; None for new ones. The colour bar takes a part of their place.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: X or the selection of another kind or shape, less than two features, names that
-        are not as many; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: X or the selection has another type or shape, there are less than two features,
+        or a wrong number of names; ModuleNotFoundError without matplotlib.
     Source: Kong et al., AAAI 2016, Eq. (4).
 
     >>> import numpy as np
@@ -112,12 +123,12 @@ def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: A
     ['a', 'd']
     """
     name = "plots.correlation"
-    A = known(f"{name}: X", as_float(f"{name}: X", X, (2,)))
+    A = as_real(f"{name}: X", as_float(f"{name}: X", X, (2,)))
     chosen = _selected(name, selected, A.shape[1])
     labels = names_of(f"{name}: feature_names", feature_names, A.shape[1])
     axes = axes_of(name, ax)
     A = A[:, chosen].astype(float)
-    # A constant column less its rounded mean would be noise, not zero.
+    # A constant column minus its rounded mean is not exactly zero, so it is set to zero.
     constant = A.max(axis=0) == A.min(axis=0)
     A = A / np.maximum(np.abs(A).max(axis=0), np.finfo(float).tiny)
     A = np.where(constant, 0, A - A.mean(axis=0))
@@ -130,17 +141,17 @@ def correlation(X: ArrayLike, selected: Any, *, feature_names: Any = None, ax: A
     return axes
 
 
-def _selected(name: str, selected: Any, d: int) -> np.ndarray:
-    """The numbers of the features."""
+def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d: int) -> np.ndarray:
+    """The numbers of the selected features."""
     if isinstance(selected, Solution):
         if selected.status.ndim:
             raise ValueError(f"{name}: a batch of {selected.status.shape} solutions; give one, solutions[i].")
         W = weights_of(f"{name}: selected.params", selected.params, (1, 2))
         mask = W != 0 if W.ndim == 1 else np.any(W != 0, axis=1)
     elif isinstance(selected, StabilitySelection):
-        mask = known(f"{name}: selected", selected.selected)
+        mask = as_real(f"{name}: selected", selected.selected)
     else:
-        numbers = known(f"{name}: selected", selected)
+        numbers = as_real(f"{name}: selected", selected)
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise TypeError(
                 f"{name}: selected must be a Solution, a StabilitySelection or the features' numbers, (r,) "
@@ -152,7 +163,7 @@ def _selected(name: str, selected: Any, d: int) -> np.ndarray:
         mask = None
     if mask is not None:
         if mask.shape != (d,):
-            raise ValueError(f"{name}: selected is of {len(mask)} features, and X has {d} columns.")
+            raise ValueError(f"{name}: selected has {len(mask)} features, but X has {d} columns.")
         numbers = np.flatnonzero(mask)
     if len(numbers) < 2:
         raise ValueError(f"{name}: {len(numbers)} features are selected; at least two are needed.")
@@ -160,30 +171,31 @@ def _selected(name: str, selected: Any, d: int) -> np.ndarray:
 
 
 def _largest(W: np.ndarray, each: int) -> np.ndarray:
-    """The entry of largest size of every so many rows, in each column."""
+    """In each column the entry of largest absolute value of every ``each`` rows."""
     blocks = np.pad(W, ((0, -len(W) % each), (0, 0))).reshape(-1, each, W.shape[1])
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
     return largest[:, 0]
 
 
 def _map(ax: "Axes", values: Any, label: str, **scale: Any) -> None:
-    """The image of an array, hatched where it is masked, and its bar."""
+    """Draw the image of an array, hatched where it is masked, and its colour bar."""
     ax.patch.set(edgecolor=FAINT, hatch="////")
     image = ax.imshow(values, aspect="auto", interpolation="nearest", **scale)
     ax.figure.colorbar(image, ax=ax, label=label)
 
 
 def _label(axis: Any, names: list[str]) -> None:
-    """All names if they are few, else those at round positions."""
+    """Label an axis with all names if they are few, else with those at round positions."""
     ticker = library().ticker
-    if len(names) > LABELLED:
+    if len(names) > MAX_NAMED_LINES:
         axis.set_major_locator(ticker.MaxNLocator(20, integer=True))
-        named = lambda i, _: names[round(i)] if 0 <= i < len(names) else ""
-        axis.set_major_formatter(ticker.FuncFormatter(named))
+        name_at = lambda i, _: names[round(i)] if 0 <= i < len(names) else ""
+        axis.set_major_formatter(ticker.FuncFormatter(name_at))
     else:
         axis.set_ticks(range(len(names)), names)
     axis.set_tick_params(labelsize="small" if len(names) <= 20 else "x-small")
     shown, each = min(len(names), 20), max(map(len, names)) + 1.5
     inches = axis.axes.bbox.width / axis.axes.figure.dpi
-    if axis.axis_name == "x" and 0.05 * shown * each > 0.85 * inches:  # small letters, and room for the bar
+    # A small letter is about 0.05 inches wide, and the colour bar takes 0.15 of the width.
+    if axis.axis_name == "x" and 0.05 * shown * each > 0.85 * inches:
         axis.set_tick_params(rotation=90)

@@ -1,13 +1,13 @@
-"""Solve after solve: the convergence of solvers, and the walk of `sparsejax.tune`."""
+"""Pictures of iterations: the convergence of solvers, and the search of `sparsejax.tune`."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
 
 from sparsejax._core.checks import check_choice
-from sparsejax.plots._axes import STYLES, axes_of, by_name, ink, known, legend, style
+from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, legend, style
 from sparsejax.selection.tuning import Tuning
 from sparsejax.solution import History, Solution
 
@@ -20,28 +20,28 @@ def convergence(
     quantity: str = "gap",
     *,
     optimum: float | None = None,
-    ax: Any = None,
+    ax: "Axes | None" = None,
 ) -> "Axes":
     r"""The relative duality gap, or the excess of the objective, by iteration, a line for each solver.
 
-    The excess is :math:`(F_t - F^\star)/|F^\star|`, with the lowest objective among all that is given for
-    :math:`F^\star`, so that the line of the best solver ends in nothing; give ``optimum``, of a tighter tol,
-    to see its end. Zeros and what is below have no place on the logarithmic axis and are left out. The gap is
-    that of each iterate, an upper bound of its excess in the units of `Solution.gap`.
+    The excess is :math:`(F_t - F^\star)/|F^\star|`. By default :math:`F^\star` is the lowest objective in
+    ``solutions``, so that the line of the best solver ends where it reaches it; an ``optimum`` from a solve
+    with a smaller tol shows its end. Values of zero and below are left out of the logarithmic axis. The gap
+    is that of each iterate, an upper bound of its excess in the units of `Solution.gap`.
 
     Args:
-      solutions: of any solver with ``history=`` the number of iterations to record; several as a dict, by
-        name.
+      solutions: a result of any solver called with ``history=`` a number of iterations; or a dict of several
+        by name.
       quantity: "gap" or "objective".
-      optimum: for "objective", the least objective there is.
+      optimum: for "objective", the minimum.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: another kind, a batch, no history, a gap that is not known, an optimum above what
-        was reached; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: another type, a batch, no history, an unknown gap, or an optimum above an
+        objective in the history; ModuleNotFoundError without matplotlib.
 
     >>> import numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -63,13 +63,14 @@ def convergence(
         seen = min(np.nanmin(np.append(values[key], [*ends, np.nan])) for key in values)
         lowest = seen if optimum is None else float(optimum)
         if seen < lowest - 1e-4 * abs(lowest):
-            raise ValueError(f"{name}: optimum is {lowest:g}, and an objective of {seen:g} was reached.")
+            raise ValueError(f"{name}: optimum is {lowest:g}, but an objective of {seen:g} was reached.")
         label = "objective over the lowest, relative" if lowest else "objective over the lowest"
         values = {key: (value - lowest) / (abs(lowest) or 1) for key, value in values.items()}
     axes = axes_of(name, ax)
     for number, (key, value) in enumerate(values.items()):
-        above = np.where(value > 0, value, np.nan)  # False for a NaN
-        # at halves of halves of the iterations, a little before those of the line before: seen on both scales
+        above = np.where(value > 0, value, np.nan)
+        # Markers at 1, 1/2, 1/4, ... of the iterations show on linear and logarithmic axes; each line has its
+        # own a little earlier than the line before.
         marked = (len(value) - 1) * (1 - 0.05 * (number % len(STYLES))) / 2.0 ** np.arange(7)
         line = style(number) | {"markevery": np.unique(marked.astype(int)).tolist()}
         axes.plot(np.arange(len(value)), above, label=key, **line)
@@ -78,22 +79,22 @@ def convergence(
     return axes
 
 
-def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: Any = None) -> "Axes":
-    """The walk of `sparsejax.tune`: every solve, from the start (a hollow square) to the best (a star).
+def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: "Axes | None" = None) -> "Axes":
+    """Every solve of a search by `sparsejax.tune`, from the start (a hollow square) to the best (a star).
 
-    Of two strengths, the one against the other; of one, the held-out loss against it; of others, as many
-    or by row, the held-out loss by the number of the solve.
+    Two strengths are drawn against each other. For one strength the held-out loss is drawn against it. For
+    more, or for vectors, the held-out loss is drawn against the number of the solve.
 
     Args:
-      tunings: of `sparsejax.tune`; several, such as from other starts, as a dict, by name.
+      tunings: a result of `sparsejax.tune`; or a dict of several by name, for example from other starts.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: another kind, a batch, several with other strengths than the first;
-        ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: another type, a batch, or searches over different strengths; ModuleNotFoundError
+        without matplotlib.
 
     >>> import numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -107,14 +108,14 @@ def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: Any = None) -> "Axes":
     """
     name = "plots.tuning"
     found = by_name(f"{name}: tunings", tunings, (Tuning,), "sparsejax.tune")
-    walks = {key: _walk(f"{name}: {key or 'tunings'}", tuned) for key, tuned in found.items()}
-    labels, *rest = ((x, y) for x, y, *_ in walks.values())
-    if any(other != labels for other in rest):
-        raise ValueError(f"{name}: the walks are over other strengths, {[labels, *rest]}.")
+    searches = {key: _search(f"{name}: {key or 'tunings'}", tuned) for key, tuned in found.items()}
+    labels, *others = ((x, y) for x, y, *_ in searches.values())
+    if any(other != labels for other in others):
+        raise ValueError(f"{name}: the searches are over different strengths, {[labels, *others]}.")
     axes = axes_of(name, ax)
-    for number, (key, (_, _, x, y, best)) in enumerate(walks.items()):
+    for number, (key, (_, _, x, y, best)) in enumerate(searches.items()):
         line = style(number) | {"markevery": 1, "markersize": 3, "linewidth": 1}
-        color, last = line["color"], number == len(walks) - 1
+        color, last = line["color"], number == len(searches) - 1
         axes.plot(x, y, label=key, **line)
         axes.plot(
             x[0], y[0], "s", color=color, fillstyle="none", markersize=8, label="start" if last else None
@@ -134,24 +135,24 @@ SOLVE, LOSS = "solve", "held-out loss"
 
 
 def _recorded(name: str, x: Solution | History, quantity: str) -> np.ndarray:
-    """The recorded iterations, at least one of them finite."""
+    """The recorded values of a quantity by iteration; an error if none of them is finite."""
     history = x.history if isinstance(x, Solution) else x
-    values = known(name, getattr(history, quantity))
+    values = as_real(name, getattr(history, quantity))
     if values.ndim != 1:
-        raise ValueError(f"{name}: a history of shape {values.shape} is of a batch; draw one, solutions[i].")
+        raise ValueError(f"{name}: a history of shape {values.shape} is a batch; draw one, solutions[i].")
     objective = np.asarray(history.objective)
     if not len(values) or np.isnan(objective).all():
         raise ValueError(f"{name} has no history: call the solver with history=100 to record 100 iterations.")
     if not np.isfinite(values).any():
-        hint = '; where none is known, draw quantity="objective"' if quantity == "gap" else ""
+        hint = '; if none is known, draw quantity="objective"' if quantity == "gap" else ""
         raise ValueError(f"{name}: no finite {quantity} was recorded{hint}.")
     made = np.flatnonzero(~np.isnan(objective))[-1] + 1
     return np.where(np.isfinite(values), values, np.nan)[:made]
 
 
-def _walk(name: str, tuned: Tuning) -> tuple[str, str, np.ndarray, np.ndarray, int]:
-    """The two axes' names, the coordinates of every solve, and which was the best."""
-    count, loss = known(name, tuned.num_solves), known(name, tuned.tried.loss)
+def _search(name: str, tuned: Tuning) -> tuple[str, str, np.ndarray, np.ndarray, int]:
+    """The names of the two axes, the two coordinates of every solve, and the number of the best."""
+    count, loss = as_real(name, tuned.num_solves), as_real(name, tuned.tried.loss)
     if count.ndim:
         raise ValueError(f"{name}: a batch of {count.shape} searches; draw one.")
     loss = loss[: int(count)]

@@ -1,5 +1,6 @@
-"""Against the strength: paths, cross-validation, stability."""
+"""Pictures over the strength: paths, cross-validation, stability selection."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -11,13 +12,13 @@ from sparsejax._core.checks import as_int
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
-    MANY,
+    MAX_VECTOR_LINES,
     STYLES,
+    as_real,
     axes_of,
     check_kind,
     faint_lines,
     ink,
-    known,
     legend,
     names_of,
     style,
@@ -37,30 +38,30 @@ def path(
     *,
     chosen: int | CrossValidation | None = None,
     task: int | None = None,
-    feature_names: Any = None,
-    ax: Any = None,
+    feature_names: Iterable[str] | None = None,
+    ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""The weights along a path of strengths, a line for each feature that is kept at one of them.
+    r"""The weights along a path of strengths, a line for each feature that is nonzero at one of them.
 
-    Of w (d,) the coefficients :math:`w_i`, of W (d, k) those of one task or the norms of the rows,
-    :math:`\|w_i\|_2`, from the strongest penalty on the left to the weakest on the right. The six largest at
-    the chosen strength, else at the weakest, have a style of their own and a name; the others are grey. Where
-    a feature is zero there is no line but for the step to it.
+    For w (d,) the lines show the coefficients :math:`w_i`; for W (d, k) those of one task, or the norms
+    :math:`\|w_i\|_2` of the rows. The strongest penalty is on the left, the weakest on the right. The six
+    features that are largest at the chosen strength, or else at the weakest, have a style of their own and a
+    name; the others are grey. A line shows no zeros but those next to a strength with a nonzero weight.
 
     Args:
-      solutions: of `sparsejax.path`, on one leading axis of m strengths.
+      solutions: the result of `sparsejax.path`, with one leading axis of m strengths.
       strengths: (m,), in any unit and order, such as ``alphas`` or ``alphas / lambda_max``.
-      chosen: the index of a strength to mark, or a `CrossValidation` over the same strengths, of which the
-        two choices are marked as `sparsejax.plots.cross_validation` marks them.
+      chosen: the index of a strength to mark, or a `CrossValidation` over the same strengths, whose two
+        choices are marked as in `sparsejax.plots.cross_validation`.
       task: the column of W whose coefficients are drawn; None for the norms of the rows.
-      feature_names: d of them; by default numbers.
+      feature_names: d names; by default numbers.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes. A cross at the bottom marks a strength whose solution did not converge.
 
     Raises:
-      TypeError, ValueError: what is not a path, strengths or names that are not as many, an index out of
+      TypeError, ValueError: another type than a path, a wrong number of strengths or names, an index out of
         range; ModuleNotFoundError without matplotlib.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
@@ -101,26 +102,27 @@ def path(
 
 
 def cross_validation(
-    result: CrossValidation, strengths: ArrayLike | None = None, *, ax: Any = None
+    result: CrossValidation, strengths: ArrayLike | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
     r"""The held-out loss, or score, by strength: the mean over folds, and a band of one standard error.
 
-    The band is :math:`\bar s \pm \text{sd}/\sqrt K` over the K folds. A line marks the best mean, a dashed
-    one the sparsest candidate within one standard error of it (1 s.e.), and a dotted one the level that took.
-    Of a grid the last axis is drawn, through the best candidate; the other lines of the grid are grey.
+    The band is :math:`\bar s \pm \text{sd}/\sqrt K` over the K folds. A vertical line marks the best mean, a
+    dashed one the sparsest candidate within one standard error of it (1 s.e.); a dotted horizontal line is at
+    one standard error. For a grid the line along its last axis through the best candidate is drawn as above;
+    the other lines are grey.
 
     Args:
-      result: of `sparsejax.cross_validate`.
-      strengths: (m,), of the last axis, in any unit; by default those of ``result.penalties``, if it is one
-        that varies, or if those that vary are multiples of one another.
+      result: the result of `sparsejax.cross_validate`.
+      strengths: (m,), those of the last axis, in any unit; by default those of ``result.penalties``, if one
+        strength varies or all that vary are multiples of one another.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes. A cross at the bottom marks a candidate that did not converge on every fold.
 
     Raises:
-      TypeError, ValueError: another kind of result, strengths that vary each in its own way or are not as
-        many; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: another type of result, strengths that are not multiples of one another, or a
+        wrong number of strengths; ModuleNotFoundError without matplotlib.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -133,7 +135,7 @@ def cross_validation(
     ('strength', 'held-out loss, mean of 5 folds')
     """
     check_kind("plots.cross_validation: result", result, CrossValidation, "sparsejax.cross_validate")
-    score, loss = known("plots.cross_validation: result", result.score), np.asarray(result.fold_loss)
+    score, loss = as_real("plots.cross_validation: result", result.score), np.asarray(result.fold_loss)
     is_loss = np.array_equal(score, -loss, equal_nan=True)
     with np.errstate(invalid="ignore"):
         mean = _finite((loss if is_loss else score).mean(axis=0))
@@ -169,28 +171,28 @@ def stability(
     strengths: ArrayLike,
     *,
     threshold: float | None = None,
-    feature_names: Any = None,
-    ax: Any = None,
+    feature_names: Iterable[str] | None = None,
+    ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""Stability paths: on which share of the subsamples each feature is selected, by strength.
+    r"""Stability paths: the share of the subsamples on which each feature is selected, by strength.
 
-    The first six of those selected (by their largest share, then by the mean of it) have a style of their
-    own and a name, the other selected ones are blue, the rest of those ever kept are grey.
+    The first six selected features (by their largest share, then by its mean) have a style of their own and a
+    name. The other selected features are blue; features that are nonzero but not selected are grey.
 
     Args:
-      result: of `sparsejax.stability_selection`, on one axis of m strengths.
+      result: the result of `sparsejax.stability_selection`, with one axis of m strengths.
       strengths: (m,), in any unit and order.
-      threshold: the one of the selection, to be drawn as a dotted line.
-      feature_names: d of them; by default numbers.
+      threshold: the threshold of the selection, drawn as a dotted line.
+      feature_names: d names; by default numbers.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes. A cross at the bottom marks a strength at which a subsample did not converge.
 
     Raises:
-      TypeError, ValueError: another kind of result, strengths or names that are not as many, a threshold that
+      TypeError, ValueError: another type of result, a wrong number of strengths or names, a threshold that
         did not select these features; ModuleNotFoundError without matplotlib.
-    Source: the picture is that of Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010, Figure 1.
+    Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010, Figure 1.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -207,7 +209,7 @@ def stability(
     """
     name = "plots.stability"
     check_kind(f"{name}: result", result, StabilitySelection, "sparsejax.stability_selection")
-    share = known(f"{name}: result", result.frequencies)
+    share = as_real(f"{name}: result", result.frequencies)
     x, order = _one_axis(name, share[..., 0], strengths)
     labels = names_of(f"{name}: feature_names", feature_names, share.shape[1])
     selected, largest = np.asarray(result.selected), share.max(axis=0)
@@ -215,10 +217,11 @@ def stability(
         raise ValueError(f"{name}: threshold {threshold:g} is not the one that selected these features.")
     axes = axes_of(name, ax)
     ranks = np.lexsort((-share.mean(axis=0), -largest))
-    chosen, rest = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
+    chosen, rejected = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
     first, others = chosen[: len(STYLES)], chosen[len(STYLES) :]
     shown = _without_zeros(share[order])
-    faint_lines(axes, x[order], shown[:, rest], f"{len(rest)} not selected", **_faint(FAINT, rest))
+    unselected = f"{len(rejected)} not selected"
+    faint_lines(axes, x[order], shown[:, rejected], unselected, **_faint(FAINT, rejected))
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", **_faint(BLUE, others))
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
@@ -234,8 +237,8 @@ CHOICES = ("best", "1 s.e.")
 
 
 def _one_axis(name: str, of_each: Any, strengths: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The strengths of a path, and their order from large to small."""
-    shape = known(name, of_each).shape
+    """The strengths of a path with one axis, and the indices that sort them from large to small."""
+    shape = as_real(name, of_each).shape
     if len(shape) == 0:
         raise ValueError(f"{name}: this is one solution; a path of several strengths is needed.")
     if len(shape) > 1:
@@ -245,7 +248,7 @@ def _one_axis(name: str, of_each: Any, strengths: Any) -> tuple[np.ndarray, np.n
 
 
 def _as_strengths(name: str, strengths: Any, count: int) -> np.ndarray:
-    x = known(f"{name}: strengths", strengths).astype(float)
+    x = as_real(f"{name}: strengths", strengths).astype(float)
     if x.shape != (count,) or not np.isfinite(x).all():
         raise ValueError(f"{name}: strengths must be {count} finite numbers, ({count},), got {x.shape}.")
     return x
@@ -254,7 +257,7 @@ def _as_strengths(name: str, strengths: Any, count: int) -> np.ndarray:
 def _strengths_in(
     penalties: Any, line: tuple[int, ...], shape: tuple[int, ...], given: Any
 ) -> tuple[np.ndarray, str]:
-    """The strengths along one line of the candidates, and their name."""
+    """The strengths along one line of the candidates' grid, and the label of their axis."""
     name, count = "plots.cross_validation", shape[-1]
     if given is not None:
         return _as_strengths(name, given, count), "strength"
@@ -270,7 +273,7 @@ def _strengths_in(
     size = everything.max(axis=1)
     if not np.allclose(everything * size[:1], size[:, None] * everything[:1], rtol=1e-4, atol=0):
         names = " and ".join(varied)
-        raise ValueError(f"{name}: {names} vary each in its own way: give strengths, ({count},).")
+        raise ValueError(f"{name}: {names} are not multiples of one another: give strengths, ({count},).")
     label = next(iter(varied))
     return varied[label].max(axis=1), label
 
@@ -280,14 +283,14 @@ def _index(index: Any) -> tuple[int, ...]:
 
 
 def _marks_of(chosen: Any, count: int) -> dict[str, int]:
-    """The strengths to mark, by name."""
+    """The indices of the strengths to mark, by the name of the mark."""
     if chosen is None:
         return {}
     if not isinstance(chosen, CrossValidation):
         return {"chosen": as_int("plots.path: chosen", chosen, 0, count - 1)}
     if chosen.score.shape[1:] != (count,):
         raise ValueError(
-            f"plots.path: chosen is of candidates {chosen.score.shape[1:]}, and the path of ({count},)."
+            f"plots.path: chosen has candidates {chosen.score.shape[1:]}, but the path has ({count},)."
         )
     return dict(zip(CHOICES, (int(chosen.index), int(chosen.index_1se)), strict=True))
 
@@ -302,12 +305,12 @@ def _lines_at(ax: "Axes", positions: dict[str, float]) -> None:
 
 
 def _faint(color: str, lines: np.ndarray) -> dict[str, Any]:
-    """The fainter the more, so that many are seen as a shade."""
-    return {"colors": color, "alpha": 0.3 if len(lines) > MANY else 0.6}
+    """Options of `faint_lines`: many lines are fainter than few, so that they look like a shade."""
+    return {"colors": color, "alpha": 0.3 if len(lines) > MAX_VECTOR_LINES else 0.6}
 
 
 def _without_zeros(sizes: np.ndarray) -> np.ndarray:
-    """NaN for zeros, but for those next to a strength at which the feature is kept."""
+    """``sizes`` (m, d) with NaN for zeros, except those next to a strength with a nonzero value."""
     kept = np.pad(np.nan_to_num(sizes) != 0, ((1, 1), (0, 0)))
     return np.where(kept[:-2] | kept[1:-1] | kept[2:], sizes, np.nan)
 
@@ -317,7 +320,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _finish(ax: "Axes", x: np.ndarray, unconverged: np.ndarray, label: str) -> None:
-    """The axis of strengths, and a cross where what is shown is not a solution."""
+    """Scale and label the axis of strengths, and draw a cross at each that did not converge."""
     if unconverged.any():
         bottom: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         crosses = x[unconverged]

@@ -1,4 +1,4 @@
-"""What is done with solvers: paths, folds, subsamples, tuning, and what is selected in the end.
+"""Paths, cross-validation, stability selection, tuning and rankings: what uses the solvers.
 
 >>> import numpy as np, sparsejax as sj
 >>> sj.selection.rank_features(np.array([[1.0], [-2.0]]), 1).indices.tolist()

@@ -1,4 +1,4 @@
-"""Choosing strengths on a grid, by cross-validation."""
+"""Cross-validation: choosing strengths from a grid by the loss or score on held-out rows."""
 
 import functools
 import os
@@ -22,14 +22,14 @@ from sparsejax.problem import Problem
 from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
-    length_of,
-    slices,
+    num_penalties,
+    run_in_chunks,
+    run_in_slices,
     solution_like,
-    unknown,
-    walk,
+    unsolved,
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
-from sparsejax.selection.resampling import gathers, kept, masked, rows_of, weights_of
+from sparsejax.selection.resampling import copies_rows, masked, restricted, rows_of, weights_of
 from sparsejax.selection.scoring import Scoring, check_scoring, score_of
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
@@ -44,18 +44,18 @@ class CrossValidation(
         "solution", "intercept",
     ),
 ):  # fmt: skip
-    """What was tried, m candidates on K folds, and the choices.
+    """The results of m candidate penalties on K folds, and the candidates chosen.
 
-    Where the strengths have several leading axes, these stand in the place of m, and an index is a tuple: in
-    either case ``result.loss[result.index]`` is the loss of the candidate.
+    If the strengths have several leading axes, these replace the axis m, and an index is a tuple. In either
+    case ``result.loss[result.index]`` is the loss of the chosen candidate.
 
     Attributes:
-      penalties: the candidates, every strength with the leading axis of length m.
-      score: (K, m), of the rows left out, greater is better; minus ``fold_loss`` unless asked for otherwise.
-      fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
-      num_nonzero: (K, m), nonzero weights of each solution.
-      gap, converged: (K, m), the certificates.
-      index: the candidate of the greatest mean score.
+      penalties: the candidates; every strength has the leading axis of length m.
+      score: (K, m), the score of the held-out rows, greater is better; by default minus ``fold_loss``.
+      fold_loss: (K, m), the loss of the held-out rows, at the scale of the whole data set.
+      num_nonzero: (K, m), the number of nonzero weights of each solution.
+      gap, converged: (K, m), the certificate of each solution.
+      index: the candidate with the greatest mean score.
       index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
         score is within one standard error of the greatest; of equally sparse ones the better.
       solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
@@ -118,18 +118,18 @@ class CrossValidation(
 
     @property
     def standard_error(self) -> jax.Array:
-        """(m,), of the mean score, which is by default that of the mean loss."""
+        """(m,), the standard error of the mean score; by default the mean loss has the same."""
         folds = self.score.shape[0]
         return jnp.std(self.score, axis=0, ddof=1) / folds**0.5
 
     @property
     def best(self) -> Any:
-        """The penalty of the greatest mean score, by default the least mean loss."""
+        """The penalty with the greatest mean score, by default the least mean loss."""
         return self._candidate(self.index)
 
     @property
     def best_1se(self) -> Any:
-        """The sparsest penalty within one standard error of it."""
+        """The penalty of the sparsest candidate within one standard error of the best."""
         return self._candidate(self.index_1se)
 
     def _candidate(self, index: Any) -> Any:
@@ -151,53 +151,54 @@ def cross_validate(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> CrossValidation:
-    """The held-out loss of every candidate penalty on every fold, in one compiled call.
+    """Compute the held-out loss of every candidate penalty on every fold, in one compiled call.
 
-    All folds have one shape and share a program: they are solved one after the other in mode "warm", on a CPU
-    outside jit as many at a time as there are cores, all at once in mode "batch". Of a dense X the rows of a
-    fit are copied in mode "warm", up to 256 MB; elsewhere those left out have weight 0. The weights that
-    remain are scaled up to their old sum: a strength means on a fold what it means on the whole set. The rows
-    left out are judged by the same loss, likewise scaled, with the intercept of the fit.
+    All folds have the same shape and share one program. Mode "warm" solves the folds one after the other, on
+    a CPU outside jit as many at a time as there are cores; mode "batch" solves all folds at once. In mode
+    "warm" the rows of a fit are copied if X is dense, up to 256 MB; otherwise the held-out rows have weight
+    0. The remaining weights are scaled up to their old sum, so that a strength means the same on a fold as on
+    all rows. The held-out rows are judged by the same loss, scaled in the same way, with the intercept of the
+    fit.
 
     Args:
-      problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
+      problem: its loss must have weights, as the losses of `sparsejax.losses` do; its strengths are not used.
       penalties: the candidates, as for `sparsejax.path`; with several leading axes for a grid of strengths.
-      init: the first start of each fold, as `sparsejax.solve`; needed where the loss does not know the shape
-        of W.
-      folds: K >= 2, row i is left out in fold ``i % K`` (shuffle sorted rows first); or integers
-        0..K-1, shape (n,), the fold of each row.
-      scoring: what is greatest for the candidate chosen: None for minus the held-out loss; a name, of what
-        `sparsejax.metrics` has, with the weights of the loss:
+      init: the first start of each fold, as in `sparsejax.solve`; required if the loss is a function.
+      folds: the number K >= 2 of folds: row i is held out in fold ``i % K`` (shuffle sorted rows first). Or
+        integers 0..K-1, shape (n,), the fold of each row.
+      scoring: the candidate with the greatest mean score is chosen. None scores by minus the held-out loss. A
+        name scores by `sparsejax.metrics`, with the weights of the loss:
 
-        * "accuracy", "f1" (the mean over columns), "f1_micro": Y holds 0 and 1, or -1 and 1. A row is given
-          the label of its largest prediction if every row of Y has one of several, else every label that is
-          nearer to its prediction than its absence is (for `LogisticLoss`: of probability above 1/2);
+        * "accuracy", "f1" (the mean over columns), "f1_micro": Y holds 0 and 1, or -1 and 1. If every row of
+          Y has exactly one of several labels, the label with the largest prediction is predicted. Else every
+          label is predicted whose prediction is nearer to 1 than to the other value (for `LogisticLoss`: the
+          probability is above 1/2);
         * "roc_auc": the mean over columns, of XW + b;
-        * "r2": the mean over columns, of what is expected of Y;
+        * "r2": the mean over columns, of the expected value of Y.
 
-        or a function ``(Y, predictions, weights) -> ()`` by JAX, of what is expected of Y: XW + b, for
-        `LogisticLoss` the probabilities. It is given all rows, and weights (n,), or (n, k) where those of the
-        loss are by entry, that are 0 for the rows that are not held out. Define it once: another function
-        object is compiled anew.
-      refit: solve with the candidate of the greatest mean score on all rows, too.
-      mode, tol, maxiter: as `sparsejax.path`, for each fold.
-      progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
-      checkpoint: a folder in which what is done is kept, as `sparsejax.path`.
+        A function ``(Y, predictions, weights) -> ()``, traced by JAX, scores as it likes. The predictions are
+        the expected values of Y: XW + b, or for `LogisticLoss` the probabilities. The function gets all rows;
+        its weights, (n,), or (n, k) if the loss has weights by entry, are 0 for rows that are not held out.
+        Define the function once: another function object is compiled again.
+      refit: also solve for the chosen candidate on all rows.
+      mode, tol, maxiter: as in `sparsejax.path`, for each fold.
+      progress: show a bar with the last gap and stop at Ctrl-C, as in `sparsejax.path`.
+      checkpoint: a folder for the solves made so far, as in `sparsejax.path`.
 
     Returns:
       `CrossValidation`.
 
     Raises:
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
-        the folds that were done, two at least, or None; in mode "batch" of all folds, where what is missing
-        is NaN.
-      TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds or scoring
-        that are not as above, and as `sparsejax.path`.
-      OSError: the checkpoint cannot be written; what was kept by then is whole.
+        the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
+        are NaN.
+      TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions; folds
+        or scoring are not as above; or as `sparsejax.path`.
+      OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
-      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
-      UserWarning: outside jit, no candidate has a finite score, as where no fold has both labels.
+      ConvergenceWarning: outside jit, once a call, some solutions did not converge.
+      UserWarning: outside jit, no candidate has a finite score, for example if no fold has both labels.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -220,7 +221,7 @@ def cross_validate(
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
-    task = _Folds(count, scoring, rows - fewest if gathers(arguments.mode, arguments) else None)
+    task = _Folds(count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
@@ -228,7 +229,10 @@ def cross_validate(
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     result = _result(arguments, found)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
-        text = "no candidate has a finite score: in some fold it is not defined, as where all have one label."
+        text = (
+            "no candidate has a finite score: on some fold the score is not defined, for example because all "
+            "its rows have one label."
+        )
         warnings.warn(text, UserWarning, stacklevel=users_level())
     if not refit:
         return result
@@ -243,15 +247,16 @@ def cross_validate(
 
 
 class _Judged(NamedTuple):
-    """What is kept of a solution; of all with the axes (folds, candidates)."""
+    """The results of one solution, or of all with the axes (folds, candidates)."""
 
-    loss: jax.Array
-    nonzero: jax.Array
-    solution: Solution  # without its weights: they are not asked for
-    score: jax.Array | None
+    loss: jax.Array  # (), of the held-out rows
+    nonzero: jax.Array  # () integer, the number of nonzero weights
+    solution: Solution  # without its weights, which the result does not hold
+    score: jax.Array | None  # (); None if the score is minus the loss
 
 
 def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
+    """The results of all folds and candidates, with the leading axes that the user gave."""
     found = with_axes(found, arguments.shape, 1)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
@@ -259,30 +264,31 @@ def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
 
 
 def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
+    """(n,) boolean, the rows held out in a fold."""
     return fold_of == number.astype(fold_of.dtype)
 
 
 @dataclass(frozen=True)
 class _Folds:
-    """The paths of all folds; the data are the fold of every row."""
+    """The `Task` of cross-validation: a path for each fold. ``fold_of`` (n,) is the fold of every row."""
 
-    count: int
+    count: int  # number of folds
     scoring: Scoring | None
-    most: int | None  # rows of a fit, if they are copied
+    most: int | None  # largest number of rows in a fit, if they are copied
 
     def rounds(self, fold_of: jax.Array) -> int:
         return self.count
 
     def problem(self, problem: Problem, fold_of: jax.Array, number: jax.Array) -> Problem:
-        return problem._replace(smooth=kept(problem.smooth, ~_is_out(fold_of, number), self.most))
+        return problem._replace(smooth=restricted(problem.smooth, ~_is_out(fold_of, number), self.most))
 
     def judged(self, problem: Problem, fold_of: jax.Array, number: jax.Array, solution: Solution) -> _Judged:
         smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
-        test, b = kept(smooth, out), kept(smooth, ~out).intercept(W)
+        test, b = restricted(smooth, out), restricted(smooth, ~out).intercept(W)
         weights = masked(weights_of(smooth), out)
         score = None if self.scoring is None else score_of(self.scoring, test, W, b, weights)
-        kept_of_it = solution._replace(params=solution.num_iters)
-        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), kept_of_it, score)
+        without_weights = solution._replace(params=solution.num_iters)
+        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score)
 
     def record(
         self, found: _Judged, solution: Solution, problem: Problem, fold_of: jax.Array, at: Any
@@ -292,7 +298,7 @@ class _Folds:
 
 
 def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
-    """`_all_folds` of every fold: in one call, or in one a fold, on all cores."""
+    """The results of all folds: in one call, or in mode "warm" on a CPU in a call for each, on all cores."""
     static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
     numbers, shared = np.arange(task.count, dtype=np.int32), (arguments[:5], fold_of)
     several = arguments.mode == "warm" and jax.default_backend() == "cpu" and cores() > 1
@@ -311,6 +317,7 @@ def _all_folds(
     mode: str,
     task: _Folds,
 ) -> _Judged:
+    """The results of the folds ``numbers``, as one program."""
     problem, penalties, init, tol, maxiter = arguments
 
     def one(fold: jax.Array) -> _Judged:
@@ -319,7 +326,7 @@ def _all_folds(
         solutions = batched_path(part, brief=True)
         return jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
 
-    # one after the other on a CPU, where a batch would take every branch for each of its problems
+    # In a batch `lax.cond` computes both branches, which a CPU pays for: there the folds run one by one.
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
 
 
@@ -329,18 +336,18 @@ _cross_validate = Compiled(_all_folds, ("axes", "mode", "task"))
 def _in_chunks(
     arguments: PathArguments, fold_of: jax.Array, task: _Folds, progress: bool, store: Checkpoint | None
 ) -> _Judged:
-    """`_cross_validate` with a bar of its progress, and with what is done kept in a folder."""
-    solution, count = solution_like(arguments.init), length_of(arguments.penalties, arguments.axes)
+    """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
+    solution, count = solution_like(arguments.init), num_penalties(arguments.penalties, arguments.axes)
     like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
-    nothing, folds = unknown(like, (task.count, count)), task.count
+    nothing, folds = unsolved(like, (task.count, count)), task.count
     with bar_of(NAME, folds * count, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "warm":
-            (place,) = walk(arguments, task, [(fold_of, folds)], nothing, bar)
+            (place,) = run_in_chunks(arguments, task, [(fold_of, folds)], nothing, bar)
             found, folds = place.found, int(place.round)
         else:
             call = lambda some: _on_folds(arguments._replace(penalties=some), fold_of, task)
             bar.each = folds
-            found = slices(arguments, call, nothing, 1, bar)
+            found = run_in_slices(arguments, call, nothing, 1, bar)
         if bar.stop.is_set():
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
@@ -349,7 +356,7 @@ def _in_chunks(
 
 
 def _folds(folds: Any, n: int) -> tuple[jax.Array, int, int]:
-    """The fold of every row, their number and the rows of the smallest, checked."""
+    """Check ``folds``; returns the fold of every row (n,), how many folds, and the rows of the smallest."""
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
     if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:

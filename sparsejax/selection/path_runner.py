@@ -1,4 +1,4 @@
-"""The solves of a path one after the other: within one program, or in chunks on the host."""
+"""The solves of a path one after the other, in one program or in chunks that the host calls."""
 
 import functools
 import os
@@ -29,26 +29,26 @@ from sparsejax.driver.chain import continued, in_users_units
 from sparsejax.driver.closures import evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution
-from sparsejax.solvers import chain_of, pick
+from sparsejax.solvers import Resume, chain_of, pick
 
 
 class PathArguments(NamedTuple):
-    """What `sparsejax.path` was given, checked."""
+    """The arguments of `sparsejax.path`, checked."""
 
     problem: Problem
-    penalties: Any
+    penalties: Any  # one penalty whose varied strengths have one leading axis
     init: Any
-    tol: jax.Array
-    maxiter: jax.Array
-    axes: tuple[int | None, ...]  # of every floating leaf of the penalties: 0 if it varies
-    mode: str
-    shape: tuple[int, ...]  # the leading axes that were given; those of ``penalties`` are made one
+    tol: jax.Array  # ()
+    maxiter: jax.Array  # () int32
+    axes: tuple[int | None, ...]  # for every floating leaf of the penalties: 0 if it varies, else None
+    mode: str  # "warm" or "batch"
+    shape: tuple[int, ...]  # the leading axes as given, which are one axis in ``penalties``
 
 
-def members(
+def varied_leaves(
     problem: Problem, penalties: Any, axes: tuple[int | None, ...]
 ) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Problem]]:
-    """The leaves that vary, and the problem with one value of each."""
+    """The leaves of the penalties that vary, and the function that puts one value of each in the problem."""
     leaves, rebuild = floating_leaves(penalties)
 
     def problem_of(values: list[jax.Array]) -> Problem:
@@ -59,32 +59,32 @@ def members(
     return [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None], problem_of
 
 
-def length_of(penalties: Any, axes: tuple[int | None, ...]) -> int:
-    """How many penalties there are."""
+def num_penalties(penalties: Any, axes: tuple[int | None, ...]) -> int:
+    """The number of penalties on a path."""
     leaves, _ = floating_leaves(penalties)
     return next(int(leaf.shape[0]) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
 
 
 def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more: Any) -> Checkpoint | None:
-    """The records of this call in a folder; None without one.
+    """The `Checkpoint` of a call, identified by all that its result depends on; None without a folder.
 
     Args:
-      caller: the function, for errors.
-      directory: its ``checkpoint``.
-      arguments: of the path.
-      more: what else its answer depends on, by name: arrays, or what is hashable.
+      caller: the public function, for error messages.
+      directory: its argument ``checkpoint``.
+      arguments: the arguments of the path.
+      more: further arguments of the function, by name: arrays or hashable values.
     """
     if directory is None:
         return None
     p = arguments
     loss, penalty, init = p.problem.smooth, p.problem.penalty, p.init
-    # The code of a user's loss or penalty, and what it closes over, are seen where it is traced.
+    # The traced program shows the code of a user's loss or penalty, and the arrays that it closes over.
     traced: dict[str, list[Any]] = {"loss": [loss], "penalties": [p.penalties]}
     if not loss._self_contained:
-        traced["loss"] += _program(evaluate, loss, init)
+        traced["loss"] += _traced(evaluate, loss, init)
     if not penalty._self_contained:
         step = np.ones((), jax.tree.leaves(init)[0].dtype)
-        traced["penalties"] += _program(value_of, penalty, init) + _program(prox_of, penalty, init, step)
+        traced["penalties"] += _traced(value_of, penalty, init) + _traced(prox_of, penalty, init, step)
     return Checkpoint(
         caller,
         directory,
@@ -96,20 +96,22 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
             "maxiter": digest(p.maxiter),
             "mode": p.mode,
             "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
-            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # other programs, other bits
+            "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # they change the last bits
         },
     )
 
 
-def _program(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+def _traced(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """The text of the traced function, and the arrays that it closes over."""
     closed = jax.make_jaxpr(function)(*arguments)
     return [named(closed.jaxpr), *closed.consts]
 
 
-class Solves:
-    """The solves of a path of one problem, without derivatives.
+class PathSolver:
+    """Solves one problem for the strengths of a path, one after the other, without derivatives.
 
-    Unless ``complete`` by the first link of its chain alone: what that leaves is for the caller.
+    With ``complete`` the whole chain of solvers runs, else its first link alone; the caller then runs the
+    other links. With ``brief`` the solutions have no residual.
     """
 
     def __init__(
@@ -117,16 +119,16 @@ class Solves:
     ):
         problem, penalties, self.init, self.tol, self.maxiter = arguments
         self.problem = problem
-        self.varied, self.problem_of = members(problem, penalties, axes)
+        self.varied, self.problem_of = varied_leaves(problem, penalties, axes)
         solver = pick(problem)
         self.resume = solver.resume
         self.chain = chain_of(solver.link, problem)
         self.link, *self.others = self.chain.within() if complete else self.chain.links
-        self.brief = brief  # no one asks for residuals
+        self.brief = brief
         self.complete = complete
 
     def prepare(self) -> tuple[Any, Any]:
-        """What all solves share, and the state that the first one starts from."""
+        """The data that all solves share, and the state from which the first one starts."""
         if self.resume is None:
             return None, (self.init, None)
         known = units_of(self.problem, self.link.rows)
@@ -136,7 +138,7 @@ class Solves:
         return (known, shared), (self.init, self.resume.first(shared, scaled, start))
 
     def solve(self, prepared: Any, values: list[jax.Array], start: Any) -> tuple[Solution, Any]:
-        """The solution for these strengths, and what the next one starts from."""
+        """The solution for these strengths, and the state from which the next solve starts."""
         changed, (init, state) = self.problem_of(values), start
         if self.resume is None:
             solution = self.link.first(changed, init, self.tol, self.maxiter, (), history=0)
@@ -147,8 +149,9 @@ class Solves:
         return solution, (solution.params, state)
 
     def _resumed(
-        self, resume: Any, prepared: Any, changed: Problem, init: Any, state: Any
+        self, resume: Resume, prepared: Any, changed: Problem, init: Any, state: Any
     ) -> tuple[Solution, Any]:
+        """The solution by the solver's `Resume`, which reuses the shared data and its last state."""
         known, shared = prepared
         start = init if known is None else known.units.start(init)
         scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
@@ -161,32 +164,33 @@ class Solves:
 
 
 class Task(Protocol):
-    """What is solved along a path, and what is kept of it; hashable, by its values."""
+    """Which paths to solve, and what to record of each solution; hashable, equal by its values."""
 
     def rounds(self, data: Any) -> Any:
-        """How many paths."""
+        """The number of paths."""
 
     def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        """The problem of a path."""
+        """The problem of the path with this number."""
 
     def record(
         self, found: Any, solution: Solution, problem: Problem, data: Any, at: tuple[jax.Array, jax.Array]
     ) -> Any:
-        """All that was found, with the solution ``at`` (path, strength); ``problem`` is the whole one."""
+        """The records ``found`` with the solution ``at`` (path, strength) added; ``problem`` has all rows."""
 
 
-class _Walk:
-    """The paths of a task, as a course."""
+class _TaskPaths:
+    """The paths of a task in the form that `sparsejax._core.progress.chunk` runs: a `Course`."""
 
     def __init__(self, arguments: Sequence[Any], data: Any, options: dict[str, Any]):
         self.arguments, self.data, self.task = arguments, data, options["task"]
         self.axes, self.complete = options["axes"], options["complete"]
         self.rounds = self.task.rounds(data)
-        self.length = length_of(arguments[1], self.axes)
+        self.length = num_penalties(arguments[1], self.axes)
 
-    def of(self, number: jax.Array) -> Solves:
-        problem, *rest = self.arguments
-        return Solves((self.task.problem(problem, self.data, number), *rest), self.axes, self.complete)
+    def of(self, number: jax.Array) -> PathSolver:
+        """The solver of the path with this number."""
+        problem, *others = self.arguments
+        return PathSolver((self.task.problem(problem, self.data, number), *others), self.axes, self.complete)
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
         return self.of(number).prepare()
@@ -200,16 +204,16 @@ class _Walk:
         return state, found, solution.num_iters, solution.measure
 
 
-def _walk(
+def _run_chunk(
     arguments: tuple[Any, ...], data: Any, place: Place, budget: Budget, **options: Any
 ) -> tuple[Place, Report]:
-    return chunk(_Walk(arguments, data, options), place, budget)
+    return chunk(_TaskPaths(arguments, data, options), place, budget)
 
 
-_walked = Compiled(_walk, ("axes", "complete", "task"))
+_chunk_program = Compiled(_run_chunk, ("axes", "complete", "task"))
 
 
-def walk(
+def run_in_chunks(
     arguments: PathArguments,
     task: Task,
     parts: Sequence[tuple[Any, int]],
@@ -217,49 +221,60 @@ def walk(
     bar: Bar,
     complete: bool = True,
 ) -> list[Place]:
-    """The paths of a task in chunks, in mode "warm": where they ended, which is early after ``bar.stop``.
+    """Solve the paths of a task in chunks, in mode "warm".
 
     Args:
-      arguments: of the path.
-      task: what to do.
-      parts: its data and how many paths these are, all data of the same shapes: each is gone through by
-        itself, all at the same time.
-      found: to be filled by ``task.record``, for each part.
-      bar: as `sparsejax._core.progress.in_chunks`.
-      complete: as `Solves`.
+      arguments: the arguments of the path.
+      task: the task.
+      parts: pairs of data for the task and their number of paths; all data have the same shapes. The parts
+        run at the same time, each in a thread of its own.
+      found: the empty records of a part, which ``task.record`` fills.
+      bar: as in `sparsejax._core.progress.in_chunks`.
+      complete: as in `PathSolver`.
+
+    Returns:
+      The place that each part reached: its end, or an earlier one after ``bar.stop``.
     """
     static = {"axes": arguments.axes, "complete": complete, "task": task}
     shared = arguments[:5]
     prepared = jax.eval_shape(
-        lambda shared, data: _Walk(shared, data, static).prepare(jnp.int32(0)), shared, parts[0][0]
+        lambda shared, data: _TaskPaths(shared, data, static).prepare(jnp.int32(0)), shared, parts[0][0]
     )
-    place, length = first_place(prepared, found), length_of(arguments.penalties, arguments.axes)
+    place, length = first_place(prepared, found), num_penalties(arguments.penalties, arguments.axes)
 
     def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:
         return program(shared, parts[i][0], place, budget)
 
     program: Callable[..., tuple[Place, Report]]
     if len(parts) == 1:
-        program = functools.partial(_walked.alone, **static)
-    else:  # contexts such as `jax.enable_x64` do not reach threads: they are given the program
+        program = functools.partial(_chunk_program.alone, **static)
+    else:  # threads do not see contexts such as `jax.enable_x64`, so the program is made here
         shared = jax.device_put(shared)
-        program = _walked.program(shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static)
+        program = _chunk_program.program(
+            shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static
+        )
     with threads_for(shared):
         return in_chunks(step, [place] * len(parts), [count * length for _, count in parts], bar)
 
 
-def slices(arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, axis: int, bar: Bar) -> Any:
-    """``call`` of some of the penalties after the other, in mode "batch": the answers, till ``bar.stop``.
+def run_in_slices(
+    arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, axis: int, bar: Bar
+) -> Any:
+    """Solve a path in mode "batch" in slices, some of the penalties in each call, until ``bar.stop``.
 
     Args:
-      arguments: of the path.
-      call: (penalties) -> a pytree with their axis at ``axis``, in which what has a gap is a `Solution`.
-      nothing: what stands for all answers where they are missing.
-      axis: see above.
-      bar: as `sparsejax._core.progress.in_slices`.
+      arguments: the arguments of the path.
+      call: ``call(penalties)``: a pytree of results whose axis ``axis`` is that of the penalties; it holds a
+        `Solution`, for the gap that the bar shows.
+      nothing: the results for all penalties before they are solved (`unsolved`).
+      axis: the position of the axis of penalties in the results.
+      bar: as in `sparsejax._core.progress.in_slices`.
+
+    Returns:
+      The results for all penalties; those not solved are as in ``nothing``.
     """
     leaves, rebuild = floating_leaves(arguments.penalties)
-    count = length_of(arguments.penalties, arguments.axes)
+    count = num_penalties(arguments.penalties, arguments.axes)
 
     def some(numbers: np.ndarray) -> Any:
         pairs = zip(leaves, arguments.axes, strict=True)
@@ -272,16 +287,19 @@ def slices(arguments: PathArguments, call: Callable[[Any], Any], nothing: Any, a
     answers = in_slices(some, count, -(-count // SLICES), bar, gap, nothing)
 
     def joined(missing: Any, *parts: Any) -> np.ndarray:
-        # Those that are missing are all alike; what filled up the last slice goes.
+        # All entries of ``missing`` are equal. Beyond ``count`` are repeats that fill up the last slice.
         return np.take(np.concatenate([*parts, missing], axis), np.arange(count), axis)
 
     return jax.device_put(jax.tree.map(joined, nothing, *answers))
 
 
-def unknown(like: Any, shape: tuple[int, ...]) -> Any:
-    """What is like it, with these leading axes: NaN, 0 where it is not floating, the status INTERRUPTED."""
+def unsolved(like: Any, shape: tuple[int, ...]) -> Any:
+    """Results of the structure ``like`` with leading axes, before they are solved.
 
-    def one(leaf: Any) -> np.ndarray:  # by numpy: JAX would compile each of these
+    Floating leaves are NaN, others 0; the status of a `Solution` is INTERRUPTED.
+    """
+
+    def one(leaf: Any) -> np.ndarray:  # by numpy, because JAX would compile each shape
         floating = jnp.issubdtype(leaf.dtype, jnp.floating)
         return np.full((*shape, *leaf.shape), np.nan if floating else 0, leaf.dtype)
 
@@ -295,7 +313,8 @@ def unknown(like: Any, shape: tuple[int, ...]) -> Any:
 
 
 def solution_like(init: Any) -> Solution:
-    """What has the shapes of a solution."""
+    """A `Solution` with the shapes and dtypes of a solve from ``init``; its values mean nothing."""
     x = jax.tree.leaves(init)[0].dtype.type(0)
     none = np.zeros(0, x.dtype)
+    # numpy scalars stand for JAX arrays, so that nothing is compiled.
     return Solution(init, x, x, x, np.int32(0), np.int32(0), History(none, none), np.int32(0))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Regularisation paths: one problem, many strengths."""
+"""Regularisation paths: one problem solved for many strengths."""
 
 import functools
 import math
@@ -21,20 +21,20 @@ from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
-from sparsejax.driver.chain import completed, named, stopped, within, without_arrays
+from sparsejax.driver.chain import as_one_program, completed, with_name, without_arrays, without_gradient
 from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.selection.path_runner import (
     PathArguments,
-    Solves,
+    PathSolver,
     checkpoint_of,
-    length_of,
-    members,
-    slices,
+    num_penalties,
+    run_in_chunks,
+    run_in_slices,
     solution_like,
-    unknown,
-    walk,
+    unsolved,
+    varied_leaves,
 )
 from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
 from sparsejax.solvers import chain_of, pick
@@ -53,42 +53,41 @@ def path(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Solution:
-    """Solve ``problem`` for a whole batch of penalties, in one compiled call.
+    """Solve ``problem`` for a batch of penalties, in one compiled call.
 
     Args:
       problem: its penalty gives the structure; its strengths are not used.
-      penalties: one penalty of the same type in which every leaf that is varied has one or more leading axes
-        more than in ``problem.penalty``, as ``jax.vmap(sj.penalties.L21)(alphas)`` makes it, or a
-        `jax.vmap` within another for a grid of two strengths. The leading axes agree; leaves
-        without are shared.
-      init: the first start, as `sparsejax.solve`; needed where the loss is a plain function.
-      mode: "warm" solves one after the other (`lax.scan`), each from the last answer (order strengths from
-        large to small; of several leading axes the last one runs fastest); "batch" solves all at once
-        (`jax.vmap`); "auto" is warm on a CPU, where the arithmetic is the limit, and batch on an
-        accelerator, where it is not.
-      tol, maxiter: as `sparsejax.solve`, for each.
-      progress: show a bar with the last gap, by tqdm, and stop at Ctrl-C, see below. The solves are the
-        same, in chunks of about 0.3 seconds ("batch": an eighth of them), by another program.
-      checkpoint: a folder in which what is done is kept, at the end of each chunk of about 0.3 seconds, or of
-        as many as writing takes 1/20 of: called again with the same arguments, after the process was
-        killed at whatever moment, it goes on from there and ends with the same bits, on the same kind of
-        machine. Once all is done the answer is read. It is refused where the data, an
-        option, the code of a loss of yours, or the version of JAX is another.
+      penalties: one penalty of the type of ``problem.penalty``, in which every varied leaf has extra leading
+        axes: ``jax.vmap(sj.penalties.L21)(alphas)`` makes one axis, a `jax.vmap` within another a grid of two
+        strengths. The leading axes of the varied leaves agree; the other leaves are shared.
+      init: the first start, as in `sparsejax.solve`; required if the loss is a plain function.
+      mode: "warm" solves one after the other (`lax.scan`), each from the last solution: order strengths from
+        large to small; of several leading axes the last one varies fastest. "batch" solves all at once
+        (`jax.vmap`). "auto" is warm on a CPU, where fewer iterations save time, and batch on an accelerator,
+        where parallel work does.
+      tol, maxiter: as in `sparsejax.solve`, for each solve.
+      progress: show a tqdm bar with the last gap, and stop at Ctrl-C (see Raises). The same solves run by
+        another program, in chunks of about 0.3 seconds; in mode "batch" in eight chunks.
+      checkpoint: a folder for the solves made so far. They are written after a chunk of about 0.3 seconds, or
+        after so many chunks that writing takes 1/20 of the time. Called again with the same arguments after
+        the process was killed, the function continues from there, and on the same kind of machine ends with
+        the same bits. A finished result is read. A folder is refused if the data, an option, the code of your
+        own loss, or the version of JAX differs.
 
     Returns:
       `Solution` in which every field has the leading axes; ``solutions[i]`` is one of them.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint: at the end of the solve that is running, or
-        of its chunk. Its ``partial`` is the `Solution` with what was solved; the others are NaN and have the
-        status `sparsejax.solution.INTERRUPTED`. Without either, and while it is compiled, a path is one
-        program that ends before Ctrl-C is seen.
+      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint, at the end of the running solve or chunk.
+        Its ``partial`` is the `Solution` so far; missing solutions are NaN and have the status
+        `sparsejax.solution.INTERRUPTED`. Without progress and checkpoint, and during compilation, Ctrl-C
+        takes effect only when the whole path ends.
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode; a
-        checkpoint of another call, or damaged.
-      OSError: the checkpoint cannot be written; what was kept by then is whole.
+        checkpoint that is damaged or of another call.
+      OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
-      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+      ConvergenceWarning: outside jit, once a call, some solutions did not converge.
 
     >>> import jax, jax.numpy as jnp, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(3), jnp.ones(3)), sj.penalties.L1(0.0))
@@ -107,16 +106,22 @@ def path(
 
 
 def prepare_path(
-    name: str, problem: Any, penalties: Any, init: Any, mode: str, tol: Any, maxiter: Any
+    name: str,
+    problem: Problem,
+    penalties: Any,
+    init: Any,
+    mode: str,
+    tol: ArrayLike | None,
+    maxiter: ArrayLike,
 ) -> PathArguments:
-    """Check the arguments of `path` and of what goes over a path."""
+    """Check the arguments of `path`, for `path` itself and for the functions that solve paths."""
     check_choice(f"{name}: mode", mode, MODES)
     given = as_protocol(name, problem).penalty
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
     if not _same_structure(problem.penalty, given):
         raise TypeError(
-            f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, as "
-            "all penalties of a path must hold their own."
+            f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, so that each "
+            "penalty of a path has its own."
         )
     penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
@@ -129,14 +134,14 @@ def prepare_path(
 
 
 def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
-    """The tree with its axis ``at``, of a path, as the leading axes that were given."""
+    """The tree with its axis ``at``, that of a path, reshaped to the leading axes that the user gave."""
     if len(shape) == 1:
         return tree
     return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:at], *shape, *leaf.shape[at + 1 :]), tree)
 
 
 def full_penalties(arguments: PathArguments) -> Any:
-    """The candidates of a path as they were given, every strength with all leading axes."""
+    """The penalties of a path in which every strength has all the leading axes that the user gave."""
     leaves, rebuild = floating_leaves(arguments.penalties)
     shape = arguments.shape
     full = [
@@ -147,9 +152,9 @@ def full_penalties(arguments: PathArguments) -> Any:
 
 
 def batched_path(p: PathArguments, brief: bool = False) -> Solution:
-    """`path` without checks, on one leading axis; ``brief``: without residuals."""
+    """`path` without its checks, on one leading axis; with ``brief`` the solutions have no residual."""
     static = _Static(p.axes, p.mode, brief)
-    constant = jax.tree.map(stopped, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
+    constant = jax.tree.map(without_gradient, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
     solutions: Solution
     if is_eager(constant):
         solutions = _path.alone(*constant, static=static)
@@ -159,7 +164,7 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
         solutions = _within(static)(*constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
-    varied, problem_of = members(p.problem, p.penalties, p.axes)
+    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
     rows = pick(p.problem).link.rows
 
     def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
@@ -169,30 +174,30 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
-    """All solutions, with one more of those completed that the first solver has left to others."""
+    """Complete the solutions that the first solver left unfinished; yields all solutions after each."""
     chain = chain_of(pick(p.problem).link, p.problem)
-    varied, problem_of = members(p.problem, p.penalties, p.axes)
+    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
     light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
     steps = chain.steps()
     if not steps:
         return
     due = np.any([due(light, tol, maxiter) for due, _ in steps], axis=0)
-    left = np.flatnonzero(due & (light.status != INTERRUPTED)).tolist()
-    for i in left:
+    unfinished = np.flatnonzero(due & (light.status != INTERRUPTED)).tolist()
+    for i in unfinished:
         member = problem_of([leaf[i] for leaf in varied])
         one = jax.tree.map(lambda leaf, i=i: leaf[i], solutions)
-        if i - 1 in left and light.status[i] == MAX_ITER:
-            # What was solved for the strength before is nearer than where the solver has stopped.
+        if i - 1 in unfinished and light.status[i] == MAX_ITER:
+            # The completed solution for the strength before is a better start than this unfinished one.
             one = one._replace(params=solutions.params[i - 1])
-        rest = functools.partial(completed, chain, member, one, p.tol, p.maxiter)
-        found = kept_in(store, f"rest-{i}", one, rest)
+        complete = functools.partial(completed, chain, member, one, p.tol, p.maxiter)
+        found = kept_in(store, f"rest-{i}", one, complete)
         solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, found)
         yield solutions
 
 
 @dataclass(frozen=True)
 class _Path:
-    """One path, of which all solutions are kept."""
+    """The `Task` of one path, which records every solution."""
 
     def rounds(self, data: None) -> int:
         return 1
@@ -205,17 +210,17 @@ class _Path:
 
 
 def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) -> Solution:
-    """`batched_path` with a bar of its progress, and with what is done kept in a folder."""
-    count = length_of(p.penalties, p.axes)
-    nothing = unknown(solution_like(p.init), (count,))
+    """The path by many short calls, with a progress bar and a checkpoint between them."""
+    count = num_penalties(p.penalties, p.axes)
+    nothing = unsolved(solution_like(p.init), (count,))
     with bar_of("path", count, shown=progress, checkpoint=store) as bar:
         if p.mode == "warm":
-            (place,) = walk(p, _Path(), [(None, 1)], nothing, bar, complete=False)
+            (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
             static = _Static(p.axes, p.mode, False)
             call = lambda some: _path.alone(p.problem, some, p.init, p.tol, p.maxiter, static=static)
-            solutions = slices(p, call, nothing, 0, bar)
+            solutions = run_in_slices(p, call, nothing, 0, bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
             solutions = after
@@ -227,7 +232,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
 
 
 class _Static(NamedTuple):
-    """What a program of a path depends on besides the forms of its arguments."""
+    """The static arguments of a path's program; see `PathArguments` and `PathSolver`."""
 
     axes: tuple[int | None, ...]
     mode: str
@@ -237,11 +242,11 @@ class _Static(NamedTuple):
 def _all_solves(
     problem: Problem, penalties: Any, init: Any, tol: Any, maxiter: Any, *, static: _Static, complete: bool
 ) -> Solution:
-    """The solutions, without derivatives; ``complete``: with what the first solver leaves to others."""
-    solves = Solves((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
+    """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
+    solves = PathSolver((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
     if static.mode == "batch":
         chain = chain_of(pick(problem).link, problem)
-        solve = within(chain, 0)
+        solve = as_one_program(chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
@@ -257,14 +262,14 @@ def _first_solves(*args: Any, static: _Static) -> Solution:
     return _all_solves(*args, static=static, complete=False)
 
 
-_path = Compiled(named("path", _first_solves), ("static",))
+_path = Compiled(with_name("path", _first_solves), ("static",))
 
 
 @functools.cache
 def _within(static: _Static) -> Callable[..., Solution]:
-    """The whole path, to be called inside a trace."""
+    """The whole path as one function with its batching rule, to be called inside a trace."""
     whole = functools.partial(_all_solves, static=static, complete=True)
-    return by_lanes(named("path", whole))
+    return by_lanes(with_name("path", whole))
 
 
 def _same_structure(a: Any, b: Any) -> bool:
@@ -295,7 +300,7 @@ def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
 
 
 def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
-    """For each floating leaf 0 if it has more axes than in ``penalty``, else None; and those axes."""
+    """For each floating leaf 0 if it has leading axes that ``penalty`` lacks, else None; and these axes."""
     axes: list[int | None] = []
     shapes = set()
     paths, _ = jax.tree_util.tree_flatten_with_path(penalties)
@@ -304,12 +309,12 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new) and looked_at(_any_nan, new):  # bounds may be infinite
+        if not is_traced(new) and looked_at(_any_nan, new):  # infinite values are allowed: bounds have them
             raise ValueError(f"{caller}: {name} must not be NaN, got {new}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(
-                f"{caller}: {name} has shape {jnp.shape(new)}; it must be that of problem.penalty, "
-                f"{jnp.shape(old)}, or have further leading axes."
+                f"{caller}: {name} has shape {jnp.shape(new)}; it must have the shape of problem.penalty's, "
+                f"{jnp.shape(old)}, or further leading axes."
             )
         if extra:
             shapes.add(tuple(new.shape[:extra]))
@@ -326,6 +331,7 @@ def _any_nan(xp: Any, x: Any) -> Any:
 
 
 def _in_one_axis(penalties: Any, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Any:
+    """The penalties with their leading axes, of this shape, reshaped to one."""
     if len(shape) == 1:
         return penalties
     leaves, rebuild = floating_leaves(penalties)

@@ -1,4 +1,4 @@
-"""From a weight matrix to a list of selected features."""
+"""Lists of selected features, from a weight matrix."""
 
 from typing import NamedTuple
 

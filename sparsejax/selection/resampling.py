@@ -1,4 +1,4 @@
-"""Some of the rows of a loss, as weights: what folds and subsamples share."""
+"""A loss on some of its rows, by weights: what folds and subsamples have in common."""
 
 import math
 from typing import Any
@@ -13,11 +13,20 @@ from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import Loss, num_rows, rows_alone
 
 
-def rows_of(caller: str, smooth: Loss, given: Any) -> int:
-    """How many rows the loss has; an error if it has no weights. ``given``: the loss as the user knows it."""
+def rows_of(caller: str, smooth: Loss, given: object) -> int:
+    """The number of rows of a loss.
+
+    Args:
+      caller: the public function, for error messages.
+      smooth: the loss in the protocol.
+      given: the loss as the user gave it, for error messages.
+
+    Raises:
+      TypeError: the loss has no weights, or does not know its number of rows.
+    """
     if "data" not in smooth.provides:
         raise TypeError(
-            f"{caller} needs a loss with weights, as those of sparsejax.losses have, got "
+            f"{caller} needs a loss with weights, such as those of sparsejax.losses, got "
             f"{type(given).__name__}."
         )
     rows = num_rows(smooth)
@@ -30,21 +39,21 @@ def rows_of(caller: str, smooth: Loss, given: Any) -> int:
 
 
 def weights_of(smooth: Loss) -> jax.Array:
-    """Its weights; ones by row where it has none."""
+    """The weights of a loss, (n,) or (n, k); ones (n,) if it was given none."""
     weights: jax.Array | None = smooth.weights
     return jnp.ones(num_rows(smooth) or 0, smooth.dtype) if weights is None else weights
 
 
 def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
-    """The weights of the rows in the mask, (n,) of 0 and 1; 0 for the others."""
+    """The weights, set to 0 for the rows where ``mask`` (n,) is 0."""
     return weights * mask.reshape(mask.shape + (1,) * (weights.ndim - 1)).astype(weights.dtype)
 
 
-def kept(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
-    """The loss of the rows in the mask, (n,) of 0 and 1; with ``most``, at least as many, of no others.
+def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
+    """The loss on the rows where ``mask`` (n,) is 1.
 
-    The weights that remain are scaled up to their old sum: a strength means on some rows what it means on
-    all.
+    The remaining weights are scaled up to their old sum, so that a strength means the same as on all rows.
+    With ``most``, a bound of their number, these rows are copied; without, the other rows get the weight 0.
     """
     weights = weights_of(smooth)
     total, remaining = jnp.sum(weights), masked(weights, mask)
@@ -52,25 +61,28 @@ def kept(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
     return smooth.reweighted(weights) if most is None else rows_alone(smooth, weights, most)
 
 
-def gathers(mode: str, arguments: Any) -> bool:
-    """Whether the rows that are kept are copied: half the rows take half the time.
+def copies_rows(mode: str, arguments: Any) -> bool:
+    """Whether a fit copies its rows, so that half of them take half the time.
 
-    In a batch all share the data, and on several devices rows would have to move.
+    It does not in a batch, whose lanes share X, nor on several devices, between which rows would move.
     """
     one = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
     return mode == "warm" and one
 
 
 def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
-    """The masks, (num_subsamples, rows) of booleans: data, so that no other program is needed for others."""
+    """The rows of each subsample as masks, (num_subsamples, rows) boolean, drawn without replacement.
+
+    At fraction 1/2 the subsamples 2j and 2j + 1 are disjoint.
+    """
     count = as_int("stability_selection: num_subsamples", num_subsamples, 1)
-    size = math.floor(fraction * rows + 1e-9)  # 0.29 of 100 are 29
+    size = math.floor(fraction * rows + 1e-9)  # 0.29 * 100 rounds below 29, and means 29 rows
     if size < 1:
         raise ValueError(f"stability_selection: fraction {fraction:g} of {rows} rows is less than one row.")
     pairs = fraction == 0.5
     if pairs and count % 2:
         raise ValueError(
-            "stability_selection: num_subsamples must be even at fraction 0.5, where they are pairs, "
+            "stability_selection: num_subsamples must be even at fraction 0.5, where subsamples are pairs, "
             f"got {count}."
         )
     rng = np.random.default_rng(as_int("stability_selection: seed", seed, 0))

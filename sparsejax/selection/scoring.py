@@ -1,4 +1,7 @@
-"""Scores of held-out predictions, greater is better: by name, or by a function."""
+"""Scores of held-out predictions, by name or by a function. A greater score is better.
+
+The named scores take Y, the predictions XW + b, the expected values of Y, all (n,) or (n, k), and weights.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,27 +19,27 @@ Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
 
 
 def accuracy(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.accuracy` of the labels predicted."""
+    """`metrics.accuracy` of the predicted labels."""
     return metrics.accuracy(positive(Y), predicted(Y, mean), weights)
 
 
 def f1(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """The mean over columns of F1."""
+    """The mean over columns of the F1 of the predicted labels."""
     return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "macro", weights).f1
 
 
 def f1_micro(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """F1 of all entries together."""
+    """The F1 of the predicted labels, of all entries together."""
     return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "micro", weights).f1
 
 
 def roc_auc(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.mean_auc` of XW + b: of probabilities many would be 1 after rounding."""
+    """`metrics.mean_auc` of XW + b, because many probabilities would round to 1."""
     return metrics.mean_auc(positive(Y), linear, weights).mean
 
 
 def r2(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.r2`."""
+    """`metrics.r2` of the expected values of Y."""
     return metrics.r2(Y, mean, weights)
 
 
@@ -49,9 +52,10 @@ def positive(Y: jax.Array) -> jax.Array:
 
 
 def predicted(Y: jax.Array, mean: jax.Array) -> jax.Array:
-    """The labels, 0 and 1, that are predicted: where what is expected is nearer to the positive label.
+    """The predicted labels, 0 and 1, from the expected values ``mean`` of Y.
 
-    Where every row of Y has exactly one of several labels, that of the largest prediction.
+    If every row of Y has exactly one of several labels, a row gets the label with its largest value. Else
+    each label is 1 whose value is nearer to the positive label than to the other.
     """
     threshold = jnp.where(jnp.any(Y < 0), 0, 0.5).astype(mean.dtype)
     nearer = (mean > threshold).astype(Y.dtype)
@@ -65,7 +69,7 @@ def predicted(Y: jax.Array, mean: jax.Array) -> jax.Array:
 def score_of(
     scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
 ) -> jax.Array:
-    """The score of a fit on the rows that have weights."""
+    """The score of a fit W, ``intercept``; rows with weight 0 do not count."""
     Y, linear, mean = smooth.predictions(W, intercept)
     if isinstance(scoring, str):
         return SCORES[scoring](Y, linear, mean, weights)
@@ -77,13 +81,17 @@ def _targets(smooth: Loss, W: jax.Array) -> jax.Array:
     return smooth.predictions(W).targets
 
 
-def check_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, given: Any) -> None:
-    """Raise unless scoring is a name or a function, and suits the loss and its targets."""
+def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given: object) -> None:
+    """Check ``scoring`` before anything is solved.
+
+    Raises:
+      TypeError, ValueError: it is no name and no function, or does not suit the loss or its targets.
+    """
     if not callable(scoring):
         check_choice(f"{caller}: scoring (unless it is a function)", scoring, tuple(SCORES))
     if "predictions" not in smooth.provides:
         raise TypeError(
-            f"{caller}: scoring needs a loss with predictions(), as those of sparsejax.losses have, got "
+            f"{caller}: scoring needs a loss with predictions(), such as those of sparsejax.losses, got "
             f"{type(given).__name__}."
         )
     weights = weights_of(smooth)
@@ -92,7 +100,7 @@ def check_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, given: Any
         return
     if scoring == "accuracy" and weights.ndim > 1:
         raise ValueError(
-            f"{caller}: accuracy is of whole rows, and the loss has weights by entry: use f1, f1_micro or "
+            f"{caller}: accuracy is of whole rows, but the loss has weights by entry: use f1, f1_micro or "
             "roc_auc."
         )
     Y = _targets(smooth, init)
@@ -114,7 +122,7 @@ def _strangest(xp: Any, y: Any) -> Any:
     return y.reshape(y.shape[0], -1)[row, rest]
 
 
-def _check_function(caller: str, scoring: Any, smooth: Loss, init: Any, weights: jax.Array) -> None:
+def _check_function(caller: str, scoring: Scoring, smooth: Loss, init: Any, weights: jax.Array) -> None:
     def at(smooth: Loss, W: Any, weights: jax.Array) -> jax.Array:
         return score_of(scoring, smooth, W, smooth.intercept(W), weights)
 
@@ -124,6 +132,6 @@ def _check_function(caller: str, scoring: Any, smooth: Loss, init: Any, weights:
             raise TypeError(f"it returns {found}, not one real number")
     except Exception as error:
         raise TypeError(
-            f"{caller}: scoring must be a function (Y, predictions, weights) -> (), of all rows, where those "
-            f"that are not held out have weight 0: {error}"
+            f"{caller}: scoring must be a function (Y, predictions, weights) -> () of all rows; those that "
+            f"are not held out have weight 0: {error}"
         ) from error

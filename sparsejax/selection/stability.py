@@ -1,4 +1,4 @@
-"""Which features are selected on most subsamples of the rows."""
+"""Stability selection: the features that are selected on most subsamples of the rows."""
 
 import math
 import os
@@ -20,29 +20,35 @@ from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.progress import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
 from sparsejax._core.pytree import Pytree
 from sparsejax.problem import Problem
-from sparsejax.selection.path_runner import PathArguments, checkpoint_of, solution_like, unknown, walk
+from sparsejax.selection.path_runner import (
+    PathArguments,
+    checkpoint_of,
+    run_in_chunks,
+    solution_like,
+    unsolved,
+)
 from sparsejax.selection.paths import batched_path, prepare_path, with_axes
-from sparsejax.selection.resampling import gathers, kept, rows_of, subsamples
+from sparsejax.selection.resampling import copies_rows, restricted, rows_of, subsamples
 from sparsejax.solution import Solution, warn_unconverged
 
 NAME = "stability_selection"
-CHUNK = 2**30  # bytes, about, that subsamples solved at once may take
+MAX_BATCH_BYTES = 2**30  # about the memory of the subsamples that are solved at once
 
 
 class StabilitySelection(
     Pytree, leaves=("frequencies", "selected", "bound", "num_selected", "gap", "converged")
 ):
-    """How often each feature was selected, m strengths on N subsamples.
+    """How often each feature was selected, for m strengths on N subsamples.
 
-    Where the strengths have several leading axes, these stand in the place of m.
+    If the strengths have several leading axes, these replace the axis m.
 
     Attributes:
-      frequencies: (m, d), the share of the subsamples on which the row of W is not 0.
-      selected: (d,) boolean, the largest of a feature's frequencies is at least the threshold.
-      bound: (), a bound of the expected number of false selections, see `stability_selection`; NaN where
-        none is known.
-      num_selected: (N,) int32, features selected at any strength; the q of the bound is their mean.
-      gap, converged: (N, m), the certificates.
+      frequencies: (m, d), the share of the subsamples on which the feature's row of W is not 0.
+      selected: (d,) boolean, whether a feature's largest frequency is at least the threshold.
+      bound: (), a bound of the expected number of false selections, see `stability_selection`; NaN if none
+        is known.
+      num_selected: (N,) int32, the number of features selected at any strength; its mean is q in the bound.
+      gap, converged: (N, m), the certificate of each solution.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((60, 8))
@@ -76,58 +82,60 @@ def stability_selection(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> StabilitySelection:
-    r"""The features that a path of penalties selects on most subsamples of the rows, by one compiled program.
+    r"""Find the features that a path of penalties selects on most subsamples of the rows.
 
-    The weights of the rows of a subsample are scaled up to their old sum, as the folds of
-    `sparsejax.cross_validate`; the other rows are left out, or in a batch have weight 0. A feature is
-    selected where its row of W is not 0.
+    One compiled program solves all. The weights of a subsample's rows are scaled up to their old sum, as in
+    the folds of `sparsejax.cross_validate`; the other rows are left out, or in a batch have weight 0. A
+    feature is selected if its row of W is not 0.
 
-    With q the number of features selected on a subsample at any of the strengths, on average, ``bound`` is
+    Let q be the number of features selected on a subsample at any strength, on average. Then ``bound`` is
 
     .. math:: q^2 \,/\, ((2\,\text{threshold} - 1)\, d) .
 
-    What it bounds depends on ``fraction``, at which each subsample has ``floor(fraction * n)`` rows:
+    A subsample has ``floor(fraction * n)`` rows. The meaning of ``bound`` depends on ``fraction``:
 
-    * 1/2: subsamples 2j and 2j + 1 are disjoint (complementary pairs). It is the expected number of selected
-      features whose probability to be selected on a subsample is at most q/d, that of a feature
-      drawn at random; whatever the problem, the penalty and num_subsamples (Shah & Samworth, Theorem 1 (a)
-      with theta = q/d). Their sharper bounds for unimodal frequencies are not used.
-    * less: subsamples are drawn independently. It is the expected number of selected noise features if these
-      are exchangeable and the selection is no worse than guessing (Meinshausen & Buehlmann, Theorem 1, whose
-      proof needs of a half only that another one is disjoint from it), in the limit of many subsamples.
-    * more: drawn independently; two of them overlap, and ``bound`` is NaN.
+    * 1/2: subsamples 2j and 2j + 1 are disjoint (complementary pairs). It bounds the expected number of
+      selected features whose probability of selection on a subsample is at most q/d, which is that of a
+      feature drawn at random. It holds for every problem, penalty and num_subsamples (Shah & Samworth,
+      Theorem 1 (a) with theta = q/d). Their sharper bounds for unimodal frequencies are not used.
+    * less: subsamples are drawn independently. It bounds the expected number of selected noise features, in
+      the limit of many subsamples, if noise features are exchangeable and the selection is no worse than
+      guessing (Meinshausen & Buehlmann, Theorem 1, whose proof uses halves only to have a second, disjoint
+      subsample).
+    * more: subsamples are drawn independently, any two overlap, and ``bound`` is NaN.
 
-    The rows are taken for independent draws, and q, an expectation, for its average over the subsamples.
+    The theorems assume that the rows are independent draws; q, an expectation there, is estimated by the
+    average over the subsamples.
 
     Args:
-      problem: its loss must have weights, as those of `sparsejax.losses`; its strengths are not used.
+      problem: its loss must have weights, as the losses of `sparsejax.losses` do; its strengths are not used.
       penalties: the strengths, as for `sparsejax.path`. The fewer features the weakest of them selects, the
         smaller the bound.
-      init: the first start of each path, as `sparsejax.path`.
-      num_subsamples: N >= 1; at fraction 1/2 even, since it counts both of a pair.
-      fraction: of the rows, in (0, 1). Rows are drawn whatever their weights in the loss.
+      init: the first start of each path, as in `sparsejax.path`.
+      num_subsamples: N >= 1; even at fraction 1/2, where both subsamples of a pair count.
+      fraction: share of the rows in a subsample, in (0, 1). The weights in the loss do not affect the draw.
       threshold: in (1/2, 1].
-      seed: a nonnegative integer. The same one gives the same subsamples, whatever the dtype.
-      mode: "warm" goes through each path from its first strength on, as `sparsejax.path`: on a CPU outside
-        jit one subsample a core at a time, else one at a time. "batch" solves as many subsamples at once as
-        fit in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
-      tol, maxiter: as `sparsejax.path`, for each subsample.
-      progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
-      checkpoint: a folder in which what is done is kept, as `sparsejax.path`.
+      seed: a nonnegative integer. Equal seeds give equal subsamples, in every dtype.
+      mode: "warm" solves each path from its first strength on, as `sparsejax.path` does: on a CPU outside jit
+        one subsample a core at a time, else one at a time. "batch" solves as many subsamples at once as fit
+        in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
+      tol, maxiter: as in `sparsejax.path`, for each subsample.
+      progress: show a bar with the last gap and stop at Ctrl-C, as in `sparsejax.path`.
+      checkpoint: a folder for the solves made so far, as in `sparsejax.path`.
 
     Returns:
       `StabilitySelection`.
 
     Raises:
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the
-        `StabilitySelection` of the subsamples that were done, with no bound; or None.
-      TypeError: a loss without weights, a W that has no rows, and as `sparsejax.path`.
-      ValueError: num_subsamples odd at fraction 1/2, fraction or threshold out of range, no row in a
-        subsample, and as `sparsejax.path`.
-      OSError: the checkpoint cannot be written; what was kept by then is whole.
+        `StabilitySelection` of the finished subsamples, without a bound, or None if there are none.
+      TypeError: the loss has no weights, W has no rows, or as `sparsejax.path`.
+      ValueError: num_subsamples is odd at fraction 1/2, fraction or threshold is out of range, a subsample
+        has no row, or as `sparsejax.path`.
+      OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
-      ConvergenceWarning: outside jit, solutions that did not converge, once a call.
+      ConvergenceWarning: outside jit, once a call, some solutions did not converge.
     Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, J. R. Statist. Soc. B
       75, 2013.
 
@@ -164,23 +172,23 @@ def stability_selection(
 
 
 class _Found(NamedTuple):
-    """What is known of N subsamples."""
+    """The results of N subsamples at m strengths."""
 
-    counts: jax.Array  # (m, d) int32, how many select the feature
-    num_selected: jax.Array  # (N,) int32
+    counts: jax.Array  # (m, d) int32, the number of subsamples that select the feature
+    num_selected: jax.Array  # (N,) int32, the number of features selected at any strength
     solution: Solution  # (N, m), without the weights
 
 
 def _result(arguments: PathArguments, found: _Found, threshold: float, fraction: float) -> StabilitySelection:
     count = found.num_selected.shape[0]
-    # of counts, which are exact: a feature of 60 in 100 reaches 0.6
-    least = math.ceil(threshold * count - 1e-9)
+    # Counts are exact, frequencies are rounded: a feature selected 60 times in 100 reaches threshold 0.6.
+    least_count = math.ceil(threshold * count - 1e-9)
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
     return StabilitySelection(
         frequencies=with_axes(found.counts.astype(dtype) / count, arguments.shape),
-        selected=jnp.max(found.counts, axis=0) >= least,
+        selected=jnp.max(found.counts, axis=0) >= least_count,
         bound=q * q * factor,
         num_selected=found.num_selected,
         gap=with_axes(found.solution.gap, arguments.shape, 1),
@@ -189,63 +197,64 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
 
 
 def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
-    """`_by_subsample` of all masks: in one call, or in one a core, of the same program at the same time."""
-    count, most = masks.shape[0], _fitting(arguments, masks.shape[1])
+    """The results of all subsamples: in one call, or in mode "warm" on a CPU in one call a core."""
+    count, most = masks.shape[0], _max_at_once(arguments, masks.shape[1])
     calls, chunk = 1, 1
     if arguments.mode == "batch":
-        chunk = -(-count // -(-count // most))  # the last chunk about as full as the others
+        chunk = -(-count // -(-count // most))  # so that the last chunk is about as full as the others
     elif is_eager(arguments) and jax.default_backend() == "cpu":
         calls = _cores(count, most)
     length = -(-count // (calls * chunk)) * chunk
-    # Places that are left hold masks that are there already, and are not counted.
+    # Repeated masks fill up the last call; ``counted`` is False for them.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
     static = _static(arguments, masks, chunk)
     if calls == 1:
         found = _all_subsamples(arguments[:5], filled, counted, **static)
         if length > count:
-            rest = jax.tree.map(lambda leaf: leaf[:count], (found.num_selected, found.solution))
-            found = _Found(found.counts, *rest)
+            by_subsample = jax.tree.map(lambda leaf: leaf[:count], (found.num_selected, found.solution))
+            found = _Found(found.counts, *by_subsample)
         return found
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
     return _joined(_all_subsamples.together((arguments[:5],), parts, **static), count)
 
 
 def _cores(count: int, most: int) -> int:
-    """How many calls at a time: a path by itself keeps one core busy, hardly more."""
+    """The number of calls to make at the same time, at most one a core: one path keeps about one busy."""
     return -(-count // -(-count // min(count, most, cores())))
 
 
 def _rows_each(arguments: PathArguments, masks: np.ndarray) -> int | None:
-    """How many rows a subsample has, if they are copied."""
-    return int(masks.sum(axis=1).max()) if gathers(arguments.mode, arguments) else None
+    """The largest number of rows in a subsample if they are copied, else None."""
+    return int(masks.sum(axis=1).max()) if copies_rows(arguments.mode, arguments) else None
 
 
 def _static(arguments: PathArguments, masks: np.ndarray, chunk: int) -> dict[str, Any]:
+    """The static arguments of `_by_subsample`."""
     size, most = math.prod(arguments.shape), _rows_each(arguments, masks)
     return {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk, "most": most}
 
 
 def _joined(parts: Sequence[_Found], count: int) -> _Found:
-    """All parts in one, of which the first so many subsamples are told of."""
+    """The results of all parts together, for the first ``count`` subsamples."""
     counts: Any = np.sum([part.counts for part in parts], axis=0, dtype=np.int32)
-    rest = [(part.num_selected, part.solution) for part in parts]
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *rest)
+    by_subsample = [(part.num_selected, part.solution) for part in parts]
+    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *by_subsample)
     return jax.device_put(_Found(counts, *joined))
 
 
 def _in_chunks(
     arguments: PathArguments, masks: np.ndarray, threshold: float, progress: bool, store: Checkpoint | None
 ) -> _Found:
-    """`_on_all` with a bar of its progress, and with what is done kept in a folder."""
-    count, most, size = masks.shape[0], _fitting(arguments, masks.shape[1]), math.prod(arguments.shape)
+    """The results of all subsamples by many short calls, with a progress bar and checkpoints between them."""
+    count, most, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), math.prod(arguments.shape)
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
             chunk = min(most, -(-count // SLICES))
             static = _static(arguments, masks, chunk)
 
             def call(numbers: np.ndarray) -> _Found:
-                counted = np.diff(numbers, prepend=-1) > 0  # not what fills up the last slice
+                counted = np.diff(numbers, prepend=-1) > 0  # False for repeats that fill up the last slice
                 return _all_subsamples(arguments[:5], masks[numbers], counted, **static)
 
             bar.each = size
@@ -253,82 +262,85 @@ def _in_chunks(
             done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
             threads = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
-            # One that was begun on a machine with more cores goes on with as many threads.
+            # A checkpoint from a machine with more cores is continued with as many threads as there.
             calls = int(kept_in(store, "threads", np.int64(0), threads))
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
             task = _Selected(size, _rows_each(arguments, masks))
             nothing = _nothing(arguments, length, size)
-            places = walk(arguments, task, parts, nothing, bar)
-            done = [_rounds(place) for place in places]
+            places = run_in_chunks(arguments, task, parts, nothing, bar)
+            done = [_done_part(place) for place in places]
         if bar.stop.is_set():
             found = _joined(done, count) if done else None
             known = 0 if found is None else found.num_selected.shape[0]
-            # Whether pairs of subsamples are whole is not looked at: no bound.
+            # Pairs of subsamples may be incomplete, so a partial result has no bound.
             partial = _result(arguments, found, threshold, math.nan) if found is not None and known else None
             raise Interrupted(f"{NAME}: interrupted after {known} of {count} subsamples", partial)
     return _joined(done, count)
 
 
-class _Walked(NamedTuple):
-    """What is found on the way."""
+class _Progress(NamedTuple):
+    """The records of a task that is not finished."""
 
     found: _Found
-    now: jax.Array  # (m, d) boolean, of the subsample at hand
+    now: jax.Array  # (m, d) boolean, the features that the current subsample selects
 
 
 @dataclass(frozen=True)
 class _Selected:
-    """The paths of subsamples; the data are their masks, and how many of them are meant."""
+    """The `Task` of stability selection: a path a subsample. The data are masks, and how many count."""
 
-    size: int  # strengths
-    most: int | None  # rows of a subsample, if they are copied
+    size: int  # number of strengths
+    most: int | None  # largest number of rows in a subsample, if they are copied
 
     def rounds(self, data: Any) -> jax.Array:
         return data[1]
 
     def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        return problem._replace(smooth=kept(problem.smooth, data[0][number], self.most))
+        return problem._replace(smooth=restricted(problem.smooth, data[0][number], self.most))
 
-    def record(self, walked: _Walked, solution: Solution, problem: Problem, data: Any, at: Any) -> _Walked:
-        (counts, num_selected, solutions), now = walked
-        now = now.at[at[1]].set(_rows(solution.params))
-        over = at[1] == self.size - 1
+    def record(
+        self, progress: _Progress, solution: Solution, problem: Problem, data: Any, at: Any
+    ) -> _Progress:
+        (counts, num_selected, solutions), now = progress
+        now = now.at[at[1]].set(_nonzero_rows(solution.params))
+        over = at[1] == self.size - 1  # whether the path of this subsample ends here
         light = solution._replace(params=solution.num_iters)
         found = _Found(
             counts + (now & over).astype(jnp.int32),
             num_selected.at[at[0]].set(jnp.sum(jnp.any(now, axis=0), dtype=jnp.int32)),
             jax.tree.map(lambda all, one: all.at[at].set(one), solutions, light),
         )
-        return _Walked(found, now)
+        return _Progress(found, now)
 
 
-def _nothing(arguments: PathArguments, length: int, size: int) -> _Walked:
+def _nothing(arguments: PathArguments, length: int, size: int) -> _Progress:
+    """The records of ``length`` subsamples before they are solved; numpy arrays, which compile nothing."""
     d, like = arguments.init.shape[0], solution_like(arguments.init)
-    light = unknown(like._replace(params=like.num_iters), (length, size))
+    light = unsolved(like._replace(params=like.num_iters), (length, size))
     found = _Found(np.zeros((size, d), np.int32), np.zeros(length, np.int32), light)  # type: ignore[arg-type]
-    return _Walked(found, np.zeros((size, d), bool))  # type: ignore[arg-type]
+    return _Progress(found, np.zeros((size, d), bool))  # type: ignore[arg-type]
 
 
-def _rounds(place: Place) -> _Found:
-    """Of the subsamples that are done."""
-    (counts, *rest), done = place.found.found, int(place.round)
-    return _Found(counts, *jax.tree.map(lambda leaf: leaf[:done], rest))
+def _done_part(place: Place) -> _Found:
+    """The results of the finished subsamples."""
+    (counts, *by_subsample), done = place.found.found, int(place.round)
+    return _Found(counts, *jax.tree.map(lambda leaf: leaf[:done], by_subsample))
 
 
-def _rows(W: jax.Array) -> jax.Array:
-    """Which features are, (d,)."""
+def _nonzero_rows(W: jax.Array) -> jax.Array:
+    """(d,) boolean, whether the feature's row of W is not 0."""
     return jnp.any(columns(W) != 0, axis=0)
 
 
-def _fitting(arguments: PathArguments, rows: int) -> int:
-    """How many subsamples may be solved at once."""
-    d, *rest = arguments.init.shape
-    k, m = math.prod(rest), math.prod(arguments.shape)
-    # a factor and a copy of the data for each subsample; for each strength a few iterates and predictions
+def _max_at_once(arguments: PathArguments, rows: int) -> int:
+    """The number of subsamples that may be solved at once."""
+    d, *others = arguments.init.shape
+    k, m = math.prod(others), math.prod(arguments.shape)
+    # A subsample takes a copy of X and a factor of it; a strength takes about 8 iterates and 4 predictions.
     numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
-    return max(CHUNK // (numbers * int(arguments.init.dtype.itemsize)), 1)
+    return max(MAX_BATCH_BYTES // (numbers * int(arguments.init.dtype.itemsize)), 1)
 
 
 def _by_subsample(
@@ -342,30 +354,33 @@ def _by_subsample(
     chunk: int,
     most: int | None,
 ) -> _Found:
-    """How often each feature is selected at each of ``size`` strengths, at how many in all, certificates."""
+    """The results of the subsamples ``masks`` at ``size`` strengths, as one program.
+
+    It solves ``chunk`` subsamples at once; masks whose ``counted`` is False do not enter the counts.
+    """
     problem, penalties, init, tol, maxiter = arguments
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
-        changed = problem._replace(smooth=kept(problem.smooth, mask, most))
+        changed = problem._replace(smooth=restricted(problem.smooth, mask, most))
         solution = batched_path(
             PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()), brief=True
         )
-        found = jax.vmap(_rows)(solution.params)  # (size, d)
+        found = jax.vmap(_nonzero_rows)(solution.params)  # (size, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)
 
     def step(counts: jax.Array, part: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, Any]:
         masks, counted = part
         if chunk > 1:
-            found, *rest = jax.vmap(one)(masks)
+            found, *by_subsample = jax.vmap(one)(masks)
         else:
-            found, *rest = jax.tree.map(lambda leaf: leaf[None], one(masks[0]))
-        return counts + jnp.sum(found & counted[:, None, None], axis=0, dtype=jnp.int32), rest
+            found, *by_subsample = jax.tree.map(lambda leaf: leaf[None], one(masks[0]))
+        return counts + jnp.sum(found & counted[:, None, None], axis=0, dtype=jnp.int32), by_subsample
 
     start = jnp.zeros((size, init.shape[0]), jnp.int32)
     parts = masks.reshape(-1, chunk, masks.shape[1]), counted.reshape(-1, chunk)
-    counts, rest = lax.scan(step, start, parts)
-    union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(masks), *leaf.shape[2:]), rest)
+    counts, by_chunk = lax.scan(step, start, parts)
+    union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(masks), *leaf.shape[2:]), by_chunk)
     return _Found(counts, union, solution)
 
 

@@ -1,5 +1,6 @@
-"""Choosing strengths by the gradient of a held-out loss."""
+"""Tuning: choosing strengths by the gradient of a held-out loss."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -15,51 +16,51 @@ from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
 from sparsejax.driver import prepare
-from sparsejax.losses import as_loss
-from sparsejax.penalties import split_strengths
+from sparsejax.losses import Loss, as_loss
+from sparsejax.penalties import Penalty, split_strengths
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import solve
 
-# In units of the logarithm: the first step multiplies or divides each strength by e, later ones by less.
+# It updates log strengths: its first step, of length 1, multiplies or divides each strength by e.
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)
 
 RUNNING = -1
 CONVERGED, MAX_ITER, NON_FINITE, ALL_ZERO, INTERRUPTED = range(5)
 MESSAGES = {
     CONVERGED: "converged: the slope of the held-out loss is at most tol",
-    MAX_ITER: "maxiter solves made before the slope fell below tol; what is returned is the best of them",
+    MAX_ITER: "maxiter solves were made before the slope fell below tol; the best of them is returned",
     NON_FINITE: (
-        "the held-out loss or its slope is NaN or infinite: look at the held-out data, and whether the "
-        "solves converged; what is returned is the best before, or the first"
+        "the held-out loss or its slope is NaN or infinite: check the held-out data, and whether the "
+        "solves converged; the best solve before, or the first, is returned"
     ),
     ALL_ZERO: (
-        "every weight is 0, so that the held-out loss has no slope: start from smaller strengths, such as "
-        "lambda_max / 10"
+        "every weight is 0, so that the slope of the held-out loss is 0: start from smaller strengths, such "
+        "as lambda_max / 10"
     ),
-    INTERRUPTED: "interrupted; what is returned is the best before",
+    INTERRUPTED: "interrupted; the best solve so far is returned",
 }
 
 
 class Tried(NamedTuple):
-    """Every solve in its order; NaN after the last."""
+    """Every solve of a search in its order; NaN after the last."""
 
     penalties: Any  # strengths with a leading axis (maxiter,)
-    loss: jax.Array  # (maxiter,), held out
-    slope: jax.Array  # (maxiter,), norm of the gradient in the log strengths that the bounds leave free
-    measure: jax.Array  # (maxiter,), the certificate of each solve
+    loss: jax.Array  # (maxiter,), the held-out loss
+    slope: jax.Array  # (maxiter,), the norm of its gradient in the log strengths that no bound stops
+    measure: jax.Array  # (maxiter,), the gap of each solve, or its residual if no gap is known
 
 
 class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "status", "tried")):
-    """The best that was tried.
+    """The best strengths of a search, and the search.
 
     Attributes:
-      penalty: the problem's, with the strengths of least held-out loss.
-      solution: the solution there.
-      loss: its held-out loss.
-      num_solves: () int32.
-      status: () int32, how the search ended; `message` says it in words.
-      tried: `Tried`.
+      penalty: the problem's penalty, with the strengths of the least held-out loss.
+      solution: the solution for this penalty.
+      loss: the held-out loss of this solution.
+      num_solves: () int32, the number of solves made.
+      status: () int32, how the search ended; `message` is its text.
+      tried: every solve, as `Tried`.
 
     >>> import numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -77,12 +78,12 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "statu
 
     @property
     def converged(self) -> jax.Array:
-        """True where the slope fell below tol, by a change of the weights and not for want of any."""
+        """True if the slope fell below tol at a solution with nonzero weights."""
         return self.status == CONVERGED
 
     @property
     def message(self) -> str:
-        """The status in words; not available under jit."""
+        """The text of the status; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Tuning.message is text: read it outside jit and vmap.")
         return MESSAGES[int(self.status)]
@@ -90,7 +91,7 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "statu
 
 def tune(
     problem: Problem,
-    held_out: Any,
+    held_out: Callable[[Any], Any],
     init: Any = None,
     *,
     low: ArrayLike = 1e-3,
@@ -102,41 +103,42 @@ def tune(
     solver_maxiter: ArrayLike = 20_000,
     progress: bool = False,
 ) -> Tuning:
-    r"""Minimise a held-out loss over all strengths of the penalty at once, by gradient.
+    r"""Minimise a held-out loss over all strengths of the penalty at once, by its gradient.
 
     .. math:: \min_{\log\lambda}\; h(W^\star(\lambda)), \qquad
               W^\star(\lambda) = \operatorname*{argmin}_W f(W) + g_\lambda(W),
 
-    by an optax optimiser on :math:`\log\lambda` with the derivative of the solution
-    (`sparsejax.driver.implicit`), each solve starting from the last. The function is neither convex nor
-    smooth where the support changes: begin where some weights are nonzero, such as ``lambda_max / 10``; above
-    lambda_max every slope is 0, and the search says so and ends.
+    An optax optimiser changes :math:`\log\lambda`, with the derivative of the solution
+    (`sparsejax.driver.implicit`); each solve starts from the last solution. The function is not convex, and
+    not smooth where the support changes. Start where some weights are nonzero, for example at
+    ``lambda_max / 10``: above lambda_max every slope is 0, and the search ends with a message.
 
     Args:
-      problem: its loss is the one trained; its strengths (those that the penalty names), all > 0, are the
-        start.
-      held_out: the loss h, W -> (); a loss of this library (then with the intercept of the fit), or any
-        callable pytree.
-      init: start of the first solve, as `sparsejax.solve`; needed where the loss is a plain function.
+      problem: its loss is minimised in each solve; its strengths (those that the penalty names), all > 0, are
+        the start.
+      held_out: the loss h, W -> (): a loss of this library, which is evaluated with the intercept of the fit,
+        or any callable pytree.
+      init: start of the first solve, as in `sparsejax.solve`; required if the loss is a plain function.
       low, high: the strengths stay within these multiples of the start.
-      optimizer: of the log strengths; any optax gradient transformation.
-      tol: stop when the norm of the gradient in the log strengths that are not held by a bound is at
-        most tol times the held-out loss.
-      maxiter: solves, at most.
+      optimizer: any optax gradient transformation; it updates the log strengths.
+      tol: stop when the norm of the gradient is at most tol times the held-out loss; log strengths that a
+        bound stops do not count.
+      maxiter: largest number of solves.
       solver_tol, solver_maxiter: ``tol`` and ``maxiter`` of `sparsejax.solve`.
-      progress: show a bar of the solves with the last slope, by tqdm, and stop at Ctrl-C, after the solve
-        that is running.
+      progress: show a tqdm bar of the solves with the last slope, and stop at Ctrl-C after the solve that is
+        running.
 
     Returns:
-      `Tuning`: the best of all tried, not the last; look at ``converged`` and ``message``.
+      `Tuning`: the best of all tried strengths, not the last; look at ``converged`` and ``message``.
 
     Raises:
       Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `Tuning` so far, or None before the
         first solve.
-      TypeError, ValueError: an unfit argument, a strength of 0, a penalty that names none, before tracing.
+      TypeError, ValueError: before tracing, an argument is invalid, a strength is 0, or the penalty names no
+        strengths.
 
     Warns:
-      ConvergenceWarning: outside jit, the solve that is returned did not converge.
+      ConvergenceWarning: outside jit, the returned solution did not converge.
     Source: implicit differentiation for the lasso family: Bertrand et al., JMLR 23, 2022.
 
     >>> import numpy as np, sparsejax as sj
@@ -167,46 +169,46 @@ def tune(
     return tuning
 
 
-def _check_strengths(penalty: Any) -> None:
+def _check_strengths(penalty: Penalty) -> None:
     strengths = split_strengths(penalty)[0]
     if not strengths:
         raise TypeError(
-            f"tune: {type(penalty).__name__} names no strengths: a subclass of sparsejax.Penalty says "
-            "strengths = (...), the leaves >= 0 that scale it."
+            f"tune: {type(penalty).__name__} names no strengths: a subclass of sparsejax.Penalty sets "
+            "strengths = (...) to the names of its leaves >= 0 that scale it."
         )
     for leaf in strengths:
         if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
-            raise ValueError("tune: every strength must be > 0: at 0 its logarithm has nowhere to start.")
+            raise ValueError("tune: every strength must be > 0: tune changes its logarithm.")
 
 
 class _Options(NamedTuple):
-    low: jax.Array  # log
-    high: jax.Array  # log
-    tol: jax.Array
-    solver_tol: jax.Array
-    solver_maxiter: jax.Array
+    low: jax.Array  # (), the log of the argument
+    high: jax.Array  # (), the log of the argument
+    tol: jax.Array  # ()
+    solver_tol: jax.Array  # ()
+    solver_maxiter: jax.Array  # () int32
 
 
 class _Best(NamedTuple):
-    loss: jax.Array
-    logs: Any
+    loss: jax.Array  # (), held out
+    logs: Any  # the log strengths, a tuple of arrays in the shapes of the strengths
     solution: Solution
 
 
 class _Carry(NamedTuple):
-    logs: Any
-    optimizer: Any
-    init: Any
+    logs: Any  # the log strengths of the next solve
+    optimizer: Any  # the state of the optimiser
+    init: Any  # the start of the next solve
     best: _Best
-    n: jax.Array
-    status: jax.Array
+    n: jax.Array  # () int32, solves made
+    status: jax.Array  # () int32
     tried: Tried
 
 
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
 def _tune(
     problem: Problem,
-    held_out: Any,
+    held_out: Loss,
     init: Any,
     options: _Options,
     optimizer: optax.GradientTransformation,
@@ -234,13 +236,13 @@ def _next(
 
 def _shown(
     problem: Problem,
-    held_out: Any,
+    held_out: Loss,
     init: Any,
     options: _Options,
     optimizer: optax.GradientTransformation,
     maxiter: int,
 ) -> Tuning:
-    """`_tune` by a program of one solve, with a bar of its progress."""
+    """The same search as `_tune` with a progress bar, by a program that makes one solve."""
     static: Any = {"optimizer": optimizer, "maxiter": maxiter}
     args = problem, held_out, init, options
     search = _Search(problem, held_out, options, optimizer, maxiter)
@@ -255,10 +257,12 @@ def _shown(
 
 
 class _Search:
+    """The search as a loop body, which makes one solve and one step of the optimiser."""
+
     def __init__(
         self,
         problem: Problem,
-        held_out: Any,
+        held_out: Loss,
         options: _Options,
         optimizer: optax.GradientTransformation,
         maxiter: int,
@@ -276,7 +280,7 @@ class _Search:
         return self.rebuild(jax.tree.map(jnp.exp, logs))
 
     def judge(self, logs: Any, init: Any) -> tuple[jax.Array, Solution]:
-        """The held-out loss and the solution."""
+        """The held-out loss and the solution for these log strengths."""
         changed = self.problem._replace(penalty=self.penalty(logs))
         o = self.options
         solution = solve(changed, init, tol=o.solver_tol, maxiter=o.solver_maxiter)
@@ -286,6 +290,7 @@ class _Search:
         return self.held_out(solution.params), solution
 
     def start(self, init: Any) -> _Carry:
+        """The carry before the first solve."""
         shapes = jax.eval_shape(self.judge, self.first, init)[1]
         dtype = jax.tree.leaves(init)[0].dtype
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
@@ -298,6 +303,7 @@ class _Search:
         return _Carry(self.first, state, init, best, jnp.int32(0), jnp.int32(RUNNING), empty)
 
     def body(self, c: _Carry) -> _Carry:
+        """The carry after one solve and one step of the optimiser."""
         (loss, solution), grad = jax.value_and_grad(self.judge, has_aux=True)(c.logs, c.init)
         slope = optax.tree.norm(jax.tree.map(self.within, grad, c.logs, self.first))
         better = (loss < c.best.loss) | (c.n == 0)
@@ -311,14 +317,14 @@ class _Search:
         return _Carry(logs, state, solution.params, best, c.n + 1, status, tried)
 
     def within(self, g: jax.Array, x: jax.Array, x0: jax.Array) -> jax.Array:
-        """The slope, 0 where it points out of the box."""
+        """The gradient g, set to 0 where x is at a bound and descent leads beyond it."""
         o = self.options
         below = (x <= x0 + o.low.astype(x.dtype)) & (g > 0)
         above = (x >= x0 + o.high.astype(x.dtype)) & (g < 0)
         return jnp.where(below | above, 0, g)
 
     def step(self, c: _Carry, grad: Any) -> tuple[Any, Any]:
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes types, whatever the user has forbidden
+        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes, which the user may have forbidden
             updates, state = self.optimizer.update(grad, c.optimizer, c.logs)
         o = self.options
 

@@ -1,6 +1,6 @@
-"""Estimators for scikit-learn, of the extra ``sklearn``: thin, over the rest of the library.
+"""Estimators for scikit-learn, which call the rest of the library; the extra ``sklearn`` installs them.
 
-Nothing else in the library imports this. docs/scikit-learn.md shows them at work.
+Nothing else in the library imports this package. docs/scikit-learn.md has examples.
 """
 
 try:

@@ -16,7 +16,7 @@ from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precis
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The classes that rows with a weight have, and the number of each row's class."""
+    """The classes of the rows whose weight is not 0, and for each row the index of its class, (n,)."""
     check_classification_targets(y)
     classes = np.unique(y[weights > 0])
     if len(classes) < 2:
@@ -25,7 +25,10 @@ def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]
 
 
 def targets(loss: str, codes: np.ndarray, num_classes: int) -> np.ndarray:
-    """What the loss wants for these classes: a column each, of two one where columns do not meet."""
+    """The Y of a loss, (n, k): a column for each class, of 0 and 1, or for hinge losses of -1 and 1.
+
+    Two classes have one column, unless the loss is "softmax" or "squared".
+    """
     Y = np.eye(num_classes)[codes]
     if num_classes == 2 and loss not in ("softmax", "squared"):
         Y = Y[:, 1:]
@@ -33,7 +36,7 @@ def targets(loss: str, codes: np.ndarray, num_classes: int) -> np.ndarray:
 
 
 def of_classes(found: Fitted) -> tuple[np.ndarray, np.ndarray]:
-    """Coefficients (k, d) and intercepts; of two classes one row, the second minus the first."""
+    """Coefficients (k, d) and intercepts (k,); for two classes one row, the second minus the first."""
     coef, intercept = found.coef, found.intercept
     return (coef[1:] - coef[:1], intercept[1:] - intercept[:1]) if len(coef) == 2 else (coef, intercept)
 
@@ -43,7 +46,7 @@ def _has_probabilities(estimator: Any) -> bool:
 
 
 class LinearClassifier(ClassifierMixin, BaseEstimator):
-    """What classifiers of one label a row share once they have coefficients."""
+    """Base of the classifiers of one label a row: decisions and predictions from ``coef_``."""
 
     _accept_sparse: ClassVar[Any] = False
 
@@ -53,27 +56,27 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Scores ``X coef' + intercept``, (n, classes); of two classes (n,), positive for the second."""
+        """Scores ``X coef' + intercept``, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse=self._accept_sparse)
         scores: np.ndarray = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.coef_) == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of the largest score of each row, (n,)."""
+        """For each row the class with the largest score, (n,)."""
         scores = self.decision_function(X)
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
 
 
 class ProbabilisticClassifier(LinearClassifier):
-    """Those of a loss that may have probabilities."""
+    """Base of the classifiers whose loss may have probabilities."""
 
     _accept_sparse: ClassVar[Any] = "csr"
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities, (n, classes): softmax of the scores; with the logistic loss its sigmoids, sum 1."""
+        """Probabilities, (n, classes): the softmax of the scores; for the logistic loss scaled sigmoids."""
         scores = self.decision_function(X)
         if scores.ndim == 1:
             second = expit(scores)
@@ -94,6 +97,7 @@ class ProbabilisticClassifier(LinearClassifier):
         return X, codes, weights
 
     def _keep(self, found: Fitted) -> Self:
+        """Set the fitted attributes."""
         self.coef_, self.intercept_ = of_classes(found)
         self.gap_, self.n_iter_ = found.gap, found.num_iters
         return self
@@ -105,42 +109,42 @@ class SparseClassifier(ProbabilisticClassifier):
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i)
               + \sum_{j=1}^d \alpha \|w_j\|_2 + \beta \|w_j\|_1^2 ,
 
-    for the penalty by default, exclusive l2,1: alpha removes features from all classes, with beta the classes
-    compete for those that stay. s are the sample weights: a weight of k is as good as k copies of
-    the row, 0 as its absence. Columns of X should be on comparable scales: put a StandardScaler before.
+    for the default penalty, exclusive l2,1: alpha removes features from all classes, and beta makes the
+    classes compete for the remaining ones. s are the sample weights: weight k counts as k copies of the row,
+    weight 0 leaves the row out. Columns of X should be on comparable scales, as a StandardScaler makes them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Data of nearly one size share a compiled program. X may be a matrix or array of
-    scipy.sparse, which is never made dense.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
+    which is never made dense.
 
     Args:
       penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso"; or a penalty of
-        `sparsejax.penalties`, which has its own strengths: alpha and beta then have no part.
+        `sparsejax.penalties`, whose own strengths then apply instead of alpha and beta.
       loss: "softmax" (multinomial logistic regression); "logistic", "squared_hinge", "huber_hinge" (each
-        class against the others), "squared" (least squares on 0 and 1, as in the paper of exclusive l2,1).
-        Only the first two have probabilities.
-      alpha: >= 0, () or (d,), the strength of the row norms (of "l1": of the absolute values).
-      beta: >= 0, () or (d,), the strength of the exclusive part, where there is one.
+        class against the others), "squared" (least squares on 0 and 1, as in the source). Only the first two
+        have probabilities.
+      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values).
+      beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       fit_intercept: fit b, which is not penalised.
-      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: at most so many iterations.
+      tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: largest number of iterations.
 
     Attributes:
       classes_: (k,), the labels, of any sortable kind.
       coef_: (k, d), or (1, d) for two classes, the second minus the first; exact zeros.
       intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
-        NaN where none is known (`sparsejax.Solution`).
-      n_iter_: iterations.
-      n_features_in_, feature_names_in_: of X.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
+        none is known (`sparsejax.Solution`).
+      n_iter_: number of iterations made.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; one class only; from scikit-learn's
-        validation.
+      TypeError, ValueError: an argument is not as above, which the message names; y has one class only; or
+        scikit-learn refuses the data.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
-    Source: Ming & Ding, IJCAI 2019, for the penalty by default.
+    Source: Ming & Ding, IJCAI 2019, for the default penalty.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseClassifier

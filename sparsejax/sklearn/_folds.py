@@ -1,4 +1,4 @@
-"""Strengths chosen by cross-validation: all folds and strengths in one compiled call."""
+"""Estimators that choose their strengths by cross-validation, in one compiled call."""
 
 from typing import Any, NamedTuple, Self
 
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.model_selection import check_cv
 
+from sparsejax.losses import LinearModelLoss
 from sparsejax.problem import Problem
 from sparsejax.selection.cross_validation import CrossValidation, cross_validate
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
@@ -14,21 +15,21 @@ from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, family, fitted, 
 from sparsejax.sklearn._regression import LinearRegressor
 from sparsejax.sklearn._tables import as_sample_weight, gathered, precision
 
-SPAN = 1e-3  # of the strengths tried by default: from the least that leaves no feature down to this part
+DEFAULT_SPAN = 1e-3  # the smallest strength tried by default, relative to lambda_max
 
 
 class Choice(NamedTuple):
-    """What the folds said."""
+    """The strengths chosen by cross-validation, and the fit for them to all rows."""
 
     found: Fitted
     result: CrossValidation  # with the axes (betas, alphas)
-    alphas: np.ndarray
-    betas: np.ndarray
-    loss: Any
+    alphas: np.ndarray  # those tried, from large to small
+    betas: np.ndarray  # those tried, from large to small
+    loss: LinearModelLoss  # the loss of all rows
 
 
 def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray:
-    """The fold that leaves each row out, (n,), from anything that scikit-learn takes as cv."""
+    """The fold that holds out each row, (n,), from anything that scikit-learn accepts as cv."""
     n = len(y)
     folds, times = np.full(n, -1), np.zeros(n, int)
     for number, (train, test) in enumerate(check_cv(cv, y, classifier=classifier).split(X, y)):
@@ -52,7 +53,7 @@ def chosen_by_folds(
     labels: np.ndarray,
     classifier: bool,
 ) -> Choice:
-    """Cross-validate the estimator's grid and fit its best point to all rows."""
+    """Cross-validate the estimator's grid of strengths, and fit the best ones to all rows."""
     X, Y, weights = data
     folds = fold_of_rows(estimator.cv, X, labels, classifier)
     used = np.unique(folds[weights > 0])
@@ -63,8 +64,8 @@ def chosen_by_folds(
         loss = loss_of(table, make, estimator.fit_intercept)
         penalty_of, has = family(estimator.penalty)
         start = Problem(loss, penalty_of(jnp.zeros((), X.dtype), jnp.zeros((), X.dtype)))
-        betas = strengths("betas", estimator.betas, None, "beta" in has, X.dtype, SPAN)
-        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, SPAN)
+        betas = strengths("betas", estimator.betas, None, "beta" in has, X.dtype, DEFAULT_SPAN)
+        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, DEFAULT_SPAN)
         alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
         result = cross_validate(
             start,
@@ -80,9 +81,10 @@ def chosen_by_folds(
 
 
 class ByFolds:
-    """What those that choose their strengths keep of the choice."""
+    """Base of the estimators that choose their strengths."""
 
     def _chosen(self, choice: Choice) -> None:
+        """Set the attributes that describe the choice."""
         beta, alpha = (int(i) for i in choice.result.index)
         self.alphas_, self.betas_ = choice.alphas, choice.betas
         self.alpha_, self.beta_ = float(choice.alphas[alpha]), float(choice.betas[beta])
@@ -91,33 +93,33 @@ class ByFolds:
 
 
 class SparseRegressorCV(ByFolds, LinearRegressor):
-    r"""`SparseRegressor` with the strengths that do best on rows held out.
+    r"""`SparseRegressor` with the strengths that score best on held-out rows.
 
     `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
-    path, and the best point is fitted to all rows. It is what GridSearchCV does with `SparseRegressor` over
-    the same folds, scoring and strengths, in less time.
+    path; the best strengths are then fitted to all rows. GridSearchCV with `SparseRegressor` over the same
+    folds, scoring and strengths finds the same, in more time.
 
     Args:
       penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
       loss, fit_intercept, tol, max_iter: as `SparseRegressor`.
-      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
-        (`sparsejax.lambda_max`) down to a thousandth of it.
-      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
-      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits;
-        it must hold every row out once.
-      scoring: None for the least loss held out, "r2", or a function as for `sparsejax.cross_validate`.
+      alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
+        leaves no feature, down to a thousandth of it.
+      betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
+      cv: as in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits; every row
+        must be held out once.
+      scoring: None for the least held-out loss, "r2", or a function as for `sparsejax.cross_validate`.
 
     Attributes:
-      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
-      alphas_, betas_: those tried, from large to small.
-      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
+      alphas_, betas_: the strengths tried, from large to small.
+      scores_: (folds, alphas, betas), the scores of the held-out rows, greater is better.
       cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
       coef_, intercept_, gap_, n_iter_, n_features_in_, feature_names_in_: as `SparseRegressor`, of the
         fit to all rows.
 
     Raises:
-      TypeError, ValueError: as `SparseRegressor`; a cv that does not hold each row out once; alphas=10 or the
-        like for a penalty that no finite strength makes 0.
+      TypeError, ValueError: as `SparseRegressor`; cv does not hold each row out once; alphas is a number of
+        strengths, and no finite strength makes all coefficients 0.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseRegressorCV
@@ -162,34 +164,34 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
 
 
 class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
-    r"""`SparseClassifier` with the strengths that do best on rows held out.
+    r"""`SparseClassifier` with the strengths that score best on held-out rows.
 
     `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
-    path, and the best point is fitted to all rows. It is what GridSearchCV does with `SparseClassifier` over
-    the same folds, scoring and strengths, in less time.
+    path; the best strengths are then fitted to all rows. GridSearchCV with `SparseClassifier` over the same
+    folds, scoring and strengths finds the same, in more time.
 
     Args:
       penalty: as `SparseClassifier`; the strengths of a penalty object are multiplied by alphas.
       loss, fit_intercept, tol, max_iter: as `SparseClassifier`.
-      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
-        (`sparsejax.lambda_max`) down to a thousandth of it.
-      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
-      cv: as everywhere in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable
-        of splits; it must hold every row out once.
-      scoring: None for the least loss held out; "accuracy", "f1", "f1_micro", "roc_auc" or a function as for
+      alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
+        leaves no feature, down to a thousandth of it.
+      betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
+      cv: as in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable of splits;
+        every row must be held out once.
+      scoring: None for the least held-out loss; "accuracy", "f1", "f1_micro", "roc_auc" or a function as for
         `sparsejax.cross_validate`.
 
     Attributes:
-      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
-      alphas_, betas_: those tried, from large to small.
-      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
+      alphas_, betas_: the strengths tried, from large to small.
+      scores_: (folds, alphas, betas), the scores of the held-out rows, greater is better.
       cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
       classes_, coef_, intercept_, gap_, n_iter_, n_features_in_, feature_names_in_: as `SparseClassifier`, of
         the fit to all rows.
 
     Raises:
-      TypeError, ValueError: as `SparseClassifier`; a cv that does not hold each row out once; alphas=10 or
-        the like for a penalty that no finite strength makes 0.
+      TypeError, ValueError: as `SparseClassifier`; cv does not hold each row out once; alphas is a number of
+        strengths, and no finite strength makes all coefficients 0.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseClassifierCV

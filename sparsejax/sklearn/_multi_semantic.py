@@ -1,4 +1,4 @@
-"""Labels of several views at once."""
+"""Classification by the labels of several views at once."""
 
 from typing import Any, Self
 
@@ -21,38 +21,40 @@ from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precis
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     r"""Linear classification by the labels of several views at once, such as objects and moods.
 
-    Every combination of a label of each view is fitted by least squares, with Y 1 where a row has all of
-    its labels,
+    A combination holds one label of each view. Every combination is a column of Y, which is 1 for the rows
+    that have all its labels and 0 for the others, and is fitted by least squares,
 
     .. math:: \min_{W,b} \frac{1}{2\sum_i s_i} \sum_i s_i \|x_i^\top W + b - y_i\|^2
               + \frac\alpha2 \sum_{j=1}^d \sum_v \Big( \sum_{l \in v} \|w_{j,(l)}\|_2 \Big)^2
               + \frac\beta2 \operatorname{tr}(W L W^\top) ,
 
     where :math:`w_{j,(l)}` are the weights of feature j for the combinations with label l: the labels of a
-    view compete for features. L is the Laplacian of the graph that joins combinations which differ in one
-    view only (`sparsejax.graphs.from_views`), so that combinations with few rows or none borrow from others.
-    s are the sample weights, a weight of k as good as k copies of the row. Columns of X should be on
-    comparable scales: put a StandardScaler before.
+    view compete for features. L is the Laplacian of the graph that joins two combinations if they differ in
+    one view only (`sparsejax.graphs.from_views`): combinations with few rows or none get weights near those
+    of their neighbours.
+    s are the sample weights: weight k counts as k copies of the row. Columns of X should be on comparable
+    scales, as a StandardScaler makes them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32.
 
     Args:
       alpha: >= 0, () or (d,), the strength of the competition.
-      beta: >= 0, the strength of the graph; with one view there is none.
-      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: at most so many iterations.
+      beta: >= 0, the strength of the graph; unused with one view, which has no graph.
+      tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: largest number of iterations.
 
     Attributes:
       classes_: (k,) the labels; for several views a list of one array each.
-      coef_: (combinations, d), the last view running fastest; (1, d) for one view of two labels, the
-        second minus the first; exact zeros.
+      coef_: (combinations, d), where the label of the last view varies fastest; (1, d) for one view of two
+        labels, the second minus the first; exact zeros.
       intercept_: (combinations,) or (1,).
-      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it.
-      n_iter_, n_features_in_, feature_names_in_: as everywhere.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it.
+      n_iter_: number of iterations made.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; a view with one label only.
+      TypeError, ValueError: an argument is not as above, which the message names; a view has one label only.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
@@ -103,25 +105,25 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def scores(self, X: Any) -> np.ndarray:
-        """Scores of combinations with an axis for each view, (n, labels of view 1, of view 2, ...).
+        """Scores of the combinations with an axis for each view, (n, labels of view 1, of view 2, ...).
 
-        Linear estimates of their probabilities, not confined to [0, 1]: use them to rank.
+        They estimate probabilities linearly, so they may lie outside [0, 1]: use them to rank.
         """
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
         H: np.ndarray = X @ self.coef_.T + self.intercept_
-        if H.shape[1] == 1:  # the second of two labels minus the first, of sum 1
+        if H.shape[1] == 1:  # the second of two labels minus the first; the two sum to 1
             H = np.concatenate([1 - H, 1 + H], axis=1) / 2
         return H.reshape(len(H), *(len(labels) for labels in self._views()))
 
     def marginals(self, X: Any) -> list[np.ndarray]:
-        """Scores of the labels of each view, (n, labels): those of their combinations added up."""
+        """Scores of the labels of each view, (n, labels): the sum of the scores of their combinations."""
         scores = self.scores(X)
         axes = range(1, scores.ndim)
         return [scores.sum(axis=tuple(other for other in axes if other != view)) for view in axes]
 
     def predict(self, X: Any) -> np.ndarray:
-        """The label of each view of the largest marginal score, (n, views), or (n,) of one view."""
+        """For each view the label with the largest marginal score, (n, views), or (n,) for one view."""
         best = [scores.argmax(axis=1) for scores in self.marginals(X)]
         labels = [names[ix] for names, ix in zip(self._views(), best, strict=True)]
         return labels[0] if self._flat else np.stack(labels, axis=1)

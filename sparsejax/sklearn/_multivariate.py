@@ -1,4 +1,4 @@
-"""Classification for a measure of the whole labelling, of rows and of bags of rows."""
+"""Classifiers that optimise a measure of the whole labelling, for rows and for bags of rows."""
 
 import warnings
 from typing import Any, NamedTuple, Self
@@ -23,24 +23,27 @@ MEASURES = {
 
 
 class Selected(NamedTuple):
-    """Models of one class against the others each, or of the second of two."""
+    """A model for each class against the others, or one for the second of two classes."""
 
     coef: np.ndarray  # (k, d) or (1, d)
-    intercept: np.ndarray
-    gap: float
-    num_iters: int
+    intercept: np.ndarray  # (k,) or (1,)
+    gap: float  # the largest of the models' gaps
+    num_iters: int  # the largest number of iterations of a model
 
 
 def select(
     X: Any, codes: np.ndarray, num_classes: int, measure: Any, budget: Any, **options: Any
 ) -> Selected:
-    """Fit with a column of ones, whose weight is the intercept, and thresholds tuned on the same rows."""
+    """Fit the models with a column of ones, whose weight is the intercept, and tune their thresholds.
+
+    The thresholds are tuned on the rows of the fit.
+    """
     n, d = X.shape
     made = choose("measure", measure, MEASURES)() if isinstance(measure, str) else measure
     budget = max(1, round(d**0.5)) if budget is None else budget
     ones = np.ones((n, 1))
     X = sparse.hstack([X, ones], "csc") if sparse.issparse(X) else np.append(np.asarray(X, float), ones, 1)
-    options |= {"measure": made, "budget": _and_one(budget)}
+    options |= {"measure": made, "budget": _with_ones_column(budget)}
     if num_classes == 2:
         classes, models = [1], [multivariate.fit(X, 2 * codes - 1, **options)]
     else:
@@ -63,14 +66,14 @@ def select(
     )
 
 
-def _and_one(budget: Any) -> Any:
-    """With room for the column of ones; what is no budget is left to be refused by name."""
+def _with_ones_column(budget: Any) -> Any:
+    """The budget plus 1, for the column of ones; an invalid budget as it is, for `fit` to refuse."""
     number = np.ndim(budget) == 0 and np.asarray(budget).dtype.kind in "iuf"
     return budget + 1 if number and budget > 0 else budget
 
 
 def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
-    """The threshold that loses least; of a measure of the order alone, or of ties, that of fewest errors."""
+    """The best threshold for the measure; if the measure does not depend on it, the one of fewest errors."""
     try:
         best = multivariate.tune_threshold(measure, scores, y)
     except ValueError:
@@ -84,32 +87,32 @@ class MultivariateClassifier(LinearClassifier):
     .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B}\sum_j\frac{w_j^2}{d_j}
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) ,
 
-    with Delta 100 times one minus the measure of the whole labelling. An intercept is the weight of a column
-    of ones, less the threshold that does best on the rows fitted to. Of more than two classes each is
-    fitted against the others. Columns of X should be on comparable scales: put a StandardScaler before.
-    X may be a matrix or array of scipy.sparse, which is never made dense. The work is done by numpy in
-    float64; there are no sample weights.
+    where Delta is 100 times one minus the measure of the whole labelling. The intercept is the weight of a
+    column of ones, less the threshold that does best on the rows of the fit. Of more than two classes each is
+    fitted against the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X
+    may be a matrix or array of scipy.sparse, which is never made dense. The solver is numpy in float64; there
+    are no sample weights.
 
     Args:
       measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of
         errors), or one that `models.multivariate` makes, such as ``multivariate.precision_at(50)``.
-      budget: B > 0; None for the root of the number of features. Usually more than B features have a
-        weight, in proportion to B.
+      budget: B > 0; None for the root of the number of features. The number of features with a weight is
+        usually above B and in proportion to it.
       C: > 0, as in `models.multivariate.fit`; larger fits closer.
-      tol: on the relative gap of each fit.
-      max_iter: master problems at most.
+      tol: largest relative gap of each fit.
+      max_iter: largest number of master problems.
 
     Attributes:
       classes_: (k,), the labels.
       coef_: (k, d), or (1, d) for two classes, of the second; exact zeros.
       intercept_: (k,) or (1,).
-      gap_: the largest of the fits' certificates: no w, with the column of ones, has an objective that is
-        lower by more than this share of it.
-      n_iter_: the most master problems of a fit.
-      n_features_in_, feature_names_in_: of X.
+      gap_: the largest of the fits' certificates: no w, with the column of ones, has an objective lower by
+        more than this share of it.
+      n_iter_: largest number of master problems of a fit.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; one class only.
+      TypeError, ValueError: an argument is not as above, which the message names; y has one class only.
 
     Warns:
       sparsejax.ConvergenceWarning: a gap did not reach tol.
@@ -151,36 +154,36 @@ class MultivariateClassifier(LinearClassifier):
 
 
 class MILESClassifier(LinearClassifier):
-    r"""Classification of bags of rows by their similarity to few of the rows that were fitted to.
+    r"""Classification of bags of rows by their similarity to a few rows of the training data.
 
-    A row is an instance, and a bag the rows of one id. Bag i becomes the vector of similarities
-    :math:`\max_{x \in \text{bag } i} \exp(-\|x - p_k\|^2 / (2\sigma^2))` to all rows :math:`p_k`, of which
-    a measure of the labelling of the bags selects some as `MultivariateClassifier` selects features.
+    A row is an instance, and a bag holds the rows with the same id. Bag i becomes the vector of similarities
+    :math:`\max_{x \in \text{bag } i} \exp(-\|x - p_k\|^2 / (2\sigma^2))` to all rows :math:`p_k`. Among these
+    it selects prototypes, as `MultivariateClassifier` selects features, by a measure of the bags' labelling.
 
     ``bag_ids`` is a parameter of fit, predict, decision_function and score, by metadata routing:
     ``MILESClassifier().set_fit_request(bag_ids=True)`` and so on in a Pipeline or a GridSearchCV, whose folds
-    should keep bags together (GroupKFold). Without it every row is its own bag. Results are by row, each
-    that of its bag. Columns of X should be on comparable scales: put a StandardScaler before. There are no
-    sample weights.
+    should keep bags together (GroupKFold). Without it every row is its own bag. Each row gets the result of
+    its bag. Columns of X should be on comparable scales, as a StandardScaler makes them. There are no sample
+    weights.
 
     Args:
-      measure, C, tol, max_iter: as `MultivariateClassifier`, of bags.
-      budget: B > 0, of prototypes; None for the root of the number of rows.
+      measure, C, tol, max_iter: as `MultivariateClassifier`, for bags.
+      budget: B > 0, for prototypes; None for the root of the number of rows.
       bandwidth: sigma > 0; None for `models.mil.median_bandwidth`.
 
     Attributes:
       classes_: (k,), the labels.
       prototypes_: (s, d), the rows that have a weight.
-      prototype_indices_: (s,), which of the rows fitted to they are.
+      prototype_indices_: (s,), the numbers of these rows in the X of the fit.
       prototype_weights_: (k, s), or (1, s) for two classes, of the second.
       intercept_: (k,) or (1,).
       bandwidth_: sigma.
       gap_, n_iter_: as `MultivariateClassifier`.
-      n_features_in_, feature_names_in_: of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; rows of one bag with different labels;
-        one class only; a median distance of 0 where bandwidth is not given.
+      TypeError, ValueError: an argument is not as above, which the message names; rows of one bag have
+        different labels; y has one class only; bandwidth is not given and the median distance is 0.
 
     Warns:
       sparsejax.ConvergenceWarning: a gap did not reach tol.
@@ -215,7 +218,7 @@ class MILESClassifier(LinearClassifier):
         self.max_iter = max_iter
 
     def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
-        """Fit to X (n, d), labels y (n,), those of the rows' bags, and bag ids (n,) of any kind."""
+        """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,) of any kind."""
         X, y = validate_data(self, X, y, dtype=FLOATS)
         self.classes_, codes = encoded(y, np.ones(len(X)))
         bags, first = numbered(bag_ids, len(X))
@@ -235,7 +238,7 @@ class MILESClassifier(LinearClassifier):
         return self
 
     def decision_function(self, X: Any, bag_ids: Any = None) -> np.ndarray:
-        """Scores of the bag of each row, (n, classes); of two classes (n,), positive for the second."""
+        """Scores of each row's bag, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
         bags, first = numbered(bag_ids, len(X))
@@ -261,7 +264,7 @@ class MILESClassifier(LinearClassifier):
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Bags 0, 1, ... of the rows, and the first row of each."""
+    """The number 0, 1, ... of each row's bag, and the first row of each bag."""
     if bag_ids is None:
         return np.arange(n), np.arange(n)
     ids = np.asarray(bag_ids)
@@ -272,7 +275,10 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth: Any) -> np.ndarray:
-    """Similarities of the bags to prototypes; what fills up are copies of the first row."""
+    """Similarities of the bags to the prototypes, (bags, prototypes).
+
+    Copies of the first row, in bags of their own, fill up the arrays to sizes that share a compiled program.
+    """
     rows, Z = filled(X), filled(prototypes)
     count = int(bags.max()) + 1
     room = len(filled(np.zeros((count, 1)))) - count

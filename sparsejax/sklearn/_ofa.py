@@ -1,4 +1,4 @@
-"""Several outputs that are features of one another."""
+"""Regression of several outputs, each of which also uses the other outputs as features."""
 
 from typing import Any, Self
 
@@ -24,37 +24,37 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
               \qquad
               \min_{u,v,b} \frac{1}{2n} \|y^j - f^j\|^2 + \alpha \|u^j\|_1 + \beta \|v^j\|_1 ,
 
-    where :math:`y^{-j}` are the outputs but j; a prediction is a y that agrees with all :math:`f^j`, which a
-    search finds from the prediction without the outputs' part. Of one output there is that part alone, a
-    lasso in kernels. Columns of X, and of y, should be on comparable scales: a StandardScaler before, and a
-    TransformedTargetRegressor around it.
+    where :math:`y^{-j}` are the outputs without output j. A prediction is a y that agrees with all
+    :math:`f^j`; a search finds it, from the prediction by the inputs alone. With one output the model is a
+    lasso on kernels of the inputs. Columns of X and of y should be on comparable scales, as a StandardScaler
+    before it and a TransformedTargetRegressor around it make them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. There are no sample weights.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32. There are no sample weights.
 
     Args:
       alpha: > 0, () or (outputs,); `models.ofa_lasso.fit` has ``lam = 2 n alpha``.
-      beta: > 0, likewise.
-      kernel: "gaussian", "polynomial" or "linear", of the inputs and of the outputs.
-      input: "kernel"; "linear" for ``x'u`` in place of the kernels of the inputs: a feature each.
+      beta: > 0, () or (outputs,).
+      kernel: "gaussian", "polynomial" or "linear", for the inputs and the outputs.
+      input: "kernel", or "linear" for ``x'u`` in place of the kernels of the inputs.
       bandwidth, output_bandwidth: of the Gaussian kernels, > 0; None for the median distance.
       degree: of the polynomial kernel.
-      tol: on the relative duality gap of each output; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: None for those of the solvers.
+      tol: largest relative duality gap of each output; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: largest number of iterations; None for the solvers' defaults.
 
     Attributes:
       dual_coef_: u, (outputs, n), or (n,) for a 1-d y, of ``input="kernel"``; exact zeros.
       coef_: u, (outputs, d) or (d,), of ``input="linear"``; exact zeros.
       output_coef_: v, (outputs, n), of several outputs; exact zeros.
       intercept_: (outputs,) or ().
-      gap_: the largest of the outputs' certificates: none has an objective that can be lower by more than
-        this share of it.
-      n_iter_: the most rounds of an output.
-      n_features_in_, feature_names_in_: of X.
+      gap_: the largest of the outputs' certificates: no output's objective can be lower by more than this
+        share of it.
+      n_iter_: largest number of rounds of an output.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; a median distance of 0 where a
-        bandwidth is not given.
+      TypeError, ValueError: an argument is not as above, which the message names; a bandwidth is not given
+        and the median distance is 0.
 
     Warns:
       sparsejax.ConvergenceWarning: a gap did not reach tol.
@@ -93,7 +93,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self.max_iter = max_iter
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Fit to X (n, d) and y (n, outputs), or (n,) of one output."""
+        """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""
         X, y = validate_data(
             self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, ensure_min_samples=2
         )
@@ -119,6 +119,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return Y[:, 0] if self._flat else Y
 
     def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        # `fit` declares Literals for ``kernel`` and ``input``, and checks the strings that come from here.
         model = ofa_lasso.fit(
             X, Y, 2 * len(X) * np.asarray(self.alpha), 2 * len(X) * np.asarray(self.beta),
             kernel=self.kernel, input=self.input, bandwidth=self.bandwidth,  # type: ignore[arg-type]
@@ -147,7 +148,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return found.coef
 
     def _columns(self, X: np.ndarray) -> np.ndarray:
-        """What a single output is a lasso of, (n, n) or (n, d)."""
+        """The features of the lasso of a single output: kernels (n, n) or X (n, d)."""
         if self.input == "linear":
             return X
         A, Z = filled(X), filled(self._X)

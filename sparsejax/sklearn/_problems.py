@@ -1,4 +1,4 @@
-"""Losses and penalties by name, and the solution of a table as what an estimator keeps."""
+"""Losses and penalties by name, and solves whose results an estimator stores."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -29,7 +29,7 @@ CLASSIFICATION: dict[str, Callable[..., Loss]] = {
     "squared_hinge": losses.SquaredHingeLoss,
     "huber_hinge": losses.HuberHingeLoss,
 }
-# By name: the penalty of alpha and beta, and which of the two it has.
+# For each name the function (alpha, beta) -> penalty, and which of the two strengths it uses.
 PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "l1": (lambda alpha, beta: penalties.L1(alpha), "alpha"),
     "l21": (lambda alpha, beta: penalties.L21(alpha), "alpha"),
@@ -40,16 +40,20 @@ PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
-    """The entry of the table; an error that names the argument and what is allowed."""
+    """The entry ``x`` of the table.
+
+    Raises:
+      ValueError: the table has no such entry; the message has the argument's name and what is allowed.
+    """
     if isinstance(x, str) and x in table:
         return table[x]
     raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}{other}, got {x!r}.")
 
 
 def as_penalty(penalty: Any, alpha: Any, beta: Any, num_features: int, width: int) -> Any:
-    """The penalty by its name, or the object itself, whose strengths are its own.
+    """The penalty with this name, alpha and beta; or the penalty object itself, which has its own strengths.
 
-    Strengths by feature, (d,), are repeated at their end for columns that only fill up a table of this width.
+    Strengths by feature, (num_features,), are padded to ``width`` for the columns that fill up a table.
     """
     if is_penalty(penalty):
         return penalty
@@ -69,7 +73,7 @@ def as_penalty(penalty: Any, alpha: Any, beta: Any, num_features: int, width: in
 
 
 class Fitted(NamedTuple):
-    """What estimators keep of a solution, by numpy."""
+    """The parts of a solution that estimators store."""
 
     coef: np.ndarray  # (k, d)
     intercept: np.ndarray  # (k,)
@@ -81,20 +85,20 @@ _intercept = Compiled(lambda loss, W: loss.intercept(W))
 
 
 def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: Loss | None = None) -> Fitted:
-    """The solution of a table; ``loss`` is what has the intercept, where it is not that of the problem."""
+    """Solve the problem of a table; ``loss`` gives the intercept if the problem's own loss does not."""
     solution = solve(problem, tol=tol, maxiter=max_iter)
-    return kept(solution, problem.smooth if loss is None else loss, num_features)
+    return as_fitted(solution, problem.smooth if loss is None else loss, num_features)
 
 
-def kept(solution: Solution, loss: Loss, num_features: int) -> Fitted:
-    """By numpy, without the columns that filled up the table."""
+def as_fitted(solution: Solution, loss: Loss, num_features: int) -> Fitted:
+    """The solution as numpy arrays, without the columns that fill up the table."""
     intercept = np.asarray(_intercept(loss, solution.params))
     coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
     return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
 
 
 def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:
-    """The loss of a table at its default scale: the weighted mean over the rows given."""
+    """The loss of a table at its default scale, which is the weighted mean over the user's rows."""
     loss = make(table.X, table.Y, weights=table.weights, intercept=fit_intercept)
     if not isinstance(loss, LinearModelLoss):
         raise TypeError(
@@ -105,7 +109,7 @@ def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:
 
 
 def mean_of(loss: Any) -> Any:
-    """The loss of one row, for what it expects of Y, by `mean`: None where that is the prediction itself."""
+    """A loss of one row, whose `mean` gives the expected value of Y; None if that is XW + b itself."""
     if type(loss).mean is LinearModelLoss.mean:
         return None
     row = np.zeros((1, loss.X.shape[1]), loss.dtype)
@@ -113,7 +117,7 @@ def mean_of(loss: Any) -> Any:
 
 
 def family(penalty: Any) -> tuple[Any, str]:
-    """The penalty of two strengths, and which of them it has."""
+    """The function (alpha, beta) -> penalty, and which of the two strengths it uses."""
     if is_penalty(penalty):
         known = penalties.as_penalty(penalty)
         return (lambda alpha, beta: known * alpha), "alpha"
@@ -123,9 +127,9 @@ def family(penalty: Any) -> tuple[Any, str]:
 def strengths(
     name: str, given: Any, problem: Problem | None, used: bool, dtype: Any, span: float
 ) -> np.ndarray:
-    """The strengths to try, from large to small; one, 0, where the penalty has no such strength.
+    """The strengths to try, from large to small; 0 alone if the penalty has no such strength.
 
-    With a problem a number is how many, from the least that leaves no feature down to ``span`` times it.
+    With a problem, ``given`` may be the number of strengths: they go from lambda_max to ``span`` times it.
     """
     if not used:
         return np.zeros(1, dtype)

@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sparsejax.losses import LinearModelLoss
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import (
     REGRESSION,
@@ -21,7 +22,7 @@ from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precis
 
 
 class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """What regressors share once they have coefficients."""
+    """Base of the linear regressors: predictions from ``coef_``."""
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -29,7 +30,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return tags
 
     def predict(self, X: Any) -> np.ndarray:
-        """What is expected of y, (n,) or (n, outputs): ``X coef' + intercept``, or its exponential."""
+        """The expected y, (n,) or (n, outputs): ``X coef' + intercept``, or for "poisson" its exponential."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
         H: np.ndarray = X @ self.coef_.T + self.intercept_
@@ -44,11 +45,13 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return X, y
 
     def _make(self) -> Any:
+        """The function that makes the loss."""
         if callable(self.loss):
             return self.loss
         return choose("loss", self.loss, REGRESSION, " or a function that makes a loss")
 
-    def _keep(self, found: Fitted, loss: Any, y: np.ndarray) -> Self:
+    def _keep(self, found: Fitted, loss: LinearModelLoss, y: np.ndarray) -> Self:
+        """Set the fitted attributes."""
         flat = y.ndim == 1
         self.coef_ = found.coef[0] if flat else found.coef
         self.intercept_ = found.intercept[0] if flat else found.intercept
@@ -61,36 +64,36 @@ class SparseRegressor(LinearRegressor):
 
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i) + g(W) ,
 
-    s the sample weights: a weight of k is as good as k copies of the row, 0 as its absence. At equal
-    strengths ``penalty="l1"`` is scikit-learn's Lasso and ``"l21"`` its MultiTaskLasso. Columns of X should
-    be on comparable scales: put a StandardScaler before.
+    where s are the sample weights: weight k counts as k copies of the row, weight 0 leaves the row out. At
+    equal strengths ``penalty="l1"`` is scikit-learn's Lasso and ``"l21"`` its MultiTaskLasso. Columns of X
+    should be on comparable scales, as a StandardScaler makes them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Data of nearly one size share a compiled program. X may be a matrix or array of
-    scipy.sparse, which is never made dense.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
+    which is never made dense.
 
     Args:
       penalty: "l21" (rows of coefficients vanish for all outputs at once), "l1", "l1_inf", "exclusive_lasso",
-        "exclusive_l21"; or a penalty of `sparsejax.penalties`, such as ``L1(0.1) + NonNegative()``, which
-        has its own strengths: alpha and beta then have no part.
+        "exclusive_l21"; or a penalty of `sparsejax.penalties`, such as ``L1(0.1) + NonNegative()``, whose own
+        strengths then apply instead of alpha and beta.
       loss: phi: "squared" (half the square), "huber", "poisson"; or a function that makes a
         `losses.LinearModelLoss`, such as ``functools.partial(losses.HuberLoss, delta=2.0)``.
-      alpha: >= 0, () or (d,), the strength of the row norms (of "l1": of the absolute values).
-      beta: >= 0, () or (d,), the strength of the exclusive part, where there is one.
+      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values).
+      beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       fit_intercept: fit b, which is not penalised.
-      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: at most so many iterations.
+      tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: largest number of iterations.
 
     Attributes:
       coef_: (d,), or (outputs, d) for a y with columns; exact zeros.
       intercept_: () or (outputs,).
-      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
-        NaN where none is known (`sparsejax.Solution`).
-      n_iter_: iterations.
-      n_features_in_, feature_names_in_: of X.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
+        none is known (`sparsejax.Solution`).
+      n_iter_: number of iterations made.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; from scikit-learn's validation.
+      TypeError, ValueError: an argument is not as above, which the message names; or scikit-learn refuses it.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.

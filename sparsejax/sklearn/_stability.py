@@ -1,4 +1,4 @@
-"""Features that most subsamples of the rows select."""
+"""A selector of the features that most subsamples of the rows select."""
 
 from typing import Any, Self
 
@@ -16,49 +16,50 @@ from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
 from sparsejax.sklearn._tables import FLOATS, precision
 
-SPAN = 0.1  # of the strengths by default: the weakest should select few of the features that are noise
-LOSSES = CLASSIFICATION | REGRESSION  # "squared" of numbers
-OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSION)
+# The smallest default strength, relative to lambda_max: weaker ones would select many noise features.
+DEFAULT_SPAN = 0.1
+LOSSES = CLASSIFICATION | REGRESSION  # "squared" takes numbers
+LOSSES_OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSION)
 
 
 class StabilitySelector(SelectorMixin, BaseEstimator):
     r"""Select the features that a penalty selects on most subsamples of the rows.
 
     For every strength each feature has a frequency: the share of the subsamples on which its coefficients are
-    not all 0. Those whose largest frequency is at least the threshold are selected, and ``bound_`` bounds the
-    expected number of false ones among them (`sparsejax.stability_selection`). Columns of X should be on
-    comparable scales: put a StandardScaler before.
+    not all 0. Features are selected if their largest frequency is at least the threshold; ``bound_`` bounds
+    the expected number of false selections (`sparsejax.stability_selection`). Columns of X should be on
+    comparable scales, as a StandardScaler makes them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. Rows are drawn alike: there are no sample weights. X may be a matrix or array of
-    scipy.sparse, which is never made dense.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32. Rows are drawn alike: there are no sample weights. X may be a matrix or array of scipy.sparse,
+    which is never made dense.
 
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
         strengths are multiplied by alphas.
-      loss: of numbers y (n,) or (n, outputs): "squared", "huber", "poisson"; of labels y (n,):
+      loss: for numbers y (n,) or (n, outputs): "squared", "huber", "poisson"; for labels y (n,):
         "softmax", "logistic", "squared_hinge", "huber_hinge".
-      alphas: the strengths, > 0; or how many, >= 2, from the least that leaves no feature
-        (`sparsejax.lambda_max`) down to a tenth of it.
-      beta: >= 0, the strength of the exclusive part, where there is one.
-      num_subsamples, fraction, threshold: as `sparsejax.stability_selection`; at the fraction of a half
-        num_subsamples is even.
-      random_state: of the draw.
-      tol: on the relative duality gaps; None is 1e-6 for float64 and 1e-4 for float32.
+      alphas: the strengths, > 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that leaves no
+        feature, down to a tenth of it.
+      beta: >= 0, the strength of the exclusive part, if the penalty has one.
+      num_subsamples, fraction, threshold: as in `sparsejax.stability_selection`; num_subsamples is even if
+        fraction is a half.
+      random_state: seed or generator of the subsamples, as in scikit-learn.
+      tol: largest relative duality gap of a fit; None is 1e-6 for float64 and 1e-4 for float32.
 
     Attributes:
-      support_: (d,) booleans, what `get_support` returns.
-      frequencies_: (strengths, d).
+      support_: (d,) booleans, the features selected; `get_support` returns them.
+      frequencies_: (strengths, d), the frequency of each feature.
       alphas_: (strengths,), from large to small.
-      bound_: of the expected number of false selections; NaN for a fraction above a half.
+      bound_: bound of the expected number of false selections; NaN for a fraction above a half.
       gap_: the largest certificate of all fits.
-      n_features_in_, feature_names_in_: of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; one class only.
+      TypeError, ValueError: an argument is not as above, which the message names; y has one class only.
 
     Warns:
-      sparsejax.ConvergenceWarning: gaps that did not reach tol.
+      sparsejax.ConvergenceWarning: some gaps did not reach tol.
     Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, ibid. 75, 2013.
 
     >>> import numpy as np
@@ -102,7 +103,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
         choose("loss", self.loss, LOSSES)
-        of_labels = self.loss in OF_LABELS
+        of_labels = self.loss in LOSSES_OF_LABELS
         X, y = validate_data(
             self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
             accept_sparse="csr",
@@ -118,7 +119,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             beta = jnp.asarray(self.beta if "beta" in has else 0, X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
             problem = Problem(loss, penalty_of(jnp.zeros((), X.dtype), beta))
-            alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, SPAN)
+            alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, DEFAULT_SPAN)
             stable = stability_selection(
                 problem,
                 jax.vmap(lambda alpha: penalty_of(alpha, beta))(jnp.asarray(alphas)),

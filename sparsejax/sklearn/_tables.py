@@ -1,4 +1,4 @@
-"""What estimators hand to the core: data in their own precision, each row once, in tables of few sizes."""
+"""Tables of data for the solvers: in the precision of the data, each row once, in few different sizes."""
 
 import contextlib
 import hashlib
@@ -12,18 +12,19 @@ try:
 except ImportError:  # until JAX 0.8 it was experimental
     from jax.experimental import enable_x64  # type: ignore[attr-defined,no-redef]
 
-FLOATS = [np.float64, np.float32]  # what validate_data leaves as it is; all else becomes the first
-FEW_ROWS, FEW_COLUMNS = 512, 32  # up to which a table larger than the data costs no time worth naming
-LEAST_ROWS = 128
+FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others become the first
+# Data up to this size are padded in rows and columns, which costs hardly any time.
+MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
+MIN_TABLE_ROWS = 128
 
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
-    """64-bit numbers within, in this thread, for float64 data, whether or not they are switched on."""
+    """A context for this thread that switches JAX's 64-bit numbers on for float64 data."""
     return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
 
 
 def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
-    """Finite weights >= 0, one a row and not all zero; ones where none are given."""
+    """Check sample weights, (n,), finite, >= 0 and not all zero; ones for None."""
     if sample_weight is None:
         return np.ones(n)
     weights = np.asarray(sample_weight, dtype=float)
@@ -39,12 +40,12 @@ def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
 
 
 class Table(NamedTuple):
-    """Rows that differ, with their weights, and rows and columns that only fill it up."""
+    """The distinct rows of the data with their weights, padded by rows of weight 0 and columns of zeros."""
 
-    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if it was given so
+    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if the data are
     Y: np.ndarray  # (n', k)
     weights: np.ndarray  # (n',), mean 1, so that a loss of default scale is a mean over the rows given
-    folds: np.ndarray  # (n',) integers
+    folds: np.ndarray  # (n',) integers, the fold of each row
 
 
 def gathered(
@@ -57,26 +58,27 @@ def gathered(
 ) -> Table:
     """The table of these rows.
 
-    Rows of weight 0 are left out and equal ones are made one, in an order of their own: a row of weight k is
-    to the last digit what k copies of it are, and nothing depends on the order of the rows. The table is
-    filled up to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of zeros,
-    whose coefficients are 0: folds and subsets of nearly one size share what JAX compiles. A sparse X is
-    filled up by rows only.
+    Rows of weight 0 are left out, and equal rows become one, in an order that depends on the rows alone. So a
+    row of weight k gives the same bits as k copies of it, and the order of the rows does not matter. The
+    table is padded to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of
+    zeros,
+    whose coefficients are 0: folds and subsets of similar size share a compiled program. A sparse X is padded
+    by rows only.
     """
-    there = np.flatnonzero(weights > 0)
+    weighted = np.flatnonzero(weights > 0)
     fold = np.zeros(X.shape[0], int) if folds is None else folds
     X, Y = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else _canonical(X), np.asarray(Y, X.dtype)
-    # by a digest of each row: to sort the rows themselves takes ten times as long
-    digests = b"".join(_digest(*_entries(X, int(i)), Y[i], fold[i]) for i in there)
+    # Rows are compared and sorted by a digest: to sort the rows themselves takes ten times as long.
+    digests = b"".join(_digest(*_entries(X, int(i)), Y[i], fold[i]) for i in weighted)
     _, first, number = np.unique(np.frombuffer(digests, "V16"), return_index=True, return_inverse=True)
     n, d = len(first), X.shape[1]
-    rows, width = _room(n, d)
-    # filled up with copies, which leave the size of a column as it is
-    ix = there[np.append(first, np.full(rows - n, first[0]))]
-    mass = np.append(np.bincount(number.ravel(), weights[there]), np.zeros(rows - n))
+    rows, width = _table_shape(n, d)
+    # Padding rows are copies of the first row, which do not change the largest entry of a column.
+    ix = weighted[np.append(first, np.full(rows - n, first[0]))]
+    mass = np.append(np.bincount(number.ravel(), weights[weighted]), np.zeros(rows - n))
     mean_one = (mass * (rows / mass.sum())).astype(X.dtype)
-    if sparse.issparse(X):  # with rows without entries, whose number is rounded up where they are stored
-        table = X[there[first]]
+    if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
+        table = X[weighted[first]]
         table.resize((rows, d))
         return Table(table, Y[ix], mean_one, fold[ix])
     table = X[ix]
@@ -86,7 +88,7 @@ def gathered(
 
 
 def _canonical(X: Any) -> Any:
-    """By rows, with each entry once and no zeros."""
+    """A sparse X by rows (CSR), with each entry once and without stored zeros."""
     X = sparse.csr_array(X, copy=True)
     X.sum_duplicates()
     X.eliminate_zeros()
@@ -94,7 +96,7 @@ def _canonical(X: Any) -> Any:
 
 
 def _entries(X: Any, i: int) -> tuple[np.ndarray, ...]:
-    """What there is of row i."""
+    """The entries of row i, with their columns if X is sparse."""
     if isinstance(X, np.ndarray):
         return (X[i],)
     part = slice(X.indptr[i], X.indptr[i + 1])
@@ -105,18 +107,18 @@ def _digest(*parts: np.ndarray) -> bytes:
     return hashlib.blake2b(b"".join(part.tobytes() for part in parts), digest_size=16).digest()
 
 
-def _room(n: int, d: int) -> tuple[int, int]:
-    """The rows and columns of a table for n rows of d features: of few data one of three sizes.
+def _table_shape(n: int, d: int) -> tuple[int, int]:
+    """The numbers of rows and columns of a table for n rows of d features.
 
-    Else the next number of rows of four binary digits and zeros, at most an eighth more.
+    Few data get one of three sizes. Otherwise n is rounded up to four leading binary digits, at most by 1/8.
     """
-    if n <= FEW_ROWS and d <= FEW_COLUMNS:
-        return max(1 << (n - 1).bit_length(), LEAST_ROWS), FEW_COLUMNS
+    if n <= MAX_PADDED_ROWS and d <= MAX_PADDED_COLUMNS:
+        return max(1 << (n - 1).bit_length(), MIN_TABLE_ROWS), MAX_PADDED_COLUMNS
     step = 1 << max(n.bit_length() - 4, 0)
     return -(-n // step) * step, d
 
 
 def filled(X: np.ndarray) -> np.ndarray:
-    """X with copies of its first row at its end, to one of few numbers of rows."""
-    rows = _room(len(X), 1)[0]
+    """X padded at its end with copies of its first row, to one of few numbers of rows."""
+    rows = _table_shape(len(X), 1)[0]
     return X[np.append(np.arange(len(X)), np.zeros(rows - len(X), int))]

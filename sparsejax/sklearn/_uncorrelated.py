@@ -1,4 +1,4 @@
-"""Classes and labels from few features that are not correlated."""
+"""Classification of classes or labels by few features that are not correlated."""
 
 from typing import Any, Self
 
@@ -18,7 +18,7 @@ from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, 
 from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
 
 LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
-CERTAIN = 40.0  # the intercept of a label that all rows have: its probability rounds to 1
+CERTAIN_INTERCEPT = 40.0  # of a label that all rows have: its probability rounds to 1
 
 
 def _is_logistic(estimator: Any) -> bool:
@@ -28,8 +28,8 @@ def _is_logistic(estimator: Any) -> bool:
 def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
     """The pairs of features whose correlation exceeds the threshold, (pairs, 2)."""
     X = table.X[:, :d]
-    there = X[table.weights > 0]
-    varying = np.flatnonzero(there.max(axis=0) > there.min(axis=0))  # constants are correlated with nothing
+    weighted = X[table.weights > 0]
+    varying = np.flatnonzero(weighted.max(axis=0) > weighted.min(axis=0))  # a constant has no correlation
     if not len(varying):
         return np.zeros((0, 2), int)
     found = from_correlation(X[:, varying], threshold, weights=table.weights)
@@ -37,14 +37,14 @@ def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
 
 
 def competing(pairs: np.ndarray, d: int) -> Groups:
-    """The pairs as groups, and one for each feature that is in none, so that all are penalised."""
+    """The pairs as groups, and a group for each feature that is in no pair, so that all are penalised."""
     alone = np.setdiff1d(np.arange(d), pairs)
     ids = np.append(np.arange(len(pairs)).repeat(2), len(pairs) + np.arange(len(alone)))
     return Groups(np.append(pairs.ravel(), alone), ids, d, len(pairs) + len(alone))
 
 
 def indicators(y: Any) -> np.ndarray:
-    """Labels 0 and 1, or -1 and 1, by row and column, as booleans."""
+    """Labels 0 and 1, or -1 and 1, (n, labels), as booleans."""
     Y = y.toarray() if sparse.issparse(y) else np.asarray(y)
     values = np.unique(Y)
     if not (np.isin(values, (0, 1)).all() or np.isin(values, (-1, 1)).all()):
@@ -58,37 +58,39 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i)
               + \alpha \sum_g \Big( \sum_{j \in g} \|w_j\|_2 \Big)^2 ,
 
-    where the features of a group compete: of those that say the same, few stay. s are the sample weights, a
-    weight of k as good as k copies of the row. Labels: y (n,) of classes, one a row; or y (n, labels) of
-    0 and 1, any number of labels a row. Columns of X should be on comparable scales: put a
-    StandardScaler before.
+    where the features of a group compete, so that few of several correlated features stay. s are the sample
+    weights: weight k counts as k copies of the row. Labels: y (n,) of classes, one a row; or y (n, labels) of
+    0 and 1, any number of labels a row. Columns of X should be on comparable scales, as a StandardScaler
+    makes them.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32.
+    float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
+    float32.
 
     Args:
-      groups: None for a group for every pair of features whose absolute correlation exceeds ``threshold``,
-        and one for each other feature by itself, so that all are penalised; or `sparsejax.groups.Groups`, or
-        lists of the numbers of their members: then features in no group are not penalised.
-      threshold: in (0, 1), of the correlation, where groups is None.
+      groups: None makes a group of every pair of features whose absolute correlation exceeds ``threshold``,
+        and one of each other feature, so that all are penalised. `sparsejax.groups.Groups`, or lists of the
+        members' numbers, are taken as they are: features in no group are not penalised.
+      threshold: in (0, 1), for the correlations if groups is None.
       loss: phi of each column: "logistic", "squared", "squared_hinge", "huber_hinge". Only the first has
         probabilities.
-      alpha: >= 0, (), or one a group where groups are given.
-      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: at most so many iterations.
+      alpha: >= 0, (), or one a group if groups are given.
+      tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: largest number of iterations.
 
     Attributes:
       classes_: (k,), the classes; for a y with columns 0, 1, ..., labels - 1.
       groups_: the `sparsejax.groups.Groups`.
-      coef_: (k, d), or (1, d) for two classes; exact zeros. A label that all rows have or none has is given
-        zeros, and with the logistic loss an intercept of 40 or -40.
+      coef_: (k, d), or (1, d) for two classes; exact zeros. With the logistic loss a label that all rows or
+        no rows have gets zeros, and an intercept of 40 or -40.
       intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
-        NaN where none is known, as for hinge losses with features in no group.
-      n_iter_, n_features_in_, feature_names_in_: as everywhere.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
+        none is known, as for hinge losses with features in no group.
+      n_iter_: number of iterations made.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; one class only, in all columns of y.
+      TypeError, ValueError: an argument is not as above, which the message names; every column of y has one
+        class only.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
@@ -120,7 +122,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         self.tol = tol
         self.max_iter = max_iter
 
-    _accept_sparse = False  # correlations are of a dense X
+    _accept_sparse = False  # correlations need a dense X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -140,17 +142,19 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         check_classification_targets(y)
         labels = indicators(y)
         self.classes_ = np.arange(labels.shape[1])
-        there = labels[weights > 0]
-        kept = (there != there[:1]).any(axis=0) if self.loss == "logistic" else np.ones(labels.shape[1], bool)
+        weighted = labels[weights > 0]
+        # The logistic loss of a label that all rows or none have is least at an infinite intercept.
+        varies = (weighted != weighted[:1]).any(axis=0)
+        fits = varies if self.loss == "logistic" else np.ones(labels.shape[1], bool)
         coef = np.zeros((labels.shape[1], X.shape[1]), X.dtype)
-        intercept = np.where(there[0], CERTAIN, -CERTAIN).astype(X.dtype)
-        if not kept.any():
+        intercept = np.where(weighted[0], CERTAIN_INTERCEPT, -CERTAIN_INTERCEPT).astype(X.dtype)
+        if not fits.any():
             raise ValueError("every column of y has one class only: there is nothing to learn.")
-        Y = labels[:, kept].astype(X.dtype)
+        Y = labels[:, fits].astype(X.dtype)
         found = self._fit(X, 2 * Y - 1 if self.loss.endswith("hinge") else Y, weights, make)
-        coef[kept], intercept[kept] = found.coef, found.intercept
+        coef[fits], intercept[fits] = found.coef, found.intercept
         self.gap_, self.n_iter_ = found.gap, found.num_iters
-        # as for classes, a score is positive where the label is predicted
+        # A score is positive if the label is predicted, as for classes; squares of 0 and 1 meet at 1/2.
         self.coef_, self.intercept_ = coef, intercept - (0.5 if self.loss == "squared" else 0)
         return self
 
@@ -169,12 +173,12 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
             return fitted(problem, d, self.tol, self.max_iter)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of each row, (n,); or 0 or 1 for each label, (n, labels)."""
+        """The class of each row, (n,), or 0 or 1 for each label, (n, labels)."""
         scores = self.decision_function(X)
         return (scores > 0).astype(int) if self.multilabel_ else LinearClassifier.predict(self, X)
 
     @available_if(_is_logistic)
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities, (n, classes); of labels each by itself, (n, labels)."""
+        """Probabilities of the classes, (n, classes), or of each label, (n, labels)."""
         scores = self.decision_function(X)
         return np.asarray(expit(scores)) if self.multilabel_ else super().predict_proba(X)

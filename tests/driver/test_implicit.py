@@ -13,7 +13,7 @@ from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax.driver.support import DENSE
+from sparsejax.driver.support import MAX_DENSE_UNKNOWNS
 from sparsejax.interop import jaxopt as sjo
 
 optimised = pytest.mark.optimised
@@ -112,7 +112,7 @@ def test_too_large_to_factorise(loss, penalty, shape):
     at = {"L1": (0.1,), "L21": (0.16,), "ExclusiveLasso": (0.06,), "ExclusiveL21": (0.12, 0.04)}[penalty]
     p = sj.Problem(LOSSES[loss](*data(n=n, d=d, k=3)), PENALTIES[penalty].make(*at))
     weights = np.random.default_rng(2).standard_normal((d, 3))
-    assert weights.size > DENSE
+    assert weights.size > MAX_DENSE_UNKNOWNS
     moved = along(p, strengths(p), (0.1, ".X"))
     f = lambda t: jnp.sum(weights * sj.solve(moved((t, t)), tol=0.0).params)
     np.testing.assert_allclose(jax.grad(f)(0.0), difference(f, 1e-6), rtol=1e-6)

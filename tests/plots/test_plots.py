@@ -272,7 +272,7 @@ def test_cross_validation_of_a_grid(validated, ax):
 
 def test_strengths_that_go_their_own_ways_are_asked_for(validated):
     odd = validated._replace(penalties=sj.penalties.ExclusiveL21(STRENGTHS, STRENGTHS[::-1]))
-    with pytest.raises(ValueError, match="alpha and beta vary each in its own way: give strengths"):
+    with pytest.raises(ValueError, match="alpha and beta are not multiples of one another: give strengths"):
         plots.cross_validation(odd)
 
 
@@ -422,20 +422,20 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         (TypeError, "selected must be a Solution", plots.correlation, X, [0.5, 1.0]),
         (ValueError, "columns 0 to 4", plots.correlation, X, [0, 5]),
         (ValueError, "1 features are selected", plots.correlation, X, [0]),
-        (ValueError, "of 2000 features, and X has 5 columns", plots.correlation, X, stable),
+        (ValueError, "selected has 2000 features, but X has 5 columns", plots.correlation, X, stable),
         (TypeError, "must be a Solution or History", plots.convergence, {"a": tuned}),
         (ValueError, "is empty", plots.convergence, {}),
         (ValueError, "no history: call the solver with history=100", plots.convergence, one),
-        (ValueError, "is of a batch", plots.convergence, path),
+        (ValueError, "is a batch", plots.convergence, path),
         (
             ValueError,
-            'a: no finite gap was recorded; where none is known, draw quantity="objective"',
+            'a: no finite gap was recorded; if none is known, draw quantity="objective"',
             plots.convergence,
             {"a": unknown},
         ),
         (ValueError, "quantity must be one of", plots.convergence, recorded, "excess"),
         (TypeError, "must be a Tuning", plots.tuning, recorded),
-        (ValueError, "over other strengths", plots.tuning, {"a": tuned, "b": other}),
+        (ValueError, "searches are over different strengths", plots.tuning, {"a": tuned, "b": other}),
     ]
     for kind, text, call, *arguments in cases:
         with pytest.raises(kind, match=text):
@@ -448,7 +448,7 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
         plots.path(path, STRENGTHS, chosen=M)
     with pytest.raises(ValueError, match="task must be an integer from 0 to 2"):
         plots.path(path, STRENGTHS, task=K)
-    with pytest.raises(ValueError, match="optimum is 3, and an objective of 2 was reached"):
+    with pytest.raises(ValueError, match="optimum is 3, but an objective of 2 was reached"):
         plots.convergence(recorded, "objective", optimum=3.0)
     with pytest.raises(TypeError, match="traced: draw outside jit"):
         jax.eval_shape(plots.support, jnp.ones(3))

@@ -84,10 +84,10 @@ def test_chunks_jit_and_axes_change_nothing(monkeypatch):
     np.testing.assert_allclose(
         stable.bound, np.asarray(stable.num_selected).mean() ** 2 / (0.2 * D), rtol=1e-12
     )
-    monkeypatch.setattr(stability, "_fitting", lambda *_: 3)
+    monkeypatch.setattr(stability, "_max_at_once", lambda *_: 3)
     in_chunks = select(p, strengths, "batch")
     jitted = jax.jit(lambda p, q: select(p, q, "warm"))(p, strengths)
-    monkeypatch.setattr(stability, "_fitting", lambda *_: 1)
+    monkeypatch.setattr(stability, "_max_at_once", lambda *_: 1)
     for other in (in_chunks, jitted, select(p, strengths, "warm")):
         for name in ("frequencies", "selected", "num_selected", "bound"):
             np.testing.assert_allclose(getattr(other, name), getattr(stable, name), rtol=1e-14)
