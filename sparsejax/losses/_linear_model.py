@@ -323,16 +323,22 @@ class LinearModelLoss(Loss):
         return InUnits(self, units, self._row_units, self._rescaled)
 
     def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """(A, B) of `QuadraticModel`, b eliminated; second derivatives are at least `FLATTEST` |first|."""
+        """(A, B) of `QuadraticModel`, b eliminated; A by the second derivatives of `_model_curvature`."""
         H = self._predict(W) if H is None else H
-        first, second = (x.reshape(-1, 1) for x in self.derivatives(H))
+        first, second = self.derivatives(H)
+        second = self._model_curvature(H, first, second).reshape(-1, 1)
+        first = first.reshape(-1, 1)
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
-        curved = w * jnp.maximum(second, FLATTEST * jnp.abs(first))
+        curved = w * second
         X = self.X
         if self.has_intercept:
             X = X - safe_divide(curved[:, 0] @ X, jnp.sum(curved))[None]
         A = (root := jnp.sqrt(curved)) * X
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
+
+    def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+        """The second derivative of a quadratic model of each entry: at least `FLATTEST` |first|."""
+        return jnp.maximum(second, FLATTEST * jnp.abs(first))
 
     def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
         """A block for each column of W, (k, d, d), or for n < d a root of it, (k, n, d); b is eliminated."""

@@ -13,7 +13,12 @@ from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import InUnits
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
+from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import power_of_two
+
+
+# Steps on three problems with the Huber loss: 13 to 18 for 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for next to 0.
+SHARE_OF_BOUND = 0.3
 
 
 class BoundedSlopeLoss(LinearModelLoss):
@@ -25,9 +30,12 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     _adapter: ClassVar[bool] = True
 
-    def quadratic_model(self) -> QuadraticModel:
-        """The model without ``least_squares_at``: on the linear parts the second derivative is 0."""
-        return super().quadratic_model()._replace(least_squares_at=None)
+    def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
+        """On the linear parts a share of slope / residual, with which a quadratic model would be a bound.
+
+        There the second derivative is 0, and steps by it are far too long.
+        """
+        return jnp.maximum(second, SHARE_OF_BOUND * safe_divide(jnp.abs(first), jnp.abs(H - self.Y)))
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
@@ -191,6 +199,10 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
         if not is_traced(q) and not 0 < np.asarray(q) < 1:
             raise ValueError(f"q is a quantile, 0 < q < 1, got {np.asarray(q):g}.")
         self._set(q=q, smoothing=as_positive("smoothing", smoothing, self.dtype))
+
+    def quadratic_model(self) -> QuadraticModel:
+        """The model without ``least_squares_at``: a bend as short as the smoothing tells too little."""
+        return super().quadratic_model()._replace(least_squares_at=None)
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
