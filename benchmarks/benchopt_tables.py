@@ -2,11 +2,11 @@
 
     python benchmarks/benchopt_tables.py benchmark_lasso/outputs/sparsejax.parquet [more files]
 
-Prints a markdown table a file. The relative suboptimality of a point is benchopt's, (F - F*) / (F0 - F*): F* the
-least objective that any of the solvers has reached on that data set, F0 the first of the curve, at zero. A
-solver's time is the median over repetitions of the first point of its curve that is so good in each of them; a
-dash stands for none. "peer / ours" is the time of the fastest peer over ours, "left" the relative suboptimality
-of our best point. How to run the benchmarks: ``benchopt/README.md``.
+Prints a markdown table a file. The relative suboptimality of a point is benchopt's, (F - F*) / (F0 - F*): F*
+the least objective that any of the solvers has reached on that data set, F0 the first of the curve, at zero.
+A point's time is the median over repetitions, its objective the worst of them; a solver's time is that of
+its fastest point that is so good, a dash if there is none. "peer / ours" is the time of the fastest peer over
+ours, "left" the relative suboptimality of our best point. How to run the benchmarks: ``benchopt/README.md``.
 """
 
 import argparse
@@ -27,9 +27,9 @@ def curve(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def seconds_to(points: pd.DataFrame, objective: float) -> float | None:
-    """Of the first point that is as good as that; None if there is none."""
+    """Of the fastest point that is as good as that; None if there is none."""
     good = points.seconds[points.objective <= objective]
-    return None if good.empty else float(good.iloc[0])
+    return None if good.empty else float(good.min())
 
 
 def row(runs: pd.DataFrame, solvers: list[str]) -> list[str]:
