@@ -46,8 +46,12 @@ def row(runs: pd.DataFrame, solvers: list[str]) -> list[str]:
 
 
 def inside(name: str) -> str:
-    """The parameters of a name such as ``Simulated[rho=0.6,n_samples=500]``."""
-    return name.partition("[")[2].rstrip("]").replace(",", ", ") or name
+    """The parameters of a name: ``Simulated[n_features=5,n_samples=9,rho=0.6]`` is "9 x 5, rho=0.6"."""
+    rest = name.partition("[")[2].rstrip("]").split(",")
+    values = dict(item.split("=", 1) for item in rest if "=" in item)
+    shape = values.pop("n_samples", ""), values.pop("n_features", "")
+    shown = [" x ".join(shape)] if all(shape) else []
+    return ", ".join(shown + [f"{key}={value}" for key, value in values.items()]) or name
 
 
 def main() -> None:
