@@ -14,7 +14,7 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("benchmarks/README.md", "benchmarks/results/*.md", "CHANGELOG.md", "CONTRIBUTING.md")
+PAGES = ("benchmarks/README.md", "benchmarks/*/*.md", "CHANGELOG.md", "CONTRIBUTING.md")
 PICTURES = ("benchmarks/figures/*.png",)
 LINK = re.compile(r"(!?\[[^\]]*\]\()([^)\s#]+)(#[^)\s]*)?\)")
 EXAMPLE = re.compile(r"^examples/(\w+)\.py$")

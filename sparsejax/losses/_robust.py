@@ -15,7 +15,7 @@ from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import power_of_two
 
-# Steps on three problems with the Huber loss: 13 to 18 for 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for next to 0.
+# Steps on three Huber problems: 13 to 18 for 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for next to 0.
 SHARE_OF_BOUND = 0.3
 
 

@@ -1,0 +1,47 @@
+"""Quantile regression with l1, for https://github.com/benchopt/benchmark_quantile_regression."""
+
+import jax
+import numpy as np
+from benchopt import BaseSolver
+from benchopt.stopping_criterion import SufficientProgressCriterion
+
+import sparsejax as sj
+
+
+class Solver(BaseSolver):
+    """``mean_i rho(y_i - x_i w - b) + lmbd ||w||_1``, rho the pinball loss, b = 0 without an intercept.
+
+    `sj.losses.QuantileLoss` rounds the corner of rho. A width of ``tol mean |y|`` makes the minimum lower by
+    at most half of that, and tol is the relative duality gap too: both errors shrink together. Each solve
+    starts from the answer at ten times its tol and width.
+    """
+
+    name = "sparsejax"
+    sampling_strategy = "tolerance"
+    stopping_criterion = SufficientProgressCriterion(patience=6, strategy="tolerance")
+
+    def set_objective(self, X, y, lmbd, quantile, fit_intercept):
+        jax.config.update("jax_enable_x64", True)
+        self.X, self.y, self.quantile = X, y, quantile
+        self.penalty = sj.penalties.L1(lmbd)
+        self.fit_intercept = fit_intercept
+
+    def warm_up(self):
+        self.run_once(1e-3)
+
+    def get_next(self, tol):
+        return min(tol, 1.0) / 10
+
+    def run(self, tol):
+        self.w, tol = None, min(tol, 1.0)
+        for step in np.geomspace(1.0, tol, 1 + round(-np.log10(tol))):
+            width = step * np.abs(self.y).mean()
+            self.loss = sj.losses.QuantileLoss(
+                self.X, self.y, self.quantile, width, intercept=self.fit_intercept
+            )
+            problem = sj.Problem(self.loss, self.penalty)
+            self.w = jax.block_until_ready(sj.solve(problem, self.w, tol=step).params)
+
+    def get_result(self):
+        w = np.asarray(self.w)
+        return {"params": np.append(w, self.loss.intercept(w)) if self.fit_intercept else w}
