@@ -38,11 +38,9 @@ class LinearModelLoss(Loss):
 
     * ``entries(H)``: :math:`\phi`, shape of H; required;
     * ``derivatives(H)``: the first and the second derivative of phi in h; required;
-    * ``curvature``: an upper bound on the second derivative, a number or an attribute of shape (); without it
-      `sparsejax.admm` does not take the loss;
-    * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0` with ``u = first + change``,
-      inf where u is outside the domain of the conjugate; without it there is no gap where the penalty is a
-      norm;
+    * ``curvature``: an upper bound on the second derivative, shape (); `sparsejax.admm` needs one;
+    * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0`, u = first + change, inf where
+      :math:`\phi^*(u)` is infinite; without it there is no gap where the penalty is a norm;
     * ``reach``: a best intercept lies within ``max|h| + reach``; without it ``intercept=True`` is an error;
     * ``check_targets()``: raise for a Y that phi does not allow;
     * ``mean(H)``: the expected value of Y at H, such as a probability or a rate; the default is H.
@@ -141,8 +139,7 @@ class LinearModelLoss(Loss):
             raise ValueError(f"{type(self).__name__} does not fit an intercept: it states no reach.")
         self.check_targets()
 
-    # ------------------------------------------------------------------ hooks of a subclass
-
+    # ---- hooks of a subclass
     def _default_scale(self, n: int) -> float:
         return 1 / n
 
@@ -326,15 +323,13 @@ class LinearModelLoss(Loss):
         """(A, B) of `QuadraticModel`, b eliminated; A by the second derivatives of `_model_curvature`."""
         H = self._predict(W) if H is None else H
         first, second = self.derivatives(H)
-        second = self._model_curvature(H, first, second).reshape(-1, 1)
-        first = first.reshape(-1, 1)
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape).reshape(-1, 1)
-        curved = w * second
+        curved = w * self._model_curvature(H, first, second).reshape(-1, 1)
         X = self.X
         if self.has_intercept:
             X = X - safe_divide(curved[:, 0] @ X, jnp.sum(curved))[None]
         A = (root := jnp.sqrt(curved)) * X
-        return A, A @ W.reshape(-1, 1) - safe_divide(w * first, root)
+        return A, A @ W.reshape(-1, 1) - safe_divide(w * first.reshape(-1, 1), root)
 
     def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
         """The second derivative of a quadratic model of each entry: at least `FLATTEST` |first|."""

@@ -68,7 +68,7 @@ SOLVERS.update({
     "prox_newton": Solver(
         prox_newton,
         _prox_newton.unfit,
-        "Newton on a loss of one column, for norms of rows or groups: descent on few features within",
+        "Newton by descent on few features, for norms of rows or groups",
         _prox_newton.LINK,
         _many_features,
         then=(_newton_admm.goes_on, _admm.goes_on),

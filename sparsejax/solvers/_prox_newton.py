@@ -1,4 +1,4 @@
-r"""Newton's method on a loss of one column, by least squares problems with the same penalty."""
+r"""Newton's method on a loss with a curvature, by least squares problems with the same penalty."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -28,8 +28,10 @@ from sparsejax.solvers._scalars import Newton, begun, weighted
 STEPS, STEPS_OF_QUADRATIC = 50, 20
 LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
 # Least squares on MANY times more features than rows is for `variational_newton`; of several columns on
-# fewer times more, on more columns, and on fewer features, for others.
-MANY, MANY_OF_COLUMNS, MOST_COLUMNS, FEWEST = 8, 4, 4, 512
+# fewer times more.
+MANY, MANY_OF_COLUMNS, MOST_COLUMNS = 8, 4, 4
+# Fewer features are for other solvers, whose first call is half as long; of one column if X is small, too.
+FEWEST_FEATURES, SMALL_X = 512, 2**17
 SUFFICIENT, SHORTEST = 1e-3, 1e-6  # decrease, of what the model promises, and the shortest step tried
 
 
@@ -48,20 +50,23 @@ def prox_newton(
     first-order ones are thousands: small strengths, labels that are nearly separated. A loss may be least
     squares itself: a step is then an exchange of features.
 
-    For norms of rows a problem is solved on the active features and about as many others, those whose slopes
-    exceed their strengths most: by cyclic descent on the Gram matrix of their columns of A, in float32, with
-    a Newton step on the support every 6 sweeps, until 5 % of the violation of the optimality conditions is
-    left. So a step costs two products with X, and what follows the number of active features. For groups,
-    and where X has at most 64 rows or columns, it is the iteration of `variational_newton`, on all features.
+    The least squares problem is solved on the active blocks (rows, or groups of rows) and about as many
+    others, those whose slopes exceed their strengths most, by cyclic descent on the Gram matrix of their
+    columns of A. Descent works in float32, with a Newton step on the support every 2 sweeps (every 6 for
+    single entries), until 5 % of the violation of the optimality conditions is left. So a step costs two
+    products with X, and all else follows the number of active features. Two kinds of problem take the
+    iteration of `variational_newton` on all features instead: X of at most 64 rows or columns, and groups
+    that are far from one size.
 
-    What this does not solve `newton_admm` (`admm` where that does not fit) takes over from where it stands.
+    `newton_admm` (`admm` where `newton_admm` does not fit) goes on where this solver stops: where more
+    entries are active than a step can move, or where no step lowers the objective.
 
     Args:
-      problem: a loss of one column, such as `LogisticLoss` or `SquaredLoss`, and a penalty that
-        `variational_newton` takes: `L1`, `L21`, `GroupLasso`, with `SquaredL2` or without. At most 2048
-        features can move in a step.
-      init, tol, maxiter, history: as `admm`; an iteration is a step, here at most 50, of least
-        squares 20.
+      problem: a loss of one column, such as `LogisticLoss`, `HuberLoss` or `SquaredLoss`, or `SquaredLoss` of
+        several columns with weights by row; and a norm of each row or group: `L1` of one column, `L21`,
+        `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
+        sparse group lasso) if groups are of about one size. A step moves at most 2048 entries of W.
+      init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50, for least squares 20.
 
     Returns:
       `Solution`, with exact zeros.
@@ -113,7 +118,9 @@ def few_active(problem: Problem) -> bool:
         return False
     if problem.penalty.row_norm(problem.smooth.params_shape).groups is not None:
         return k == 1
-    return d < MANY * n if k == 1 else k <= MOST_COLUMNS and FEWEST <= d <= MANY_OF_COLUMNS * n
+    if k == 1:
+        return d < MANY * n and (d >= FEWEST_FEATURES or n * d >= SMALL_X)
+    return k <= MOST_COLUMNS and FEWEST_FEATURES <= d <= MANY_OF_COLUMNS * n
 
 
 class State(NamedTuple):
