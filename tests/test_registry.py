@@ -14,7 +14,6 @@ from cases import (
     NOT_SOLVERS,
     OTHER_PROXES,
     PROXES,
-    SINGLE,
     SOLVERS,
     engines_of,
     solvers_of,
@@ -63,7 +62,7 @@ def test_every_solver_has_a_number():
 def test_every_instance_is_taken_by_a_solver_and_every_solver_takes_one():
     taken = {pair: solvers_of(*pair) for pair in EVERYTHING}
     assert all(set(engines_of(pair[0])) <= set(names) for pair, names in taken.items())
-    assert {name for names in taken.values() for name in names} == set(SOLVERS) - APPROXIMATE - SINGLE
+    assert {name for names in taken.values() for name in names} == set(SOLVERS) - APPROXIMATE
 
 
 @pytest.mark.parametrize("name", ["solve", *SOLVERS])

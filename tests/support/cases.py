@@ -114,7 +114,6 @@ NOT_SOLVERS = {
     "cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "stability_selection",
     "tune",
 }  # fmt: skip
-SINGLE = {"prox_newton"}  # of one column, where every instance has several: test_prox_newton.py
 ENGINES = ("admm", "fista")  # the others are calls of these, or for one penalty
 
 
