@@ -69,14 +69,12 @@ def _numbers(name: str, labels: Any) -> Any:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
+    if labels.dtype == object and any(map(_is_missing, labels)):
+        raise ValueError(f"{name} has a label that is missing.")
     try:
-        missing = labels.dtype == object and any(map(_is_missing, labels))
-        found = np.unique(labels, return_inverse=True)[1]
+        return np.unique(labels, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:
         raise TypeError(f"{name} must hold labels of one kind: {error}.") from None
-    if missing:
-        raise ValueError(f"{name} has a label that is missing.")
-    return found.astype(np.int32)
 
 
 def _is_missing(label: Any) -> bool:
