@@ -15,9 +15,7 @@ from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
 from sparsejax.losses._cox_curvature import (
     bounding_rows,
     centred,
-    centred_squares,
     chain_squares,
-    efron_mass,
 )
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risk_places import Places
@@ -168,20 +166,20 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.ties == "breslow" and self.places.windows is None
 
     def _risks(self, H: jax.Array) -> Risks | Terms:
-        h, weights, event = self._sorted(H), self._weights(), self._sorted(self.event)
-        if self._nested:
-            return risks_of(h, weights, event, self.places)
-        return terms_of(h, weights, event, self.places, self.ties == "efron")
+        return self._nested_risks(self._sorted(H)) if self._nested else self._terms(self._sorted(H))
+
+    def _nested_risks(self, h: jax.Array) -> Risks:
+        """After Breslow and of all rows of no less time, also where these are not the risk sets."""
+        return risks_of(h, self._weights(), self._sorted(self.event), self.places)
+
+    def _terms(self, h: jax.Array) -> Terms:
+        return terms_of(h, self._weights(), self._sorted(self.event), self.places, self.ties == "efron")
 
     def _mass(self, r: Risks | Terms) -> jax.Array:
         """The probabilities of each row, summed over the events by their weights; by place."""
         if isinstance(r, Risks):
             return r.stopped()
-        return jax.grad(lambda h: self._risks_at(h).logarithms())(r.h)
-
-    def _risks_at(self, h: jax.Array) -> Terms:
-        event, efron = self._sorted(self.event), self.ties == "efron"
-        return terms_of(h, self._weights(), event, self.places, efron)
+        return jax.grad(lambda h: self._terms(h).logarithms())(r.h)
 
     # ------------------------------------------------------------------ the protocol
 
@@ -279,12 +277,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """``X' dU`` and the divergence, as of `LinearModelLoss`; infinite where weights cannot stop so."""
-        r = risks_of(
-            self._sorted(self._predict(W) if H is None else H),
-            self._weights(),
-            self._sorted(self.event),
-            self.places,
-        )
+        r = self._nested_risks(self._sorted(self._predict(W) if H is None else H))
         mass = r.mass()
         dU = -(basis @ (basis.T @ self._as_rows(self.scale * (r.stop * mass - r.events))))
         counted = self._in_risk() > 0
@@ -301,16 +294,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
     def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Of nested risk sets the Hessian; else near it, see `efron_mass` and `centred_squares`."""
+        """Of nested risk sets the Hessian; else near it, see `chain_squares`."""
         r = self._risks(self._predict(W) if H is None else H)
-        X, event = self._sorted(self.X), self._sorted(self.event)
-        if isinstance(r, Risks):
-            A, z = chain_squares(r, X, r.mass())
-        elif self.places.windows is None:
-            chain = risks_of(r.h, r.weights, event, self.places)
-            A, z = chain_squares(chain, X, efron_mass(r, chain, event))
-        else:
-            A, z = centred_squares(X, self._mass(r), r)
+        chain = r if isinstance(r, Risks) else self._nested_risks(r.h)
+        A, z = chain_squares(chain, self._sorted(self.X), self._mass(r))
         root = jnp.sqrt(self.scale)
         A = root * A
         return A, (A @ W - root * z)[:, None]

@@ -1,7 +1,5 @@
 """The curvature of the partial likelihood: a bound of the Hessian, and least squares at a point."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.scipy.linalg import solve_triangular
@@ -9,7 +7,6 @@ from jax.scipy.linalg import solve_triangular
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._linear_model import FLATTEST
 from sparsejax.losses._risk_places import Places
-from sparsejax.losses._risk_terms import Terms
 from sparsejax.losses._risks import Risks, decayed_sums, one_later, running_sum, sums_to_come
 
 
@@ -61,7 +58,7 @@ def _leverage(X: jax.Array) -> jax.Array:
     return jnp.minimum(jnp.max(jnp.sum(half * half, axis=1)), 1)
 
 
-def chain_squares(chain: Risks, X: jax.Array, mass: jax.Array) -> tuple[jax.Array, jax.Array]:
+def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.Array, jax.Array]:
     r"""Rows A (n, d) by place with A'A the Hessian, and z with A'z the gradient.
 
     As rows enter one by one, in the order of falling time, the sum of squares about the mean of the risk
@@ -73,31 +70,13 @@ def chain_squares(chain: Risks, X: jax.Array, mass: jax.Array) -> tuple[jax.Arra
     :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`.
     As in other losses c is at least `FLATTEST` times :math:`|\rho|`.
 
-    ``mass``: the weights of the events that come as far as each place.
+    ``stopped``: the g of each place. Where these are of other risk sets, after Efron or with delayed entry,
+    A'z is the gradient and A'A near the Hessian: the means are those of the chain.
     """
     strata = chain.places.strata
-    U = chain.stop * mass - chain.events
+    U = stopped - chain.events
     mean = safe_divide(decayed_sums(chain.top, chain.each[:, None] * X, strata), chain.sums[:, None])
     A = X - jnp.where(chain.first[:, None], 0, one_later(mean))
     rho = U - chain.stop * running_sum(U, strata)
-    root = safe_sqrt(jnp.maximum(chain.onward * chain.stop * mass, FLATTEST * jnp.abs(rho)))
+    root = safe_sqrt(jnp.maximum(chain.onward * stopped, FLATTEST * jnp.abs(rho)))
     return root[:, None] * A, safe_divide(rho, root)
-
-
-def efron_mass(r: Terms, chain: Risks, event: jax.Array) -> jax.Array:
-    """The weights of events that come as far as each place, so that as many stop there as after Efron.
-
-    Fewer than after Breslow stop at those tied: the difference enters before them. The Hessian of such events
-    is near that after Efron where few of those at risk are tied.
-    """
-    ends, share = r.places.ends, r.breslow_share()
-    before = jnp.maximum(ends - r.at_end((event > 0).astype(ends.dtype)), 0)
-    late = jnp.zeros_like(r.h).at[ends].add(r.events * share)
-    return chain.mass(late.at[before].add(jnp.where(r.tied > 0, r.events * (1 - share), 0)))
-
-
-def centred_squares(X: jax.Array, mass: jax.Array, r: Terms) -> tuple[jax.Array, jax.Array]:
-    """As `chain_squares` for rows that enter late: A'A is larger by what their means vary."""
-    U: Any = mass - r.events
-    root = safe_sqrt(jnp.maximum(mass, FLATTEST * jnp.abs(U)))
-    return root[:, None] * centred(X, mass, r.places.strata), safe_divide(U, root)

@@ -70,7 +70,7 @@ def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: t
     rank = xp.argsort(both[::-1])[:n]
     until = seen[rank][order] - 1  # the last place with a time after the entry
     # Leaves: times with an event. Of a place: the leaves before its time, and whether its time is one.
-    has = xp.bincount(group, events, minlength=n) > 0
+    has = xp.isin(xp.arange(n, dtype=np.int32), xp.where(events, group, np.int32(-1)))
     count = xp.cumsum(has.astype(np.int32))  # leaves up to each time, by group
     upto = count[group]
     own = has[group]

@@ -79,12 +79,6 @@ class Terms(NamedTuple):
         within = total * relative_entropy(mixed, self.part, self.log_part)
         return jnp.sum(jnp.where(counted, self.share * (apart + within), 0))
 
-    def breslow_share(self) -> jax.Array:
-        """How much less events stop among those tied than they would after Breslow, in the mean."""
-        counted = self.tied > 0
-        ratio = (1 - self.lam) * (self.others + self.own) / jnp.where(counted, self.inside, 1)
-        return safe_divide(self.at_end(jnp.where(counted, ratio, 0)), self.tied, 1.0)
-
 
 def at_end(x: jax.Array, ends: jax.Array) -> jax.Array:
     """The sum of x over the rows with the same end."""

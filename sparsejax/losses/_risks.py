@@ -54,11 +54,10 @@ class Risks(NamedTuple):
         """The sum over events of their weight times log S less h."""
         return jnp.sum(self.events * self.excess)
 
-    def mass(self, entering: jax.Array | None = None) -> jax.Array:
-        """The weights of the events that come as far as each place; or of what enters at the places given."""
-        if entering is None:
-            entering = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
-        return self.sums * sums_to_come(self.top, safe_divide(entering, self.sums), self.places.strata)
+    def mass(self) -> jax.Array:
+        """The weights of the events that come as far as each place."""
+        at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
+        return self.sums * sums_to_come(self.top, safe_divide(at_end, self.sums), self.places.strata)
 
     def stopped(self) -> jax.Array:
         """The weights of the events that stop at each place."""

@@ -385,6 +385,17 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "HuberHingeLoss delta": (losses.HuberHingeLoss, {"X": X, "Y": SIGNS, "delta": 0.5}),
     "QuantileLoss": (losses.QuantileLoss, {**DATA, "q": 0.3, "smoothing": 0.1, **NAMED}),
     "CoxLoss": (losses.CoxLoss, {"X": X, "time": 1.0 + np.arange(N), "event": LABELS[:, 0], **NAMED}),
+    "CoxLoss late": (
+        losses.CoxLoss,
+        {
+            "X": X,
+            "time": 1.0 + np.arange(N),
+            "event": LABELS[:, 0],
+            "ties": "efron",
+            "strata": np.arange(N) % 2,
+            "entry": 0.5 * np.arange(N),
+        },
+    ),
     "GraphLaplacian": (losses.GraphLaplacian, {"similarity": SIMILAR, "strength": 0.1}),
     "observed": (losses.observed, {"Y": Y}),
     "predictions": (losses.SquaredLoss(X, Y).predictions, {"W": W}),
