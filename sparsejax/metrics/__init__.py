@@ -14,12 +14,14 @@ from sparsejax.metrics._predictions import (
     precision_recall_f1,
     r2,
 )
+from sparsejax.metrics._survival import concordance_index
 
 __all__ = [
     "MeanAUC",
     "PrecisionRecallF1",
     "accuracy",
     "auc",
+    "concordance_index",
     "mean_abs_correlation",
     "mean_auc",
     "precision_recall_f1",

@@ -174,6 +174,7 @@ def cross_validate(
           nearer to its prediction than its absence is (for `LogisticLoss`: of probability above 1/2);
         * "roc_auc": the mean over columns, of XW + b;
         * "r2": the mean over columns, of what is expected of Y;
+        * "concordance": of `CoxLoss`, among all pairs of rows held out, of whatever strata;
 
         or a function ``(Y, predictions, weights) -> ()`` by JAX, of what is expected of Y: XW + b, for
         `LogisticLoss` the probabilities. It is given all rows, and weights (n,), or (n, k) where those of the
