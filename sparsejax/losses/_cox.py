@@ -325,6 +325,13 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         H = self._predict(jnp.asarray(W))
         return Predictions(jnp.stack([self.time, self.event], axis=1), H, H)
 
+    def log_risk(self, W: jax.Array) -> jax.Array:
+        """The logarithm of the sum of ``weights e^h`` over the risk set of each row with an event, (n,).
+
+        The weights of the events over these sums are the jumps of Breslow's baseline hazard.
+        """
+        return self._as_rows(self._risks(self._predict(W)).log_sums())
+
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""
         return self._replace(X=columns_at(self.X, ix))

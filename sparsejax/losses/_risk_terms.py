@@ -49,6 +49,11 @@ class Terms(NamedTuple):
         """The sum over events of share times the logarithm, less their weight times h."""
         return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
 
+    def log_sums(self) -> jax.Array:
+        """log(N + T) of each row with an event, of the whole risk set."""
+        counted = self.tied > 0
+        return jnp.where(counted, jnp.log(jnp.where(counted, self.others + self.own, 1)) + self.top, 0)
+
     def logarithms(self) -> jax.Array:
         """The sum over events of share times the logarithm, relative to m."""
         counted = self.tied > 0

@@ -54,6 +54,10 @@ class Risks(NamedTuple):
         """The sum over events of their weight times log S less h."""
         return jnp.sum(self.events * self.excess)
 
+    def log_sums(self) -> jax.Array:
+        """log S of the risk set of each row."""
+        return self.excess + self.h
+
     def mass(self) -> jax.Array:
         """The weights of the events that come as far as each place."""
         at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
