@@ -4,8 +4,9 @@ The breast cancer data of scikit-survival (Desmedt et al., 2007): 198 patients, 
 clinical values. The strength is chosen by folds within nine tenths of the patients, by the held-out partial
 likelihood, by the rule of one standard error, and as Coxnet's by the held-out concordance; all are judged by
 the concordance of the tenth that is left. Then the genes that most halves of the patients select. Prints a
-table and writes ``survival_genes.png`` into the current directory. Run it with ``python examples/survival_genes.py``, after
-``python -m pip install scikit-survival``; it takes a minute, a part of it compilation.
+table and writes ``survival_genes.png`` into the current directory. Run it with
+``python examples/survival_genes.py``, after ``python -m pip install scikit-survival``; it takes a minute,
+a part of it compilation.
 """
 
 import warnings
