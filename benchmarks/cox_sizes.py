@@ -3,9 +3,9 @@
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/cox_sizes.py --out DIR [--only "200 20,6500 100"]
 
 Simulated patients, standardised columns of which 10 matter, a third censored, times that differ, Breslow,
-scale 1/n, float64. **one**: lambda_max/10. **path**: 50 strengths to lambda_max/100 (of more columns than rows
-to /10). **folds**: five folds of such a path; of the peers the fits alone, ours with the held-out loss. Each is
-solved to a relative 1e-6 of the objective: ours to a certified gap, the peers at the loosest of their
+scale 1/n, float64. **one**: lambda_max/10. **path**: 50 strengths to lambda_max/100 (of more columns than
+rows to /10). **folds**: five folds of such a path; of the peers the fits alone, ours with the held-out loss.
+Each is solved to a relative 1e-6 of the objective: ours to a certified gap, the peers at the loosest of their
 tolerances (1e-2, 1e-3, ...) that reaches it by sums written out. Medians of five calls in turn, warm. Coxnet
 and skglm are left out where they are not installed, and where no tolerance reaches it.
 

@@ -14,7 +14,7 @@ from sparsejax.metrics._predictions import (
     precision_recall_f1,
     r2,
 )
-from sparsejax.metrics._survival import concordance_index
+from sparsejax.metrics._concordance import concordance_index
 
 __all__ = [
     "MeanAUC",

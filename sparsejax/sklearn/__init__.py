@@ -16,7 +16,7 @@ from sparsejax.sklearn._multivariate import MILESClassifier, MultivariateClassif
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
 from sparsejax.sklearn._stability import StabilitySelector
-from sparsejax.sklearn._survival import SparseCox, SparseCoxCV
+from sparsejax.sklearn._cox_models import SparseCox, SparseCoxCV
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 
 __all__ = [

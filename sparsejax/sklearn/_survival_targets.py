@@ -30,6 +30,11 @@ def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
     return time, event > 0
 
 
+def is_missing(label: Any) -> bool:
+    """None or NaN."""
+    return label is None or (isinstance(label, float) and np.isnan(label))
+
+
 def _finite(name: str, x: np.ndarray) -> np.ndarray:
     try:
         numbers = x if x.dtype.kind in "iuf" else x.astype(float)
@@ -42,10 +47,13 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 
 def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Event and time: by their names, else the one of booleans is the event, else in this order."""
-    columns = getattr(y, "columns", None)
-    array = None if columns is not None else np.asarray(y)
-    names: list[Any] = list(y.columns) if array is None else list(array.dtype.names or ())
-    if array is not None and not names:
+    try:
+        names = list(y.columns)  # of a DataFrame
+    except AttributeError:
+        y = np.asarray(y)
+        names = list(y.dtype.names or ())
+    if not names:
+        array = np.asarray(y)
         if array.ndim == 2 and array.shape[1] == 2:
             return array[:, 0], array[:, 1]
         if array.ndim == 2 and array.shape[1] != 1:
@@ -68,7 +76,7 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     if strata is not None:
         strata = np.asarray(strata)
         check_consistent_length(time, strata)
-        if strata.ndim != 1 or any(label is None or label != label for label in strata.tolist()):  # noqa: PLR0124
+        if strata.ndim != 1 or any(map(is_missing, strata.tolist())):
             raise ValueError("strata must be (n,), one label a row, none of them missing.")
         labels, codes = np.unique(strata, return_inverse=True)
     if entry is not None:
