@@ -4,6 +4,7 @@ Each checks its arguments outside a transformation. Inside `jax.jit` or `jax.vma
 known; values that would have been refused there make the result NaN, or do what its docstring says.
 """
 
+from sparsejax.metrics._concordance import concordance_index
 from sparsejax.metrics._features import mean_abs_correlation, selection_error
 from sparsejax.metrics._predictions import (
     MeanAUC,
@@ -14,7 +15,6 @@ from sparsejax.metrics._predictions import (
     precision_recall_f1,
     r2,
 )
-from sparsejax.metrics._concordance import concordance_index
 
 __all__ = [
     "MeanAUC",
