@@ -19,7 +19,7 @@ from sparsejax.losses._cox_curvature import (
 )
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risk_places import Places
-from sparsejax.losses._risk_terms import Terms, levels_of, terms_of
+from sparsejax.losses._risk_terms import Terms, balanced, levels_of, stopped, terms_of
 from sparsejax.losses._risks import (
     Risks,
     one_later,
@@ -179,15 +179,14 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """The probabilities of each row, summed over the events by their weights; by place."""
         if isinstance(r, Risks):
             return r.stopped()
-        return jax.grad(lambda h: self._terms(h).logarithms())(r.h)
+        return stopped(self._terms, r.h)
 
     # ------------------------------------------------------------------ the protocol
 
     @property
     def provides(self) -> frozenset[str]:
-        """All that a sparse X allows; the projection of a dual point is known of nested risk sets only."""
-        given = self._given if self._nested else self._given - {"free features"}
-        return given - self.X.lacks if isinstance(self.X, Products) else given
+        """All that a sparse X allows."""
+        return self._given - self.X.lacks if isinstance(self.X, Products) else self._given
 
     def quadratic_model(self) -> QuadraticModel:
         """Of X in memory a bound of the curvature, and least squares."""
@@ -276,8 +275,15 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        """``X' dU`` and the divergence, as of `LinearModelLoss`; infinite where weights cannot stop so."""
-        r = self._nested_risks(self._sorted(self._predict(W) if H is None else H))
+        """``X' dU`` and the divergence, as of `LinearModelLoss`; infinite where weights cannot stop so.
+
+        Where risk sets are not nested the dual point is that of other predictions, see `balanced`.
+        """
+        H = self._predict(W) if H is None else H
+        if not self._nested:
+            dU, divergence = balanced(self._terms, self._sorted(H), self._sorted(basis), s)
+            return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
+        r = self._nested_risks(self._sorted(H))
         mass = r.mass()
         dU = -(basis @ (basis.T @ self._as_rows(self.scale * (r.stop * mass - r.events))))
         counted = self._in_risk() > 0

@@ -1,5 +1,6 @@
 """The partial likelihood as a sum of logarithms, for tied events after Efron and for rows that enter late."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._risk_places import Places, Windows
 from sparsejax.losses._risks import (
     at_most_half,
@@ -63,7 +64,7 @@ class Terms(NamedTuple):
         """The sum of x over the rows of the same stratum and time."""
         return at_end(x, self.places.ends)
 
-    def scaled_divergence(self, s: jax.Array) -> jax.Array:
+    def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
         r"""The sum over events of ``weights KL(q || p)`` where q stops at each row s times as often as p.
 
         An upper bound: the rest, 1 - s, of each event stops at the events of its own time, by their weights.
@@ -132,6 +133,46 @@ def _others_so_far(
     at = jnp.maximum(before, 0)
     there = before >= 0 if strata is None else (before >= 0) & (strata[at] == strata[here])
     return jnp.where(there, m[at], low), jnp.where(there, sums[at], 0)
+
+
+def stopped(terms_at: Callable[[jax.Array], Terms], h: jax.Array) -> jax.Array:
+    """The probabilities of each row, summed over the events by their weights, of the terms at h."""
+    return jax.grad(lambda h: terms_at(h).logarithms())(h)
+
+
+STEPS = 6  # of Newton, from predictions near a minimum
+
+
+def balanced(
+    terms_at: Callable[[jax.Array], Terms], h: jax.Array, basis: jax.Array, s: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    r"""A dual point orthogonal to a basis (n, r), s times the slopes at predictions :math:`h' = h + Bb`.
+
+    b is the minimiser, by Newton: any slopes :math:`U'` are in the domain of the conjugate, with
+    :math:`\ell^*(U') = \langle U', h'\rangle - \ell(h')`. The change from the slopes at h, and the divergence
+
+    .. math:: \ell(h) + \ell^*(sU') - \langle sU', h\rangle = \ell(h) - \ell(h') + s \langle U', h' - h\rangle
+              + \ell^*(sU') - \ell^*(U') - (s - 1) \langle U', h'\rangle ,
+
+    whose last three terms are `Terms.scaled_divergence`; infinite where b was not found. Without the scale.
+    """
+    events, eps = terms_at(h).events, eps_of(h)
+    slopes = lambda b: basis.T @ (stopped(terms_at, h + basis @ b) - events)
+    one = jnp.eye(basis.shape[1], dtype=h.dtype)
+
+    def step(_: Any, b: jax.Array) -> jax.Array:
+        left, push = jax.linearize(slopes, b)
+        J = jax.vmap(push)(one)
+        room = eps * jnp.trace(J)
+        return b - jnp.linalg.solve(J + jnp.where(room > 0, room, 1) * one, left)
+
+    b = lax.fori_loop(0, STEPS, step, jnp.zeros(basis.shape[1], h.dtype))
+    before, after = terms_at(h), terms_at(h + basis @ b)
+    U = stopped(terms_at, after.h) - events
+    found = jnp.max(jnp.abs(basis.T @ U)) <= 16 * eps * jnp.sum(events)
+    apart = before.value() - after.value() + s * jnp.sum(U * (after.h - h)) + after.scaled_divergence(s)
+    dU = jnp.where(found, s * U, 0) - (stopped(terms_at, h) - events)
+    return dU, jnp.where(found, jnp.maximum(apart, 0), jnp.inf)
 
 
 def levels_of(windows: Windows) -> int:

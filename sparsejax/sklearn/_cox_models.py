@@ -94,8 +94,8 @@ class CoxModel(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
         X = validate_data(self, X, dtype=FLOATS, accept_sparse="csr", ensure_min_samples=2)
+        check_consistent_length(X, y)
         targets = read_targets(y, strata, entry)
-        check_consistent_length(X, targets.time)
         return X, targets, as_sample_weight(sample_weight, X.shape[0])
 
     def _table(self, X: Any, targets: Targets, weights: np.ndarray, folds: Any = None) -> Table:
