@@ -176,7 +176,10 @@ def main() -> None:
     rows = [row for size in args.only.split(",") for row in measured(size)]
     text = "# Cox's model with l1 by size\n\n" + __doc__.split("\n\n", 2)[2].rsplit("\n\n", 1)[0].strip()
     command = "OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/cox_sizes.py --out benchmarks"
-    text += f"\n\n```\n{command}\n```\n\nMedians of CPU seconds on one busy core; of the ratios those above 1 say that ours takes less.\n\n"
+    text += (
+        f"\n\n```\n{command}\n```\n\nMedians of CPU seconds on one busy core; of the ratios those above 1 "
+    )
+    text += "say that ours takes less.\n\n"
     (args.out / "results").mkdir(parents=True, exist_ok=True)
     (args.out / "results" / "cox_sizes.md").write_text(text + table(header, rows))
 
