@@ -271,6 +271,7 @@ KINDS: dict[str, Callable[..., list[Drawn]]] = {
             "weights",
             "time",
             "event",
+            "entry",
             "Y_true",
             "Y_pred",
             "scores",
