@@ -31,13 +31,6 @@ def simulate(n: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return X, np.minimum(until_event, until_lost), until_event <= until_lost
 
 
-def concordance(risk: np.ndarray, time: np.ndarray, event: np.ndarray) -> float:
-    """Of the pairs whose order is known, the share in which the one of higher risk has the event first."""
-    first = event[:, None] & (time[:, None] < time[None])
-    higher = (risk[:, None] > risk[None]) + 0.5 * (risk[:, None] == risk[None])
-    return float(higher[first].mean())
-
-
 def main() -> None:
     """Cross-validate, fit, print the table, draw the picture."""
     X, time, event = simulate(PATIENTS, seed=0)
@@ -65,7 +58,7 @@ def main() -> None:
     for name, i in choices.items():
         kept = np.flatnonzero(W[i])
         found = len(set(kept) & set(TRUTH))
-        score = concordance(X_new @ W[i], time_new, event_new)
+        score = float(sj.metrics.concordance_index(time_new, event_new, X_new @ W[i]))
         print(ROW.format(name, f"{strengths[i]:.2g}", len(kept), f"{found} of {len(TRUTH)}", f"{score:.3f}"))
     print(f"\nlargest duality gap of the path: {float(path.gap.max()):.0e}")
     print("wrote", draw(strengths / top, validated, path))

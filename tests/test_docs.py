@@ -34,6 +34,7 @@ PLAIN = (
     "large-data",
     "porting",
     "progress",
+    "survival",
     "transformations",
     "papers/aaai16",
     "papers/icdm14",

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._risk_places import Places
 
 
 class Risks(NamedTuple):
-    r"""The risk sets at h. Rows are in the order of falling time: a risk set is all rows up to a place.
+    r"""The risk sets at h, rows by stratum and falling time: each is the rows of a stratum up to a place.
 
     A sum S over a risk set is stored as ``S e^-m`` with m the largest h up to that place: nothing overflows,
     and no sum with a weight > 0 underflows, however far apart the h are.
@@ -35,7 +35,7 @@ class Risks(NamedTuple):
     excess: jax.Array  # log S of the risk set of the row, minus h
     log_stop: jax.Array  # log(stop)
     log_pass: jax.Array  # log(1 - stop)
-    ends: jax.Array  # int, the last place with the same time
+    places: Places
 
     @property
     def stop(self) -> jax.Array:
@@ -49,13 +49,36 @@ class Risks(NamedTuple):
 
     @property
     def first(self) -> jax.Array:
-        """Whether no earlier place has a weight > 0."""
-        return ~(one_later(self.sums) > 0)
+        """Nothing of the stratum is before this place."""
+        return starts_of(self.places.strata, self.h) | ~(one_later(self.sums) > 0)
+
+    def value(self) -> jax.Array:
+        """The sum over events of their weight times log S less h."""
+        return jnp.sum(self.events * self.excess)
+
+    def log_sums(self) -> jax.Array:
+        """log S of the risk set of each row."""
+        return self.excess + self.h
 
     def mass(self) -> jax.Array:
-        """The weight of the events whose draw reaches each place."""
-        at_end = jnp.zeros_like(self.events).at[self.ends].add(self.events)
-        return self.sums * sums_to_come(self.top, safe_divide(at_end, self.sums))
+        """The weights of the events that come as far as each place."""
+        at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
+        return self.sums * sums_to_come(self.top, safe_divide(at_end, self.sums), self.places.strata)
+
+    def stopped(self) -> jax.Array:
+        """The weights of the events that stop at each place."""
+        return self.stop * self.mass()
+
+    def scaled_divergence(self, s: jax.Array) -> jax.Array:
+        """`divergence` of s times what stops now, the rest of each event stopping at its own row."""
+        mass = self.mass()
+        stopping = s * self.stop * mass + (1 - s) * self.events
+        return self.divergence(stopping, s * self.onward * mass + (1 - s) * self.waiting())
+
+    def waiting(self) -> jax.Array:
+        """The weights of events on their way to their own rows, within the rows of one time."""
+        at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
+        return jnp.maximum(one_later(running_sum(self.events - at_end)), 0)
 
     def divergence(self, stopping: jax.Array, passing: jax.Array) -> jax.Array:
         r"""The sum over events of ``weights KL(q || p)``, p the probabilities of the rows of the risk set.
@@ -72,23 +95,21 @@ class Risks(NamedTuple):
         return jnp.sum(jnp.where(self.weights > 0, mass * apart, 0))
 
 
-def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, ends: jax.Array) -> Risks:
-    """The `Risks` of rows given in the order of falling time; ``event`` is 0 or 1, all shapes (n,)."""
-    # The sums do not depend on m: it needs no derivative. Rows of weight 0 must not change m.
-    fixed = lax.stop_gradient(h)
-    m = running_max(jnp.where(weights > 0, fixed, jnp.min(fixed)))
-    log_decay = jnp.concatenate([m[:1], m[:-1]]) - m
-    decay = jnp.exp(log_decay)
-    # h - m > 0 only where the weight is 0. The bound keeps e^(h - m) finite there: the derivative in the
-    # weight needs it.
-    exponent = jnp.minimum(h - m, float(np.log(np.finfo(h.dtype).max)) / 2)
+def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places) -> Risks:
+    """All of them, h and the weights in the order of the places."""
+    # Any m would do, so its derivative is none. Rows of weight 0 must not move it.
+    fixed, ends, strata = lax.stop_gradient(h), places.ends, places.strata
+    m = running_max(jnp.where(weights > 0, fixed, jnp.min(fixed)), strata)
+    log_decay = jnp.minimum(jnp.concatenate([m[:1], m[:-1]]) - m, 0)
+    decay = jnp.exp(log_decay) if strata is None else jnp.where(starts_of(strata, h), 0, jnp.exp(log_decay))
+    exponent = at_most_half(h - m)
     each = weights * jnp.exp(exponent)
-    sums = decayed_sums(m, each)
+    sums = decayed_sums(m, each, strata)
     log_sums = jnp.log(jnp.where(sums > 0, sums, 1))
     excess = m[ends] - h + log_sums[ends]
     log_stop = jnp.log(jnp.where(weights > 0, weights, 1)) + exponent - log_sums
     log_pass = one_later(log_sums) + log_decay - log_sums
-    return Risks(h, weights, weights * event, m, each, decay, sums, excess, log_stop, log_pass, ends)
+    return Risks(h, weights, weights * event, m, each, decay, sums, excess, log_stop, log_pass, places)
 
 
 def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
@@ -100,59 +121,80 @@ def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
     return jnp.maximum(jnp.where(near, b * ((1 + x) * jnp.log1p(x) - x), far), 0)
 
 
-BLOCK_ROWS = 32  # rows of a block in `decayed_sums`: its triangle has 32 x 32 entries
+def at_most_half(exponent: jax.Array) -> jax.Array:
+    """Exponents that exceed 0 only where the weight is 0, cut: the derivative in the weight is finite."""
+    return jnp.minimum(exponent, float(np.log(np.finfo(exponent.dtype).max)) / 2)
 
 
-def decayed_sums(m: jax.Array, x: jax.Array) -> jax.Array:
-    """``sum_{j <= i} e^{m_j - m_i} x_j`` for each i, for m (n,) that never falls; linear in x (n, ...).
+def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
+    """Whether a stratum begins at each of the places of x."""
+    if strata is None:
+        return jnp.arange(len(x)) == 0
+    return jnp.concatenate([jnp.ones(1, bool), strata[1:] != strata[:-1]])
 
-    Within a block of rows this is a product with a triangular matrix; the sums of all earlier blocks come
-    from a recursive call on the last row of each block. Work and memory are of the order of n, and the
-    program is far smaller than a scan.
+
+BLOCK_ROWS = 32  # rows of a block
+
+
+def decayed_sums(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """``sum_{j <= i} e^{m_j - m_i} x_j`` for m (n,) that does not fall, linear in x (n, ...).
+
+    With strata (n,), numbers of which equal ones are together, over the j of the stratum of i, in which m
+    does not fall. A product with a triangle in each block of rows, and the same of what the blocks before
+    leave: work and memory of the order of n, and a program far smaller than those of scans.
     """
     if len(x) <= BLOCK_ROWS:
-        return _triangles(m) @ x
+        return _triangles(m, strata) @ x
     M, blocks = _blocks(m, "edge"), _blocks(x, "constant")
-    within = _triangles(M) @ blocks.reshape(*M.shape, -1)
-    before = one_later(decayed_sums(M[:, -1], within[:, -1]))
-    since = jnp.exp(jnp.concatenate([M[:1, :1], M[:-1, -1:]]) - M)
+    S = None if strata is None else _blocks(strata, "edge")
+    within = _triangles(M, S) @ blocks.reshape(*M.shape, -1)
+    last = None if S is None else S[:, -1]
+    before = one_later(decayed_sums(M[:, -1], within[:, -1], last))
+    since = jnp.exp(jnp.minimum(jnp.concatenate([M[:1, :1], M[:-1, -1:]]) - M, 0))
+    if S is not None:
+        since = jnp.where(jnp.concatenate([S[:1, :1], S[:-1, -1:]]) == S, since, 0)
     sums = within + since[:, :, None] * before[:, None]
     return sums.reshape(-1, *x.shape[1:])[: len(x)]
 
 
-def sums_to_come(m: jax.Array, x: jax.Array) -> jax.Array:
-    """``sum_{j >= i} e^{m_i - m_j} x_j`` for each i: the transpose of `decayed_sums`."""
-    return decayed_sums(-m[::-1], x[::-1])[::-1]
+def sums_to_come(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """``sum_{j >= i} e^{m_i - m_j} x_j``, the transpose."""
+    return decayed_sums(-m[::-1], x[::-1], None if strata is None else strata[::-1])[::-1]
 
 
-def running_sum(x: jax.Array) -> jax.Array:
-    """The cumulative sum of x (n,)."""
-    return decayed_sums(jnp.zeros_like(x), x)
+def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """The sum of x (n,) so far, in each stratum."""
+    return decayed_sums(jnp.zeros_like(x), x, strata)
 
 
-def running_max(x: jax.Array) -> jax.Array:
-    """The cumulative maximum of x (n,)."""
+def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """The largest of x (n,) so far, in each stratum."""
     if len(x) <= BLOCK_ROWS:
-        return _max_within(x)
-    within = _max_within(_blocks(x, "edge"))
-    ends = running_max(within[:, -1])
-    before = jnp.concatenate([jnp.full_like(ends[:1], -jnp.inf), ends[:-1]])
-    return jnp.maximum(within, before[:, None]).reshape(-1)[: len(x)]
+        return _max_within(x, strata)
+    S = None if strata is None else _blocks(strata, "edge")
+    within = _max_within(_blocks(x, "edge"), S)
+    ends = running_max(within[:, -1], None if S is None else S[:, -1])
+    before = jnp.concatenate([jnp.full_like(ends[:1], -jnp.inf), ends[:-1]])[:, None]
+    if S is not None:
+        before = jnp.where(jnp.concatenate([S[:1, :1], S[:-1, -1:]]) == S, before, -jnp.inf)
+    return jnp.maximum(within, before).reshape(-1)[: len(x)]
 
 
-def _triangles(m: jax.Array) -> jax.Array:
-    """The matrices with e^{m_j - m_i} for j <= i, else 0; m (..., r) -> (..., r, r)."""
-    lower = np.tri(m.shape[-1], dtype=bool)
-    ones = (1,) * (m.ndim - 1)
-    return jnp.where(
-        lower.reshape(*ones, *lower.shape), jnp.exp(jnp.minimum(m[..., None, :] - m[..., None], 0)), 0
-    )
+def _lower(side: int, strata: jax.Array | None, ndim: int) -> Any:
+    """The pairs (i, j), j <= i, of a block, of one stratum."""
+    lower = np.tri(side, dtype=bool).reshape((1,) * (ndim - 1) + (side, side))
+    return lower if strata is None else lower & (strata[..., None, :] == strata[..., None])
 
 
-def _max_within(x: jax.Array) -> jax.Array:
-    """The cumulative maximum along the last axis of x."""
-    lower = np.tri(x.shape[-1], dtype=bool).reshape((1,) * (x.ndim - 1) + (x.shape[-1],) * 2)
-    return jnp.max(jnp.where(lower, x[..., None, :], -jnp.inf), axis=-1)
+def _triangles(m: jax.Array, strata: jax.Array | None) -> jax.Array:
+    """e^{m_j - m_i} for j <= i, else 0; of the last axis of m."""
+    pairs = _lower(m.shape[-1], strata, m.ndim)
+    return jnp.where(pairs, jnp.exp(jnp.minimum(m[..., None, :] - m[..., None], 0)), 0)
+
+
+def _max_within(x: jax.Array, strata: jax.Array | None) -> jax.Array:
+    """The largest so far along the last axis."""
+    return jnp.max(jnp.where(_lower(x.shape[-1], strata, x.ndim), x[..., None, :], -jnp.inf), axis=-1)
 
 
 def _blocks(x: jax.Array, fill: str) -> jax.Array:
@@ -165,14 +207,3 @@ def _blocks(x: jax.Array, fill: str) -> jax.Array:
 def one_later(x: jax.Array) -> jax.Array:
     """x (n, ...) moved by one place: 0, x_0, ..., x_(n-2)."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]])
-
-
-def by_falling_time(time: Any) -> tuple[jax.Array, jax.Array]:
-    """The rows in the order of falling time, and for each place the last place with the same time."""
-    # By numpy where the times are concrete: JAX would compile the sort.
-    xp: Any = jnp if is_traced(time) else np
-    order = xp.argsort(time)[::-1]
-    falling = time[order]
-    ends = len(falling) - 1 - xp.searchsorted(falling[::-1], falling, side="left")
-    places = order.astype(np.int32), ends.astype(np.int32)
-    return places if xp is jnp else (jax.device_put(places[0]), jax.device_put(places[1]))

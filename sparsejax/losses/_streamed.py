@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsejax._core.matrices.streamed import Chunked, Source
 from sparsejax.losses._batches import checked_batch, layout_of
+from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._linear_model import LinearModelLoss
 
 Batches = Iterable[tuple[Any, Any]]
@@ -54,7 +55,8 @@ def from_batches(
     [0]
     """
     if not (isinstance(loss, type) and issubclass(loss, LinearModelLoss)):
-        raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}.")
+        why = ", whose risk sets hold rows of all batches: it is no sum over rows" if loss is CoxLoss else ""
+        raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}{why}.")
     begin = _beginner(batches)
     targets, counts, width = [], [], None
     squares: Any = 0.0

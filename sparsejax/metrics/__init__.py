@@ -4,6 +4,7 @@ Arguments are checked outside transformations. Under `jax.jit` or `jax.vmap` onl
 a value that would raise outside makes the result NaN, or has the effect that the docstring states.
 """
 
+from sparsejax.metrics._concordance import concordance_index
 from sparsejax.metrics._features import mean_abs_correlation, selection_error
 from sparsejax.metrics._predictions import (
     MeanAUC,
@@ -20,6 +21,7 @@ __all__ = [
     "PrecisionRecallF1",
     "accuracy",
     "auc",
+    "concordance_index",
     "mean_abs_correlation",
     "mean_auc",
     "precision_recall_f1",

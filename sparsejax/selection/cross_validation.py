@@ -174,7 +174,8 @@ def cross_validate(
           label is predicted whose prediction is nearer to 1 than to the other value (for `LogisticLoss`: the
           probability is above 1/2);
         * "roc_auc": the mean over columns, of XW + b;
-        * "r2": the mean over columns, of the expected value of Y.
+        * "r2": the mean over columns, of the expected value of Y;
+        * "concordance": for `CoxLoss`, over all pairs of held-out rows, across strata too.
 
         A function ``(Y, predictions, weights) -> ()``, traced by JAX, scores as it likes. The predictions are
         the expected values of Y: XW + b, or for `LogisticLoss` the probabilities. The function gets all rows;

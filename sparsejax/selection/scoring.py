@@ -43,7 +43,15 @@ def r2(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> 
     return metrics.r2(Y, mean, weights)
 
 
-SCORES = {"accuracy": accuracy, "f1": f1, "f1_micro": f1_micro, "roc_auc": roc_auc, "r2": r2}
+def concordance(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    """`metrics.concordance_index` of times and events."""
+    return metrics.concordance_index(Y[:, 0], Y[:, 1], linear, weights)
+
+
+SCORES = {
+    "accuracy": accuracy, "f1": f1, "f1_micro": f1_micro, "roc_auc": roc_auc, "r2": r2,
+    "concordance": concordance,
+}  # fmt: skip
 
 
 def positive(Y: jax.Array) -> jax.Array:
@@ -77,8 +85,9 @@ def score_of(
 
 
 @jax.jit
-def _targets(smooth: Loss, W: jax.Array) -> jax.Array:
-    return smooth.predictions(W).targets
+def _targets(smooth: Loss, W: jax.Array) -> tuple[jax.Array, jax.Array]:
+    found = smooth.predictions(W)
+    return found.targets, found.linear
 
 
 def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given: object) -> None:
@@ -103,7 +112,13 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
             f"{caller}: accuracy is of whole rows, but the loss has weights by entry: use f1, f1_micro or "
             "roc_auc."
         )
-    Y = _targets(smooth, init)
+    Y, linear = _targets(smooth, init)
+    of_times = Y.ndim == 2 and linear.ndim == 1  # (time, event)
+    if of_times != (scoring == "concordance"):
+        kind = "one of times and events, as CoxLoss" if scoring == "concordance" else "another"
+        raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: it needs {kind}.")
+    if of_times:
+        return
     if scoring == "r2" or is_traced(Y):
         return
     if not looked_at(_are_labels, Y):

@@ -10,6 +10,7 @@ except ModuleNotFoundError as error:
     raise ModuleNotFoundError(text) from error
 
 from sparsejax.sklearn._classification import SparseClassifier
+from sparsejax.sklearn._cox_models import SparseCox, SparseCoxCV
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
 from sparsejax.sklearn._multi_semantic import LabelViewsClassifier
 from sparsejax.sklearn._multivariate import MILESClassifier, MultivariateClassifier
@@ -25,6 +26,8 @@ __all__ = [
     "OFALassoRegressor",
     "SparseClassifier",
     "SparseClassifierCV",
+    "SparseCox",
+    "SparseCoxCV",
     "SparseRegressor",
     "SparseRegressorCV",
     "StabilitySelector",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.model_selection import check_cv
 
-from sparsejax.losses import LinearModelLoss
+from sparsejax._core.checks import check_choice
 from sparsejax.problem import Problem
 from sparsejax.selection.cross_validation import CrossValidation, cross_validate
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
@@ -25,7 +25,8 @@ class Choice(NamedTuple):
     result: CrossValidation  # with the axes (betas, alphas)
     alphas: np.ndarray  # those tried, from large to small
     betas: np.ndarray  # those tried, from large to small
-    loss: LinearModelLoss  # the loss of all rows
+    loss: Any  # the loss of all rows
+    index: Any  # of the chosen point of the grid, (beta, alpha)
 
 
 def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray:
@@ -55,29 +56,45 @@ def chosen_by_folds(
 ) -> Choice:
     """Cross-validate the estimator's grid of strengths, and fit the best ones to all rows."""
     X, Y, weights = data
-    folds = fold_of_rows(estimator.cv, X, labels, classifier)
-    used = np.unique(folds[weights > 0])
-    if len(used) <= folds.max():
-        raise ValueError("every fold needs a row whose sample_weight is not zero.")
+    folds = used_folds(estimator.cv, X, labels, weights, classifier)
     table = gathered(X, Y, weights, folds=folds, widen=isinstance(estimator.penalty, str))
     with precision(X):
         loss = loss_of(table, make, estimator.fit_intercept)
-        penalty_of, has = family(estimator.penalty)
-        start = Problem(loss, penalty_of(jnp.zeros((), X.dtype), jnp.zeros((), X.dtype)))
-        betas = strengths("betas", estimator.betas, None, "beta" in has, X.dtype, DEFAULT_SPAN)
-        alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, X.dtype, DEFAULT_SPAN)
-        alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
-        result = cross_validate(
-            start,
-            jax.vmap(jax.vmap(penalty_of))(alpha, beta),
-            folds=table.folds,
-            scoring=estimator.scoring,
-            tol=estimator.tol,
-            maxiter=estimator.max_iter,
-        )
-        problem = start.replace(penalty=result.best)
-        found = fitted(problem, X.shape[1], estimator.tol, estimator.max_iter)
-        return Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss)
+        return chosen(estimator, loss, table.folds, X.shape[1])
+
+
+def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: bool) -> np.ndarray:
+    """`fold_of_rows`, each of which has a row with a weight."""
+    folds = fold_of_rows(cv, X, y, classifier)
+    if len(np.unique(folds[weights > 0])) <= folds.max():
+        raise ValueError("every fold needs a row whose sample_weight is not zero.")
+    return folds
+
+
+def chosen(
+    estimator: Any, loss: Any, folds: np.ndarray, num_features: int, selection: str = "best"
+) -> Choice:
+    """The best point of the grid, or the sparsest within one standard error of it, fitted to all rows."""
+    check_choice("selection", selection, ("best", "1se"))
+    penalty_of, has = family(estimator.penalty)
+    dtype = loss.dtype
+    start = Problem(loss, penalty_of(jnp.zeros((), dtype), jnp.zeros((), dtype)))
+    betas = strengths("betas", estimator.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
+    alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
+    alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
+    result = cross_validate(
+        start,
+        jax.vmap(jax.vmap(penalty_of))(alpha, beta),
+        folds=folds,
+        scoring=estimator.scoring,
+        tol=estimator.tol,
+        maxiter=estimator.max_iter,
+    )
+    best = selection == "best"
+    index = result.index if best else result.index_1se
+    problem = start.replace(penalty=result.best if best else result.best_1se)
+    found = fitted(problem, num_features, estimator.tol, estimator.max_iter)
+    return Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
 
 
 class ByFolds:
@@ -85,7 +102,7 @@ class ByFolds:
 
     def _chosen(self, choice: Choice) -> None:
         """Set the attributes that describe the choice."""
-        beta, alpha = (int(i) for i in choice.result.index)
+        beta, alpha = choice.index
         self.alphas_, self.betas_ = choice.alphas, choice.betas
         self.alpha_, self.beta_ = float(choice.alphas[alpha]), float(choice.betas[beta])
         self.scores_ = np.moveaxis(np.asarray(choice.result.score), 1, 2)

@@ -111,5 +111,6 @@ def test_bad_batches(name):
 
 
 def test_no_class():
-    with pytest.raises(TypeError, match="loss must be a class such as LogisticLoss"):
+    message = r"loss must be a class such as LogisticLoss.*risk sets hold rows of all batches"
+    with pytest.raises(TypeError, match=message):
         from_batches(losses.CoxLoss, batches(Y))

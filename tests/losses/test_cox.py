@@ -10,62 +10,55 @@ import numpy as np
 import penalty_cases
 import pytest
 from conic import ACCURACY
+from loss_cases import SURVIVAL, survival_terms
 from scipy.special import logsumexp
 
 import sparsejax as sj
 from sparsejax import penalties
 
 N, D = 26, 6
-OPTIONS = {  # ties of times, among them those of events; weights of which some are 0
-    "plain": (False, False),
-    "ties": (True, False),
-    "weights": (False, True),
-    "ties and weights": (True, True),
-}
-every = pytest.mark.parametrize("name", OPTIONS)
+TIED, ALL = "ties and weights", "efron, strata, entry"
+both = pytest.mark.parametrize("name", [TIED, ALL])
+every = pytest.mark.parametrize("name", SURVIVAL)
+OPTIONS = ("plain", "ties", "weights", "ties and weights")  # of one stratum, nobody late
+NESTED = [name for name, case in SURVIVAL.items() if case.ties == "breslow" and not case.entry]
 
 
 def arrays(name, n=N):
-    """X, time, event, weights, of which None is for the plain ones alone: programs are shared."""
-    ties, weighted = OPTIONS[name]
+    """X, and what else the loss is given."""
     rng = np.random.default_rng(3)
     X = rng.standard_normal((n, D)) + 0.5 * rng.standard_normal((n, 1)) + 2
-    time = rng.exponential(np.exp(X[:, 1] - X[:, 0]))
-    time = np.round(4 * np.sqrt(time)) if ties else time
-    event = rng.random(n) < 0.7
-    weights = rng.uniform(0.2, 2, n)
-    weights[[2, 5, int(np.argmax(time)), int(np.argmin(time))]] = 0
-    if not weighted:
-        weights = None if name == "plain" else np.ones(n)
-    return X, time, event, weights
+    return X, SURVIVAL[name].data(X, rng)
 
 
 @functools.cache
-def loss(name, dtype=np.float64):
-    X, time, event, weights = arrays(name)
-    cast = lambda a: None if a is None else a.astype(dtype)
-    return sj.losses.CoxLoss(cast(X), time, event, weights=cast(weights))
+def loss(name, dtype=np.float64, n=N):
+    X, data = arrays(name, n)
+    return SURVIVAL[name](X.astype(dtype), **data)
+
+
+@functools.cache
+def terms(name, n=N):
+    return survival_terms(ties=SURVIVAL[name].ties, **arrays(name, n)[1])
+
+
+def counted(name, n=N):
+    """The weights."""
+    return arrays(name, n)[1].get("weights", np.ones(n))
 
 
 def written_out(name, h):
     """The documented formula, at scale 1/n."""
-    _, time, event, weights = arrays(name, len(h))
-    w = np.ones(len(h)) if weights is None else weights
-    return sum(
-        w[i] * (logsumexp(h[time >= time[i]], b=w[time >= time[i]]) - h[i])
-        for i in np.flatnonzero(event & (w > 0))
-    ) / len(h)
+    data, w = arrays(name, len(h))[1], counted(name, len(h))
+    sums = sum(weight * logsumexp(h[risk], b=factors) for weight, risk, factors in terms(name, len(h)))
+    return (sums - np.where(w > 0, w * h, 0) @ data["event"]) / len(h)
 
 
 def conic_loss(name, h):
     """The same for cvxpy."""
-    _, time, event, weights = arrays(name)
-    w = np.ones(N) if weights is None else weights
-    terms = []
-    for t in np.unique(time[event & (w > 0)]):
-        at, risk = event & (w > 0) & (time == t), (w > 0) & (time >= t)
-        terms.append(w[at].sum() * cp.log_sum_exp(h[risk] + np.log(w[risk])) - w[at] @ h[at])
-    return sum(terms) / N
+    data, w = arrays(name)[1], counted(name)
+    found = [weight * cp.log_sum_exp(h[risk] + np.log(factors)) for weight, risk, factors in terms(name)]
+    return (sum(found) - (w * data["event"]) @ h) / N
 
 
 @jax.jit
@@ -98,6 +91,21 @@ def test_value_gradient_and_hessian(name, rng):
         np.testing.assert_allclose(known.gradient, gradient, atol=1e-13)
 
 
+@pytest.mark.parametrize("name", [name for name in SURVIVAL if name not in OPTIONS])
+def test_facts_by_the_definition(name, rng):
+    """What a certificate asks of the variants, and that some are jitted with their places unknown."""
+    f, (X, data) = loss(name), arrays(name)
+    W, step = 0.3 * rng.standard_normal(D), rng.standard_normal(D)
+    known = facts(f, W)
+    np.testing.assert_allclose(known.value, written_out(name, X @ W), rtol=1e-13)
+    ahead, back = (written_out(name, X @ (W + h * step)) for h in (1e-5, -1e-5))
+    np.testing.assert_allclose(known.gradient @ step, (ahead - back) / 2e-5, rtol=1e-7)
+    if name == ALL:
+        data = data | {"strata": np.unique(data["strata"], return_inverse=True)[1]}
+        traced = jax.jit(lambda data: SURVIVAL[name](X, **data)(W))(data)
+        np.testing.assert_allclose(traced, known.value, rtol=1e-13)
+
+
 @every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predictions_of_hundreds(name, dtype):
@@ -124,7 +132,8 @@ def test_predictions_of_hundreds(name, dtype):
 
 def test_weights_leave_rows_out_and_repeat_them(rng):
     """Weight 0 is a row left out, whatever it holds, 2 a row twice; a common factor adds a constant."""
-    X, time, event, _ = arrays("ties")
+    X, data = arrays("ties")
+    time, event = data["time"], data["event"]
     counts = rng.integers(0, 4, N)
     index = np.repeat(np.arange(N), counts)
     repeated = sj.losses.CoxLoss(X[index], time[index], event[index], scale=1 / N)
@@ -143,23 +152,25 @@ def test_weights_leave_rows_out_and_repeat_them(rng):
 def test_derivative_in_the_weights():
     """Also where the weight is 0."""
     f, W = loss("ties and weights"), np.linspace(-0.5, 0.5, D)
-    _, _, event, weights = arrays("ties and weights")
+    data = arrays("ties and weights")[1]
+    time, event, weights = data["time"], data["event"], data["weights"]
     slope = jax.jit(jax.grad(lambda w, f: f.reweighted(w)(W)))(weights, f)
     value = lambda w: float(parts(f.reweighted(w), W)[0])
     for i in (2, 7, 11):
         # where an event of weight 0 has no other row in its risk set the derivative is infinite
-        assert not event[i] or weights[i] > 0 or (arrays("ties and weights")[1] >= f.X[i, 0]).any()
+        assert not event[i] or weights[i] > 0 or ((time >= time[i]) & (weights > 0)).any()
         step = 1e-6 * (np.arange(N) == i)
         np.testing.assert_allclose(slope[i], (value(weights + step) - value(weights)) / 1e-6, rtol=1e-4)
 
 
 def test_times_are_compared_as_given():
     """Integers that float32 could not tell apart, and times that are known only under jit or vmap."""
-    X, time, event, _ = arrays("ties")
+    X, data = arrays("ties")
+    time, event = data["time"], data["event"]
     ranks, W = np.unique(time, return_inverse=True)[1], np.linspace(-0.5, 0.5, D)
     large = sj.losses.CoxLoss(X.astype(np.float32), 2**40 + ranks, event)
-    np.testing.assert_array_equal(large.ends, loss("ties").ends)
-    np.testing.assert_array_equal(large.order, loss("ties").order)
+    np.testing.assert_array_equal(large.places.ends, loss("ties").places.ends)
+    np.testing.assert_array_equal(large.places.order, loss("ties").places.order)
     at = lambda t: sj.losses.CoxLoss(X, t, event)(W)
     value = parts(loss("ties"), W)[0]
     np.testing.assert_allclose(jax.vmap(at)(np.stack([time, 3 * time])), [value, value], rtol=1e-14)
@@ -170,7 +181,10 @@ def test_times_are_compared_as_given():
 
 @every
 def test_least_squares_and_majorizer(name, rng):
-    """A'A is the Hessian, B makes the gradient right; the majorizer is above the Hessian everywhere."""
+    """A'A is the Hessian, B makes the gradient right; the majorizer is above the Hessian everywhere.
+
+    After Efron and with delayed entry A'A is near it.
+    """
     f = loss(name)
     both = jax.jit(lambda f, W: (f.quadratic_model().least_squares_at(W), f.quadratic_model().majorizer()))
     for size in (0.0, 0.3, 1.0, 30.0):
@@ -179,16 +193,20 @@ def test_least_squares_and_majorizer(name, rng):
         (A, B), M = both(f, W)
         np.testing.assert_allclose(A.T @ (A @ W - B[:, 0]), gradient, atol=1e-12 * (1 + size))
         if size <= 0.3:  # beyond, what is flat has a least curvature
-            np.testing.assert_allclose(A.T @ A, hessian, atol=1e-13)
-        assert np.linalg.eigvalsh(A.T @ A - hessian).min() >= -1e-12
+            if name in NESTED:
+                np.testing.assert_allclose(A.T @ A, hessian, atol=1e-13)
+            ratio = np.linalg.eigvals(np.linalg.solve(hessian, A.T @ A)).real
+            low, high = (0.2, 10) if SURVIVAL[name].entry else (0.8, 1.2)
+            assert ratio.min() >= low and ratio.max() <= high
+        if name in NESTED:
+            assert np.linalg.eigvalsh(A.T @ A - hessian).min() >= -1e-12
         assert np.linalg.eigvalsh(M.T @ M - hessian).min() >= 0
         assert np.trace(M.T @ M) <= 20 * np.trace(parts(f, 0 * W)[2])
 
 
 def test_majorizer_with_many_rows():
     """By leverages, so that it does not grow with the number of rows."""
-    X, time, event, _ = arrays("plain", 4000)
-    f = sj.losses.CoxLoss(X, time, event)
+    f = loss("plain", n=4000)
     M, hessian = jax.jit(lambda f: f.quadratic_model().majorizer())(f), parts(f, jnp.zeros(D))[2]
     excess = np.linalg.eigvals(np.linalg.solve(hessian, M.T @ M)).real
     assert excess.min() >= 1 and excess.max() <= 10 * D
@@ -203,10 +221,12 @@ def slopes(f, W):
 def conjugate(name, U):
     """sup_h <U, h> - l(h)."""
     h = cp.Variable(N)
-    counted = np.ones(N) if OPTIONS[name][1] is False else (arrays(name)[3] > 0)
-    return conic.solve(
-        cp.Maximize(U @ h - conic_loss(name, h)), [cp.multiply(1 - counted, h) == 0, h[0] == 0]
-    )
+    strata = np.asarray(arrays(name)[1].get("strata", np.zeros(N)))
+    at_risk = np.zeros(N)
+    for _, risk, _ in terms(name):
+        at_risk[risk] = 1
+    fixed = [h[int(np.argmax((strata == s) & (at_risk > 0)))] == 0 for s in np.unique(strata)]
+    return conic.solve(cp.Maximize(U @ h - conic_loss(name, h)), [cp.multiply(1 - at_risk, h) == 0, *fixed])
 
 
 @every
@@ -222,7 +242,12 @@ def test_dual_scaling(name, rng):
         for limit in (0.3, 0.9, 1.0, np.inf):
             s, change = map(float, scaled(f, W, limit))
             assert s == min(limit, 1)
-            np.testing.assert_allclose(change, conjugate(name, s * U) - at_one, atol=2e-7)
+            exact = conjugate(name, s * U) - at_one
+            assert change >= exact - 2e-7
+            if name in NESTED:
+                np.testing.assert_allclose(change, exact, atol=2e-7)
+            else:  # the dual value is a little less
+                assert change <= exact + 0.3 * (1 - s) + 2e-7
 
 
 FREE = [2, 4]
@@ -244,6 +269,17 @@ def test_dual_projection(name, rng):
     np.testing.assert_allclose(G[np.array(FREE)], 0, atol=1e-13)
     U = slopes(f, W)
     U = U - basis @ (basis.T @ U)
+    if name not in NESTED:  # another dual point, whose divergence is that of the objectives
+        assert 0 < divergence <= 1e-4 and project(f, 100 * rng.standard_normal(D))[1] > 1
+        best = np.array(W)
+        for _ in range(6):
+            _, gradient, hessian = (np.asarray(x) for x in parts(f, best))
+            best[FREE] -= np.linalg.solve(hessian[np.ix_(FREE, FREE)], gradient[FREE])
+        Z = slopes(f, best)
+        np.testing.assert_allclose(dG, X.T @ (Z - slopes(f, W)), atol=1e-9)
+        expected = written_out(name, H) - written_out(name, X @ best) + Z @ (X @ (best - W))
+        np.testing.assert_allclose(divergence, expected, atol=1e-10)
+        return
     expected = written_out(name, H) + conjugate(name, U) - U @ H
     np.testing.assert_allclose(divergence, expected, atol=1e-8)
     assert divergence > 0 and project(f, 100 * rng.standard_normal(D))[1] == np.inf
@@ -259,7 +295,6 @@ PENALTIES = {
         0.05, sj.groups.from_lists([[0, 1], [1, 3], [4, 5]], D)
     ),  # the third feature is free
 }
-TIED = "ties and weights"
 
 
 @functools.cache
@@ -277,7 +312,10 @@ def objective(name, g, W):
 
 @pytest.mark.optimised
 @pytest.mark.parametrize(
-    ("name", "penalty"), [(TIED, p) for p in PENALTIES] + [("ties", "L1"), ("weights", "L1")]
+    ("name", "penalty"),
+    [(TIED, p) for p in PENALTIES]
+    + [(name, "L1") for name in SURVIVAL if name not in (TIED, "plain")]
+    + [(ALL, "ExclusiveL21"), ("strata", "ExclusiveGroupL21"), (ALL, "ExclusiveGroupL21")],
 )
 def test_against_conic_solver(name, penalty):
     """Objectives by every solver that takes the problem; gaps are never below what they bound."""
@@ -308,8 +346,7 @@ def test_against_conic_solver(name, penalty):
 
 def test_the_gap_falls_as_fast_as_the_distance():
     """However many rows there are: the conjugate is exact."""
-    X, time, event, _ = arrays("plain", 4000)
-    p = sj.Problem(sj.losses.CoxLoss(X, time, event), penalties.L1(0.02))
+    p = sj.Problem(loss("plain", n=4000), penalties.L1(0.02))
     s = sj.solve(p, tol=1e-9)
     assert s.converged and s.num_iters <= 6
     near = np.asarray(s.params) * (1 + 1e-6)
@@ -317,7 +354,7 @@ def test_the_gap_falls_as_fast_as_the_distance():
 
 
 def test_float32():
-    for name in ("ties", TIED):
+    for name in ("ties", TIED, ALL):
         g = penalties.L1(STRENGTHS.astype(np.float32))
         s = sj.solve(sj.Problem(loss(name, np.float32), g))
         assert s.converged and s.params.dtype == s.gap.dtype == np.float32
@@ -348,9 +385,10 @@ def test_columns_that_do_not_vary_and_units():
 # ------------------------------------------------------------------ transformations
 
 
-def test_vmap_over_strengths_and_weights_is_a_loop():
+@pytest.mark.parametrize("name", ["ties", ALL])
+def test_vmap_over_strengths_and_weights_is_a_loop(name):
     """Masks of rows as weights; a lane in which no event is left has W = 0, certified."""
-    f, event = loss("ties"), arrays("ties")[2]
+    f, event = loss(name), arrays(name)[1]["event"]
     masks = np.stack([np.arange(N) % 3 != 0, np.arange(N) % 3 != 1, ~event]).astype(float)
     strengths = STRENGTHS * np.array([[0.5], [1.5], [1.0]])
     one = lambda s, w: sj.solve(sj.Problem(f.reweighted(w), penalties.L1(s)), tol=1e-9)
@@ -362,9 +400,11 @@ def test_vmap_over_strengths_and_weights_is_a_loop():
         np.testing.assert_allclose(together.params[i], alone.params, atol=1e-5)
 
 
-def test_cross_validation_by_hand():
-    X, time, event, weights = arrays(TIED)
-    p = sj.Problem(loss(TIED), penalties.L1(STRENGTHS))
+@both
+def test_cross_validation_by_hand(name):
+    X, data = arrays(name)
+    weights, case = data["weights"], SURVIVAL[name]
+    p = sj.Problem(loss(name), penalties.L1(STRENGTHS))
     candidates = jax.vmap(penalties.L1)(STRENGTHS * np.array([[3.0], [1.0], [0.1]]))
     result = sj.cross_validate(p, candidates, folds=3, tol=1e-9)
     assert result.converged.all()
@@ -372,16 +412,18 @@ def test_cross_validation_by_hand():
         out = np.arange(N) % 3 == fold
         kept, held = (weights * mask for mask in (~out, out))
         kept, held = (w * weights.sum() / w.sum() for w in (kept, held))
-        train = sj.losses.CoxLoss(X, time, event, weights=kept)
+        train = case(X, **(data | {"weights": kept}))
         W = sj.solve(sj.Problem(train, penalties.L1(STRENGTHS)), tol=1e-9).params
-        judged = sj.losses.CoxLoss(X[out], time[out], event[out], weights=held[out], scale=1 / N)
+        some = {key: value[out] for key, value in (data | {"weights": held}).items()}
+        judged = case(X[out], **some, scale=1 / N)
         np.testing.assert_allclose(result.fold_loss[fold, 1], parts(judged, W)[0], rtol=1e-5)
     assert p.smooth.intercept(jnp.zeros(D)) == 0
 
 
-def test_derivative_of_the_solution():
+@both
+def test_derivative_of_the_solution(name):
     """In the strength and in X, and forward over reverse in both."""
-    f = loss(TIED)
+    f = loss(name)
 
     def value(s, t):
         q = sj.Problem(f._replace(X=f.X * (1 + t * jnp.cos(f.X))), penalties.L1(STRENGTHS * (1 + s)))
@@ -401,13 +443,24 @@ def test_derivative_of_the_solution():
 
 # ------------------------------------------------------------------ bad input
 
-X, TIME, EVENT, _ = arrays("plain")
+X, (TIME, EVENT) = arrays("plain")[0], arrays("plain")[1].values()
 BAD = {
     "time NaN": (dict(time=np.where(TIME[3] == TIME, np.nan, TIME)), "time has 1 .*NaN"),
     "time inf": (dict(time=np.where(TIME[3] == TIME, np.inf, TIME)), "time has 1 .*infinite"),
     "time of rank 2": (dict(time=TIME[:, None]), "time has shape .*must be 1-d"),
     "event of rank 2": (dict(event=EVENT[:, None]), "event has shape .*must be 1-d"),
     "short time": (dict(time=TIME[1:]), "X has 26 rows and time has 25"),
+    "time 0": (dict(time=TIME - TIME.min()), "time must be > 0, got 0"),
+    "ties": (dict(ties="exact"), "ties must be one of 'breslow', 'efron', got 'exact'"),
+    "short entry": (dict(entry=TIME[1:] / 2), "X has 26 rows and entry has 25"),
+    "entry at time": (dict(entry=np.where(TIME[3] == TIME, TIME, 0)), "entry must be before time.*row 3"),
+    "entry NaN": (dict(entry=np.full(N, np.nan)), "entry has 26 .*NaN"),
+    "short strata": (dict(strata=np.arange(25)), "X has 26 rows and strata has 25"),
+    "strata of rank 2": (dict(strata=np.ones((N, 1))), "strata has shape .*must be 1-d"),
+    "stratum NaN": (dict(strata=np.where(TIME[3] == TIME, np.nan, 0)), "strata has 1 .*NaN"),
+    "stratum missing": (dict(strata=[None, *range(N - 1)]), "strata has a label that is missing"),
+    "alone in strata": (dict(strata=np.arange(N)), "only row in its risk set, .* in its stratum"),
+    "alone by entry": (dict(entry=TIME - 1e-9), "only row in its risk set, .* that have entered"),
     "short event": (dict(event=EVENT[1:]), "X has 26 rows and event has 25"),
     "short weights": (dict(weights=np.ones(25)), "X has 26 rows and weights has 25"),
     "weights by entry": (dict(weights=np.ones((N, 1))), "weights has shape .*must be 1-d"),
@@ -437,6 +490,8 @@ def test_bad_input(case):
 
 def test_other_errors():
     f = loss("plain")
+    with pytest.raises(TypeError, match="strata must hold labels of one kind"):
+        sj.losses.CoxLoss(X, TIME, EVENT, strata=np.array(["a", *range(N - 1)], object))
     with pytest.raises(ValueError, match=r"W has shape \(6, 1\); one W has shape \(6,\)"):
         f(jnp.zeros((D, 1)))
     with pytest.raises(TypeError, match="intercept must be True or False"):

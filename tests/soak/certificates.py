@@ -22,6 +22,7 @@ points are counted, and how many are worse than tol, but residuals promise nothi
 
 import argparse
 import dataclasses
+import functools
 import sys
 import time
 import warnings
@@ -64,18 +65,27 @@ TABLE = PENALTIES | {
 
 
 def cox(X: Any, Y: Any, **options: Any) -> Any:
-    """Of times and events."""
+    """Of times and events; rows that are late are of two strata."""
+    if options.pop("late", False):
+        rows = np.arange(len(Y))
+        options |= {"entry": Y[:, 0] * (rows % 3) / 3 - 0.01, "strata": rows % 2}
     return sj.losses.CoxLoss(X, Y[:, 0], Y[:, 1], **options)
 
 
 def times(H: np.ndarray) -> np.ndarray:
     """Times that fall with H, and all but two rows with an event."""
-    return np.stack([np.exp(H.min() - H[:, 0]), np.arange(len(H)) > 1], axis=1)
+    return np.stack([np.exp(H.min() - H[:, 0]) + np.finfo(H.dtype).tiny, np.arange(len(H)) > 1], axis=1)
+
+
+def tied_times(H: np.ndarray) -> np.ndarray:
+    return np.ceil(times(H) * 4) / 4
 
 
 COX = {
     "CoxLoss": LossCase(cox, times),
-    "CoxLoss, ties": LossCase(cox, lambda H: np.round(times(H) * 4) / 4),
+    "CoxLoss, ties": LossCase(cox, tied_times),
+    "CoxLoss, efron": LossCase(functools.partial(cox, ties="efron"), tied_times),
+    "CoxLoss, all": LossCase(functools.partial(cox, ties="efron", late=True), tied_times),
 }
 TARGETS = LOSSES | COX
 NO_INTERCEPT = ("SoftmaxLoss", "PoissonLoss", *COX)
@@ -84,6 +94,7 @@ CELLS = [("LogisticLoss", "L21", 1), ("HuberLoss", "L1", 1)]
 CELLS += [(loss, penalty, K) for loss, penalty in [*PAIRS, *((name, "L1") for name in ALIKE)]]
 CELLS += [(loss, penalty, K) for loss, penalty in zip(LOSSES, [*TABLE][len(PENALTIES) :], strict=False)]
 CELLS += [("CoxLoss", "L1", 1), ("CoxLoss, ties", "elastic net", 1), ("CoxLoss, ties", "GroupLasso", 1)]
+CELLS += [("CoxLoss, efron", "L1", 1), ("CoxLoss, all", "L1", 1), ("CoxLoss, all", "elastic net", 1)]
 
 
 @dataclasses.dataclass(frozen=True)

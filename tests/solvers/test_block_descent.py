@@ -83,7 +83,7 @@ def test_against_the_engine(name):
     p = CASES[name]()
     solution, engine = sj.prox_newton(p, tol=1e-9), sj.admm(p, tol=1e-10)
     assert solution.converged, solution.message
-    # On the linear parts of Huber's loss the model is more curved than the loss: the last digits are not here.
+    # Where Huber's loss is linear the model is too curved for the last digits: the next solver finds them.
     assert solution.solver == "prox_newton" or "huber" in name
     assert sj.duality_gap(p, solution.params) <= 2e-9
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-9)

@@ -9,7 +9,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from loss_cases import FORMULAS
+from loss_cases import FORMULAS, survival_terms
 from numbers_of import is_long, numbers, scaled_weights, target
 from penalty_cases import formula as penalty_formula
 from scipy.optimize import brentq
@@ -74,18 +74,35 @@ def _edges(graph: Any) -> list[tuple[int, int, float]]:
     return [(i, j, float(graph.strength) / 2 * (P[i, j] + P[j, i]) / 2) for i in range(k) for j in range(i)]
 
 
+def _rows_of_cox(loss: Any) -> dict[str, np.ndarray]:
+    """Times, strata and entries that have the order in which the loss has sorted the rows."""
+    places, n = loss.places, len(loss.event)
+    by_row = lambda x: np.asarray(x)[np.argsort(np.asarray(places.order))]
+    time = n - by_row(places.ends).astype(float)
+    found = {"time": time, "strata": np.zeros(n) if places.strata is None else by_row(places.strata)}
+    if places.windows is not None:
+        leaf, last = by_row(places.windows.leaf), by_row(places.windows.last)
+        # before the earliest time with an event at which the row is at risk
+        found["entry"] = np.array([
+            min([time[j] for j in range(n) if leaf[j] == last[i] and loss.event[j]], default=time[i]) - 0.5
+            for i in range(n)
+        ])  # fmt: skip
+        found["entry"] = np.minimum(found["entry"], time - 0.5)
+    return found
+
+
 def _cox(loss: Any, h: np.ndarray) -> tuple[Any, np.ndarray]:
     """The partial likelihood of h (n,), event by event, and its slope; as the loss has sorted the rows."""
-    order, ends = np.asarray(loss.order), np.asarray(loss.ends)
     w = np.ones(len(h), h.dtype) if loss.weights is None else numbers(loss.weights)
-    value, slope = h.dtype.type(0), np.zeros_like(h)
-    for place in np.flatnonzero((np.asarray(loss.event) * w)[order] > 0):
-        i, risk = order[place], order[: ends[place] + 1]
-        risk = risk[w[risk] > 0]
-        log_sum = logsumexp(h[risk], b=w[risk])
-        value += w[i] * (log_sum - h[i])
-        slope[i] -= w[i]
-        slope[risk] += w[i] * w[risk] * np.exp(h[risk] - log_sum)
+    events = np.where(w > 0, numbers(loss.event) * w, 0)
+    value, slope = -(events @ np.where(events > 0, h, 0)), -events
+    options = {name: by_row for name, by_row in _rows_of_cox(loss).items() if name != "time"}
+    for weight, risk, factors in survival_terms(
+        _rows_of_cox(loss)["time"], np.asarray(loss.event), ties=loss.ties, weights=w, **options
+    ):
+        log_sum = logsumexp(h[risk], b=factors)
+        value += weight * log_sum
+        slope[risk] += weight * factors * np.exp(h[risk] - log_sum)
     return float(loss.scale) * value, float(loss.scale) * slope
 
 

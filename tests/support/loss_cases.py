@@ -71,7 +71,83 @@ SUMS = {"GraphLaplacian": LossCase(with_graph)}  # what is added to a loss
 LOSS_TOOLS = {"from_batches", "observed"}  # functions beside the losses
 INTERNAL_LOSSES = {"BatchedSquaredLoss", "GramLoss", "SumLoss"}  # built by methods of SquaredLoss and by +
 LOSS_BASES = {"Loss", "LinearModelLoss"}
-ONE_COLUMN = {"CoxLoss"}  # W is a vector, where every instance here is a matrix: test_cox.py
+ONE_COLUMN = {"CoxLoss"}  # W is a vector, where every instance here is a matrix: `SURVIVAL`, test_cox.py
+
+# ------------------------------------------------------------------ survival
+
+
+@dataclass(frozen=True)
+class SurvivalCase:
+    """A variant of Cox's loss, and data for it."""
+
+    tied: bool = False  # times, among them those of events
+    weighted: bool = False  # with weights of which some are 0
+    ties: str = "breslow"
+    strata: bool = False  # labels a, b and c, of which c has no event
+    entry: bool = False  # of every other row late, now and then at the time of an event
+
+    def data(self, X: np.ndarray, rng: Any = None) -> dict[str, Any]:
+        """time, event and what else the loss is given by row."""
+        rng, n = np.random.default_rng(3) if rng is None else rng, len(X)
+        time = rng.exponential(np.exp(X[:, 1] - X[:, 0]))
+        time = np.round(4 * np.sqrt(time)) + 1 if self.tied else time
+        found: dict[str, Any] = {"time": time, "event": rng.random(n) < 0.7}
+        if self.weighted:
+            found["weights"] = rng.uniform(0.2, 2, n)
+            found["weights"][[2, 5, int(np.argmax(time)), int(np.argmin(time))]] = 0
+        if self.strata:
+            found["strata"] = np.array(["a", "b"])[rng.integers(0, 2, n)]
+            found["strata"][[0, n - 1]] = "censored"[:1]
+            found["event"][[0, n - 1]] = False
+        if self.entry:
+            entry = np.where(rng.random(n) < 0.5, 0, time * rng.random(n))
+            found["entry"] = np.minimum(np.floor(entry), time - 0.5) if self.tied else entry
+        return found
+
+    def __call__(self, X: np.ndarray, H: Any = None, **options: Any) -> Any:
+        """The loss of its data, or of these ones."""
+        return losses.CoxLoss(X, ties=self.ties, **(self.data(X) | options))
+
+
+SURVIVAL = {
+    "plain": SurvivalCase(),
+    "ties": SurvivalCase(tied=True),
+    "weights": SurvivalCase(weighted=True),
+    "ties and weights": SurvivalCase(tied=True, weighted=True),
+    "efron": SurvivalCase(tied=True, weighted=True, ties="efron"),
+    "strata": SurvivalCase(tied=True, weighted=True, strata=True),
+    "entry": SurvivalCase(tied=True, weighted=True, entry=True),
+    "efron, strata": SurvivalCase(tied=True, weighted=True, ties="efron", strata=True),
+    "efron, strata, entry": SurvivalCase(tied=True, weighted=True, ties="efron", strata=True, entry=True),
+}
+
+
+def survival_terms(
+    time: np.ndarray,
+    event: np.ndarray,
+    *,
+    ties: str = "breslow",
+    strata: Any = None,
+    entry: Any = None,
+    weights: Any = None,
+) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    """One an event, by the definition: its weight, the rows at risk, and what multiplies each e^h."""
+    n = len(time)
+    w = np.ones(n) if weights is None else np.asarray(weights)
+    strata = np.zeros(n) if strata is None else np.asarray(strata)
+    entry = np.full(n, -np.inf) if entry is None else np.asarray(entry)
+    found = []
+    for i in np.flatnonzero((np.asarray(event) > 0) & (w > 0)):
+        risk = [j for j in range(n) if w[j] > 0 and strata[j] == strata[i] and entry[j] < time[i] <= time[j]]
+        tied = [j for j in risk if event[j] and time[j] == time[i]]
+        if ties == "breslow":
+            found.append((w[i], np.array(risk), w[risk]))
+        else:
+            share = tied.index(i) / len(tied)
+            factors = np.array([w[j] * (1 - share if j in tied else 1) for j in risk])
+            found.append((np.mean(w[tied]), np.array(risk), factors))
+    return found
+
 
 # ------------------------------------------------------------------ formulas
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from cases import data
 from jax import lax
-from loss_cases import LOSSES, classes
+from loss_cases import LOSSES, SURVIVAL, classes
 from penalty_cases import PENALTIES
 
 import sparsejax as sj
@@ -39,6 +39,7 @@ def cox(X: Any, H: Any) -> Any:
 SMOOTH = {name: case for name, case in LOSSES.items() if name != "SoftmaxLoss"} | {
     "SoftmaxLoss": lambda X, H: losses.SoftmaxLoss(X, classes(H)),
     "CoxLoss": cox,
+    "CoxLoss, efron, strata, entry": SURVIVAL["efron, strata, entry"],
     "plain": plain,
 }
 

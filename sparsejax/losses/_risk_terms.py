@@ -1,0 +1,224 @@
+"""The partial likelihood as a sum of logarithms, for tied events after Efron and for rows that enter late."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax.losses._risk_places import Places, Windows
+from sparsejax.losses._risks import (
+    at_most_half,
+    decayed_sums,
+    relative_entropy,
+    running_max,
+    running_sum,
+)
+
+
+class Terms(NamedTuple):
+    r"""One term an event: ``share * log(N + (1 - lam) T)``, T of the events of its time, N of others at risk.
+
+    All by place, in the order of `Places`; T and N are sums of ``w e^h``, relative to ``e^m``. After Breslow
+    ``lam`` is 0, after Efron k/d for the k-th of d tied events, k = 0, ..., d - 1; the share is the mean
+    weight of those tied.
+    """
+
+    h: jax.Array  # (n,)
+    weights: jax.Array
+    events: jax.Array  # the weights of the rows with an event, 0 elsewhere
+    tied: jax.Array  # d, 0 where the row has no event of positive weight
+    share: jax.Array
+    lam: jax.Array
+    top: jax.Array  # m
+    own: jax.Array  # T
+    log_own: jax.Array  # log T, also where T underflows
+    others: jax.Array  # N
+    part: jax.Array  # w e^h of the row over T
+    log_part: jax.Array
+    places: Places
+
+    @property
+    def inside(self) -> jax.Array:
+        """N + (1 - lam) T."""
+        return self.others + (1 - self.lam) * self.own
+
+    def value(self) -> jax.Array:
+        """The sum over events of share times the logarithm, less their weight times h."""
+        return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
+
+    def log_sums(self) -> jax.Array:
+        """log(N + T) of each row with an event, of the whole risk set."""
+        counted = self.tied > 0
+        return jnp.where(counted, jnp.log(jnp.where(counted, self.others + self.own, 1)) + self.top, 0)
+
+    def logarithms(self) -> jax.Array:
+        """The sum over events of share times the logarithm, relative to m."""
+        counted = self.tied > 0
+        return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
+
+    def at_end(self, x: jax.Array) -> jax.Array:
+        """The sum of x over the rows of the same stratum and time."""
+        return at_end(x, self.places.ends)
+
+    def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
+        r"""The sum over events of ``weights KL(q || p)`` where q stops at each row s times as often as p.
+
+        An upper bound: the rest, 1 - s, of each event stops at the events of its own time, by their weights.
+        Those of one time share how what stops among them is distributed.
+        """
+        counted = self.tied > 0
+        kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
+        p = jnp.where(counted, kept * self.own / inside, 0)
+        log_p = jnp.log(kept) + self.log_own - self.top - jnp.log(inside)
+        rest = jnp.where(counted, self.others / inside, 0)
+        log_rest = jnp.log(jnp.where(rest > 0, rest, 1))
+        stops = s * p + (1 - s)
+        apart = relative_entropy(stops, p, log_p)
+        apart += jnp.where(rest > 0, relative_entropy(s * rest, rest, log_rest), 0)
+        each = safe_divide(self.events, self.at_end(self.events))
+        total = s * self.at_end(p) + (1 - s) * self.tied
+        mixed = safe_divide(s * self.at_end(p) * self.part + (1 - s) * self.tied * each, total)
+        within = total * relative_entropy(mixed, self.part, self.log_part)
+        return jnp.sum(jnp.where(counted, self.share * (apart + within), 0))
+
+
+def at_end(x: jax.Array, ends: jax.Array) -> jax.Array:
+    """The sum of x over the rows with the same end."""
+    return jnp.zeros_like(x).at[ends].add(x)[ends]
+
+
+def terms_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, efron: bool) -> Terms:
+    """All of them, h and the weights in the order of the places."""
+    ends = places.ends
+    # Any m would do, so its derivative is none. Rows of weight 0 must not move it.
+    fixed = lax.stop_gradient(h)
+    low = jnp.min(fixed)
+    counted = ((weights > 0) & (event > 0)).astype(h.dtype)
+    events = weights * event
+    peak = jnp.full_like(h, low).at[ends].max(jnp.where(counted > 0, fixed, low))[ends]
+    each = events * jnp.exp(at_most_half(h - peak))
+    own = at_end(each, ends)
+    tied = at_end(counted, ends)
+    share = safe_divide(at_end(events, ends), tied)
+    before = running_sum(counted)
+    lam = safe_divide(before - 1 - before[ends] + tied, tied) if efron else jnp.zeros_like(h)
+    lam = jnp.where(counted > 0, lam, 0)
+    if places.windows is None:
+        m, others = _others_so_far(fixed, h, weights, event, places, low)
+    else:
+        leaf = places.windows.leaf
+        m, others = (x[leaf] for x in window_sums(h, weights, places.windows, low))
+    top = jnp.maximum(m, peak)
+    log_own = jnp.log(jnp.where(own > 0, own, 1))
+    log_part = jnp.log(jnp.where(events > 0, events, 1)) + at_most_half(h - peak) - log_own
+    others, shrunk = others * jnp.exp(m - top), own * jnp.exp(peak - top)
+    part, tied = safe_divide(each, own), jnp.where(counted > 0, tied, 0)
+    return Terms(
+        h, weights, events, tied, share, lam, top, shrunk, log_own + peak, others, part, log_part, places
+    )
+
+
+def _others_so_far(
+    fixed: jax.Array, h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, low: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """m and N e^-m of the rows of the stratum up to the first event of the time."""
+    ends, strata, here = places.ends, places.strata, jnp.arange(len(h), dtype=np.int32)
+    m = running_max(jnp.where(weights > 0, fixed, low), strata)
+    sums = decayed_sums(m, weights * jnp.exp(at_most_half(h - m)), strata)
+    before = ends - at_end((event > 0).astype(np.int32), ends)
+    at = jnp.maximum(before, 0)
+    there = before >= 0 if strata is None else (before >= 0) & (strata[at] == strata[here])
+    return jnp.where(there, m[at], low), jnp.where(there, sums[at], 0)
+
+
+def stopped(terms_at: Callable[[jax.Array], Terms], h: jax.Array) -> jax.Array:
+    """The probabilities of each row, summed over the events by their weights, of the terms at h."""
+    return jax.grad(lambda h: terms_at(h).logarithms())(h)
+
+
+STEPS = 6  # of Newton, from predictions near a minimum
+
+
+def balanced(
+    terms_at: Callable[[jax.Array], Terms], h: jax.Array, basis: jax.Array, s: jax.Array | float
+) -> tuple[jax.Array, jax.Array]:
+    r"""A dual point orthogonal to a basis (n, r), s times the slopes at predictions :math:`h' = h + Bb`.
+
+    b is the minimiser, by Newton: any slopes :math:`U'` are in the domain of the conjugate, with
+    :math:`\ell^*(U') = \langle U', h'\rangle - \ell(h')`. The change from the slopes at h, and the divergence
+
+    .. math:: \ell(h) + \ell^*(sU') - \langle sU', h\rangle = \ell(h) - \ell(h') + s \langle U', h' - h\rangle
+              + \ell^*(sU') - \ell^*(U') - (s - 1) \langle U', h'\rangle ,
+
+    whose last three terms are `Terms.scaled_divergence`; infinite where b was not found. Without the scale.
+    """
+    events, eps = terms_at(h).events, eps_of(h)
+    slopes = lambda b: basis.T @ (stopped(terms_at, h + basis @ b) - events)
+    one = jnp.eye(basis.shape[1], dtype=h.dtype)
+
+    def step(_: Any, b: jax.Array) -> jax.Array:
+        left, push = jax.linearize(slopes, b)
+        J = jax.vmap(push)(one)
+        room = eps * jnp.trace(J)
+        return b - jnp.linalg.solve(J + jnp.where(room > 0, room, 1) * one, left)
+
+    b = lax.fori_loop(0, STEPS, step, jnp.zeros(basis.shape[1], h.dtype))
+    before, after = terms_at(h), terms_at(h + basis @ b)
+    U = stopped(terms_at, after.h) - events
+    found = jnp.max(jnp.abs(basis.T @ U)) <= 16 * eps * jnp.sum(events)
+    apart = before.value() - after.value() + s * jnp.sum(U * (after.h - h)) + after.scaled_divergence(s)
+    dU = jnp.where(found, s * U, 0) - (stopped(terms_at, h) - events)
+    return dU, jnp.where(found, jnp.maximum(apart, 0), jnp.inf)
+
+
+def levels_of(windows: Windows) -> int:
+    """Into how many levels of blocks of 1, 2, 4, ... leaves the windows are taken apart."""
+    return max(len(windows.leaves) - 1, 1).bit_length()
+
+
+def window_sums(
+    h: jax.Array, weights: jax.Array, windows: Windows, low: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """m and the sum of ``w e^(h - m)`` over the rows whose window has the leaf, by leaf, by additions only.
+
+    A window first..last that is no single leaf lies on both sides of a boundary between two blocks of 2^k
+    leaves, k the highest bit in which first and last differ: it is the end of the block on the left and the
+    beginning of that on the right. So each row is in two running sums, and a leaf adds up two for each level.
+    """
+    size, levels = len(windows.leaves), levels_of(windows)
+    first, last = windows.first, windows.last
+    there = (weights > 0) & (first <= last)
+    differ = jnp.where(there, first ^ last, 0)
+    level = jnp.zeros_like(first)
+    for k in range(1, levels):
+        level = jnp.where(differ >> k > 0, k, level)
+    # Running sums of all levels behind each other: left sides by leaf, right ones from the last leaf on.
+    blocks = np.arange(size, dtype=np.int32)[None] >> np.arange(levels, dtype=np.int32)[:, None]
+    left = blocks + (np.arange(levels, dtype=np.int32) * size)[:, None]
+    block = np.concatenate([left.ravel(), left.ravel() + levels * size])
+    left_at = level * size + first
+    right_at = levels * size + level * size + last
+    none = 2 * levels * size  # dropped
+    at = jnp.concatenate([jnp.where(there & (differ > 0), left_at, none), jnp.where(there, right_at, none)])
+    fixed, twice = lax.stop_gradient(h), lambda x: jnp.concatenate([x, x])
+    peaks = jnp.full(none, low, h.dtype).at[at].max(twice(fixed), mode="drop")
+    peaks, turn = _turned(peaks, levels, size), lambda x: _turned(x, levels, size)
+    strata = turn(jnp.asarray(block))
+    m = running_max(peaks, strata)
+    relative = turn(m).at[at].get(mode="fill", fill_value=0)
+    each = twice(weights) * jnp.exp(at_most_half(twice(h) - relative))
+    sums = decayed_sums(m, turn(jnp.zeros(none, h.dtype).at[at].add(each, mode="drop")), strata)
+    m, sums = (turn(x).reshape(2 * levels, size) for x in (m, sums))
+    m = jnp.where(sums > 0, m, low)
+    top = lax.stop_gradient(jnp.max(m, axis=0))
+    return top, jnp.sum(sums * jnp.exp(m - top[None]), axis=0)
+
+
+def _turned(x: jax.Array, levels: int, size: int) -> jax.Array:
+    """With the right sides, the second half of x, from their last leaf on; its own inverse."""
+    sides: Any = x.reshape(2, levels * size)
+    return jnp.concatenate([sides[0], sides[1][::-1]])

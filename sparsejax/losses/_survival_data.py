@@ -1,0 +1,118 @@
+"""What a survival loss is given by row, checked."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import as_float, as_numpy, check_labels, check_weights, is_traced
+from sparsejax._core.matrices.sharded import check_here
+from sparsejax.losses._risk_places import Places, places_of
+
+
+class Survival(NamedTuple):
+    """Checked data of n rows."""
+
+    event: jax.Array
+    weights: jax.Array | None
+    places: Places
+
+
+def survival_data(
+    X: Any, time: ArrayLike, event: ArrayLike, strata: Any, entry: Any, weights: ArrayLike | None
+) -> Survival:
+    """The data of the rows of X; an error that names what is wrong."""
+    n = X.shape[0]
+    kinds = (("time", time), ("event", event), ("strata", strata), ("entry", entry), ("weights", weights))
+    given = {name: x for name, x in kinds if x is not None}
+    for name, x in given.items():
+        check_here(name, x)
+    times = _as_given("time", time)
+    event = as_float("event", event, (1,), X.dtype)
+    entry = None if entry is None else _as_given("entry", entry)
+    strata = None if strata is None else _numbers("strata", strata)
+    weights = None if weights is None else as_float("weights", weights, (1,), X.dtype)
+    read = {"time": times, "event": event, "strata": strata, "entry": entry, "weights": weights}
+    for name, x in read.items():
+        if x is not None and x.shape[0] != n:
+            raise ValueError(f"X has {n} rows and {name} has {x.shape[0]}; they must agree.")
+    if not is_traced(times) and (times <= 0).any():
+        raise ValueError(f"time must be > 0, got {times.min():g}.")
+    if entry is not None and not (is_traced(times) or is_traced(entry)) and (entry >= times).any():
+        i = int(np.argmax(entry >= times))
+        raise ValueError(
+            f"entry must be before time, and a row is at risk where entry < t <= time; row {i} has entry "
+            f"{entry[i]:g} and time {times[i]:g}."
+        )
+    if weights is not None:
+        check_weights(weights)
+    check_labels(event, (0, 1), "CoxLoss", name="event")
+    places = places_of(times, event if is_traced(event) else np.asarray(event), strata, entry)
+    _check_varies(event, weights, places)
+    return Survival(event, weights, places)
+
+
+def _as_given(name: str, x: Any) -> Any:
+    """Finite numbers of any dtype: a cast could make ties."""
+    checked = as_float(name, x, (1,))
+    return checked if is_traced(x) else np.asarray(x)
+
+
+def _numbers(name: str, labels: Any) -> Any:
+    """The number of each label, in place of labels of any kind that can be sorted."""
+    if is_traced(labels):
+        as_float(name, labels, (1,))
+        return labels
+    labels = as_numpy(name, labels)
+    if labels.ndim != 1:
+        raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
+    if labels.dtype.kind in "fc":
+        as_float(name, labels, (1,))
+    if labels.dtype == object and any(map(_is_missing, labels)):
+        raise ValueError(f"{name} has a label that is missing.")
+    try:
+        return np.unique(labels, return_inverse=True)[1].astype(np.int32)
+    except TypeError as error:
+        raise TypeError(f"{name} must hold labels of one kind: {error}.") from None
+
+
+def _is_missing(label: Any) -> bool:
+    return label is None or (isinstance(label, float) and np.isnan(label))
+
+
+def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:
+    """Raise where the loss is the same for every w."""
+    if any(map(is_traced, jax.tree.leaves((event, weights, places)))):
+        return
+    counted = np.ones(len(event), bool) if weights is None else np.asarray(weights) > 0
+    order, ends = np.asarray(places.order), np.asarray(places.ends)
+    events = (counted & (np.asarray(event) > 0))[order]
+    if not events.any():
+        names = "event" if weights is None else "event and weights"
+        raise ValueError(f"{names}: every row is censored or has weight 0, so there is nothing to fit.")
+    if not (events & (_at_risk(counted[order], events, ends, places) > 1)).any():
+        raise ValueError(
+            "event: every event is the only row in its risk set, the rows with time at least its own"
+            + ("" if places.strata is None else " in its stratum")
+            + ("" if places.windows is None else " that have entered")
+            + ", so that the likelihood is the same for every w."
+        )
+
+
+def _at_risk(counted: np.ndarray, events: np.ndarray, ends: np.ndarray, places: Places) -> np.ndarray:
+    """How many rows are in the risk set of each place, where it has an event."""
+    if places.windows is not None:
+        windows = jax.tree.map(np.asarray, places.windows)
+        size = len(windows.leaves)
+        there = counted & (windows.first <= windows.last)
+        change = np.bincount(windows.first[there], minlength=size + 1)[: size + 1]
+        change = change - np.bincount(windows.last[there] + 1, minlength=size + 1)
+        return np.cumsum(change)[windows.leaf] + np.bincount(ends, events, len(ends))[ends]
+    so_far = np.cumsum(counted)
+    if places.strata is None:
+        return so_far[ends]
+    strata = np.asarray(places.strata)
+    new = np.append(True, strata[1:] != strata[:-1])
+    start = np.maximum.accumulate(np.where(new, np.arange(len(new)), 0))
+    return so_far[ends] - (so_far - counted)[start]

@@ -1,0 +1,289 @@
+"""Cox's model in which a penalty selects features."""
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils import Tags
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+
+from sparsejax._core.compiled import Compiled
+from sparsejax.losses import CoxLoss
+from sparsejax.metrics import concordance_index
+from sparsejax.problem import Problem
+from sparsejax.sklearn._folds import ByFolds, chosen, used_folds
+from sparsejax.sklearn._problems import Fitted, as_penalty, fitted
+from sparsejax.sklearn._survival_targets import (
+    Targets,
+    all_times,
+    as_numbers,
+    options_of,
+    read_targets,
+    times_and_events,
+)
+from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
+
+_log_risk = Compiled(lambda loss, W: loss.log_risk(W))
+
+
+class CoxModel(BaseEstimator):
+    """What Cox models share once they have coefficients."""
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = True
+        tags.target_tags.positive_only = True
+        return tags
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The logarithm of the relative risk, ``X coef``, (n,): the larger, the sooner the event."""
+        check_is_fitted(self)
+        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
+        return np.asarray(X @ self.coef_)
+
+    def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
+        r"""The probability to be without the event at each time, :math:`e^{-H_0(t)\,e^h}`, (rows, times).
+
+        :math:`H_0` is Breslow's estimate of the cumulative baseline hazard, of the stratum of the row.
+
+        Args:
+          X: (rows, d).
+          times: (times,); None for ``event_times_``.
+          strata: (rows,) labels, where the model was fitted with strata, and only there.
+        """
+        h = self.predict(X).astype(float)
+        times = self.event_times_ if times is None else np.asarray(times, dtype=float)
+        if times.ndim != 1 or np.isnan(times).any():
+            raise ValueError("times must be (times,), without NaN.")
+        codes = self._codes(strata, len(h))
+        found = np.empty((len(h), len(times)))
+        for code, (at, log_hazard) in enumerate(self._baseline):
+            known = np.append(-np.inf, log_hazard)[np.searchsorted(at, times, side="right")]
+            rows = codes == code
+            with np.errstate(over="ignore"):
+                found[rows] = np.exp(-np.exp(known[None] + h[rows, None]))
+        return found
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """`sparsejax.metrics.concordance_index` of the predictions, of all pairs of rows; y as in ``fit``."""
+        risk = self.predict(X)
+        time, event = times_and_events(y)
+        check_consistent_length(risk, time)
+        weights = None if sample_weight is None else as_sample_weight(sample_weight, len(risk))
+        with precision(risk):
+            return float(concordance_index(time, event, risk, weights))
+
+    def _codes(self, strata: Any, rows: int) -> np.ndarray:
+        """The number of the stratum of each row."""
+        if (strata is None) != (self.strata_ is None):
+            fitted_with = "without" if self.strata_ is None else "with"
+            raise ValueError(f"the model was fitted {fitted_with} strata: its predictions are, too.")
+        if self.strata_ is None:
+            return np.zeros(rows, int)
+        strata = np.asarray(strata)
+        if strata.shape != (rows,):
+            raise ValueError(f"strata must have shape ({rows},), one label a row; got {strata.shape}.")
+        if not np.isin(strata, self.strata_).all():
+            strange = strata[~np.isin(strata, self.strata_)][0]
+            raise ValueError(f"strata has {strange!r}, which the model was not fitted to.")
+        return np.searchsorted(self.strata_, strata)
+
+    def _read(self, X: Any, y: Any, sample_weight: Any, strata: Any, entry: Any) -> tuple[Any, ...]:
+        """X, what else is known of the rows, and their weights."""
+        if y is None:
+            raise ValueError("requires y to be passed, but the target y is None.")
+        X = validate_data(self, X, dtype=FLOATS, accept_sparse="csr", ensure_min_samples=2)
+        check_consistent_length(X, y)
+        targets = read_targets(y, strata, entry)
+        return X, targets, as_sample_weight(sample_weight, X.shape[0])
+
+    def _table(self, X: Any, targets: Targets, weights: np.ndarray, folds: Any = None) -> Table:
+        numbers = as_numbers(targets, self.ties == "efron")
+        return gathered(X, numbers, weights, folds=folds, widen=isinstance(self.penalty, str))
+
+    def _keep(self, found: Fitted, loss: CoxLoss, table: Table, targets: Targets) -> Self:
+        self.coef_, self.gap_, self.n_iter_ = found.coef, found.gap, found.num_iters
+        self.strata_ = targets.strata
+        coef = np.pad(found.coef, (0, table.X.shape[1] - len(found.coef)))
+        log_risk = np.asarray(_log_risk(loss, coef), float)
+        ranks, event, codes = (column.astype(int) for column in table.Y.T[:3])
+        weights = np.where(event > 0, table.weights, 0).astype(float)
+        known = all_times(targets).astype(float)
+        self.event_times_ = known[np.unique(ranks[weights > 0]) - 1]
+        self._baseline = []
+        for code in range(1 if targets.strata is None else len(targets.strata)):
+            rows = (weights > 0) & (codes == code)
+            at, number = np.unique(ranks[rows], return_inverse=True)
+            jumps = np.log(weights[rows]) - log_risk[rows]
+            top = jumps.max() if len(jumps) else 0.0
+            with np.errstate(divide="ignore"):
+                hazard = np.log(np.cumsum(np.bincount(number, np.exp(jumps - top), len(at)))) + top
+            self._baseline.append((known[at - 1], hazard))
+        return self
+
+
+class SparseCox(CoxModel):
+    r"""Cox's model of the time until an event, in which a penalty selects features.
+
+    .. math:: \min_w \frac{1}{\sum_i s_i} \sum_{i:\,\text{event}_i} s_i
+              \Bigl[\log \sum_{j \in R_i} s_j\, e^{x_j^\top w} - x_i^\top w\Bigr] + g(w) ,
+
+    :math:`R_i` the rows at risk at the time of i and s the sample weights; ties, strata and rows that enter
+    late as `sparsejax.losses.CoxLoss`. After Breslow a weight of k is as good as k copies of the row, and 0
+    as its absence. Columns of X should be on comparable scales: put a StandardScaler before.
+
+    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
+    float32 data in float32. X may be a matrix or array of scipy.sparse, which is never made dense.
+
+    Args:
+      penalty: "l1"; "l21", "l1_inf", "exclusive_lasso", "exclusive_l21"; or a penalty of
+        `sparsejax.penalties`, such as ``ElasticNet(0.1, 0.05)``, which has its own strengths: alpha and beta
+        then have no part.
+      alpha: >= 0, () or (d,), the strength of "l1".
+      beta: >= 0, () or (d,), the strength of an exclusive part, where there is one.
+      ties: "breslow" or "efron".
+      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      max_iter: at most so many iterations.
+
+    Attributes:
+      coef_: (d,); exact zeros.
+      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
+        NaN where none is known (`sparsejax.Solution`).
+      n_iter_: iterations.
+      event_times_: the times of events, sorted.
+      strata_: the labels of the strata, sorted, or None.
+      n_features_in_, feature_names_in_: of X.
+
+    Raises:
+      TypeError, ValueError: an argument that is not as above, by name; from scikit-learn's validation; a y,
+        strata or entry that is not as `fit` says; no event, or none with another row at risk.
+
+    Warns:
+      sparsejax.ConvergenceWarning: the gap did not reach tol.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import SparseCox
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = np.array(list(zip(rng.random(80) < 0.8, rng.exponential(np.exp(-2 * X[:, 1])))),
+    ...              dtype=[("event", bool), ("time", float)])
+    >>> model = SparseCox(alpha=0.1).fit(X, y)
+    >>> np.flatnonzero(model.coef_).tolist(), model.score(X, y) > 0.8
+    ([1], True)
+    >>> model.predict_survival_function(X[:3], times=[0.1, 1.0]).shape
+    (3, 2)
+    """
+
+    def __init__(
+        self,
+        penalty: Any = "l1",
+        *,
+        alpha: Any = 0.01,
+        beta: Any = 0.01,
+        ties: str = "breslow",
+        tol: float | None = None,
+        max_iter: int = 20_000,
+    ):
+        self.penalty = penalty
+        self.alpha = alpha
+        self.beta = beta
+        self.ties = ties
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None, entry: Any = None) -> Self:
+        """Fit to X (n, d) and the times of y.
+
+        Args:
+          X: (n, d).
+          y: a structured array, as scikit-survival's, or a DataFrame, of an event (boolean, or 0 and 1) and a
+            time > 0: by the names "event" and "time", else what is boolean is the event, else in this order;
+            an array (n, 2) of (event, time); or (n,) of times alone, at all of which the event was seen.
+          sample_weight: (n,), >= 0.
+          strata: (n,) labels: each has a baseline hazard of its own.
+          entry: (n,), before the time: from when on the row is at risk.
+        """
+        X, targets, weights = self._read(X, y, sample_weight, strata, entry)
+        table = self._table(X, targets, weights)
+        with precision(X):
+            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
+            loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
+            found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
+            return self._keep(found, loss, table, targets)
+
+
+class SparseCoxCV(ByFolds, CoxModel):
+    r"""`SparseCox` with the strengths that do best on rows held out.
+
+    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
+    path, and the best point is fitted to all rows.
+
+    Args:
+      penalty: as `SparseCox`; the strengths of a penalty object are multiplied by alphas.
+      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
+        (`sparsejax.lambda_max`) down to a thousandth of it.
+      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
+      ties, tol, max_iter: as `SparseCox`.
+      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits;
+        it must hold every row out once. Rows that are sorted want ``KFold(5, shuffle=True)``.
+      scoring: None for the largest partial likelihood held out, of the risk sets that these rows form;
+        "concordance"; or a function as for `sparsejax.cross_validate`, to which Y is (n, 2): ranks of times,
+        and events.
+      selection: "best", or "1se": the fewest features within one standard error of the best score.
+
+    Attributes:
+      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
+      alphas_, betas_: those tried, from large to small.
+      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
+      coef_, gap_, n_iter_, event_times_, strata_, n_features_in_, feature_names_in_: as `SparseCox`, of the
+        fit to all rows.
+
+    Raises:
+      TypeError, ValueError: as `SparseCox`; a cv that does not hold each row out once; alphas=10 or the like
+        for a penalty that no finite strength makes 0.
+
+    >>> import numpy as np
+    >>> from sparsejax.sklearn import SparseCoxCV
+    >>> rng = np.random.default_rng(0)
+    >>> X = rng.standard_normal((80, 6))
+    >>> y = np.stack([rng.random(80) < 0.8, rng.exponential(np.exp(-2 * X[:, 1]))], axis=1)
+    >>> model = SparseCoxCV(alphas=[0.5, 0.05]).fit(X, y)
+    >>> model.alpha_, model.scores_.shape
+    (0.05, (5, 2, 1))
+    """
+
+    def __init__(
+        self,
+        penalty: Any = "l1",
+        *,
+        alphas: Any = 10,
+        betas: Any = 0.01,
+        ties: str = "breslow",
+        cv: Any = None,
+        scoring: Any = None,
+        selection: str = "best",
+        tol: float | None = None,
+        max_iter: int = 20_000,
+    ):
+        self.penalty = penalty
+        self.alphas = alphas
+        self.betas = betas
+        self.ties = ties
+        self.cv = cv
+        self.scoring = scoring
+        self.selection = selection
+        self.tol = tol
+        self.max_iter = max_iter
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None, entry: Any = None) -> Self:
+        """Choose strengths on X (n, d) and the times of y, and fit; arguments as those of `SparseCox.fit`."""
+        X, targets, weights = self._read(X, y, sample_weight, strata, entry)
+        folds = used_folds(self.cv, X, targets.time, weights, classifier=False)
+        table = self._table(X, targets, weights, folds)
+        with precision(X):
+            loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
+            choice = chosen(self, loss, table.folds, X.shape[1], self.selection)
+            self._chosen(choice)
+            return self._keep(choice.found, loss, table, targets)

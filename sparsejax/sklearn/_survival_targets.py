@@ -1,0 +1,116 @@
+"""What survival estimators are given by row: times and events in any of their forms, strata, entries."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+
+from sparsejax.sklearn._tables import Table
+
+
+class Targets(NamedTuple):
+    """Checked, (n,) each."""
+
+    time: np.ndarray
+    event: np.ndarray  # booleans
+    codes: np.ndarray  # numbers of the strata
+    strata: np.ndarray | None  # the label of each number, sorted
+    entry: np.ndarray | None
+
+
+def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Times > 0 and events, from a structured array, a DataFrame, an array (n, 2) or times alone."""
+    event, time = _columns(y)
+    event, time = _finite("event", event), _finite("time", time)
+    if not np.isin(event, (0, 1)).all():
+        strange = event[~np.isin(event, (0, 1))][0]
+        raise ValueError(f"event in y must be 0 or 1, it has {strange:g}; the columns are (event, time).")
+    if (time <= 0).any():
+        raise ValueError(f"time in y must be > 0, got {time.min():g}.")
+    return time, event > 0
+
+
+def is_missing(label: Any) -> bool:
+    """None or NaN."""
+    return label is None or (isinstance(label, float) and np.isnan(label))
+
+
+def _finite(name: str, x: np.ndarray) -> np.ndarray:
+    try:
+        numbers = x if x.dtype.kind in "iuf" else x.astype(float)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} in y must be numbers, got {x.dtype}.") from None
+    if not np.isfinite(numbers).all():
+        raise ValueError(f"{name} in y has a value that is NaN or infinite; all must be finite.")
+    return numbers
+
+
+def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Event and time: by their names, else the one of booleans is the event, else in this order."""
+    try:
+        names = list(y.columns)  # of a DataFrame
+    except AttributeError:
+        y = np.asarray(y)
+        names = list(y.dtype.names or ())
+    if not names:
+        array = np.asarray(y)
+        if array.ndim == 2 and array.shape[1] == 2:
+            return array[:, 0], array[:, 1]
+        if array.ndim == 2 and array.shape[1] != 1:
+            raise ValueError(f"y has shape {array.shape}; its columns must be (event, time).")
+        return np.ones(len(array), bool), column_or_1d(array, warn=True)
+    if len(names) != 2:
+        raise ValueError(f"y must have two columns, event and time; it has {names}.")
+    read = {name: np.asarray(y[name]) for name in names}
+    if {"event", "time"} == set(names):
+        return read["event"], read["time"]
+    of_bool = [name for name in names if read[name].dtype == bool]
+    first = of_bool[0] if len(of_bool) == 1 else names[0]
+    return read[first], read[names[1 - names.index(first)]]
+
+
+def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
+    """All of it."""
+    time, event = times_and_events(y)
+    labels, codes = None, np.zeros(len(time), int)
+    if strata is not None:
+        strata = np.asarray(strata)
+        check_consistent_length(time, strata)
+        if strata.ndim != 1 or any(map(is_missing, strata.tolist())):
+            raise ValueError("strata must be (n,), one label a row, none of them missing.")
+        labels, codes = np.unique(strata, return_inverse=True)
+    if entry is not None:
+        entry = np.asarray(entry, dtype=float)
+        check_consistent_length(time, entry)
+        if entry.ndim != 1 or not np.isfinite(entry).all() or (entry >= time).any():
+            raise ValueError("entry must be (n,), finite, and before the time of each row.")
+    return Targets(time, event, codes, labels, entry)
+
+
+def all_times(targets: Targets) -> np.ndarray:
+    """Times, and entries, sorted: that of rank r is number r - 1."""
+    return np.unique(np.append(targets.time, () if targets.entry is None else targets.entry))
+
+
+def as_numbers(targets: Targets, efron: bool) -> np.ndarray:
+    """Columns of whole numbers that say as much: ranks of times and entries, event, stratum.
+
+    After Efron rows that are equal are not one of double weight: these have a number of their own, too.
+    """
+    known, none = all_times(targets), np.zeros(len(targets.time), int)
+    rank_of = lambda times: np.searchsorted(known, times) + 1
+    entry = none if targets.entry is None else rank_of(targets.entry)
+    own = np.arange(len(none)) if efron else none
+    return np.stack([rank_of(targets.time), targets.event, targets.codes, entry, own], axis=1)
+
+
+def options_of(table: Table, targets: Targets) -> dict[str, Any]:
+    """What `CoxLoss` is given of a table of these numbers."""
+    time, event, codes, entry, _ = (column.astype(int) for column in table.Y.T)
+    return {
+        "time": time,
+        "event": event,
+        "strata": None if targets.strata is None else codes,
+        "entry": None if targets.entry is None else entry,
+        "weights": table.weights,
+    }

@@ -1,0 +1,165 @@
+"""Cox's estimators: every form of y, the core's problem, survival functions, scikit-learn's conventions."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import sparsejax as sj
+from sparsejax.sklearn import SparseCox, SparseCoxCV
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 8))
+TIME = np.ceil(8 * RNG.exponential(np.exp(X[:, 1] - X[:, 0])))
+EVENT = RNG.random(60) < 0.7
+STRATA = np.array(["a", "b"])[np.arange(60) % 2]
+ENTRY = np.where(np.arange(60) % 3 == 0, TIME / 2 - 0.25, 0)
+WEIGHTS = RNG.uniform(0.5, 2, 60) * (np.arange(60) % 7 > 0)
+PAIRS = np.stack([EVENT, TIME], axis=1)
+FITTED = SparseCox(alpha=0.05).fit(X, PAIRS)
+
+FORMS = {
+    "structured": np.array(list(zip(EVENT, TIME, strict=True)), [("cens", bool), ("days", float)]),
+    "by name": np.array(list(zip(TIME, EVENT * 1, strict=True)), [("time", float), ("event", int)]),
+    "frame": pd.DataFrame({"time": TIME, "event": EVENT * 1}),
+    "frame of booleans": pd.DataFrame({"days": TIME, "dead": EVENT}),
+    "frame in order": pd.DataFrame({"dead": EVENT * 1, "days": TIME}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_y(form):
+    model = SparseCox(alpha=0.05).fit(X, FORMS[form])
+    np.testing.assert_array_equal(model.coef_, FITTED.coef_)
+    assert model.score(X, FORMS[form]) == FITTED.score(X, PAIRS)
+
+
+def test_times_alone_are_all_events():
+    every = SparseCox(alpha=0.05).fit(X, np.stack([np.ones(60), TIME], axis=1))
+    np.testing.assert_array_equal(SparseCox(alpha=0.05).fit(X, TIME).coef_, every.coef_)
+
+
+@pytest.mark.parametrize("ties", ["breslow", "efron"])
+def test_it_solves_the_problem_of_the_core(ties):
+    model = SparseCox(alpha=0.05, ties=ties, tol=1e-10)
+    model.fit(X, PAIRS, sample_weight=WEIGHTS, strata=STRATA, entry=ENTRY)
+    options = {"ties": ties, "strata": STRATA, "entry": ENTRY, "weights": WEIGHTS}
+    loss = sj.losses.CoxLoss(X, TIME, EVENT, scale=1 / WEIGHTS.sum(), **options)
+    problem = sj.Problem(loss, sj.penalties.L1(0.05))
+    assert sj.duality_gap(problem, model.coef_) <= 1e-8 and model.gap_ <= 1e-10
+    assert 0 < np.count_nonzero(model.coef_) < 8
+    np.testing.assert_array_equal(model.predict(X), X @ model.coef_)
+    expected = sj.metrics.concordance_index(TIME, EVENT, X @ model.coef_, WEIGHTS)
+    np.testing.assert_allclose(model.score(X, PAIRS, WEIGHTS), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("ties", ["breslow", "efron"])
+def test_survival_functions_by_the_definition(ties):
+    """Breslow's baseline: at each time the weight of its events over the sum of the risk set, by stratum."""
+    model = SparseCox(alpha=0.05, ties=ties)
+    model.fit(X, PAIRS, sample_weight=WEIGHTS, strata=STRATA, entry=ENTRY)
+    times = np.array([0.5, 1.0, 3.0, 3.5, 1e3])
+    found = model.predict_survival_function(X[:9], times, STRATA[:9])
+    risk = WEIGHTS * np.exp(X @ model.coef_)
+    for i in range(9):
+        for t, survival in zip(times, found[i], strict=True):
+            hazard = 0.0
+            for j in np.flatnonzero(EVENT & (t >= TIME) & (STRATA[i] == STRATA)):
+                at = (TIME[j] > ENTRY) & (TIME[j] <= TIME) & (STRATA[i] == STRATA)
+                hazard += WEIGHTS[j] / risk[at].sum()
+            np.testing.assert_allclose(survival, np.exp(-hazard * np.exp(X[i] @ model.coef_)), rtol=1e-9)
+    np.testing.assert_array_equal(model.event_times_, np.unique(TIME[EVENT & (WEIGHTS > 0)]))
+    whole = model.predict_survival_function(X[:2], strata=STRATA[:2])
+    assert whole.shape == (2, len(model.event_times_)) and (np.diff(whole, axis=1) <= 0).all()
+
+
+def test_strengths_by_folds():
+    """The folds are those of the core; the rule of one standard error leaves no more features."""
+    cv = KFold(4, shuffle=True, random_state=0)
+    best, sparse = (
+        SparseCoxCV(alphas=6, cv=cv, selection=rule, scoring="concordance").fit(X, PAIRS)
+        for rule in ("best", "1se")
+    )
+    assert best.alpha_ == best.alphas_[best.scores_.mean(0)[:, 0].argmax()]
+    assert sparse.alpha_ == best.alphas_[int(best.cross_validation_.index_1se[1])] >= best.alpha_
+    alone = SparseCox(alpha=sparse.alpha_).fit(X, PAIRS)
+    np.testing.assert_allclose(sparse.coef_, alone.coef_, atol=1e-4)
+    for fold, (train, test) in enumerate(cv.split(X)):
+        model = SparseCox(alpha=float(best.alphas_[2]), tol=1e-9).fit(X[train], PAIRS[train])
+        np.testing.assert_allclose(best.scores_[fold, 2, 0], model.score(X[test], PAIRS[test]), atol=0.02)
+    likely = SparseCoxCV(alphas=[0.2, 0.05], cv=4).fit(X, PAIRS, strata=STRATA, entry=ENTRY)
+    assert likely.scores_.shape == (4, 2, 1) and likely.gap_ <= 1e-6
+
+
+def test_a_pipeline_and_a_grid():
+    """Also with parameters of fit."""
+    pipeline = make_pipeline(StandardScaler(), SparseCox())
+    search = GridSearchCV(pipeline, {"sparsecox__alpha": [0.2, 0.05]}, cv=2)
+    search.fit(X, FORMS["structured"], sparsecox__strata=STRATA, sparsecox__entry=ENTRY)
+    assert search.best_score_ > 0.6
+    model = search.best_estimator_[-1]
+    assert model.strata_.tolist() == ["a", "b"]
+
+
+def test_sparse_float32_and_names():
+    narrow = SparseCox(alpha=0.05).fit(X.astype(np.float32), PAIRS)
+    assert narrow.coef_.dtype == np.float32 and narrow.score(X.astype(np.float32), PAIRS) > 0.6
+    np.testing.assert_allclose(narrow.coef_, FITTED.coef_, atol=2e-2)
+    stored = SparseCox(alpha=0.05).fit(scipy.sparse.csr_array(X), PAIRS)
+    np.testing.assert_allclose(stored.coef_, FITTED.coef_, atol=1e-3)
+    frame = pd.DataFrame(X, columns=list("abcdefgh"))
+    assert SparseCox().fit(frame, PAIRS).feature_names_in_.tolist() == list("abcdefgh")
+
+
+def fit(y=PAIRS, **options):
+    return SparseCox().fit(X, y, **options)
+
+
+BAD = {
+    "three columns": (lambda: fit(np.ones((60, 3))), "y has shape .*columns must be .event, time."),
+    "names": (lambda: fit(FORMS["frame"].assign(more=1)), "must have two columns, event and time"),
+    "order": (lambda: fit(PAIRS[:, ::-1]), "event in y must be 0 or 1.*the columns are .event, time."),
+    "time 0": (lambda: fit(PAIRS * [1, 0]), "time in y must be > 0, got 0"),
+    "NaN": (lambda: fit(PAIRS * [1, np.nan]), "time in y has a value that is NaN"),
+    "words": (lambda: fit(pd.DataFrame({"event": EVENT, "time": ["x"] * 60})), "time in y must be numbers"),
+    "censored": (lambda: fit(PAIRS * [0, 1]), "every row is censored"),
+    "rows": (lambda: fit(PAIRS[1:]), "inconsistent numbers of samples"),
+    "strata": (lambda: fit(strata=STRATA[1:]), "inconsistent numbers of samples"),
+    "stratum missing": (lambda: fit(strata=[None, *STRATA[1:]]), "strata must be .n,., one label a row"),
+    "entry": (lambda: fit(entry=TIME), "entry must be .n,., finite, and before the time"),
+    "ties": (lambda: SparseCox(ties="exact").fit(X, PAIRS), "ties must be one of"),
+    "penalty": (lambda: SparseCox("l7").fit(X, PAIRS), "penalty must be one of"),
+    "selection": (lambda: SparseCoxCV(selection="2se").fit(X, PAIRS), "selection must be one of"),
+    "unknown strata": (lambda: FITTED.predict_survival_function(X, strata=STRATA), "without strata"),
+    "no strata": (lambda: fit(strata=STRATA).predict_survival_function(X), "fitted with strata"),
+    "new stratum": (
+        lambda: fit(strata=STRATA).predict_survival_function(X[:1], strata=["c"]),
+        "'c'.*which the model was not fitted to",
+    ),
+    "times": (lambda: FITTED.predict_survival_function(X, times=[np.nan]), "times must be"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input(name):
+    call, message = BAD[name]
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_scikit_survival_agrees():
+    """Coefficients along the strengths, survival functions and C, in its own format."""
+    sksurv = pytest.importorskip("sksurv.linear_model")
+    y = FORMS["structured"]
+    theirs = sksurv.CoxnetSurvivalAnalysis(
+        l1_ratio=1.0, alphas=[0.05], tol=1e-15, max_iter=10**6, fit_baseline_model=True
+    )
+    theirs.fit(X, y)
+    ours = SparseCox(alpha=0.05, tol=1e-11).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_[:, 0], atol=1e-6)
+    expected = np.stack([f(ours.event_times_) for f in theirs.predict_survival_function(X[:5])])
+    np.testing.assert_allclose(ours.predict_survival_function(X[:5]), expected, atol=1e-6)
+    np.testing.assert_allclose(ours.score(X, y), theirs.score(X, y), atol=1e-12)
