@@ -12,9 +12,12 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
-from sparsejax.penalties import L1, feasible, shared, strengths_valid
+from sparsejax.penalties import L1, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
+
+
+NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
 
 
 class Scale(NamedTuple):
@@ -47,8 +50,9 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis = None
-    if penalty.free.shape[0] and "free features" in problem.smooth.provides:
-        basis = problem.smooth.unpenalised_basis(penalty.free)
+    free = unpenalised(penalty, W.shape[0], W.dtype)
+    if free.shape[-1] and "free features" in problem.smooth.provides:
+        basis = problem.smooth.unpenalised_basis(free)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # Squares underflow, in the value and in the gradient: nothing can be told from them.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
@@ -163,7 +167,9 @@ def _projected(
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
     dG, change = smooth.dual_projection(W, basis, *H)
-    G = (facts.gradient + dG).at[penalty.free].set(0)
+    G, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
+    # They are 0 but for rounding.
+    G = G.at[free].set(0) if free.ndim == 1 else G - free @ (free.T @ G)
     parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
     limit = penalty.dual_scale(-G, *_several(parts))
     if not finite:
@@ -227,7 +233,8 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
     The dual norm of :math:`\nabla f(0)`, rounded up by 4 eps, whatever strengths ``problem`` holds:
     ``max_ij |G_ij|``, ``max_i ||G_i||_2`` or, for l1,inf, ``max_i ||G_i||_1``; for exclusive l2,1 it does
     not depend on beta, since the slope of a square is 0 at zero. Of a sum it is the smallest factor of all
-    its strengths, whose proportions count.
+    its strengths, whose proportions count, and so it is of strengths that are many (`SortedL1`). Of
+    `TotalVariation` it is the strength from which every column of W is constant.
 
     Args:
       problem: its penalty must have ``dual_norm``.
@@ -269,7 +276,44 @@ def lambda_max(problem: Problem, init: Any = None) -> jax.Array:
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data, whatever the strengths that are stored.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
-    G = jax.grad(problem.smooth if scaled is None else scaled.loss)(hidden_zeros(W.shape, W.dtype))
+    smooth, free = problem.smooth if scaled is None else scaled.loss, _free_directions(problem, W)
+    zero = hidden_zeros(W.shape, W.dtype)
+    if free is None:
+        G = jax.grad(smooth)(zero)
+    else:
+        G = jax.grad(smooth)(_best_along(smooth, free, zero))
+        G = G - free @ (free.T @ G)
     top = problem.penalty.dual_norm(-G) * (1 + 4 * eps_of(G))
     top = top if scaled is None else top / scaled.units.gamma * scaled.units.sigma
     return jnp.where(problem.smooth.valid() & jnp.all(jnp.isfinite(G)), top, jnp.nan)
+
+
+def _free_directions(problem: Problem, W: jax.Array) -> jax.Array | None:
+    """Directions that cost nothing, where they are not single features."""
+    free = unpenalised(problem.penalty, W.shape[0], W.dtype) if W.ndim else problem.penalty.free
+    return free if free.ndim == 2 else None
+
+
+def _best_along(smooth: Any, free: jax.Array, W: jax.Array) -> jax.Array:
+    """The minimiser of a loss over these directions (d, f) from W, by Newton steps; few unknowns."""
+
+    def of(c: jax.Array) -> jax.Array:
+        return smooth(W + free @ c)
+
+    def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        c, _, n = carry
+        slope = jax.grad(of)(c).reshape(-1)
+        curvature = jax.hessian(of)(c).reshape(slope.size, slope.size)
+        # Where the loss is flat in a direction the step has none of it.
+        move = (jnp.linalg.pinv(curvature, hermitian=True) @ slope).reshape(c.shape)
+        lengths = 0.5 ** jnp.arange(NEWTON_HALVINGS, dtype=c.dtype)
+        tried = c[None] - lengths.reshape(-1, *(1,) * c.ndim) * move[None]
+        values = jax.vmap(of)(tried)
+        best = tried[jnp.argmin(values)]
+        # At the last digits the values no longer tell: the whole step then.
+        best = jnp.where(jnp.min(values) < of(c), best, tried[0])
+        return best, norm(best - c) > 4 * eps_of(c) * norm(best), n + 1
+
+    first = jnp.zeros((free.shape[1], *W.shape[1:]), W.dtype), jnp.ones((), bool), jnp.int32(0)
+    c = lax.while_loop(lambda carry: carry[1] & (carry[2] < NEWTON_STEPS), step, first)[0]
+    return W + free @ c

@@ -18,7 +18,7 @@ from sparsejax._core.checks import (
     check_weights,
     is_traced,
 )
-from sparsejax._core.linalg import eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import along, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
@@ -285,7 +285,7 @@ class CoxLoss(Loss, leaves=("X", "event", "scale", "weights", "order", "ends")):
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
         """Orthonormal columns (n, r) that span X[:, free] and a constant, in the rows of some risk set."""
-        F = jnp.concatenate([jnp.ones((self.X.shape[0], 1), self.dtype), self.X[:, free]], axis=1)
+        F = jnp.concatenate([jnp.ones((self.X.shape[0], 1), self.dtype), along(self.X, free)], axis=1)
         U, sizes, _ = jnp.linalg.svd(self._as_rows(self._in_risk())[:, None] * F, full_matrices=False)
         keep = sizes > max(F.shape) * eps_of(F) * sizes[0]
         return jnp.where(keep[None], U, 0)

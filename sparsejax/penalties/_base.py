@@ -105,6 +105,7 @@ class Penalty(Protocol):
 
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
+    _absolute: ClassVar[bool] = False  # g(W) depends on |W| alone and does not fall with it
     __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `Sum`, whose file defines them
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
@@ -135,6 +136,10 @@ class Penalty(Protocol):
         return self._times(factor)
 
     __rmul__ = __mul__
+
+    def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
+        """In a sum with others, on W >= 0 where ``positive``: a penalty of one exact prox, and what it left."""
+        return self, others, positive
 
     def _times(self, factor: jax.Array) -> "Penalty":
         """The penalty ``factor`` times."""

@@ -46,6 +46,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     degrees = (2,)
     finite_conjugate = True
     alpha: jax.Array

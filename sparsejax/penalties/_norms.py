@@ -62,6 +62,7 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
     """
 
     strengths = ("strength",)
+    _absolute = True
     strength: jax.Array
 
     def __init__(self, strength: ArrayLike):
@@ -106,6 +107,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):
@@ -158,6 +160,7 @@ class L1Inf(RowNormPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):

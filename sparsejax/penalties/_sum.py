@@ -14,22 +14,17 @@ from sparsejax._core.linalg import columns, like, safe_divide
 from sparsejax.groups import Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
-from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._joint import Joint, is_ridge
-from sparsejax.penalties._label_views import ExclusiveGroupLasso
-from sparsejax.penalties._norms import L1, L21, L1Inf
+from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
-from sparsejax.penalties._terms import SeveralTerms, feasible
+from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised
 from sparsejax.penalties._warm import prox_start, prox_warm
-
-# Of these g(W) depends on |W| alone and does not fall with it.
-ABSOLUTE = (L1, L21, L1Inf, ExclusiveLasso, ExclusiveL21, ExclusiveGroupL21, ExclusiveGroupLasso, GroupLasso)
 
 
 class Sum(SeveralTerms, leaves=("parts",)):
@@ -94,7 +89,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
         constraints = (SquaredL2, Box, NonNegative)
-        cores = [part for part in self.parts if not isinstance(part, constraints)]
+        cores, positive = _joined(
+            [part for part in self.parts if not isinstance(part, constraints)], positive
+        )
         groups = _chains([term for core in cores for term in core.terms])
         square: Any = squares[0] if squares else None
         if len(squares) > 1:
@@ -215,6 +212,12 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     return W
 
 
+@unpenalised.register(Sum)
+def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
+    """What the only part does not see."""
+    return unpenalised(penalty.parts[0], d, dtype) if len(penalty.parts) == 1 else penalty.free
+
+
 @row_units.register(Sum)
 def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
     """Sums over rows take any."""
@@ -267,6 +270,15 @@ def at_zero(part: Any) -> Any:
     return scale_strengths(part, [jnp.asarray(float(degree == 1)) for degree in part.degrees])
 
 
+def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:
+    """The cores, each with those that its exact prox takes, and whether W >= 0 is left to others."""
+    for core in tuple(cores):
+        if any(core is one for one in cores):
+            joint, others, positive = core._join([one for one in cores if one is not core], positive)
+            cores = cores if joint is core else [*others, joint]
+    return cores, positive
+
+
 def _chains(cores: list[Any]) -> list[list[Any]]:
     """Cores whose joint prox is one after the other, each list a term."""
     entries = [core for core in cores if isinstance(core, L1)]
@@ -279,7 +291,7 @@ def _chains(cores: list[Any]) -> list[list[Any]]:
 
 
 def _absolute(chain: list[Any]) -> bool:
-    return all(type(core) in ABSOLUTE for core in chain)
+    return all(vars(type(core)).get("_absolute", False) for core in chain)
 
 
 def _bounds(boxes: list[Any]) -> tuple[Any, Any]:

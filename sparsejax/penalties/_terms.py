@@ -35,6 +35,12 @@ def inside(penalty: Any, W: jax.Array) -> jax.Array:
 
 
 @Rule
+def unpenalised(penalty: Any, d: int, dtype: Any) -> jax.Array:
+    """What g does not see of W (d, k): indices of rows (f,), or orthonormal directions of a column (d, f)."""
+    return penalty.free
+
+
+@Rule
 def feasible(penalty: Any, W: Any) -> Any:
     """A point near W at which g is finite: W itself, or the prox at a scaling of 0 where g is infinite."""
     outside = penalty.value(W) == jnp.inf
