@@ -16,7 +16,6 @@ from sparsejax.penalties import L1, feasible, shared, strengths_valid, unpenalis
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
-
 NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
 
 
@@ -128,7 +127,9 @@ def relative_gap(
         if facts.linear is None:
             s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
         else:
-            s_loss, change_loss = quadratic_scaling(facts.linear, facts.value, limit)
+            linear = facts.linear + _slope(penalty, -G, parts, limit)
+            s_loss, change_loss = quadratic_scaling(linear, facts.value, limit)
+            change_loss -= (s_loss - 1) * (linear - facts.linear)
         free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
         s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
         limit = jnp.where(limit == 0, 0, 1)
@@ -143,6 +144,18 @@ def relative_gap(
     gap = safe_divide(bound, size, bound)
     # limit < 1 for a plain function, or 0: -G cannot be scaled into the domain of the conjugate.
     return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
+
+
+def _slope(penalty: Any, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array) -> jax.Array | float:
+    """Of a conjugate that is affine along a ray: what it changes by from 0 to Z."""
+    if not penalty._offset:
+        return 0.0
+    s = jnp.minimum(limit, 1) / 2
+
+    def at(s: jax.Array) -> jax.Array:
+        return penalty.conjugate(s * Z, tuple(s * part for part in parts) if len(parts) > 1 else None)
+
+    return safe_divide(at(s) - at(0 * s), s)
 
 
 def _several(parts: tuple[jax.Array, ...]) -> tuple[Any, ...]:

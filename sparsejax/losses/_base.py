@@ -52,8 +52,9 @@ class Loss(Protocol):
     * *quadratic model*, for `sparsejax.admm` and the other fast solvers: ``quadratic_model()`` -> a
       `QuadraticModel`;
     * *dual*, for a gap with norms: ``dual_scaling(W, limit)``: with :math:`f = \ell(XW)` and
-      :math:`U = \nabla\ell(XW)`, the s with ``|s| <= limit`` that makes :math:`\ell^*(sU)` least, or nearly,
-      and :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is finite);
+      :math:`U = \nabla\ell(XW)`, the s with ``0 <= s <= limit`` that makes :math:`\ell^*(sU)` least, or
+      nearly, and :math:`\ell^*(sU) - \ell^*(U)` (without: a gap only where the conjugate of the penalty is
+      finite);
     * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)``,
       ``dual_projection(W, basis)``, as those of `sparsejax.losses.LinearModelLoss`;
     * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)), ``reweighted(weights)``: the same loss

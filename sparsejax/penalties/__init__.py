@@ -31,6 +31,7 @@ from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sorted_l1 import SortedL1, slope_strengths
 from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
 from sparsejax.penalties._sum import least_active as least_active
+from sparsejax.penalties._sum_to import SumTo
 from sparsejax.penalties._terms import feasible as feasible
 from sparsejax.penalties._terms import joined as joined
 from sparsejax.penalties._terms import shared as shared
@@ -60,6 +61,7 @@ __all__ = [
     "SparseGroupLasso",
     "SquaredL2",
     "Sum",
+    "SumTo",
     "TotalVariation",
     "slope_strengths",
 ]

@@ -106,6 +106,7 @@ class Penalty(Protocol):
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
     _absolute: ClassVar[bool] = False  # g(W) depends on |W| alone and does not fall with it
+    _offset: bool = False  # along a ray the conjugate is affine, not 0, as far as it is finite
     __add__: ClassVar[Callable[[Any, Any], Any]]  # both make a `Sum`, whose file defines them
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
@@ -138,7 +139,7 @@ class Penalty(Protocol):
     __rmul__ = __mul__
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """In a sum with others, on W >= 0 where ``positive``: a penalty of one exact prox, and what it left."""
+        """A penalty of one exact prox in a sum with others, on W >= 0 if ``positive``; what it has left."""
         return self, others, positive
 
     def _times(self, factor: jax.Array) -> "Penalty":

@@ -14,8 +14,8 @@ from sparsejax.penalties._in_units import prox_in_units
 class CoupledPenalty(Penalty):
     """The protocol, by hooks on ``Wt`` (k, d), each column of W a row of it.
 
-    A subclass gives ``_value``, ``_prox``, ``_dual_scale`` and, where it is not 0, ``_conjugate``. Derivatives
-    of solutions go through the prox: where entries move together there is more to know than a support.
+    A subclass gives ``_value``, ``_prox``, ``_dual_scale`` and, where it is not 0, ``_conjugate``.
+    Derivatives of solutions go through the prox: entries that move together are more than a support.
     """
 
     _adapter: ClassVar[bool] = True

@@ -63,6 +63,10 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return len(self.cores) == 1 and bool(self.cores[0].finite_conjugate)
 
     @property
+    def _offset(self) -> bool:  # type: ignore[override]
+        return any(core._offset for core in self.cores)
+
+    @property
     def chain(self) -> bool:
         """Of `L1` and what is scaled after it, or nothing; else of a single core."""
         return all(isinstance(core, (L1, L21, GroupLasso)) for core in self.cores)
@@ -149,6 +153,8 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return jnp.where(jnp.isnan(squares), jnp.inf, squares)
         curved = jnp.sum(Zt * P) - flat.value(P.T) - squares
         curved = jnp.where(jnp.isnan(curved), jnp.inf, curved)
+        if self._offset:  # the conjugate of 0 without the square is not 0
+            return jnp.where(jnp.all(m > 0), curved, flat._flat_conjugate(Zt))
         return curved + flat._flat_conjugate(jnp.where(m[None] > 0, 0, Zt))
 
     def _flat_conjugate(self, Zt: jax.Array) -> jax.Array:
@@ -181,7 +187,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
     def _entrywise(self, Zt: jax.Array) -> jax.Array:
         """The strength of l1, (1, 1) or (1, d)."""
-        entries = [cast(core.strength, Zt).reshape(1, -1) for core in self.cores if isinstance(core, L1)]
+        entries = [core.entrywise(Zt) for core in self.cores if isinstance(core, L1)]
         return sum(entries, start=jnp.zeros((1, 1), Zt.dtype))
 
     def _scales(self, Zt: jax.Array) -> jax.Array:

@@ -82,6 +82,10 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
         strength = self._strength(Vt)
         return prox.l1(Vt, strength if strength.ndim == 0 else strength[None], scaling)
 
+    def entrywise(self, Wt: jax.Array) -> jax.Array:
+        """The strength of each entry of W', (1, 1), (1, d), (k, 1) or (k, d)."""
+        return self._strength(Wt).reshape(1, -1)
+
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero

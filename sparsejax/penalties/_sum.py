@@ -23,6 +23,7 @@ from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
+from sparsejax.penalties._sum_to import SumTo
 from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised
 from sparsejax.penalties._warm import prox_start, prox_warm
 
@@ -144,6 +145,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
         """Of one part at least: that one takes what the others cannot."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
+    @property
+    def _offset(self) -> bool:  # type: ignore[override]
+        return any(term._offset for term in self.terms)
+
     # ------------------------------------------------------------------ by its parts
 
     def value(self, W: jax.Array) -> jax.Array:
@@ -152,8 +157,13 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a part does not fit."""
+        low, high = _bounds([part for part in self.parts if isinstance(part, Box)])
+        if any(isinstance(part, NonNegative) for part in self.parts):
+            low = jnp.maximum(low, 0)
         for part in self.parts:
             part.check(params_shape)
+            if isinstance(part, SumTo):
+                part.fits(low, high, params_shape[0])
 
     def _times(self, factor: jax.Array) -> "Sum":
         return self._replace(parts=tuple(part * factor for part in self.parts))
@@ -164,9 +174,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
             parts=tuple(at_zero(part) for part in self.parts if not part.degrees or 1 in part.degrees)
         )
         top = gauge(near, Z) if len(near.terms) > 1 else safe_divide(1.0, near.dual_scale(Z), jnp.inf)
-        boxes = [part.bounds(columns(Z)) for part in self.parts if isinstance(part, Box)]
-        unfit = [jnp.any((low > 0) | (high < 0)) for low, high in boxes]
-        return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
+        constraints = [part.value(jnp.zeros_like(Z)) for part in self.parts if not part.degrees]
+        return jnp.where(jnp.any(jnp.isinf(jnp.array(constraints))), jnp.inf, top) if constraints else top
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
         """Norms of the same blocks add up, and so do squares: by row, or by one scalar for groups."""
@@ -209,6 +218,8 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
+    for part in (part for part in penalty.parts if isinstance(part, SumTo)):
+        W = feasible(part, W)
     return W
 
 
