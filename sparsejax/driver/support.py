@@ -28,7 +28,7 @@ from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, chosen
 from sparsejax.losses import GramLoss, condensed, num_rows
-from sparsejax.penalties import half_derivative, least_active
+from sparsejax.penalties import by_entry, half_derivative, least_active
 from sparsejax.problem import Problem
 
 Product = Callable[[jax.Array], jax.Array]  # with a symmetric matrix
@@ -63,7 +63,8 @@ def _room(problem: Problem, W: jax.Array) -> int | None:
 
 def _part(problem: Problem, ix: jax.Array) -> Problem:
     """The problem of these features; an index of d is none."""
-    return problem._replace(smooth=problem.smooth.columns_at(ix), penalty=problem.penalty.rows_at(ix))
+    smooth, penalty = problem.smooth, by_entry(problem.penalty, problem.smooth.params_shape)
+    return problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
 
 
 # ------------------------------------------------------------------ the system

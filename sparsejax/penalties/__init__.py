@@ -18,6 +18,7 @@ from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
+from sparsejax.penalties._in_units import by_entry as by_entry
 from sparsejax.penalties._in_units import in_units as in_units
 from sparsejax.penalties._in_units import rescaled as rescaled
 from sparsejax.penalties._in_units import row_units as row_units

@@ -142,6 +142,10 @@ class Penalty(Protocol):
         """A penalty of one exact prox in a sum with others, on W >= 0 if ``positive``; what it has left."""
         return self, others, positive
 
+    def _by_row(self, factor: jax.Array) -> "Penalty":
+        """The penalty, a sum over rows, with all strengths times a factor (d,)."""
+        return scale_strengths(self, [factor] * len(self.strengths))
+
     def _times(self, factor: jax.Array) -> "Penalty":
         """The penalty ``factor`` times."""
         if not self.strengths:

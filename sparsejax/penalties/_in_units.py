@@ -32,6 +32,12 @@ def rescaled(penalty: Any, units: jax.Array) -> Any:
     return scale_strengths(penalty, [1 / units**degree for degree in penalty.degrees])
 
 
+@Rule
+def by_entry(penalty: Any, params_shape: tuple[int, ...]) -> Any:
+    """The penalty with strengths by column, (k,), as (1, k): rows can be taken of it without their number."""
+    return penalty
+
+
 def prox_in_units(
     penalty: Any, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
 ) -> jax.Array:

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.linalg import columns, like, safe_divide
-from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
@@ -117,7 +116,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             shrink = 1 / (1 + scaling * cast(self.square.strength, Vt))
             Vt = Vt * (shrink if shrink.ndim == 0 else shrink[None])
             if shrink.ndim:  # by row: strengths that are scaled so
-                cores = self._by_row(scaling * shrink)
+                cores = self._cores_by_row(scaling * shrink)
                 scaling = jnp.ones((), Vt.dtype)
             else:
                 scaling = scaling * shrink
@@ -131,9 +130,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             Vt = jnp.clip(Vt, low, high)
         return Vt, warm
 
-    def _by_row(self, factor: jax.Array) -> tuple[Any, ...]:
+    def _cores_by_row(self, factor: jax.Array) -> tuple[Any, ...]:
         """The cores, sums over rows, times a factor for each row."""
-        return tuple(scale_strengths(core, [factor] * len(core.strengths)) for core in self.cores)
+        return tuple(core._by_row(factor) for core in self.cores)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         if self.square is None:
@@ -145,7 +144,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         if jnp.ndim(self.square.strength) == 0:
             P = flat._prox(step[0] * Zt, step[0])
         else:
-            scaled = flat._replace(cores=flat._by_row(step))
+            scaled = flat._replace(cores=flat._cores_by_row(step))
             P = scaled._prox(step[None] * Zt, jnp.ones((), Zt.dtype))
         P = jnp.where(m[None] > 0, P, 0)
         squares = jnp.sum(m * jnp.sum(P * P, axis=0)) / 2
@@ -226,8 +225,10 @@ def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
     if penalty.square is not None:
         room |= cast(penalty.square.strength, Wt) > 0
     for core in penalty.cores:
-        if isinstance(core, (L1, L21)):
-            room |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, room.shape)
+        if isinstance(core, L1):
+            room |= jnp.any(jnp.broadcast_to(core.entrywise(Wt) > 0, Wt.shape), axis=0)
+        elif isinstance(core, L21):
+            room |= jnp.broadcast_to(jnp.asarray(core.alpha) > 0, room.shape)
         else:
             room |= covers(core, Wt)
     return room

@@ -17,7 +17,7 @@ from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._in_units import in_units, rescaled, row_units
+from sparsejax.penalties._in_units import by_entry, in_units, rescaled, row_units
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
@@ -218,8 +218,8 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
-    for part in (part for part in penalty.parts if isinstance(part, SumTo)):
-        W = feasible(part, W)
+    for total in (part for part in penalty.parts if isinstance(part, SumTo)):
+        W = feasible(total, W)
     return W
 
 
@@ -246,6 +246,11 @@ def _(penalty: Sum, units: jax.Array) -> Sum:
 @in_units.register(Sum)
 def _(penalty: Sum, sigma: jax.Array, gamma: jax.Array) -> Sum:
     return penalty._replace(parts=tuple(in_units(part, sigma, gamma) for part in penalty.parts))
+
+
+@by_entry.register(Sum)
+def _(penalty: Sum, params_shape: tuple[int, ...]) -> Sum:
+    return penalty._replace(parts=tuple(by_entry(part, params_shape) for part in penalty.parts))
 
 
 @prox_start.register(Sum)

@@ -112,7 +112,7 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
         return prox.on_a_sum(Vt, scaling * self._strength(Vt), cast(self.total, Vt), self.positive)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        r"""``total`` times the least :math:`\nu` with :math:`|z_i - \nu| \le s_i`, of a total < 0 the largest."""
+        r"""``total`` times the least :math:`\nu` with :math:`|z_i - \nu| \le s_i`; if < 0 the largest."""
         strength, total = self._strength(Zt), cast(self.total, Zt)
         least = jnp.sum(jnp.max(Zt - strength, axis=1))
         if self.positive:
@@ -120,7 +120,7 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
         return total * jnp.where(total >= 0, least, jnp.sum(jnp.min(Zt + strength, axis=1)))
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        """No two entries are further apart than their strengths allow: Dinkelbach's iteration on the ratio."""
+        """Entries are no further apart than their strengths allow; Dinkelbach's iteration on the ratio."""
         if self.positive:
             return jnp.full((), jnp.inf, Zt.dtype)
         strength = jnp.broadcast_to(self._strength(Zt), Zt.shape)

@@ -1,5 +1,7 @@
 """The prox of l1 on the vectors of a given sum, and the projection onto a simplex."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import lax
@@ -37,7 +39,7 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
         count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True)
         return jnp.sum(above - below, axis=1, keepdims=True) - aim, count.astype(V.dtype)
 
-    def step(c: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    def step(c: Any) -> Any:
         low, high, nu, _, n = c
         over, count = excess(nu)
         low, high = jnp.where(over >= 0, nu, low), jnp.where(over <= 0, nu, high)

@@ -17,8 +17,10 @@ from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_tr
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
-from sparsejax._core.pytree import Pytree, floating_leaves
+from sparsejax.losses import LinearModelLoss
+from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.problem import Problem
+from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
@@ -30,111 +32,17 @@ from sparsejax.selection.path_runner import (
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.selection.resampling import gathers, kept, masked, rows_of, weights_of
-from sparsejax.selection.scoring import Scoring, check_scoring, score_of
+from sparsejax.selection.scoring import (
+    Scoring,
+    check_scoring,
+    loss_by_output,
+    score_by_output,
+    score_of,
+)
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
-
-
-class CrossValidation(
-    Pytree,
-    leaves=(
-        "penalties", "score", "fold_loss", "num_nonzero", "gap", "converged", "index", "index_1se",
-        "solution", "intercept",
-    ),
-):  # fmt: skip
-    """What was tried, m candidates on K folds, and the choices.
-
-    Where the strengths have several leading axes, these stand in the place of m, and an index is a tuple: in
-    either case ``result.loss[result.index]`` is the loss of the candidate.
-
-    Attributes:
-      penalties: the candidates, every strength with the leading axis of length m.
-      score: (K, m), of the rows left out, greater is better; minus ``fold_loss`` unless asked for otherwise.
-      fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
-      num_nonzero: (K, m), nonzero weights of each solution.
-      gap, converged: (K, m), the certificates.
-      index: the candidate of the greatest mean score.
-      index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
-        score is within one standard error of the greatest; of equally sparse ones the better.
-      solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
-
-    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
-    >>> X = np.random.default_rng(0).standard_normal((30, 5))
-    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.0))
-    >>> result = sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.05])))
-    >>> int(result.index)
-    1
-    >>> grid = jax.vmap(jax.vmap(sj.penalties.L1))(jnp.array([[0.5, 0.05], [0.2, 0.1]]))
-    >>> result = sj.cross_validate(problem, grid, scoring="r2", refit=True)
-    >>> result.score.shape, [int(i) for i in result.index], result.solution.params.shape
-    ((5, 2, 2), [0, 1], (5,))
-    """
-
-    penalties: Any
-    score: jax.Array
-    fold_loss: jax.Array
-    num_nonzero: jax.Array
-    gap: jax.Array
-    converged: jax.Array
-    index: Any
-    index_1se: Any
-    solution: Solution | None
-    intercept: jax.Array | None
-
-    def __init__(
-        self,
-        penalties: Any,
-        fold_loss: jax.Array,
-        num_nonzero: jax.Array,
-        gap: jax.Array,
-        converged: jax.Array,
-        score: jax.Array | None = None,
-    ):
-        score = -fold_loss if score is None else score
-        self._set(
-            penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
-            converged=converged, solution=None, intercept=None,
-        )  # fmt: skip
-        mean = jnp.mean(score, axis=0).ravel()
-        # A candidate without a finite score is never chosen.
-        mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)
-        index = jnp.argmax(mean)
-        near = mean >= mean[index] - self.standard_error.ravel()[index]
-        size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0).ravel()
-        least = jnp.min(jnp.where(near, size, jnp.inf))
-        index_1se = jnp.argmax(jnp.where(near & (size == least), mean, -jnp.inf))
-        self._set(index=self._in_axes(index), index_1se=self._in_axes(index_1se))
-
-    def _in_axes(self, index: jax.Array) -> Any:
-        shape = self.score.shape[1:]
-        return index if len(shape) == 1 else jnp.unravel_index(index, shape)
-
-    @property
-    def loss(self) -> jax.Array:
-        """(m,), the mean over folds."""
-        return jnp.mean(self.fold_loss, axis=0)
-
-    @property
-    def standard_error(self) -> jax.Array:
-        """(m,), of the mean score, which is by default that of the mean loss."""
-        folds = self.score.shape[0]
-        return jnp.std(self.score, axis=0, ddof=1) / folds**0.5
-
-    @property
-    def best(self) -> Any:
-        """The penalty of the greatest mean score, by default the least mean loss."""
-        return self._candidate(self.index)
-
-    @property
-    def best_1se(self) -> Any:
-        """The sparsest penalty within one standard error of it."""
-        return self._candidate(self.index_1se)
-
-    def _candidate(self, index: Any) -> Any:
-        strengths, rebuild = floating_leaves(self.penalties)
-        return rebuild([leaf[index] for leaf in strengths])
 
 
 def cross_validate(
@@ -145,6 +53,7 @@ def cross_validate(
     folds: int | ArrayLike = 5,
     scoring: Scoring | None = None,
     refit: bool = False,
+    per_output: bool = False,
     mode: str = "auto",
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
@@ -180,6 +89,10 @@ def cross_validate(
         loss are by entry, that are 0 for the rows that are not held out. Define it once: another function
         object is compiled anew.
       refit: solve with the candidate of the greatest mean score on all rows, too.
+      per_output: each column of W chooses its own strength, as neurons or voxels do that share X. The loss
+        must be one of `sparsejax.losses` whose columns do not meet, the penalty `L1` of one number, alone or
+        with `NonNegative`, and the candidates have one leading axis. The refit is one solve with `L1` of one
+        strength a column.
       mode, tol, maxiter: as `sparsejax.path`, for each fold.
       progress: show a bar with the last gap and stop at Ctrl-C, as `sparsejax.path`.
       checkpoint: a folder in which what is done is kept, as `sparsejax.path`.
@@ -191,8 +104,8 @@ def cross_validate(
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
         the folds that were done, two at least, or None; in mode "batch" of all folds, where what is missing
         is NaN.
-      TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds or scoring
-        that are not as above, and as `sparsejax.path`.
+      TypeError, ValueError: a loss without weights, or for ``scoring`` without predictions; folds, scoring
+        or, with ``per_output``, a problem that are not as above, and as `sparsejax.path`.
       OSError: the checkpoint cannot be written; what was kept by then is whole.
 
     Warns:
@@ -211,22 +124,27 @@ def cross_validate(
     ((5, 2, 2), [0, 1], (5,))
     """
     check_bool(f"{NAME}: refit", refit)
+    check_bool(f"{NAME}: per_output", per_output)
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
+    if per_output:
+        _check_separable(arguments)
     rows = rows_of(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count, fewest = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
-    store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
-    task = _Folds(count, scoring, rows - fewest if gathers(arguments.mode, arguments) else None)
+    store = checkpoint_of(
+        NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit, per_output=per_output
+    )
+    task = _Folds(count, scoring, rows - fewest if gathers(arguments.mode, arguments) else None, per_output)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
         found = _on_folds(arguments, fold_of, task)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
-    result = _result(arguments, found)
+    result = _result(arguments, found, per_output)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
         text = "no candidate has a finite score: in some fold it is not defined, as where all have one label."
         warnings.warn(text, UserWarning, stacklevel=users_level())
@@ -251,11 +169,33 @@ class _Judged(NamedTuple):
     score: jax.Array | None
 
 
-def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
+def _check_separable(arguments: PathArguments) -> None:
+    """Raise unless the columns of the problem do not meet, each with one strength."""
+    smooth, penalty = arguments.problem.smooth, arguments.problem.penalty
+    parts = penalty.parts if isinstance(penalty, Sum) else (penalty,)
+    entries = [part for part in parts if type(part) is L1]
+    plain = len(entries) == 1 and all(type(part) in (L1, NonNegative) for part in parts)
+    if not plain or jnp.ndim(entries[0].strength):
+        raise TypeError(
+            f"{NAME}: per_output needs a penalty of one number for each column, L1(strength), alone or with "
+            f"NonNegative(), got {penalty!r}."
+        )
+    if len(arguments.shape) != 1:
+        raise ValueError(f"{NAME}: per_output needs candidates with one leading axis, got {arguments.shape}.")
+    apart = isinstance(smooth, LinearModelLoss) and smooth.quadratic_model().separable
+    if not apart or len(smooth.params_shape) < 2:
+        raise TypeError(
+            f"{NAME}: per_output needs a loss of a Y (n, k) whose columns do not meet, as SquaredLoss or "
+            f"LogisticLoss, got {type(smooth).__name__} of W {tuple(smooth.params_shape)}."
+        )
+
+
+def _result(arguments: PathArguments, found: _Judged, per_output: bool) -> CrossValidation:
     found = with_axes(found, arguments.shape, 1)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
-    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score)
+    outputs = tuple(arguments.problem.smooth.params_shape) if per_output else None
+    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score, outputs)
 
 
 def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
@@ -269,6 +209,7 @@ class _Folds:
     count: int
     scoring: Scoring | None
     most: int | None  # rows of a fit, if they are copied
+    per_output: bool
 
     def rounds(self, fold_of: jax.Array) -> int:
         return self.count
@@ -280,8 +221,11 @@ class _Folds:
         smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
         test, b = kept(smooth, out), kept(smooth, ~out).intercept(W)
         weights = masked(weights_of(smooth), out)
-        score = None if self.scoring is None else score_of(self.scoring, test, W, b, weights)
+        judge = score_by_output if self.per_output else score_of
+        score = None if self.scoring is None else judge(self.scoring, test, W, b, weights)
         kept_of_it = solution._replace(params=solution.num_iters)
+        if self.per_output:
+            return _Judged(loss_by_output(test, W, b), jnp.count_nonzero(W, axis=0), kept_of_it, score)
         return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), kept_of_it, score)
 
     def record(
@@ -344,7 +288,9 @@ def _in_chunks(
         if bar.stop.is_set():
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
-            raise Interrupted(text, _result(arguments, whole) if folds > 1 and done else None)
+            raise Interrupted(
+                text, _result(arguments, whole, task.per_output) if folds > 1 and done else None
+            )
     return found
 
 

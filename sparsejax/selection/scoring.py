@@ -77,6 +77,28 @@ def _targets(smooth: Loss, W: jax.Array) -> jax.Array:
     return smooth.predictions(W).targets
 
 
+def loss_by_output(smooth: Any, W: jax.Array, intercept: jax.Array) -> jax.Array:
+    """What `Loss.evaluate` sums, (k,), of a `LinearModelLoss`."""
+    weights, H = weights_of(smooth), smooth.predictions(W, intercept).linear
+    each = weights if weights.ndim == H.ndim else weights[:, None]
+    return smooth.scale * jnp.sum(each * smooth.entries(H), axis=0)
+
+
+def score_by_output(
+    scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """`score_of` each column as if it were alone, (k,)."""
+
+    def of(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+        Y, linear, mean = Y[:, None], linear[:, None], mean[:, None]
+        if isinstance(scoring, str):
+            return SCORES[scoring](Y, linear, mean, weights)
+        return jnp.asarray(scoring(Y, mean, weights))
+
+    axes = (1, 1, 1, 1 if weights.ndim > 1 else None)
+    return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)
+
+
 def check_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, given: Any) -> None:
     """Raise unless scoring is a name or a function, and suits the loss and its targets."""
     if not callable(scoring):

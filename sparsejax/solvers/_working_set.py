@@ -14,7 +14,7 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
 from sparsejax.losses import Facts, num_rows
-from sparsejax.penalties import least_active
+from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
 from sparsejax.solvers import _admm
@@ -167,7 +167,9 @@ def _rounds(
         if by_fista:  # whose products are as fast as the entries are few
             slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
-        part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
+        part = problem._replace(
+            smooth=smooth.columns_at(ix), penalty=by_entry(penalty, s.W.shape).rows_at(ix)
+        )
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
             solution = iterated(part, start, wanted, jnp.int32(INNER), 0, finish=False)
