@@ -149,7 +149,7 @@ def _(penalty: SumTo, W: jax.Array) -> jax.Array:
     Wt = columns(W)
     moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
     rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
-    moved = Wt + jnp.where(moves, rest / jnp.sum(moves, axis=1, keepdims=True), 0)
+    moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
     return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt)), Wt, moved), W)
 
 

@@ -215,11 +215,20 @@ def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
         # What is written outside of left..right counts only once these are moved.
         K = c.K.at[left - 1].set(-i).at[right + 1].set(i)
         knots = c.knots.at[left - 1].set(a).at[right].set(b)
-        left = jnp.where(done, left - 1, left + drops_left)
-        right = jnp.where(done, right + 1, right - drops_right)
+        left = jnp.where(done, left - 1, left + drops_left.astype(i.dtype))
+        right = jnp.where(done, right + 1, right - drops_right.astype(i.dtype))
         # Read after they are written: XLA then works in place.
         ends = piece(K, left), knots[left], piece(K, right), knots[right - 1]
-        return _Deque(K, knots, c.low.at[i - 1].set(a), c.high.at[i - 1].set(b), left, right, *ends, i + done)
+        return _Deque(
+            K,
+            knots,
+            c.low.at[i - 1].set(a),
+            c.high.at[i - 1].set(b),
+            left,
+            right,
+            *ends,
+            i + done.astype(i.dtype),
+        )
 
     zero = jnp.int32(0), jnp.zeros((), dtype)
     start = _Deque(
