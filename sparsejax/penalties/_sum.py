@@ -218,8 +218,8 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
-    for total in (part for part in penalty.parts if isinstance(part, SumTo)):
-        W = feasible(total, W)
+    for core in (core for term in penalty.terms for core in _cores(term) if core._offset):
+        W = feasible(core, W)
     return W
 
 
@@ -273,8 +273,7 @@ def least_active(penalty: Any) -> int:
     Where groups compete a row of every group, and the unpenalised ones.
     """
     term = penalty.terms[0]
-    cores = term.cores if isinstance(term, Joint) else (term,)
-    groups = [core.groups for core in cores if isinstance(core, ExclusiveGroupL21)]
+    groups = [core.groups for core in _cores(term) if isinstance(core, ExclusiveGroupL21)]
     return sum(known.num_groups + int(known.free.shape[-1]) for known in groups)
 
 
@@ -284,6 +283,10 @@ def at_zero(part: Any) -> Any:
         low, high = jnp.asarray(part.low), jnp.asarray(part.high)
         return part._replace(low=jnp.where(low < 0, -jnp.inf, 0), high=jnp.where(high > 0, jnp.inf, 0))
     return scale_strengths(part, [jnp.asarray(float(degree == 1)) for degree in part.degrees])
+
+
+def _cores(term: Any) -> tuple[Any, ...]:
+    return term.cores if isinstance(term, Joint) else (term,)
 
 
 def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:

@@ -153,6 +153,18 @@ def _(penalty: SumTo, W: jax.Array) -> jax.Array:
     return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt)), Wt, moved), W)
 
 
+@feasible.register(OnASum)
+def _(penalty: OnASum, W: jax.Array) -> jax.Array:
+    """Likewise; on the simplex the nearest point."""
+    if not penalty.positive:
+        return feasible(SumTo._replace(SumTo(), total=penalty.total), W)
+    Wt, total = columns(W), cast(penalty.total, W)
+    low = -2 * (jnp.max(jnp.abs(Wt)) + jnp.abs(total))
+    moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
+    near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
+    return like(jnp.where(jnp.isinf(penalty._value(Wt)), near, Wt), W)
+
+
 @covers.register(SumTo)
 def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
     """Its subgradients are constants: it cannot take a part of any one row."""

