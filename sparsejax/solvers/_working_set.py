@@ -132,7 +132,7 @@ def _rounds(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int = 0
 ) -> Solution:
     """The rounds, of ``size`` features; 0: of what suits the shape."""
-    smooth, penalty = problem.smooth, problem.penalty
+    smooth, penalty = problem.smooth, by_entry(problem.penalty, init.shape)
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
     by_fista = _part(smooth, m).quadratic_model().majorizer is None
@@ -167,9 +167,7 @@ def _rounds(
         if by_fista:  # whose products are as fast as the entries are few
             slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
-        part = problem._replace(
-            smooth=smooth.columns_at(ix), penalty=by_entry(penalty, s.W.shape).rows_at(ix)
-        )
+        part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
             solution = iterated(part, start, wanted, jnp.int32(INNER), 0, finish=False)
