@@ -138,8 +138,8 @@ def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
     Source: Bogdan et al., Annals of Applied Statistics 9(3), 2015, Eq. (1.10).
 
     >>> import sparsejax as sj
-    >>> print(sj.penalties.slope_strengths(3, 0.3).round(3))
-    [1.645 1.282 1.036]
+    >>> print(sj.penalties.slope_strengths(3, 0.3).round(2))
+    [1.64 1.28 1.04]
     """
     d, share = as_int("d", d, 1), as_float("q", q, (0,))
     if not is_traced(share) and not 0 < np.asarray(share) < 1:

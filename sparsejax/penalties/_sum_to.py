@@ -37,9 +37,9 @@ class SumTo(CoupledPenalty, leaves=("total",)):
     Source: Lin, Shi, Feng & Li, Biometrika 101(4), 2014.
 
     >>> import jax.numpy as jnp, sparsejax as sj
-    >>> v, on = jnp.array([2.0, 1.0, -4.0]), sj.penalties.SumTo(1.0)
-    >>> print(on.prox(v).round(3), (on + sj.penalties.NonNegative()).prox(v))
-    [ 2.667  1.667 -3.333] [1. 0. 0.]
+    >>> v, on = jnp.array([2.0, 1.0, -5.0]), sj.penalties.SumTo(1.0)
+    >>> print(on.prox(v), (on + sj.penalties.NonNegative()).prox(v))
+    [ 3.  2. -4.] [1. 0. 0.]
     """
 
     degrees = ()
