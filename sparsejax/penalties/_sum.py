@@ -42,7 +42,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
     * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` alone and grow with it:
       the prox at :math:`\max(V, 0)`, since an entry that V has below 0 is best at 0;
     * `Box` with `L1`: the prox, cut to the interval, entry by entry, since in one dimension a convex function
-      grows from its minimiser on.
+      grows from its minimiser on;
+    * `TotalVariation` with `L1` of one number, `SumTo` with any `L1` and with `NonNegative`: see there.
 
     Everything else is split into such terms, which `admm` treats one by one; ``prox`` is then iterative
     (Dykstra's algorithm). The gap is known wherever it is of the parts: the conjugate of a sum is that of its

@@ -15,7 +15,7 @@ from sparsejax.penalties._coupled import CoupledPenalty
 from sparsejax.penalties._in_units import in_units
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import covers, feasible
+from sparsejax.penalties._terms import cleared, covers, feasible
 
 ROUNDING = 1000  # eps that a sum may be off by, relative to the sum of magnitudes
 ROUNDS = 60  # of Dinkelbach's iteration at most; three are the rule
@@ -169,6 +169,12 @@ def _(penalty: OnASum, W: jax.Array) -> jax.Array:
 def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
     """Its subgradients are constants: it cannot take a part of any one row."""
     return jnp.zeros(Wt.shape[1:], bool)
+
+
+@cleared.register(SumTo)
+def _(penalty: SumTo, Z: jax.Array) -> jax.Array:
+    """Its subgradients are constants."""
+    return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
 
 
 @in_units.register(SumTo)

@@ -29,6 +29,12 @@ def covers(penalty: Any, Wt: jax.Array) -> jax.Array:
 
 
 @Rule
+def cleared(penalty: Any, Z: jax.Array) -> jax.Array:
+    """Z, a subgradient of g but for rounding, without that part of the rounding which no subgradient has."""
+    return Z
+
+
+@Rule
 def inside(penalty: Any, W: jax.Array) -> jax.Array:
     """The entries, boolean, in which g is known to be smooth at W, wherever the others stay."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
@@ -174,6 +180,7 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
 
     Where ``wanted``, 0 or 1 in each entry of each part, names such terms, the others stay as they are.
     """
+    parts = tuple(cleared(term, part) for term, part in zip(penalty.terms, parts, strict=True))
     rest, shape = Z - sum(parts), columns(Z).shape
     able = [like(jnp.broadcast_to(covers(t, columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
     # What no term can take is left with the last, where the certificate sees it.

@@ -13,7 +13,7 @@ from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.penalties._coupled import CoupledPenalty
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import covers, feasible, unpenalised
+from sparsejax.penalties._terms import cleared, covers, feasible, unpenalised
 
 ROUNDS = 60  # of Dinkelbach's iteration at most; five are the rule
 
@@ -142,6 +142,12 @@ def _(penalty: Any, W: jax.Array) -> jax.Array:
 def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
     """Its subgradients sum to 0: it cannot take a part of any one row."""
     return jnp.zeros(Wt.shape[1:], bool)
+
+
+@cleared.register(TotalVariation)
+def _(penalty: TotalVariation, Z: jax.Array) -> jax.Array:
+    """Likewise."""
+    return Z - jnp.mean(Z, axis=0, keepdims=True)
 
 
 @unpenalised.register(TotalVariation)
