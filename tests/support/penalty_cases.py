@@ -59,16 +59,12 @@ PENALTIES = {
 FALLING = np.linspace(2, 0.5, D)
 UNEVEN = np.random.default_rng(4).uniform(0.05, 0.2, (D, 6))
 COUPLED: dict[str, Callable[[Any], Any]] = {
-    "SortedL1": lambda t: penalties.SortedL1(0.1 * t * FALLING),
-    "SortedL1, ridge": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.SquaredL2(0.1 * t),
-    "SortedL1, W >= 0": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.NonNegative(),
-    "SortedL1, L21": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.L21(0.1 * t),
-    "TotalVariation": lambda t: penalties.TotalVariation(0.1 * t),
-    "TotalVariation, L1": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t),
-    "TotalVariation, L1, ridge": lambda t: (
-        penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t) + penalties.SquaredL2(0.1 * t)
+    "L1 by column": lambda t: penalties.L1(t * UNEVEN[0]),
+    "L1 by entry": lambda t: penalties.L1(t * UNEVEN),
+    "L1 by column, ridge by row": lambda t: (
+        penalties.L1(t * UNEVEN[0]) + penalties.SquaredL2(t * UNEVEN[:, 0])
     ),
-    "TotalVariation, L1 by row": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(t * UNEVEN[:, 0]),
+    "L1 by entry, L21": lambda t: penalties.L1(t * UNEVEN) + penalties.L21(0.1 * t),
     "SumTo, L1": lambda t: penalties.SumTo() + penalties.L1(0.1 * t),
     "SumTo 1, L1 by row": lambda t: penalties.SumTo(1.0) + penalties.L1(t * UNEVEN[:, 0]),
     "SumTo -2, L1, ridge": lambda t: (
@@ -79,12 +75,16 @@ COUPLED: dict[str, Callable[[Any], Any]] = {
         penalties.SumTo(1.0) + penalties.L1(t * UNEVEN[:, 0]) + penalties.NonNegative()
     ),
     "SumTo, L21": lambda t: penalties.SumTo(1.0) + penalties.L21(0.1 * t),
-    "L1 by column": lambda t: penalties.L1(t * UNEVEN[0]),
-    "L1 by entry": lambda t: penalties.L1(t * UNEVEN),
-    "L1 by column, ridge by row": lambda t: (
-        penalties.L1(t * UNEVEN[0]) + penalties.SquaredL2(t * UNEVEN[:, 0])
+    "SortedL1": lambda t: penalties.SortedL1(0.1 * t * FALLING),
+    "SortedL1, ridge": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.SquaredL2(0.1 * t),
+    "SortedL1, W >= 0": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.NonNegative(),
+    "SortedL1, L21": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.L21(0.1 * t),
+    "TotalVariation": lambda t: penalties.TotalVariation(0.1 * t),
+    "TotalVariation, L1": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t),
+    "TotalVariation, L1, ridge": lambda t: (
+        penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t) + penalties.SquaredL2(0.1 * t)
     ),
-    "L1 by entry, L21": lambda t: penalties.L1(t * UNEVEN) + penalties.L21(0.1 * t),
+    "TotalVariation, L1 by row": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(t * UNEVEN[:, 0]),
 }
 # made of penalties: test_interop.py; what is mostly added to others, and sums: test_sums.py; what couples
 # rows, and its strengths: test_coupled.py
