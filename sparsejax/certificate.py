@@ -12,9 +12,11 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
-from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid
+from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
+
+NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
 
 
 class Scale(NamedTuple):
@@ -47,8 +49,9 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis = None
-    if penalty.free.shape[0] and "free features" in problem.smooth.provides:
-        basis = problem.smooth.unpenalised_basis(penalty.free)
+    free = unpenalised(penalty, W.shape[0], W.dtype)
+    if free.shape[-1] and "free features" in problem.smooth.provides:
+        basis = problem.smooth.unpenalised_basis(free)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
@@ -138,7 +141,9 @@ def relative_gap(
         if facts.linear is None:
             s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
         else:
-            s_loss, change_loss = quadratic_scaling(facts.linear, facts.value, limit)
+            linear = facts.linear + _slope(penalty, -G, parts, limit)
+            s_loss, change_loss = quadratic_scaling(linear, facts.value, limit)
+            change_loss -= (s_loss - 1) * (linear - facts.linear)
         free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
         s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
         limit = jnp.where(limit == 0, 0, 1)
@@ -155,6 +160,18 @@ def relative_gap(
     # limit < 1 here means that no dual point is known: -G cannot be scaled into the domain of the conjugate,
     # or the loss has no ``dual_scaling``.
     return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
+
+
+def _slope(penalty: Any, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array) -> jax.Array | float:
+    """Of a conjugate that is affine along a ray: what it changes by from 0 to Z."""
+    if not penalty._offset:
+        return 0.0
+    s = jnp.minimum(limit, 1) / 2
+
+    def at(s: jax.Array) -> jax.Array:
+        return penalty.conjugate(s * Z, tuple(s * part for part in parts) if len(parts) > 1 else None)
+
+    return safe_divide(at(s) - at(0 * s), s)
 
 
 def _several(parts: tuple[jax.Array, ...]) -> tuple[Any, ...]:
@@ -181,7 +198,9 @@ def _projected(
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
     dG, change = smooth.dual_projection(W, basis, *H)
-    G = (facts.gradient + dG).at[penalty.free].set(0)
+    G, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
+    # They are 0 but for rounding.
+    G = G.at[free].set(0) if free.ndim == 1 else G - free @ (free.T @ G)
     parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
     limit = penalty.dual_scale(-G, *_several(parts))
     if not finite:
@@ -245,7 +264,9 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     It is the dual norm of :math:`G = \nabla f(0)`, rounded up by 4 eps, and does not depend on the strengths
     in ``problem``: ``max_ij |G_ij|`` for l1, ``max_i ||G_i||_2`` for l2,1, ``max_i ||G_i||_1`` for l1,inf.
     For exclusive l2,1 it does not depend on beta, since the slope of a square is 0 at zero. For a sum of
-    penalties it is the smallest common factor of all strengths in ``problem`` that gives W = 0.
+    penalties it is the smallest common factor of all strengths in ``problem`` that gives W = 0, and so it is
+    for penalties with many strengths (`SortedL1`). For `TotalVariation` it is the strength from which every
+    column of W is constant.
 
     Args:
       problem: its penalty must have ``dual_norm``.
@@ -287,7 +308,44 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
     # In units of the data; an `L1` stands in for the penalty, since its strengths must not matter.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
-    G = jax.grad(problem.smooth if scaled is None else scaled.loss)(hidden_zeros(W.shape, W.dtype))
+    smooth, free = problem.smooth if scaled is None else scaled.loss, _free_directions(problem, W)
+    zero = hidden_zeros(W.shape, W.dtype)
+    if free is None:
+        G = jax.grad(smooth)(zero)
+    else:
+        G = jax.grad(smooth)(_best_along(smooth, free, zero))
+        G = G - free @ (free.T @ G)
     top = problem.penalty.dual_norm(-G) * (1 + 4 * eps_of(G))
     top = top if scaled is None else top / scaled.units.gamma * scaled.units.sigma
     return jnp.where(problem.smooth.valid() & jnp.all(jnp.isfinite(G)), top, jnp.nan)
+
+
+def _free_directions(problem: Problem, W: jax.Array) -> jax.Array | None:
+    """Directions that cost nothing, where they are not single features."""
+    free = unpenalised(problem.penalty, W.shape[0], W.dtype) if W.ndim else problem.penalty.free
+    return free if free.ndim == 2 else None
+
+
+def _best_along(smooth: Any, free: jax.Array, W: jax.Array) -> jax.Array:
+    """The minimiser of a loss over these directions (d, f) from W, by Newton steps; few unknowns."""
+
+    def of(c: jax.Array) -> jax.Array:
+        return smooth(W + free @ c)
+
+    def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        c, _, n = carry
+        slope = jax.grad(of)(c).reshape(-1)
+        curvature = jax.hessian(of)(c).reshape(slope.size, slope.size)
+        # Where the loss is flat in a direction the step has none of it.
+        move = (jnp.linalg.pinv(curvature, hermitian=True) @ slope).reshape(c.shape)
+        lengths = 0.5 ** jnp.arange(NEWTON_HALVINGS, dtype=c.dtype)
+        tried = c[None] - lengths.reshape(-1, *(1,) * c.ndim) * move[None]
+        values = jax.vmap(of)(tried)
+        best = tried[jnp.argmin(values)]
+        # At the last digits the values no longer tell: the whole step then.
+        best = jnp.where(jnp.min(values) < of(c), best, tried[0])
+        return best, norm(best - c) > 4 * eps_of(c) * norm(best), n + 1
+
+    first = jnp.zeros((free.shape[1], *W.shape[1:]), W.dtype), jnp.ones((), bool), jnp.int32(0)
+    c = lax.while_loop(lambda carry: carry[1] & (carry[2] < NEWTON_STEPS), step, first)[0]
+    return W + free @ c

@@ -146,11 +146,11 @@ def _not_finite(xp: Any, x: Any, dtype: Any) -> tuple[Any, ...]:
     return wrong.sum(), *first_of(xp, xp.atleast_1d(wrong))
 
 
-def as_strength(name: str, x: Any) -> jax.Array:
+def as_strength(name: str, x: Any, ndims: tuple[int, ...] = (0, 1)) -> jax.Array:
     """A finite strength >= 0, () or (d,); converted to the default float if it is not floating."""
-    strength = as_float(name, x, (0, 1))
+    strength = as_float(name, x, ndims)
     if not is_traced(strength):
-        if strength.ndim == 1 and strength.size == 0:
+        if strength.ndim and strength.size == 0:
             raise ValueError(f"{name} is empty; a scalar or one value a row is needed.")
         if (least := least_of(strength)) < 0:
             raise ValueError(f"{name} must be >= 0, got {least:g}.")

@@ -208,6 +208,11 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
     return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A))
 
 
+def along(X: Any, directions: jax.Array) -> jax.Array:
+    """The columns of X of these indices (f,), or X times these directions (d, f)."""
+    return X[:, directions] if directions.ndim == 1 else X @ directions
+
+
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
     """The entries ``ix`` of a along an axis; 0 for an index out of range, which stands for no feature."""
     return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)

@@ -29,7 +29,7 @@ from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, chosen
 from sparsejax.losses import GramLoss, Loss, condensed, num_rows
-from sparsejax.penalties import Penalty, RowNorm, half_derivative, least_active
+from sparsejax.penalties import Penalty, RowNorm, by_entry, half_derivative, least_active
 from sparsejax.problem import Problem
 
 Product = Callable[[jax.Array], jax.Array]  # V -> MV with a symmetric M
@@ -65,7 +65,8 @@ def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
 
 def _on_features(problem: Problem, ix: jax.Array) -> Problem:
     """The problem restricted to the features ``ix``; the index d stands for no feature."""
-    return problem._replace(smooth=problem.smooth.columns_at(ix), penalty=problem.penalty.rows_at(ix))
+    smooth, penalty = problem.smooth, by_entry(problem.penalty, problem.smooth.params_shape)
+    return problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
 
 
 # ------------------------------------------------------------------ the system

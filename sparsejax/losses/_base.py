@@ -53,7 +53,7 @@ class Loss(Protocol):
       `QuadraticModel`;
     * *dual*, for a duality gap where the penalty is a norm: ``dual_scaling(W, limit)`` -> (s, change). With
       :math:`f = \ell(XW)` and :math:`U = \nabla\ell(XW)`, s is the (nearly) best minimiser of
-      :math:`\ell^*(sU)` over ``|s| <= limit``, and change is :math:`\ell^*(sU) - \ell^*(U)`. Without this
+      :math:`\ell^*(sU)` over ``0 <= s <= limit``, and change is :math:`\ell^*(sU) - \ell^*(U)`. Without this
       group a gap is known only where the conjugate of the penalty is finite everywhere;
     * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)`` and
       ``dual_projection(W, basis)``, see `sparsejax.losses.LinearModelLoss`;

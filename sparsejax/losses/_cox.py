@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params, known_cast
-from sparsejax._core.linalg import eps_of, opaque, safe_sqrt
+from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
@@ -256,7 +256,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
         Of several strata their constants are taken out of the columns instead.
         """
-        there, F = self._in_risk(), self._sorted(self.X[:, free])
+        there, F = self._in_risk(), self._sorted(along(self.X, free))
         if self.places.strata is None:
             F = jnp.concatenate([jnp.ones((len(F), 1), self.dtype), F], axis=1)
         else:

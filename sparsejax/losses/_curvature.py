@@ -71,7 +71,10 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
 
 
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The minimiser s of ``l*(sU) = s*linear + s^2*square`` over ``|s| <= limit``, and l*(sU) - l*(U)."""
+    """The minimiser s of ``l*(sU) = s*linear + s^2*square`` over ``0 <= s <= limit``, and l*(sU) - l*(U).
+
+    A negative s is not taken: the domain of a conjugate need not be symmetric.
+    """
     best = safe_divide(-linear, 2 * square, 1)
-    s = jnp.clip(best, -limit, limit)
+    s = jnp.clip(best, 0, limit)
     return s, (s - 1) * (linear + (s + 1) * square)

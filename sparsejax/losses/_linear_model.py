@@ -10,7 +10,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_intercept, as_positive, as_weights, check_bool, check_params
-from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import across, along, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
@@ -250,7 +250,7 @@ class LinearModelLoss(Loss):
         w = self._weights()
         if w.ndim > 1 and w.shape[1] > 1:
             return None
-        F = self.X[:, free]
+        F = along(self.X, free)
         if self.has_intercept:
             F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
         U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)

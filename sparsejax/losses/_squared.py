@@ -77,7 +77,7 @@ class SquaredLoss(LinearModelLoss):
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        """The best s with ``|s| <= limit``, and the change ``l*(sU) - l*(U)`` of the conjugate."""
+        """The best s with ``0 <= s <= limit``, and the change ``l*(sU) - l*(U)`` of the conjugate."""
         R = (self._predict(W) if H is None else H) - self.Y
         wR = self._weights() * R
         return quadratic_scaling(2 * self.scale * jnp.sum(wR * self.Y), self.scale * jnp.sum(wR * R), limit)

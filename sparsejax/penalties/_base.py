@@ -108,6 +108,8 @@ class Penalty(Protocol):
 
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
+    _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
+    _offset: bool = False  # whether the conjugate is affine along a ray, not 0, as far as it is finite
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
@@ -139,6 +141,14 @@ class Penalty(Protocol):
         return self._times(factor)
 
     __rmul__ = __mul__
+
+    def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
+        """A penalty of one exact prox in a sum with others, on W >= 0 if ``positive``; what it has left."""
+        return self, others, positive
+
+    def _by_row(self, factor: jax.Array) -> "Penalty":
+        """The penalty, a sum over rows, with all strengths times a factor (d,)."""
+        return scale_strengths(self, [factor] * len(self.strengths))
 
     def _times(self, factor: jax.Array) -> "Penalty":
         """``factor``, shape (), times this penalty."""

@@ -45,6 +45,7 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
     """
 
     strengths = ("alpha", "beta")
+    _absolute = True
     degrees = (1, 2)
     finite_conjugate = True
     alpha: jax.Array
@@ -111,6 +112,7 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
     """
 
     strengths = ("beta",)
+    _absolute = True
     degrees = (2,)
     finite_conjugate = True
     beta: jax.Array

@@ -47,6 +47,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     degrees = (2,)
     finite_conjugate = True
     alpha: jax.Array

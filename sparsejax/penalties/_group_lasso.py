@@ -40,6 +40,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     degrees = (1,)
     finite_conjugate = False
     alpha: jax.Array

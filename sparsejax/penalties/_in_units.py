@@ -31,6 +31,12 @@ def rescaled(penalty: Penalty, units: jax.Array) -> Penalty:
     return scale_strengths(penalty, [1 / units**degree for degree in penalty.degrees])
 
 
+@Rule
+def by_entry(penalty: Penalty, params_shape: tuple[int, ...]) -> Penalty:
+    """The penalty with strengths by column, (k,), in the form (1, k), which tells columns from rows."""
+    return penalty
+
+
 def prox_in_units(
     penalty: Penalty, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
 ) -> jax.Array:

@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.linalg import columns, like, safe_divide
-from sparsejax.penalties._base import scale_strengths
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
@@ -71,6 +70,10 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return len(self.cores) == 1 and bool(self.cores[0].finite_conjugate)
 
     @property
+    def _offset(self) -> bool:  # type: ignore[override]
+        return any(core._offset for core in self.cores)
+
+    @property
     def chain(self) -> bool:
         """Whether all cores are norms whose proxes are applied one after the other."""
         return all(isinstance(core, (L1, L21, GroupLasso)) for core in self.cores)
@@ -122,7 +125,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             shrink = 1 / (1 + scaling * cast(self.square.strength, Vt))
             Vt = Vt * (shrink if shrink.ndim == 0 else shrink[None])
             if shrink.ndim:  # m by row: the strengths of the cores are scaled in place of t
-                cores = self._by_row(scaling * shrink)
+                cores = self._cores_by_row(scaling * shrink)
                 scaling = jnp.ones((), Vt.dtype)
             else:
                 scaling = scaling * shrink
@@ -136,9 +139,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             Vt = jnp.clip(Vt, low, high)
         return Vt, warm
 
-    def _by_row(self, factor: jax.Array) -> tuple[Any, ...]:
+    def _cores_by_row(self, factor: jax.Array) -> tuple[Any, ...]:
         """The cores, which are sums over rows, times a factor for each row."""
-        return tuple(scale_strengths(core, [factor] * len(core.strengths)) for core in self.cores)
+        return tuple(core._by_row(factor) for core in self.cores)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         if self.square is None:
@@ -150,7 +153,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         if jnp.ndim(self.square.strength) == 0:
             P = flat._prox(step[0] * Zt, step[0])
         else:
-            scaled = flat._replace(cores=flat._by_row(step))
+            scaled = flat._replace(cores=flat._cores_by_row(step))
             P = scaled._prox(step[None] * Zt, jnp.ones((), Zt.dtype))
         P = jnp.where(m[None] > 0, P, 0)
         squares = jnp.sum(m * jnp.sum(P * P, axis=0)) / 2
@@ -158,6 +161,8 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return jnp.where(jnp.isnan(squares), jnp.inf, squares)
         curved = jnp.sum(Zt * P) - flat.value(P.T) - squares
         curved = jnp.where(jnp.isnan(curved), jnp.inf, curved)
+        if self._offset:  # the conjugate of 0 without the square is not 0
+            return jnp.where(jnp.all(m > 0), curved, flat._flat_conjugate(Zt))
         return curved + flat._flat_conjugate(jnp.where(m[None] > 0, 0, Zt))
 
     def _flat_conjugate(self, Zt: jax.Array) -> jax.Array:
@@ -190,7 +195,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
     def _entrywise(self, Zt: jax.Array) -> jax.Array:
         """The sum of the strengths of the `L1` cores, (1, 1) or (1, d)."""
-        entries = [cast(core.strength, Zt).reshape(1, -1) for core in self.cores if isinstance(core, L1)]
+        entries = [core.entrywise(Zt) for core in self.cores if isinstance(core, L1)]
         return sum(entries, start=jnp.zeros((1, 1), Zt.dtype))
 
     def _scales(self, Zt: jax.Array) -> jax.Array:
@@ -232,8 +237,10 @@ def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
     if penalty.square is not None:
         covered |= cast(penalty.square.strength, Wt) > 0
     for core in penalty.cores:
-        if isinstance(core, (L1, L21)):
-            covered |= jnp.broadcast_to(jnp.asarray(getattr(core, core.strengths[0])) > 0, covered.shape)
+        if isinstance(core, L1):
+            covered |= jnp.any(jnp.broadcast_to(core.entrywise(Wt) > 0, Wt.shape), axis=0)
+        elif isinstance(core, L21):
+            covered |= jnp.broadcast_to(jnp.asarray(core.alpha) > 0, covered.shape)
         else:
             covered |= covers(core, Wt)
     return covered

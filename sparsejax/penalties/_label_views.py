@@ -56,6 +56,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
     """
 
     strengths = ("strength",)
+    _absolute = True
     degrees = (2,)
     finite_conjugate = True
     strength: jax.Array

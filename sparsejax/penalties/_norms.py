@@ -9,7 +9,8 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
-from sparsejax.penalties._base import RowNorm
+from sparsejax.penalties._base import Penalty, RowNorm
+from sparsejax.penalties._in_units import by_entry, rescaled
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
@@ -43,10 +44,11 @@ class RowNormPenalty(SparseRowPenalty):
 
 
 class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
-    r"""Lasso: ``g(W) = sum_i strength_i ||w_i||_1``.
+    r"""Lasso: ``g(W) = sum_ij strength_ij |w_ij|``.
 
     Args:
-      strength: >= 0, shape () or (d,).
+      strength: >= 0, shape () or (d,), one a row; for a W of (d, k) also (d, k), or one a column, (k,), where
+        k > 1 and d != k. Of one by column or entry `sparsejax.lambda_max` is the smallest factor.
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
@@ -62,28 +64,89 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
     """
 
     strengths = ("strength",)
+    _absolute = True
     strength: jax.Array
 
     def __init__(self, strength: ArrayLike):
-        self._set(strength=as_strength("strength", strength))
+        self._set(strength=as_strength("strength", strength, (0, 1, 2)))
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the strengths are neither a number nor one for each row, column or entry."""
+        shape, (d, *columns_of) = jnp.shape(self.strength), params_shape
+        allowed = [(), (d,), *([(d, *columns_of)] if columns_of else [])]
+        if columns_of and columns_of[0] > 1:
+            allowed.append((columns_of[0],))
+        if shape not in allowed:
+            raise ValueError(
+                f"L1: strength has shape {shape}; for a W of {params_shape} it must be a scalar or one value "
+                f"a row, column or entry: {', '.join(map(str, allowed))}."
+            )
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
         """The strengths if W has a single column, where |w_i| is a norm of row i; else None."""
-        return RowNorm(self.strength) if len(params_shape) == 1 or params_shape[1] == 1 else None
+        if len(params_shape) > 1 and params_shape[1] > 1:
+            return None
+        return RowNorm(self.strength if jnp.ndim(self.strength) < 2 else self.strength[..., 0])
 
-    def _norms(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(jnp.abs(Wt), axis=0)
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The largest entry of Z; for strengths by column or entry the smallest factor of these."""
+        if jnp.shape(self.strength) in ((), columns(Z).shape[1:]):
+            return jnp.max(jnp.abs(Z))
+        return safe_divide(1.0, self.dual_scale(Z), jnp.inf)
 
-    def _dual_norms(self, Zt: jax.Array) -> jax.Array:
-        return jnp.max(jnp.abs(Zt), axis=0)
+    def rows_at(self, ix: jax.Array) -> Penalty:
+        """The penalty of a W of these rows; strengths by column must be (1, k) here, see `by_entry`."""
+        if jnp.ndim(self.strength) < 2:
+            return super().rows_at(ix)
+        if self.strength.shape[0] == 1:
+            return self
+        return self._replace(strength=jnp.take(self.strength, ix, axis=0, mode="fill", fill_value=1))
+
+    def entrywise(self, Wt: jax.Array) -> jax.Array:
+        """The strength of each entry of W', (1, 1), (1, d), (k, 1) or (k, d)."""
+        strength = cast(self.strength, Wt)
+        if strength.ndim == 2:
+            return strength.T
+        return strength[:, None] if strength.shape not in ((), Wt.shape[1:]) else strength.reshape(1, -1)
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.sum(self.entrywise(Wt) * jnp.abs(Wt))
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return jnp.min(safe_divide(self.entrywise(Zt), jnp.abs(Zt), jnp.inf))
+
+    def _slopes(self, Zt: jax.Array) -> jax.Array:
+        strength = jnp.broadcast_to(self.entrywise(Zt), Zt.shape)
+        slopes = safe_divide(jnp.abs(Zt), strength, jnp.where(Zt != 0, jnp.inf, 0))
+        return jnp.max(slopes, axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        strength = self._strength(Vt)
-        return prox.l1(Vt, strength if strength.ndim == 0 else strength[None], scaling)
+        return prox.l1(Vt, self.entrywise(Vt), scaling)
+
+    def _by_row(self, factor: jax.Array) -> "L1":
+        strength = jnp.asarray(self.strength)
+        if strength.ndim == 1 and strength.shape != factor.shape:
+            strength = strength[None]
+        return self._replace(strength=strength * (factor[:, None] if strength.ndim == 2 else factor))
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero
+
+
+@rescaled.register(L1)
+def _(penalty: L1, units: jax.Array) -> L1:
+    return penalty._by_row(1 / units)
+
+
+@by_entry.register(L1)
+def _(penalty: L1, params_shape: tuple[int, ...]) -> L1:
+    strength = jnp.asarray(penalty.strength)
+    return (
+        penalty._replace(strength=strength[None])
+        if strength.shape == params_shape[1:] != () and (strength.shape != params_shape[:1])
+        else penalty
+    )
 
 
 class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
@@ -106,6 +169,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):
@@ -158,6 +222,7 @@ class L1Inf(RowNormPenalty, leaves=("alpha",)):
     """
 
     strengths = ("alpha",)
+    _absolute = True
     alpha: jax.Array
 
     def __init__(self, alpha: ArrayLike):

@@ -12,33 +12,21 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_strength, is_traced
 from sparsejax._core.linalg import columns, like, safe_divide
 from sparsejax.groups import Groups, check_groups
+from sparsejax.penalties._added_norms import added_norms
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
-from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._in_units import in_units, rescaled, row_units
+from sparsejax.penalties._in_units import by_entry, in_units, rescaled, row_units
 from sparsejax.penalties._joint import Joint, is_ridge
-from sparsejax.penalties._label_views import ExclusiveGroupLasso
-from sparsejax.penalties._norms import L1, L21, L1Inf
+from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
-from sparsejax.penalties._terms import SeveralTerms, feasible
+from sparsejax.penalties._sum_to import SumTo
+from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised
 from sparsejax.penalties._warm import prox_start, prox_warm
-
-# Penalties whose g(W) depends only on |W| and does not decrease in it: NonNegative joins their prox.
-ABSOLUTE_PENALTIES = (
-    L1,
-    L21,
-    L1Inf,
-    ExclusiveLasso,
-    ExclusiveL21,
-    ExclusiveGroupL21,
-    ExclusiveGroupLasso,
-    GroupLasso,
-)
 
 
 class Sum(SeveralTerms, leaves=("parts",)):
@@ -55,7 +43,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
     * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` only and increase in
       it: the prox at :math:`\max(V, 0)`, since 0 is best for an entry that is negative in V;
     * `Box` with `L1`: the prox, clipped to the interval in each entry, since a convex function of one
-      variable increases with the distance from its minimiser.
+      variable increases with the distance from its minimiser;
+    * `TotalVariation` with `L1` of one number, and `SumTo` with any `L1` and with `NonNegative`.
 
     Any other sum is split into such terms, which `admm` treats one by one; ``prox`` is then iterative
     (Dykstra's algorithm). The gap is known if it is known for all parts: the conjugate of a sum at Z is the
@@ -103,7 +92,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
         constraints = (SquaredL2, Box, NonNegative)
-        cores = [part for part in self.parts if not isinstance(part, constraints)]
+        cores, positive = _joined(
+            [part for part in self.parts if not isinstance(part, constraints)], positive
+        )
         # Terms of norms; then one square and one box for all squares and boxes; the constraint W >= 0 joins
         # the last term if its penalties allow, else the box.
         groups = _chains([term for core in cores for term in core.terms])
@@ -160,6 +151,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
         """True if the conjugate of one term is finite everywhere: its part takes what no other term can."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
+    @property
+    def _offset(self) -> bool:  # type: ignore[override]
+        return any(term._offset for term in self.terms)
+
     # ------------------------------------------------------------------ methods that use the parts
 
     def value(self, W: jax.Array) -> jax.Array:
@@ -168,8 +163,13 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a part does not fit parameters of this shape."""
+        low, high = _bounds([part for part in self.parts if isinstance(part, Box)])
+        if any(isinstance(part, NonNegative) for part in self.parts):
+            low = jnp.maximum(low, 0)
         for part in self.parts:
             part.check(params_shape)
+            if isinstance(part, SumTo):
+                part.fits(low, high, params_shape[0])
 
     def _times(self, factor: jax.Array) -> "Sum":
         return self._replace(parts=tuple(part * factor for part in self.parts))
@@ -180,33 +180,12 @@ class Sum(SeveralTerms, leaves=("parts",)):
             parts=tuple(at_zero(part) for part in self.parts if not part.degrees or 1 in part.degrees)
         )
         top = gauge(near, Z) if len(near.terms) > 1 else safe_divide(1.0, near.dual_scale(Z), jnp.inf)
-        boxes = [part.bounds(columns(Z)) for part in self.parts if isinstance(part, Box)]
-        unfit = [jnp.any((low > 0) | (high < 0)) for low, high in boxes]
-        return jnp.where(jnp.any(jnp.array(unfit)), jnp.inf, top) if unfit else top
+        constraints = [part.value(jnp.zeros_like(Z)) for part in self.parts if not part.degrees]
+        return jnp.where(jnp.any(jnp.isinf(jnp.array(constraints))), jnp.inf, top) if constraints else top
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """The sum of the norms and squares, if all norms have the same blocks; else None.
-
-        With groups, strengths of squares must be scalars.
-
-        An l1 norm is a norm of entries where the blocks hold more than one entry.
-        """
-        squares = [jnp.asarray(part.strength) for part in self.parts if isinstance(part, SquaredL2)]
-        others = [part for part in self.parts if not isinstance(part, SquaredL2)]
-        blocks = [
-            norm for part in others if not isinstance(part, L1) for norm in (part.row_norm(params_shape),)
-        ]
-        groups = [norm.groups for norm in blocks if norm is not None and norm.groups is not None]
-        l1, single = [jnp.asarray(part.strength) for part in others if isinstance(part, L1)], not groups
-        single &= len(params_shape) == 1 or params_shape[1] == 1
-        if not others or None in blocks or (groups and (len(blocks) > 1 or any(s.ndim for s in squares))):
-            return None
-        if l1 and not blocks and not single:
-            return None
-        norms = [jnp.asarray(norm.alpha) for norm in blocks] + (l1 if single else [])
-        ridge = reduce(jnp.add, squares) if squares else None
-        entries = reduce(jnp.add, l1) if l1 and not single else None
-        return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries)
+        """The sum of the norms and squares, if all norms have the same blocks; else None."""
+        return added_norms(self.parts, params_shape)
 
     # ------------------------------------------------------------------ methods that use the only term
 
@@ -238,7 +217,15 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
+    for core in (core for term in penalty.terms for core in _cores(term) if core._offset):
+        W = feasible(core, W)
     return W
+
+
+@unpenalised.register(Sum)
+def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
+    """What the only part does not see."""
+    return unpenalised(penalty.parts[0], d, dtype) if len(penalty.parts) == 1 else penalty.free
 
 
 @row_units.register(Sum)
@@ -258,6 +245,11 @@ def _(penalty: Sum, units: jax.Array) -> Sum:
 @in_units.register(Sum)
 def _(penalty: Sum, sigma: jax.Array, gamma: jax.Array) -> Sum:
     return penalty._replace(parts=tuple(in_units(part, sigma, gamma) for part in penalty.parts))
+
+
+@by_entry.register(Sum)
+def _(penalty: Sum, params_shape: tuple[int, ...]) -> Sum:
+    return penalty._replace(parts=tuple(by_entry(part, params_shape) for part in penalty.parts))
 
 
 @prox_start.register(Sum)
@@ -280,8 +272,7 @@ def least_active(penalty: Penalty) -> int:
     These are the unpenalised rows and, where groups compete, one row of every group.
     """
     term = penalty.terms[0]
-    cores = term.cores if isinstance(term, Joint) else (term,)
-    groups = [core.groups for core in cores if isinstance(core, ExclusiveGroupL21)]
+    groups = [core.groups for core in _cores(term) if isinstance(core, ExclusiveGroupL21)]
     return sum(known.num_groups + int(known.free.shape[-1]) for known in groups)
 
 
@@ -296,6 +287,19 @@ def at_zero(part: Any) -> Any:
     return scale_strengths(part, [jnp.asarray(float(degree == 1)) for degree in part.degrees])
 
 
+def _cores(term: Any) -> tuple[Any, ...]:
+    return term.cores if isinstance(term, Joint) else (term,)
+
+
+def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:
+    """The cores, each with those that its exact prox takes, and whether W >= 0 is left to others."""
+    for core in tuple(cores):
+        if any(core is one for one in cores):
+            joint, others, positive = core._join([one for one in cores if one is not core], positive)
+            cores = cores if joint is core else [*others, joint]
+    return cores, positive
+
+
 def _chains(cores: list[Any]) -> list[list[Any]]:
     """Lists of cores, one for each term: the proxes of a list, one after the other, are its joint prox."""
     entries = [core for core in cores if isinstance(core, L1)]
@@ -308,7 +312,7 @@ def _chains(cores: list[Any]) -> list[list[Any]]:
 
 
 def _absolute(chain: list[Any]) -> bool:
-    return all(type(core) in ABSOLUTE_PENALTIES for core in chain)
+    return all(vars(type(core)).get("_absolute", False) for core in chain)
 
 
 def _bounds(boxes: list[Any]) -> tuple[Any, Any]:

@@ -29,9 +29,21 @@ def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
 
 
 @Rule
+def cleared(penalty: Penalty, Z: jax.Array) -> jax.Array:
+    """Z, a subgradient of g but for rounding, without the part of the rounding that no subgradient has."""
+    return Z
+
+
+@Rule
 def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
     """The entries, boolean, in which g is known to be smooth at W, whether or not other entries stay at 0."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
+
+
+@Rule
+def unpenalised(penalty: Penalty, d: int, dtype: Any) -> jax.Array:
+    """The directions that g does not see: indices of rows (f,), or orthonormal columns (d, f)."""
+    return penalty.free
 
 
 @Rule
@@ -171,6 +183,7 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
     ``wanted``, 0 or 1 in each entry of each part, restricts the correction to the entries with 1, wherever
     some term that covers the row has a 1.
     """
+    parts = tuple(cleared(term, part) for term, part in zip(penalty.terms, parts, strict=True))
     difference, shape = Z - sum(parts), columns(Z).shape
     able = [like(jnp.broadcast_to(covers(t, columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
     # A difference that no term covers goes to the last part, where the certificate takes it into account.

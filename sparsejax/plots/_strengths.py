@@ -24,7 +24,7 @@ from sparsejax.plots._axes import (
     style,
     weights_of,
 )
-from sparsejax.selection.cross_validation import CrossValidation
+from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.stability import StabilitySelection
 from sparsejax.solution import Solution
 

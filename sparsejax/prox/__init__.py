@@ -26,6 +26,11 @@ from sparsejax.prox._exclusive_group_lasso import views_joint_columns as views_j
 from sparsejax.prox._exclusive_group_lasso import views_split as views_split
 from sparsejax.prox._exclusive_group_lasso import views_support as views_support
 from sparsejax.prox._exclusive_group_lasso import views_value as views_value
+from sparsejax.prox._on_a_sum import on_a_sum as on_a_sum
+from sparsejax.prox._pooled import piecewise as piecewise
+from sparsejax.prox._pooled import sorted_l1 as sorted_l1
+from sparsejax.prox._pooled import sorted_magnitudes as sorted_magnitudes
+from sparsejax.prox._pooled import total_variation as total_variation
 from sparsejax.prox._row_norms import l1 as l1
 from sparsejax.prox._row_norms import l2 as l2
 from sparsejax.prox._row_norms import l2_columns as l2_columns
@@ -37,4 +42,13 @@ from sparsejax.prox._squared_l1 import squared_l1 as squared_l1
 from sparsejax.prox._squared_l1 import tail_threshold as tail_threshold
 
 # Functions for users. The others are for penalties and solvers, which work on transposes of W.
-__all__ = ["exclusive_group_l21", "exclusive_l21", "l1", "l2", "linf", "squared_l1"]
+__all__ = [
+    "exclusive_group_l21",
+    "exclusive_l21",
+    "l1",
+    "l2",
+    "linf",
+    "sorted_l1",
+    "squared_l1",
+    "total_variation",
+]

@@ -5,7 +5,8 @@
 [[1]]
 """
 
-from sparsejax.selection.cross_validation import CrossValidation, cross_validate
+from sparsejax.selection.chosen import CrossValidation
+from sparsejax.selection.cross_validation import cross_validate
 from sparsejax.selection.paths import path
 from sparsejax.selection.ranking import FeatureRanking, rank_features
 from sparsejax.selection.stability import StabilitySelection, stability_selection

@@ -4,7 +4,7 @@ import functools
 import os
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,10 @@ from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_tr
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
-from sparsejax._core.pytree import Pytree, floating_leaves
+from sparsejax.losses import LinearModelLoss
+from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.problem import Problem
+from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
@@ -30,111 +32,17 @@ from sparsejax.selection.path_runner import (
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
 from sparsejax.selection.resampling import copies_rows, masked, restricted, rows_of, weights_of
-from sparsejax.selection.scoring import Scoring, check_scoring, score_of
+from sparsejax.selection.scoring import (
+    Scoring,
+    check_scoring,
+    loss_by_output,
+    score_by_output,
+    score_of,
+)
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
-
-
-class CrossValidation(
-    Pytree,
-    leaves=(
-        "penalties", "score", "fold_loss", "num_nonzero", "gap", "converged", "index", "index_1se",
-        "solution", "intercept",
-    ),
-):  # fmt: skip
-    """The results of m candidate penalties on K folds, and the candidates chosen.
-
-    If the strengths have several leading axes, these replace the axis m, and an index is a tuple. In either
-    case ``result.loss[result.index]`` is the loss of the chosen candidate.
-
-    Attributes:
-      penalties: the candidates; every strength has the leading axis of length m.
-      score: (K, m), the score of the held-out rows, greater is better; by default minus ``fold_loss``.
-      fold_loss: (K, m), the loss of the held-out rows, at the scale of the whole data set.
-      num_nonzero: (K, m), the number of nonzero weights of each solution.
-      gap, converged: (K, m), the certificate of each solution.
-      index: the candidate with the greatest mean score.
-      index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
-        score is within one standard error of the greatest; of equally sparse ones the better.
-      solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
-
-    >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
-    >>> X = np.random.default_rng(0).standard_normal((30, 5))
-    >>> problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.0))
-    >>> result = sj.cross_validate(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.5, 0.05])))
-    >>> int(result.index)
-    1
-    >>> grid = jax.vmap(jax.vmap(sj.penalties.L1))(jnp.array([[0.5, 0.05], [0.2, 0.1]]))
-    >>> result = sj.cross_validate(problem, grid, scoring="r2", refit=True)
-    >>> result.score.shape, [int(i) for i in result.index], result.solution.params.shape
-    ((5, 2, 2), [0, 1], (5,))
-    """
-
-    penalties: Any
-    score: jax.Array
-    fold_loss: jax.Array
-    num_nonzero: jax.Array
-    gap: jax.Array
-    converged: jax.Array
-    index: Any
-    index_1se: Any
-    solution: Solution | None
-    intercept: jax.Array | None
-
-    def __init__(
-        self,
-        penalties: Any,
-        fold_loss: jax.Array,
-        num_nonzero: jax.Array,
-        gap: jax.Array,
-        converged: jax.Array,
-        score: jax.Array | None = None,
-    ):
-        score = -fold_loss if score is None else score
-        self._set(
-            penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
-            converged=converged, solution=None, intercept=None,
-        )  # fmt: skip
-        mean = jnp.mean(score, axis=0).ravel()
-        # A candidate without a finite score is never chosen.
-        mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)
-        index = jnp.argmax(mean)
-        near = mean >= mean[index] - self.standard_error.ravel()[index]
-        size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0).ravel()
-        least = jnp.min(jnp.where(near, size, jnp.inf))
-        index_1se = jnp.argmax(jnp.where(near & (size == least), mean, -jnp.inf))
-        self._set(index=self._in_axes(index), index_1se=self._in_axes(index_1se))
-
-    def _in_axes(self, index: jax.Array) -> Any:
-        shape = self.score.shape[1:]
-        return index if len(shape) == 1 else jnp.unravel_index(index, shape)
-
-    @property
-    def loss(self) -> jax.Array:
-        """(m,), the mean over folds."""
-        return jnp.mean(self.fold_loss, axis=0)
-
-    @property
-    def standard_error(self) -> jax.Array:
-        """(m,), the standard error of the mean score; by default the mean loss has the same."""
-        folds = self.score.shape[0]
-        return jnp.std(self.score, axis=0, ddof=1) / folds**0.5
-
-    @property
-    def best(self) -> Any:
-        """The penalty with the greatest mean score, by default the least mean loss."""
-        return self._candidate(self.index)
-
-    @property
-    def best_1se(self) -> Any:
-        """The penalty of the sparsest candidate within one standard error of the best."""
-        return self._candidate(self.index_1se)
-
-    def _candidate(self, index: Any) -> Any:
-        strengths, rebuild = floating_leaves(self.penalties)
-        return rebuild([leaf[index] for leaf in strengths])
 
 
 def cross_validate(
@@ -145,6 +53,7 @@ def cross_validate(
     folds: int | ArrayLike = 5,
     scoring: Scoring | None = None,
     refit: bool = False,
+    per_output: bool = False,
     mode: str = "auto",
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
@@ -182,6 +91,10 @@ def cross_validate(
         its weights, (n,), or (n, k) if the loss has weights by entry, are 0 for rows that are not held out.
         Define the function once: another function object is compiled again.
       refit: also solve for the chosen candidate on all rows.
+      per_output: each column of W chooses its own strength, as neurons or voxels that share X do. The columns
+        of the loss must be independent, the penalty must be `L1` of one number, alone or with `NonNegative`,
+        and the candidates must have one leading axis. The refit is one solve with `L1` of one strength a
+        column.
       mode, tol, maxiter: as in `sparsejax.path`, for each fold.
       progress: show a bar with the last gap and stop at Ctrl-C, as in `sparsejax.path`.
       checkpoint: a folder for the solves made so far, as in `sparsejax.path`.
@@ -193,8 +106,8 @@ def cross_validate(
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
         the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
         are NaN.
-      TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions; folds
-        or scoring are not as above; or as `sparsejax.path`.
+      TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
+        folds, scoring or, with ``per_output``, the problem are not as above; or as `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
@@ -213,22 +126,29 @@ def cross_validate(
     ((5, 2, 2), [0, 1], (5,))
     """
     check_bool(f"{NAME}: refit", refit)
+    check_bool(f"{NAME}: per_output", per_output)
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
     smooth = arguments.problem.smooth
+    if per_output:
+        _check_separable(arguments)
     rows = rows_of(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
     fold_of, count, fewest = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
-    store = checkpoint_of(NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit)
-    task = _Folds(count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None)
+    store = checkpoint_of(
+        NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit, per_output=per_output
+    )
+    task = _Folds(
+        count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None, per_output
+    )
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
         found = _on_folds(arguments, fold_of, task)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
-    result = _result(arguments, found)
+    result = _result(arguments, found, per_output)
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
         text = (
             "no candidate has a finite score: on some fold the score is not defined, for example because all "
@@ -256,12 +176,33 @@ class _Judged(NamedTuple):
     score: jax.Array | None  # (); None if the score is minus the loss
 
 
-def _result(arguments: PathArguments, found: _Judged) -> CrossValidation:
-    """The results of all folds and candidates, with the leading axes that the user gave."""
+def _check_separable(arguments: PathArguments) -> None:
+    """Raise unless the columns of the problem do not meet, each with one strength."""
+    smooth, penalty = arguments.problem.smooth, arguments.problem.penalty
+    parts = penalty.parts if isinstance(penalty, Sum) else (penalty,)
+    entries = [part for part in parts if type(part) is L1]
+    plain = len(entries) == 1 and all(type(part) in (L1, NonNegative) for part in parts)
+    if not plain or jnp.ndim(entries[0].strength):
+        raise TypeError(
+            f"{NAME}: per_output needs a penalty of one number for each column, L1(strength), alone or with "
+            f"NonNegative(), got {penalty!r}."
+        )
+    if len(arguments.shape) != 1:
+        raise ValueError(f"{NAME}: per_output needs candidates with one leading axis, got {arguments.shape}.")
+    apart = isinstance(smooth, LinearModelLoss) and smooth.quadratic_model().separable
+    if not apart or len(smooth.params_shape) < 2:
+        raise TypeError(
+            f"{NAME}: per_output needs a loss of a Y (n, k) whose columns do not meet, as SquaredLoss or "
+            f"LogisticLoss, got {type(smooth).__name__} of W {tuple(smooth.params_shape)}."
+        )
+
+
+def _result(arguments: PathArguments, found: _Judged, per_output: bool) -> CrossValidation:
     found = with_axes(found, arguments.shape, 1)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
-    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score)
+    outputs = tuple(arguments.problem.smooth.params_shape) if per_output else None
+    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score, outputs)
 
 
 def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
@@ -276,6 +217,7 @@ class _Folds:
     count: int  # number of folds
     scoring: Scoring | None
     most: int | None  # largest number of rows in a fit, if they are copied
+    per_output: bool  # whether each column is judged by itself
 
     def rounds(self, fold_of: jax.Array) -> int:
         return self.count
@@ -287,8 +229,12 @@ class _Folds:
         smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
         test, b = restricted(smooth, out), restricted(smooth, ~out).intercept(W)
         weights = masked(weights_of(smooth), out)
-        score = None if self.scoring is None else score_of(self.scoring, test, W, b, weights)
+        judge = score_by_output if self.per_output else score_of
+        score = None if self.scoring is None else judge(self.scoring, test, W, b, weights)
         without_weights = solution._replace(params=solution.num_iters)
+        if self.per_output:
+            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `_check_separable` has seen
+            return _Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
         return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score)
 
     def record(
@@ -352,7 +298,9 @@ def _in_chunks(
         if bar.stop.is_set():
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
-            raise Interrupted(text, _result(arguments, whole) if folds > 1 and done else None)
+            raise Interrupted(
+                text, _result(arguments, whole, task.per_output) if folds > 1 and done else None
+            )
     return found
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from sparsejax import metrics
 from sparsejax._core.checks import check_choice, is_traced
 from sparsejax._core.matrices.sharded import first_of, looked_at
-from sparsejax.losses import Loss
+from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.selection.resampling import weights_of
 
 Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
@@ -88,6 +88,28 @@ def score_of(
 def _targets(smooth: Loss, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     found = smooth.predictions(W)
     return found.targets, found.linear
+
+
+def loss_by_output(smooth: LinearModelLoss, W: jax.Array, intercept: jax.Array) -> jax.Array:
+    """What `Loss.evaluate` sums, (k,), of a `LinearModelLoss`."""
+    weights, H = weights_of(smooth), smooth.predictions(W, intercept).linear
+    each = weights if weights.ndim == H.ndim else weights[:, None]
+    return smooth.scale * jnp.sum(each * smooth.entries(H), axis=0)
+
+
+def score_by_output(
+    scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
+) -> jax.Array:
+    """`score_of` each column as if it were alone, (k,)."""
+
+    def of(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+        Y, linear, mean = Y[:, None], linear[:, None], mean[:, None]
+        if isinstance(scoring, str):
+            return SCORES[scoring](Y, linear, mean, weights)
+        return jnp.asarray(scoring(Y, mean, weights))
+
+    axes = (1, 1, 1, 1 if weights.ndim > 1 else None)
+    return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)
 
 
 def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given: object) -> None:

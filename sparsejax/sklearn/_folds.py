@@ -9,7 +9,8 @@ from sklearn.model_selection import check_cv
 
 from sparsejax._core.checks import check_choice
 from sparsejax.problem import Problem
-from sparsejax.selection.cross_validation import CrossValidation, cross_validate
+from sparsejax.selection.chosen import CrossValidation
+from sparsejax.selection.cross_validation import cross_validate
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, family, fitted, loss_of, strengths
 from sparsejax.sklearn._regression import LinearRegressor

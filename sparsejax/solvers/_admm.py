@@ -13,7 +13,7 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, factorise
 from sparsejax.losses import condensed, num_rows
-from sparsejax.penalties import joined, prox_columns, prox_start, split
+from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -221,7 +221,7 @@ class _Engine:
 
     def algorithm(self, rho: jax.Array | None) -> Algorithm:
         # The Gram form does not know the residuals, which certify a problem with unpenalised features.
-        hidden = self.penalty.free.shape[0] > 0
+        hidden = unpenalised(self.penalty, self.init.shape[0], self.init.dtype).shape[-1] > 0
         quick = None if hidden or self.cheap is self.smooth else self.cheap
         return Algorithm(
             state=(self.start(rho), jnp.int32(0)),

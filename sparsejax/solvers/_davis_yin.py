@@ -10,7 +10,7 @@ from sparsejax._core.linalg import columns, like
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.losses import condensed
-from sparsejax.penalties import joined, prox_columns, prox_start, split
+from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -87,7 +87,7 @@ def _iterated(
     smooth, penalty, terms = problem.smooth, problem.penalty, problem.penalty.terms
     first, second = (terms[0], None) if len(terms) == 1 else terms
     cheap, step = condensed(smooth), step_length(smooth)
-    hidden = penalty.free.shape[0] > 0
+    hidden = unpenalised(penalty, init.shape[0], init.dtype).shape[-1] > 0
 
     def prox(term: Any, Vt: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         return (Vt, warm) if term is None else prox_columns(term, Vt, step, warm, init)

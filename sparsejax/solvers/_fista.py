@@ -131,8 +131,10 @@ def _forward(
         W, step, n = carry
         D = W - V
         bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
-        # Near the optimum the test is a difference of equal numbers: allow for their rounding.
-        short: jax.Array = smooth(W) <= bound + 10 * eps * jnp.abs(value)
+        # Near the optimum the test is a difference of equal numbers: allow for their rounding, and for
+        # that of W, along which the slope is not small where W is constrained.
+        rounding = 10 * eps * (jnp.abs(value) + jnp.sum(jnp.abs(G * W)))
+        short: jax.Array = smooth(W) <= bound + rounding
         return ~short & (n < HALVINGS)
 
     def shrink(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:

@@ -14,7 +14,7 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
 from sparsejax.losses import Facts, num_rows
-from sparsejax.penalties import least_active
+from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
 from sparsejax.solvers import _admm
@@ -132,7 +132,7 @@ def _rounds(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int = 0
 ) -> Solution:
     """The rounds, of ``size`` features; 0: of what suits the shape."""
-    smooth, penalty = problem.smooth, problem.penalty
+    smooth, penalty = problem.smooth, by_entry(problem.penalty, init.shape)
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
     by_fista = _part(smooth, m).quadratic_model().majorizer is None

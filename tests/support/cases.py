@@ -46,7 +46,8 @@ PROXES = [
         (0.5, 0.1),
     ),
 ]
-OTHER_PROXES = {"exclusive_group_l21"}  # of all rows at once: test_groups.py
+# of all rows at once: test_groups.py; test_coupled.py
+OTHER_PROXES = {"exclusive_group_l21", "sorted_l1", "total_variation"}
 
 # ------------------------------------------------------------------ problems
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import cvxpy as cp
 import numpy as np
-from numbers_of import by_row, members, squares
+from numbers_of import by_row, members, numbers, squares
 
 from sparsejax import groups, penalties
 
@@ -55,8 +55,41 @@ PENALTIES = {
         functools.partial(penalties.ExclusiveGroupLasso, views=VIEWS), (0.3,), (2,)
     ),
 }
-# made of penalties: test_interop.py; what is mostly added to others, and sums: test_sums.py
+# Of a factor of the strengths: what is no sum over rows, alone and in sums of one exact prox or split.
+FALLING = np.linspace(2, 0.5, D)
+UNEVEN = np.random.default_rng(4).uniform(0.05, 0.2, (D, 6))
+COUPLED: dict[str, Callable[[Any], Any]] = {
+    "L1 by column": lambda t: penalties.L1(t * UNEVEN[0]),
+    "L1 by entry": lambda t: penalties.L1(t * UNEVEN),
+    "L1 by column, ridge by row": lambda t: (
+        penalties.L1(t * UNEVEN[0]) + penalties.SquaredL2(t * UNEVEN[:, 0])
+    ),
+    "L1 by entry, L21": lambda t: penalties.L1(t * UNEVEN) + penalties.L21(0.1 * t),
+    "SumTo, L1": lambda t: penalties.SumTo() + penalties.L1(0.1 * t),
+    "SumTo 1, L1 by row": lambda t: penalties.SumTo(1.0) + penalties.L1(t * UNEVEN[:, 0]),
+    "SumTo -2, L1, ridge": lambda t: (
+        penalties.SumTo(-2.0) + penalties.L1(0.1 * t) + penalties.SquaredL2(0.1 * t)
+    ),
+    "SumTo, W >= 0": lambda t: penalties.SumTo(1.0) + penalties.NonNegative(),
+    "SumTo, L1, W >= 0": lambda t: (
+        penalties.SumTo(1.0) + penalties.L1(t * UNEVEN[:, 0]) + penalties.NonNegative()
+    ),
+    "SumTo, L21": lambda t: penalties.SumTo(1.0) + penalties.L21(0.1 * t),
+    "SortedL1": lambda t: penalties.SortedL1(0.1 * t * FALLING),
+    "SortedL1, ridge": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.SquaredL2(0.1 * t),
+    "SortedL1, W >= 0": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.NonNegative(),
+    "SortedL1, L21": lambda t: penalties.SortedL1(0.1 * t * FALLING) + penalties.L21(0.1 * t),
+    "TotalVariation": lambda t: penalties.TotalVariation(0.1 * t),
+    "TotalVariation, L1": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t),
+    "TotalVariation, L1, ridge": lambda t: (
+        penalties.TotalVariation(0.1 * t) + penalties.L1(0.05 * t) + penalties.SquaredL2(0.1 * t)
+    ),
+    "TotalVariation, L1 by row": lambda t: penalties.TotalVariation(0.1 * t) + penalties.L1(t * UNEVEN[:, 0]),
+}
+# made of penalties: test_interop.py; what is mostly added to others, and sums: test_sums.py; what couples
+# rows, and its strengths: test_coupled.py
 STRUCTURE = {"ByLeaf", "Box", "ElasticNet", "NonNegative", "SparseGroupLasso", "SquaredL2", "Sum"}
+STRUCTURE |= {"SortedL1", "SumTo", "TotalVariation", "slope_strengths"}
 PENALTY_BASES = {"Penalty", "RowNorm"}
 
 # ------------------------------------------------------------------ formulas
@@ -171,8 +204,34 @@ def _parts_conic(p: Any, W: Any) -> tuple[Any, list[Any]]:
     return sum(value for value, _ in parts), [c for _, constraints in parts for c in constraints]
 
 
+def _entries(p: Any, W: Any) -> np.ndarray:
+    """One strength an entry: from a number, one a row, a column or an entry."""
+    strength = numbers(p.strength)
+    by_rows = strength.ndim == 1 and strength.shape == W.shape[:1]
+    return np.broadcast_to(strength[:, None] if by_rows else strength, W.shape)
+
+
+def _sorted_conic(p: Any, W: Any) -> tuple[Any, list[Any]]:
+    norms, constraints = _l2_conic(W)
+    steps = -np.diff(numbers(p.strength), append=0)
+    return sum(step * cp.sum_largest(norms, i + 1) for i, step in enumerate(steps) if step), constraints
+
+
+def _of_sum(p: Any, W: np.ndarray) -> float:
+    return 0.0 if (np.abs(W.sum(0) - float(p.total)) <= FEASIBLE * (1 + np.abs(W).sum(0))).all() else np.inf
+
+
 FORMULAS = {
-    "L1": _norms(_l1, _l1_conic, "strength"),
+    "L1": Formula(
+        lambda p, W: np.sum(_entries(p, W) * np.abs(W)),
+        lambda p, W: (cp.sum(cp.multiply(_entries(p, W), cp.abs(W))), []),
+    ),
+    "SortedL1": Formula(lambda p, W: numbers(p.strength) @ np.sort(_l2(W))[::-1], _sorted_conic),
+    "TotalVariation": Formula(
+        lambda p, W: numbers(p.strength) * np.abs(np.diff(W, axis=0)).sum(),
+        lambda p, W: (float(p.strength) * cp.sum(cp.abs(W[1:] - W[:-1])), []),
+    ),
+    "SumTo": Formula(_of_sum, lambda p, W: (0, [cp.sum(W, axis=0) == float(p.total)])),
     "L21": _norms(_l2, _l2_conic, "alpha"),
     "L1Inf": _norms(lambda W: np.abs(W).max(1), _largest_conic, "alpha"),
     "ExclusiveLasso": Formula(lambda p, W: _weighted(p.beta, _l1(W) ** 2), _exclusive),

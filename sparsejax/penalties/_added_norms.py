@@ -1,0 +1,37 @@
+"""The norm of rows or groups that a sum of penalties is."""
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+import jax.numpy as jnp
+
+from sparsejax.penalties._base import RowNorm
+from sparsejax.penalties._norms import L1
+from sparsejax.penalties._simple import SquaredL2
+
+
+def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm | None:
+    """The sum of the norms and squares of penalties, if all norms have the same blocks; else None.
+
+    With groups, strengths of squares must be scalars. An l1 norm is a norm of entries where the blocks hold
+    more than one entry; its strength is then a scalar or has one value a row.
+    """
+    squares = [jnp.asarray(part.strength) for part in parts if isinstance(part, SquaredL2)]
+    l1 = [jnp.asarray(part.strength) for part in parts if isinstance(part, L1)]
+    others = [part for part in parts if not isinstance(part, (SquaredL2, L1))]
+    blocks = [part.row_norm(params_shape) for part in others]
+    groups = [norm.groups for norm in blocks if norm is not None and norm.groups is not None]
+    if None in blocks or not (l1 or blocks):
+        return None
+    if groups and (len(blocks) > 1 or any(strength.ndim for strength in squares)):
+        return None
+    single = not groups and (len(params_shape) == 1 or params_shape[1] == 1)  # blocks of one entry
+    if single:
+        l1 = [strength.reshape(-1) if strength.ndim == 2 else strength for strength in l1]
+    if any(strength.shape not in ((), params_shape[:1]) for strength in l1) or not (blocks or single):
+        return None
+    norms = [jnp.asarray(norm.alpha) for norm in blocks] + (l1 if single else [])
+    ridge = reduce(jnp.add, squares) if squares else None
+    entries = reduce(jnp.add, l1) if l1 and not single else None
+    return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries)

@@ -1,0 +1,53 @@
+"""Penalties that couple the rows of W and are no sum over them, written on columns."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+from sparsejax._core.linalg import columns, like
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._in_units import prox_in_units
+
+
+class CoupledPenalty(Penalty):
+    """The protocol, by hooks on ``Wt`` (k, d), each column of W a row of it.
+
+    A subclass gives ``_value``, ``_prox``, ``_dual_scale`` and, where it is not 0, ``_conjugate``.
+    Derivatives of solutions go through the prox: entries that move together are more than a support.
+    """
+
+    _adapter: ClassVar[bool] = True
+    finite_conjugate: bool = False
+
+    def value(self, W: jax.Array) -> jax.Array:
+        """g(W), shape ()."""
+        return self._value(columns(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        return like(found, V)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it)."""
+        return self._conjugate(columns(Z))
+
+    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        return self._dual_scale(columns(Z))
+
+    # ------------------------------------------------------------------ the hooks
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        raise NotImplementedError
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return jnp.zeros((), Zt.dtype)
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        raise NotImplementedError

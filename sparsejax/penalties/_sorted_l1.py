@@ -1,0 +1,147 @@
+"""The sorted l1 norm, SLOPE: the larger a coefficient, the larger the strength that it meets."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.scipy.special import ndtri
+from jax.typing import ArrayLike
+
+from sparsejax import prox
+from sparsejax._core.checks import as_float, as_int, as_strength, is_traced
+from sparsejax._core.linalg import columns, safe_divide, safe_norm
+from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._coupled import CoupledPenalty
+from sparsejax.penalties._row_penalty import cast
+from sparsejax.penalties._terms import feasible
+
+
+class SortedL1(CoupledPenalty, leaves=("strength",)):
+    r"""SLOPE: ``g(W) = sum_i strengths_i ||w||_(i)``, the norms of the rows in decreasing order.
+
+    The largest row meets the first strength. Rows of nearly equal effect get the same norm, and with
+    `slope_strengths` the expected share of false discoveries stays below q where the features are orthogonal.
+    Of a vector the norms are magnitudes; of a matrix W it is group SLOPE. Equal strengths make it `L1`, of a
+    matrix `L21`. Derivatives of solutions go through the prox: rows of equal norm move together.
+
+    Args:
+      strengths: (d,), >= 0, none larger than the one before.
+
+    Raises:
+      TypeError, ValueError: not real, not finite, negative, increasing, not one for each of the d rows.
+        Under jit increasing strengths give NaN and the status that the data are not finite.
+    Source: Bogdan, van den Berg, Sabatti, Su & Candes, Annals of Applied Statistics 9(3), 2015; of groups:
+      Brzyski, Gossmann, Su & Bogdan, J. American Statistical Association 114, 2019.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> penalty = sj.penalties.SortedL1(jnp.array([2.0, 1.0, 0.5]))
+    >>> W = jnp.array([0.5, 3.0, -2.75])
+    >>> float(penalty.value(W))
+    9.0
+    >>> print(penalty.prox(W))
+    [ 0.     1.375 -1.375]
+    """
+
+    strengths = ("strength",)
+    degrees = (1,)
+    _absolute = True
+    strength: jax.Array
+
+    def __init__(self, strengths: ArrayLike):
+        strength = as_strength("strengths", strengths)
+        if strength.ndim != 1:
+            raise ValueError(f"strengths must be one value a row, (d,), got shape {strength.shape}.")
+        if not is_traced(strength) and (np.diff(np.asarray(strength)) > 0).any():
+            raise ValueError(
+                "strengths must not increase: the largest row meets the first one, got "
+                f"{np.asarray(strength)}."
+            )
+        self._set(strength=strength)
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if there is not one strength for each of the d rows."""
+        if jnp.shape(self.strength)[-1:] != params_shape[:1]:
+            raise ValueError(
+                f"SortedL1: strengths has shape {jnp.shape(self.strength)}; it must be one value a row, "
+                f"({params_shape[0]},)."
+            )
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        """The smallest factor of the strengths at which 0 is the prox of Z."""
+        return jnp.max(_ratios(*self._sums(columns(Z))))
+
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
+        """(d,), at most 1 where a row of 0 of W with minus the gradient Z stays 0.
+
+        The other rows have taken the first strengths: of the rest the largest ratio of sums of norms to sums
+        of strengths, over all that begin with the largest norm and contain the row.
+        """
+        Zt = columns(Z)
+        on = jnp.zeros(Zt.shape[1:], bool) if W is None else jnp.any(columns(W) != 0, axis=0)
+        norms = jnp.where(on, jnp.inf, safe_norm(Zt))
+        order = jnp.argsort(-norms)
+        counts = ~on[order]
+        sums = (
+            jnp.cumsum(jnp.where(counts, norms[order], 0)),
+            jnp.cumsum(jnp.where(counts, cast(self.strength, Zt), 0)),
+        )
+        return jnp.zeros_like(norms).at[order].set(lax.cummax(_ratios(*sums), reverse=True))
+
+    def rows_at(self, ix: jax.Array) -> Penalty:
+        """The penalty of a W of these rows, where the others are 0: the first strengths."""
+        return self._replace(strength=self.strength[: ix.shape[0]])
+
+    def _sums(self, Zt: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Of the largest norms and of the strengths that they meet, one to d of them."""
+        return jnp.cumsum(-jnp.sort(-safe_norm(Zt))), jnp.cumsum(cast(self.strength, Zt))
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        s = cast(self.strength, Wt)
+        value = jnp.sum(s * -jnp.sort(-safe_norm(Wt)))
+        return jnp.where(jnp.all(s[1:] <= s[:-1]), value, jnp.nan)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        norms = safe_norm(Vt)
+        shrunk = prox.sorted_magnitudes(norms, scaling * cast(self.strength, Vt))
+        return Vt * safe_divide(shrunk, norms)[None]
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        norms, strengths = self._sums(Zt)
+        return jnp.min(safe_divide(strengths, norms, jnp.inf))
+
+
+@feasible.register(SortedL1)
+def _(penalty: SortedL1, W: jax.Array) -> jax.Array:
+    """It is finite everywhere."""
+    return W
+
+
+def _ratios(norms: jax.Array, strengths: jax.Array) -> jax.Array:
+    return safe_divide(norms, strengths, jnp.where(norms > 0, jnp.inf, 0))
+
+
+def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
+    r"""Strengths of `SortedL1`, :math:`\Phi^{-1}(1 - iq/(2d))` for i = 1, ..., d: Benjamini and Hochberg's.
+
+    With an orthonormal X (n, d), noise of variance 1 and the loss :math:`\tfrac12\|Xw - y\|^2` the expected
+    share of false discoveries is at most q. For another loss multiply them, ``t * SortedL1(...)``.
+
+    Args:
+      d: number of features.
+      q: in (0, 1), shape ().
+
+    Returns:
+      Shape (d,), positive, falling.
+
+    Raises:
+      TypeError, ValueError: d is no positive integer, q is outside (0, 1).
+    Source: Bogdan et al., Annals of Applied Statistics 9(3), 2015, Eq. (1.10).
+
+    >>> import sparsejax as sj
+    >>> print(sj.penalties.slope_strengths(3, 0.3).round(2))
+    [1.64 1.28 1.04]
+    """
+    d, share = as_int("d", d, 1), as_float("q", q, (0,))
+    if not is_traced(share) and not 0 < np.asarray(share) < 1:
+        raise ValueError(f"q must be in (0, 1), got {np.asarray(share):g}.")
+    return -ndtri(share / (2 * d) * jnp.arange(1, d + 1, dtype=share.dtype))

@@ -1,0 +1,183 @@
+"""Columns of a given sum, alone, with l1 (log-contrast lasso) and with W >= 0 (the simplex)."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax import prox
+from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.linalg import columns, eps_of, like, safe_divide
+from sparsejax.penalties._coupled import CoupledPenalty
+from sparsejax.penalties._in_units import in_units
+from sparsejax.penalties._norms import L1
+from sparsejax.penalties._row_penalty import cast
+from sparsejax.penalties._terms import cleared, covers, feasible
+
+ROUNDING = 1000  # eps that a sum may be off by, relative to the sum of magnitudes
+ROUNDS = 60  # of Dinkelbach's iteration at most; three are the rule
+
+
+class SumTo(CoupledPenalty, leaves=("total",)):
+    r"""The constraint that each column of W sums to ``total``: 0 there, infinite elsewhere.
+
+    With `L1` it is the log-contrast lasso of compositional data, X being the logarithms of parts of a whole
+    and the total 0: predictions then do not change with the size of the whole. With `NonNegative` the columns
+    are on the simplex. Both sums have an exact prox and a gap; alone it has no gap, and its residual decides.
+    Derivatives of solutions go through the prox.
+
+    Args:
+      total: shape (), any sign.
+
+    Raises:
+      TypeError, ValueError: not real, not finite, no number; in a problem, bounds that leave no such column.
+    Source: Lin, Shi, Feng & Li, Biometrika 101(4), 2014.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> v, on = jnp.array([2.0, 1.0, -5.0]), sj.penalties.SumTo(1.0)
+    >>> print(on.prox(v), (on + sj.penalties.NonNegative()).prox(v))
+    [ 3.  2. -4.] [1. 0. 0.]
+    """
+
+    degrees = ()
+    _offset = True
+    total: jax.Array
+
+    def __init__(self, total: ArrayLike = 0.0):
+        self._set(total=as_float("total", total, (0,)))
+
+    def _times(self, factor: jax.Array) -> "SumTo":
+        return self
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        return jnp.where(_sums_to(Wt, cast(self.total, Wt)), 0, jnp.inf).astype(Wt.dtype)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return Vt + (cast(self.total, Vt) - jnp.sum(Vt, axis=1, keepdims=True)) / Vt.shape[1]
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        apart = jnp.ptp(Zt, axis=1) > 32 * eps_of(Zt) * jnp.max(jnp.abs(Zt), axis=1)
+        return jnp.where(jnp.any(apart), 0, jnp.inf).astype(Zt.dtype)
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        return cast(self.total, Zt) * jnp.sum(jnp.mean(Zt, axis=1))
+
+    def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
+        """With `L1` and W >= 0."""
+        entries = [other for other in others if type(other) is L1]
+        if not entries and not positive:
+            return self, others, positive
+        rest = [other for other in others if type(other) is not L1]
+        return OnASum(tuple(entries), self.total, positive), rest, False
+
+    def fits(self, low: jax.Array, high: jax.Array, d: int) -> None:
+        """Raise if no column within these bounds sums to the total."""
+        if any(map(is_traced, (low, high, self.total))):
+            return
+        total = float(np.asarray(self.total))
+        least, most = (float(np.broadcast_to(np.asarray(bound, float), (d,)).sum()) for bound in (low, high))
+        if not least <= total <= most:
+            raise ValueError(
+                f"SumTo: no column within the bounds sums to {total:g}: sums are {least:g} to {most:g}."
+            )
+
+
+class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
+    r"""`L1`, any number of them, on columns of a given sum, with or without W >= 0."""
+
+    _offset = True
+    entries: tuple[L1, ...]
+    total: jax.Array
+    positive: bool
+
+    @property
+    def finite_conjugate(self) -> bool:  # type: ignore[override]
+        """On the simplex."""
+        return self.positive
+
+    def _strength(self, Wt: jax.Array) -> jax.Array:
+        """Of l1, of rank 2."""
+        return sum((part.entrywise(Wt) for part in self.entries), start=jnp.zeros((1, 1), Wt.dtype))
+
+    def _value(self, Wt: jax.Array) -> jax.Array:
+        inside = _sums_to(Wt, cast(self.total, Wt))
+        if self.positive:
+            inside &= jnp.all(Wt >= 0)
+        return jnp.where(inside, jnp.sum(self._strength(Wt) * jnp.abs(Wt)), jnp.inf)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return prox.on_a_sum(Vt, scaling * self._strength(Vt), cast(self.total, Vt), self.positive)
+
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        r"""``total`` times the least :math:`\nu` with :math:`|z_i - \nu| \le s_i`; if < 0 the largest."""
+        strength, total = self._strength(Zt), cast(self.total, Zt)
+        least = jnp.sum(jnp.max(Zt - strength, axis=1))
+        if self.positive:
+            return jnp.where(total >= 0, total * least, jnp.nan)
+        return total * jnp.where(total >= 0, least, jnp.sum(jnp.min(Zt + strength, axis=1)))
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        """Entries are no further apart than their strengths allow; Dinkelbach's iteration on the ratio."""
+        if self.positive:
+            return jnp.full((), jnp.inf, Zt.dtype)
+        strength = jnp.broadcast_to(self._strength(Zt), Zt.shape)
+        rows = jnp.arange(Zt.shape[0])
+
+        def better(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+            t, _, n = c
+            i, j = jnp.argmax(Zt - t * strength, axis=1), jnp.argmin(Zt + t * strength, axis=1)
+            apart, room = Zt[rows, i] - Zt[rows, j], strength[rows, i] + strength[rows, j]
+            new = jnp.max(safe_divide(apart, room, jnp.where(apart > 0, jnp.inf, 0)))
+            return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(Zt))) & jnp.isfinite(new), n + 1
+
+        first = jnp.zeros((), Zt.dtype), jnp.ones((), bool), jnp.int32(0)
+        t = lax.while_loop(lambda c: c[1] & (c[2] < ROUNDS), better, first)[0]
+        return safe_divide(1.0, t, jnp.inf)
+
+
+def _sums_to(Wt: jax.Array, total: jax.Array) -> jax.Array:
+    room = ROUNDING * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
+    return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)
+
+
+@feasible.register(SumTo)
+def _(penalty: SumTo, W: jax.Array) -> jax.Array:
+    """A point near W of this sum: what is 0 stays so, unless all is."""
+    Wt = columns(W)
+    moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
+    rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
+    moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
+    return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt)), Wt, moved), W)
+
+
+@feasible.register(OnASum)
+def _(penalty: OnASum, W: jax.Array) -> jax.Array:
+    """Likewise; on the simplex the nearest point."""
+    if not penalty.positive:
+        return feasible(SumTo._replace(SumTo(), total=penalty.total), W)
+    Wt, total = columns(W), cast(penalty.total, W)
+    low = -2 * (jnp.max(jnp.abs(Wt)) + jnp.abs(total))
+    moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
+    near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
+    return like(jnp.where(jnp.isinf(penalty._value(Wt)), near, Wt), W)
+
+
+@covers.register(SumTo)
+def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
+    """Its subgradients are constants: it cannot take a part of any one row."""
+    return jnp.zeros(Wt.shape[1:], bool)
+
+
+@cleared.register(SumTo)
+def _(penalty: SumTo, Z: jax.Array) -> jax.Array:
+    """Its subgradients are constants."""
+    return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
+
+
+@in_units.register(SumTo)
+def _(penalty: SumTo, sigma: jax.Array, gamma: jax.Array) -> SumTo:
+    """The total of V = W / sigma."""
+    return penalty._replace(total=jnp.asarray(penalty.total, sigma.dtype) / sigma)

@@ -1,0 +1,65 @@
+"""The prox of l1 on the vectors of a given sum, and the projection onto a simplex."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax._core.linalg import eps_of, safe_divide
+
+STEPS = 200  # at most: bisection alone needs as many as a float64 has bits in mantissa and exponent
+
+
+def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool) -> jax.Array:
+    r"""Argmin of :math:`\tfrac12\|z - v\|^2 + \sum_i s_i|z_i|` where z sums to the total, for each row of V.
+
+    Soft thresholding of :math:`v - \nu`, with :math:`\nu` the root of a falling piecewise linear function:
+    Newton's method between bounds, halved where Newton's step leaves them. Its derivative is that of the root
+    on the entries that are not 0.
+
+    Args:
+      V: (k, p).
+      strength: s >= 0, broadcastable to V, of rank 2.
+      total: ().
+      positive: z >= 0 as well; for total >= 0.
+
+    Returns:
+      Shape (k, p).
+    """
+    upper, lower = V - strength, V + strength
+
+    def ends(nu: jax.Array, upper: jax.Array, lower: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """What of z is above and below 0."""
+        below = jnp.zeros_like(lower) if positive else jnp.maximum(nu - lower, 0)
+        return jnp.maximum(upper - nu, 0), below
+
+    def excess(nu: jax.Array) -> tuple[jax.Array, jax.Array]:
+        above, below = ends(nu, *fixed)
+        count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True)
+        return jnp.sum(above - below, axis=1, keepdims=True) - aim, count.astype(V.dtype)
+
+    def step(c: Any) -> Any:
+        low, high, nu, _, n = c
+        over, count = excess(nu)
+        low, high = jnp.where(over >= 0, nu, low), jnp.where(over <= 0, nu, high)
+        new = nu + safe_divide(over, count)
+        middle = low + (high - low) / 2
+        new = jnp.where((count > 0) & (new >= low) & (new <= high), new, middle)
+        near = jnp.abs(new - nu) <= 2 * eps_of(V) * size
+        return low, high, new, jnp.any(~(near | (over == 0))), n + 1
+
+    *fixed, aim = lax.stop_gradient((upper, lower, total))
+    size = jnp.max(jnp.abs(fixed[0]), axis=1, keepdims=True) + jnp.abs(aim)
+    share = jnp.abs(aim) / V.shape[1]
+    low = jnp.min(fixed[0], axis=1, keepdims=True) - share
+    high = jnp.max(fixed[1], axis=1, keepdims=True) + share
+    start = low, high, low + (high - low) / 2, jnp.ones((), bool), jnp.int32(0)
+    _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < STEPS), step, start)
+    # On the entries that are not 0 the root is a mean.
+    above, below = ends(nu, *fixed)
+    known = jnp.where(above > 0, upper, jnp.where(below > 0, lower, 0))
+    count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True).astype(V.dtype)
+    nu = jnp.where(count > 0, safe_divide(jnp.sum(known, axis=1, keepdims=True) - total, count), nu)
+    above, below = ends(nu, upper, lower)
+    return above - below

@@ -1,0 +1,254 @@
+"""Proxes whose answers are constant on pieces: the pieces found in one pass, their values from sums."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.typing import ArrayLike
+
+from sparsejax._core.checks import is_traced
+from sparsejax._core.linalg import safe_divide
+from sparsejax.prox._arguments import factor, one_group
+
+
+def _lane_by_lane(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+    """The function with a rule for `jax.vmap`: on a CPU one lane after the other.
+
+    A batched loop reads and writes each lane at another place, which takes a hundred times as long there.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def one(*args: jax.Array) -> jax.Array:
+        return function(*args)
+
+    @one.def_vmap
+    def rule(size: int, batched: list[bool], *args: jax.Array) -> tuple[Any, bool]:
+        if jax.default_backend() != "cpu":
+            return jax.vmap(function, [0 if moves else None for moves in batched])(*args), True
+        moving = [a for a, moves in zip(args, batched, strict=True) if moves]
+
+        def lane(own: list[jax.Array]) -> jax.Array:
+            left = iter(own)
+            return one(*(next(left) if moves else a for a, moves in zip(args, batched, strict=True)))
+
+        return lax.map(lane, moving), True
+
+    return one
+
+
+def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Prox of the sorted l1 norm :math:`g(z) = \sum_i \text{strengths}_i\,|z|_{(i)}` (SLOPE).
+
+    :math:`|z|_{(1)} \ge |z|_{(2)} \ge \dots` are the magnitudes in decreasing order. Sort, subtract the
+    strengths, pool adjacent violators, cut at 0, undo. The derivative is that of the clusters of equal
+    magnitude, which move together.
+
+    Args:
+      x: one group, floating, shape (p,).
+      strengths: >= 0, not increasing, shape (p,).
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      Shape (p,), dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating or not 1-d, a strength is negative or larger than the one
+        before, at trace time.
+    Source: Bogdan, van den Berg, Sabatti, Su & Candes, Annals of Applied Statistics 9(3), 2015.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.sorted_l1(jnp.array([3.0, -2.75, 0.5]), jnp.array([2.0, 1.0, 0.5])))
+    [ 1.375 -1.375  0.   ]
+    """
+    x = one_group("sorted_l1", x)
+    s = factor("sorted_l1", "strengths", strengths, x, (1,)) * factor("sorted_l1", "scaling", scaling, x)
+    if not is_traced(s) and (np.diff(np.asarray(s)) > 0).any():
+        raise ValueError("prox.sorted_l1: strengths must not increase.")
+    if s.shape != x.shape:
+        raise ValueError(f"prox.sorted_l1: strengths has shape {s.shape}, x has {x.shape}.")
+    return jnp.sign(x) * sorted_magnitudes(jnp.abs(x), s)
+
+
+def sorted_magnitudes(r: jax.Array, s: jax.Array) -> jax.Array:
+    """The prox of the sorted l1 norm with strengths s at r >= 0, both (p,)."""
+    order = jnp.argsort(-lax.stop_gradient(r))
+    y = r[order] - s
+    pooled = jnp.maximum(means(y, falling_pieces(lax.stop_gradient(y))), 0)
+    return jnp.zeros_like(r).at[order].set(pooled, unique_indices=True)
+
+
+def means(y: jax.Array, ends: jax.Array, extra: jax.Array | None = None) -> jax.Array:
+    """The mean of y (p,) over each piece, at every entry; ``extra`` (p,) is added to the sums.
+
+    ends: boolean, the last entries of the pieces.
+    """
+    first = jnp.concatenate([jnp.zeros(1, jnp.int32), ends[:-1].astype(jnp.int32)])
+    labels = jnp.cumsum(first)
+    sizes, sums = (
+        jax.ops.segment_sum(a, labels, y.shape[0], indices_are_sorted=True)
+        for a in (jnp.ones_like(y), y if extra is None else y + extra)
+    )
+    return safe_divide(sums, sizes)[labels]
+
+
+class _Stack(NamedTuple):
+    """Pieces found so far."""
+
+    ends: jax.Array  # of each piece, from place 1 on; ends[0] = 0
+    top: jax.Array  # the place of the last piece
+    high: jax.Array  # its end
+    pools: jax.Array  # whether its mean is above that of the one before
+    i: jax.Array  # number of entries in pieces
+
+
+@_lane_by_lane
+def falling_pieces(y: jax.Array) -> jax.Array:
+    """The pieces of the nearest vector to y (p,) that does not increase: boolean, their last entries.
+
+    Pooling adjacent violators: a stack of pieces, of which the last two become one while their means
+    increase. Equal means stay apart, so that the derivative there is not that of a cluster.
+    """
+    p = y.shape[0]
+    sums = jnp.concatenate([jnp.zeros(1, y.dtype), jnp.cumsum(y - jnp.mean(y))])
+
+    def mean(start: jax.Array, end: jax.Array) -> jax.Array:
+        return (sums[end] - sums[start]) / jnp.maximum(end - start, 1).astype(y.dtype)
+
+    def step(c: _Stack) -> _Stack:
+        place, end = jnp.where(c.pools, c.top - 1, c.top + 1), jnp.where(c.pools, c.high, c.i + 1)
+        ends = c.ends.at[place].set(end)
+        # Read after they are written: XLA then works in place.
+        low, middle = ends[jnp.maximum(place - 2, 0)], ends[jnp.maximum(place - 1, 0)]
+        pools = (place > 1) & (mean(low, middle) < mean(middle, end))
+        return _Stack(ends, place, end, pools, jnp.where(c.pools, c.i, c.i + 1))
+
+    start = _Stack(jnp.zeros(p + 2, jnp.int32), jnp.int32(0), jnp.int32(0), jnp.zeros((), bool), jnp.int32(0))
+    ends, top, *_ = lax.while_loop(lambda c: c.pools | (c.i < p), step, start)
+    number = jnp.arange(p + 2, dtype=jnp.int32)
+    inside = (number > 0) & (number <= top)
+    return jnp.zeros(p, bool).at[jnp.where(inside, ends - 1, p)].set(True, mode="drop")
+
+
+def total_variation(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
+    r"""Prox of the total variation :math:`g(z) = \text{strength}\sum_i |z_{i+1} - z_i|`, in O(p).
+
+    The derivative is that of the pieces on which the answer is constant: each moves as the mean of its x.
+
+    Args:
+      x: one group, floating, shape (p,).
+      strength: >= 0, shape ().
+      scaling: step size multiplying the penalty, >= 0, shape ().
+
+    Returns:
+      Shape (p,), dtype of ``x``.
+
+    Raises:
+      TypeError, ValueError: ``x`` is not floating or not 1-d, a negative strength, at trace time.
+    Source: Johnson, J. Computational and Graphical Statistics 22(2), 2013.
+
+    >>> import jax.numpy as jnp, sparsejax as sj
+    >>> print(sj.prox.total_variation(jnp.array([1.0, 2.0, 9.0, 9.0]), 1.0))
+    [2.  2.  8.5 8.5]
+    """
+    x = one_group("total_variation", x)
+    t = factor("total_variation", "strength", strength, x) * factor("total_variation", "scaling", scaling, x)
+    return piecewise(x, t)
+
+
+def piecewise(x: jax.Array, t: jax.Array) -> jax.Array:
+    """The prox of the total variation with strength t () at x (p,)."""
+    z = _taut(*lax.stop_gradient((x - jnp.mean(x), t)))
+    jumps = jnp.sign(z[1:] - z[:-1])
+    none = jnp.zeros(1, z.dtype)
+    # A piece moves towards its neighbours: by t over its length for each.
+    pull = t * (jnp.concatenate([jumps, none]) - jnp.concatenate([none, jumps]))
+    return means(x, jnp.concatenate([jumps != 0, jnp.ones(1, bool)]), pull)
+
+
+class _Deque(NamedTuple):
+    """The pieces of a derivative, from number ``left`` to ``right``."""
+
+    K: jax.Array  # k of each piece; negative where it was added on the left
+    knots: jax.Array  # where each piece ends and the next one begins
+    low: jax.Array  # bounds of the entries so far
+    high: jax.Array
+    left: jax.Array
+    right: jax.Array
+    first: tuple[jax.Array, jax.Array]  # (k, y) of the piece on the left
+    first_knot: jax.Array
+    last: tuple[jax.Array, jax.Array]  # and of that on the right
+    last_knot: jax.Array
+    i: jax.Array  # the next entry, from 1
+
+
+@_lane_by_lane
+def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
+    r"""The prox of the total variation, up to the rounding of cumulated sums.
+
+    Let :math:`m_i(b)` be the least cost of the first i entries where entry i + 1 is b. Its derivative is
+    piecewise linear and increases from -t to t: with :math:`V_i` the sum of the first i of x, piece (k, y) of
+    it, before it is cut at -t and t, is :math:`(i - k) b - V_i + y`. Cutting removes pieces at both ends and
+    adds (i, V_i - t) and (i, V_i + t) there; where it cuts, ``low[i]`` and ``high[i]``, bound entry i. From
+    the last entry, where the derivative is 0, each is the next one cut to these bounds.
+    """
+    p, dtype = x.shape[0], x.dtype
+    V = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(x)])
+
+    def piece(K: jax.Array, at: jax.Array) -> tuple[jax.Array, jax.Array]:
+        k = jnp.abs(K[at])
+        return k, V[k] + jnp.sign(K[at]).astype(dtype) * t
+
+    def reached(piece: tuple[jax.Array, jax.Array], i: jax.Array, shift: jax.Array) -> jax.Array:
+        """Where the piece reaches the value ``shift`` after entry i."""
+        return (V[i] + shift - piece[1]) / (i - piece[0]).astype(dtype)
+
+    def step(c: _Deque) -> _Deque:
+        i, left, right = c.i, c.left, c.right
+        shift = jnp.where(i == p, 0, t)
+        a, b = reached(c.first, i, -shift), reached(c.last, i, shift)
+        drops_left = (left < right) & (c.first_knot < a)
+        drops_right = (left < right) & (c.last_knot > b) & ~(drops_left & (left + 1 >= right))
+        done = ~(drops_left | drops_right)
+        # What is written outside of left..right counts only once these are moved.
+        K = c.K.at[left - 1].set(-i).at[right + 1].set(i)
+        knots = c.knots.at[left - 1].set(a).at[right].set(b)
+        left = jnp.where(done, left - 1, left + drops_left.astype(i.dtype))
+        right = jnp.where(done, right + 1, right - drops_right.astype(i.dtype))
+        # Read after they are written: XLA then works in place.
+        ends = piece(K, left), knots[left], piece(K, right), knots[right - 1]
+        return _Deque(
+            K,
+            knots,
+            c.low.at[i - 1].set(a),
+            c.high.at[i - 1].set(b),
+            left,
+            right,
+            *ends,
+            i + done.astype(i.dtype),
+        )
+
+    zero = jnp.int32(0), jnp.zeros((), dtype)
+    start = _Deque(
+        K=jnp.zeros(2 * p + 3, jnp.int32),
+        knots=jnp.zeros(2 * p + 3, dtype),
+        low=jnp.zeros_like(x),
+        high=jnp.zeros_like(x),
+        left=jnp.int32(p + 1),
+        right=jnp.int32(p + 1),
+        first=zero,
+        first_knot=zero[1],
+        last=zero,
+        last_knot=zero[1],
+        i=jnp.int32(1),
+    )
+    end = lax.while_loop(lambda c: c.i <= p, step, start)
+    low, high = end.low, end.high
+
+    def back(z: jax.Array, bound: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        z = jnp.clip(z, *bound)
+        return z, z
+
+    return lax.scan(back, low[-1], (low, high), reverse=True)[1]
