@@ -1,4 +1,4 @@
-r"""Norms of rows, or of groups of rows, as Newton's method on one scalar each wants them.
+r"""Norms of rows or of groups of rows, with what Newton's method on one scalar a block needs of them.
 
 .. math:: g(W) = \sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2 .
 """
@@ -15,27 +15,27 @@ from sparsejax._core.tiles import TILE, by_tiles, put_both, rows_at, whole
 from sparsejax.driver.feature_subsets import chosen, most_features, most_groups, ranked
 from sparsejax.groups import Groups
 
-FILL = 0.95  # of a bucket: a full one could not exchange blocks
-STAYS = 0.2  # of the blocks about to come in, how many are taken to stay
-LOW = jnp.float32  # precise enough for the Hessian of a step
-FEWEST_GROUPS = 8  # groups of the mean size in the smallest bucket
+MAX_FILL_SHARE = 0.95  # of a bucket that active blocks may fill: a full bucket could not exchange blocks
+STAYING_SHARE = 0.2  # estimated share of the entering blocks that stay active
+LOW = jnp.float32  # dtype of the Hessian of a step: a step need not be exact
+MIN_BUCKET_GROUPS = 8  # the smallest bucket holds so many groups of the mean size
 
 
 class Chosen(NamedTuple):
-    """What a step moves: the blocks of a bucket, in whole tiles of features and of blocks."""
+    """A bucket: the blocks that a step moves, in whole tiles of features and of blocks."""
 
-    blocks: jax.Array  # (b,) numbers; as many as there are where there is none
-    ix: jax.Array  # (m,) features, those of a block together; d where there is none
-    at: Any  # (m,) for each of them the place in ``blocks`` of its block; None: its own
-    block_tiles: jax.Array  # tiles of blocks in use
+    blocks: jax.Array  # (b,), numbers of the blocks, padded with the number of all blocks
+    ix: jax.Array  # (m,), their features, block by block, padded with d
+    at: Any  # (m,), place in ``blocks`` of the block of each feature; None: every feature is a block
+    block_tiles: jax.Array  # (), tiles of blocks in use
 
 
 class Blocks:
-    """What rows and groups have in common.
+    """Base class of `Rows` and `Grouped`.
 
     Args:
-      alpha, ridge: of each block.
-      most: features and blocks that the largest bucket holds, in `whole` tiles.
+      alpha, ridge: strengths of the norm and of the ridge, one for each block; ridge None means no ridge.
+      most: numbers of features and of blocks in the largest bucket, multiples of a tile.
       least: tiles of features in the smallest bucket.
     """
 
@@ -45,13 +45,13 @@ class Blocks:
         self.tiles = most[0] // self.tile
 
     def ratios(self, t: jax.Array, c: jax.Array) -> jax.Array:
-        """How far c, the norms of the blocks of C, is above what t allows: 1 where t is right."""
+        """Ratios of c, the norms of the blocks of C, to alpha (1 + ridge t): 1 at the optimal t > 0."""
         if self.ridge is not None:
             c = c / (1 + self.ridge * t)
         return safe_divide(c, self.alpha, jnp.inf)
 
     def value(self, t: jax.Array, c: jax.Array) -> jax.Array:
-        """g(W)."""
+        """g(W) at W = diag(s) C; c holds the norms of the blocks of C."""
         if self.ridge is None:
             return jnp.sum(self.alpha * t * c)
         size = weights(t, self.ridge) * c
@@ -68,42 +68,53 @@ class Blocks:
 
 
 class Rows(Blocks):
-    """Every row a block."""
+    """Blocks of one row each."""
 
     def norms(self, C: jax.Array) -> jax.Array:
-        """Of the blocks of C (k, d)."""
+        """Norms of the blocks of C (k, d)."""
         return safe_norm(C)
 
-    def spread(self, t: jax.Array) -> jax.Array:
-        """From blocks to features, (d,)."""
+    def by_feature(self, t: jax.Array) -> jax.Array:
+        """The value of its block for each feature, (d,)."""
         return t
 
     def chosen(self, active: jax.Array, score: jax.Array, tiles: jax.Array) -> Chosen:
-        """The active blocks, and of the others those of the largest scores, in so many tiles of features."""
+        """The bucket of so many tiles of features: active blocks first, then those of the largest scores."""
         (m, _), d = self.most, score.shape[0]
         ix = chosen(active, score, tiles * self.tile, min(m, d))
         ix = jnp.pad(ix, (0, m - ix.shape[0]), constant_values=d)
         return Chosen(ix, ix, None, tiles)
 
     def wanted(self, active: jax.Array, enters: jax.Array, beyond: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """How many features a bucket must hold, and how many it had better.
+        """The number of features that a bucket must hold, and the number that it should hold.
 
-        Beside the active blocks there are those that may enter, and those beyond, which are about to.
+        Args:
+          active: blocks that are not 0.
+          enters: blocks that may become active in the next step.
+          beyond: blocks that are likely to become active in the next step.
         """
         count = jnp.sum(active, dtype=self.alpha.dtype)
         more = jnp.sum(beyond & ~active, dtype=self.alpha.dtype)
-        least = count / FILL
-        if self.most[0] >= active.shape[0]:  # a bucket of all may be full
+        least = count / MAX_FILL_SHARE
+        if self.most[0] >= active.shape[0]:  # a bucket of all features may be full: it exchanges nothing
             least = jnp.minimum(least, active.shape[0])
-        return least, (count + STAYS * more) / FILL
+        return least, (count + STAYING_SHARE * more) / MAX_FILL_SHARE
 
     def room(self) -> jax.Array:
-        """For the Hessian by the scales."""
+        """Zeros for the Hessian in the scales s."""
         m, _ = self.most
         return jnp.zeros((m, m), LOW)
 
     def windows(self, S: Any, C: jax.Array, at: Any, tiles: jax.Array, room: jax.Array) -> jax.Array:
-        """The Hessian by the scales, (b, b): of S(i, j), tiles of A'K^-1 A, and C (m, k) of the features."""
+        """The Hessian in the scales s, (b, b): the entrywise product of A'K^-1 A and CC', summed over blocks.
+
+        Args:
+          S: (i, j) -> the tile of A'K^-1 A.
+          C: (m, k), of the features of the bucket.
+          at: as in `Chosen`.
+          tiles: tiles of features in use.
+          room: the array to overwrite.
+        """
         T = self.tile
 
         def entry(i: jax.Array, j: jax.Array) -> jax.Array:
@@ -114,7 +125,7 @@ class Rows(Blocks):
 
 
 class Grouped(Blocks):
-    """Blocks of disjoint groups, which hold all features."""
+    """Blocks that are the groups of a partition of all features."""
 
     def __init__(
         self, alpha: jax.Array, ridge: jax.Array | None, most: tuple[int, int], least: int, groups: Groups
@@ -124,11 +135,11 @@ class Grouped(Blocks):
         self.counts = groups.sums(jnp.ones(groups.num_features, jnp.int32))
 
     def norms(self, C: jax.Array) -> jax.Array:
-        """Same as of `Rows`."""
+        """Same as `Rows.norms`."""
         return safe_sqrt(self.groups.sums(jnp.sum(C * C, axis=0)))
 
-    def spread(self, t: jax.Array) -> jax.Array:
-        """Same as of `Rows`."""
+    def by_feature(self, t: jax.Array) -> jax.Array:
+        """Same as `Rows.by_feature`."""
         return t[self.groups.sorted_group_ids]
 
     def chosen(self, active: jax.Array, score: jax.Array, tiles: jax.Array) -> Chosen:
@@ -144,37 +155,37 @@ class Grouped(Blocks):
         numbers = jnp.where(entered, numbers, count)
         begin = jnp.full(count, m, jnp.int32).at[numbers].set(end - held, mode="drop")
         number = jnp.full(count, b, jnp.int32).at[numbers].set(place, mode="drop")
-        # memberships are sorted by group
-        rest = jnp.arange(d, dtype=jnp.int32) - (jnp.cumsum(counts, dtype=jnp.int32) - counts)[ids]
-        place = begin[ids] + rest
+        # ``members`` is sorted by group: the offset of a feature counts from the first member of its group.
+        offset = jnp.arange(d, dtype=jnp.int32) - (jnp.cumsum(counts, dtype=jnp.int32) - counts)[ids]
+        place = begin[ids] + offset
         ix = jnp.full(m, d, jnp.int32).at[place].set(self.groups.members, mode="drop")
         at = jnp.full(m, b, jnp.int32).at[place].set(number[ids], mode="drop")
         size = self.block_tile
         return Chosen(numbers, ix, at, (jnp.sum(entered, dtype=jnp.int32) + size - 1) // size)
 
     def held(self, active: jax.Array) -> jax.Array:
-        """How many features the active blocks hold."""
+        """The number of features in the active blocks."""
         return jnp.sum(jnp.where(active, self.counts, 0), dtype=jnp.int32)
 
     def wanted(self, active: jax.Array, enters: jax.Array, beyond: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Same as `Rows.wanted`: the largest group that may enter must fit."""
+        """Same as `Rows.wanted`, and the largest group that may enter must fit."""
         held, (_, b), dtype = self.held(active), self.most, self.alpha.dtype
-        full = jnp.sum(active) > (int(FILL * b) if b < active.shape[0] else b)
+        full = jnp.sum(active) > (int(MAX_FILL_SHARE * b) if b < active.shape[0] else b)
         larger = jnp.max(jnp.where(enters & ~active, self.counts, 0))
         least = jnp.where(full, jnp.inf, (held + larger).astype(dtype))
         coming = self.held(beyond & ~active).astype(dtype)
-        return least, (held.astype(dtype) + STAYS * coming) / FILL
+        return least, (held.astype(dtype) + STAYING_SHARE * coming) / MAX_FILL_SHARE
 
     def room(self) -> jax.Array:
-        """With room for the windows of the last blocks, and of features that there are not."""
+        """Zeros for the Hessian, with T further rows for windows at the last blocks and at the padding."""
         b = self.most[1] + self.tile
         return jnp.zeros((b, b), LOW)
 
     def windows(self, S: Any, C: jax.Array, at: Any, tiles: jax.Array, room: jax.Array) -> jax.Array:
         """Same as `Rows.windows`.
 
-        The features of a block stand together, so that those of a tile belong to blocks that stand together,
-        at most as many as a tile has features: a window of H.
+        Features are in the order of their blocks. The T features of a tile therefore belong to at most T
+        consecutive blocks, and a tile of features contributes to a T x T window of H only.
         """
         b, T = self.most[1], self.tile
         local = jnp.arange(T, dtype=jnp.int32)
@@ -194,28 +205,29 @@ class Grouped(Blocks):
 
 
 def _added(H: jax.Array, tile: jax.Array, i: jax.Array, j: jax.Array) -> jax.Array:
+    """H with the tile added to the window that begins at (i, j)."""
     old = lax.dynamic_slice(H, (i, j), tile.shape)
     return lax.dynamic_update_slice(H, old + tile, (i, j))
 
 
 def weights(t: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """What C is multiplied with, ``t / (1 + m t)``."""
+    """The weights ``s = t / (1 + m t)`` in W = diag(s) C, with m the ridge."""
     return t if ridge is None else t / (1 + ridge * t)
 
 
 def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """The inverse of `weights`, bounded where there is none."""
+    """t with ``weights(t) = s``. Weights s >= 1/m have no t: 1 - ms is at least 1e-3 here."""
     return s if ridge is None else s / jnp.maximum(1 - ridge * s, 1e-3)
 
 
 def limited(blocks: Rows | Grouped, t: jax.Array) -> jax.Array:
-    """t, without the smallest where the largest bucket does not hold all."""
+    """t with all but the largest entries set to 0, so that the largest bucket holds the others."""
     kept = blocks.chosen(jnp.zeros(t.shape, bool), t, jnp.int32(blocks.tiles)).blocks
     return jnp.zeros_like(t).at[kept].set(take(t, kept, 0), mode="drop")
 
 
 def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
-    """Those of a penalty of such a W; n rows of data."""
+    """The blocks of a penalty, for W of this shape and data with n rows."""
     norm, (d, k) = penalty.row_norm(W.shape), (*W.shape, 1)[:2]
     count = d if norm.groups is None else norm.groups.num_groups
 
@@ -228,5 +240,5 @@ def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
         return Rows(alpha, ridge, (m, m), 1)
     features, groups = most_groups(n, d, k, count)
     m = whole(features)
-    least = -(-int(FEWEST_GROUPS * d / count) // min(m, TILE))
+    least = -(-int(MIN_BUCKET_GROUPS * d / count) // min(m, TILE))
     return Grouped(alpha, ridge, (m, whole(groups)), max(1, min(least, m // min(m, TILE))), norm.groups)

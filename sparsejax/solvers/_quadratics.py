@@ -1,8 +1,9 @@
-"""A least squares problem ``||AW - B||^2 / 2`` as Newton's method on the scales of its rows wants it.
+"""Least squares ``||AW - B||^2 / 2``, with what Newton's method on the scales s of the rows of W needs.
 
-W = diag(s) C, where C = A' K^-1 B and K = I + A diag(s) A'. A bucket holds the features that a step moves, in
-whole tiles (`sparsejax._core.tiles`). What K^-1 is needed for goes through the root of K, n x n, or of few
-features or many rows through the Gram matrix of the features, whose shifted root is m x m.
+W = diag(s) C with C = A' K^-1 B and K = I + A diag(s) A'. A bucket holds the features that a step moves, in
+whole tiles (`sparsejax._core.tiles`). Products with K^-1 use either the Cholesky factor ("root") of K, n x n,
+or, for few features or many rows, the root of I + h G h, m x m, with G the Gram matrix of the m features of
+the bucket and h the square roots of their scales.
 """
 
 from typing import Any, NamedTuple
@@ -31,13 +32,14 @@ from sparsejax.solvers._norm_blocks import LOW
 
 
 class Wide(NamedTuple):
-    """n < d. ``aux``: K^-1 B (n, k), the root of K, and whether that is of the same scales.
+    """Least squares with n < d.
 
-    A is ``matrix``, its rows times ``factor``: no second matrix of that size is written.
+    Its ``aux`` is a triple: K^-1 B (n, k); a root of K; and whether this root belongs to the same scales.
+    A is ``matrix`` with rows multiplied by ``factor``; the product is not stored, which saves a copy of X.
     """
 
     matrix: jax.Array  # (n, d)
-    factor: jax.Array | None  # (n, 1)
+    factor: jax.Array | None  # (n, 1); None: 1
     B: jax.Array  # (n, k)
 
     @property
@@ -47,36 +49,43 @@ class Wide(NamedTuple):
 
     @property
     def size(self) -> jax.Array:
-        """The squares of B."""
+        """||B||^2."""
         return jnp.sum(self.B * self.B)
 
     @property
     def trace(self) -> jax.Array:
-        """Of A'A."""
+        """The trace of A'A."""
         return jnp.sum(self._times(self.matrix) ** 2)
 
     @property
     def rank(self) -> int:
-        """The most that the Hessian by the scales can have."""
+        """The largest rank that the Hessian in the scales can have."""
         return int(self.B.size)
 
     @property
     def gram_features(self) -> int:
-        """Up to how many features of a bucket their Gram matrix is cheaper than K; 0: never."""
+        """Largest number of features for which their Gram matrix is cheaper than K: n/4, in whole tiles."""
         return TILE * (self.rows // 4 // TILE)
 
     def zero(self) -> Any:
-        """``aux`` where all scales are 0."""
+        """``aux`` with all scales 0: the residual is B."""
         N, T, dtype = padded(self.rows), tile_size(self.rows), self.B.dtype
         inverses = jnp.tile(jnp.eye(T, dtype=dtype), (N // T, 1))
         return self.B, Root(jnp.eye(N, dtype=dtype), inverses), jnp.ones((), bool)
 
     def room(self, m: int) -> jax.Array:
-        """For `features` of m."""
+        """Zeros for `features` with m features."""
         return jnp.zeros((m, padded(self.rows)), self.B.dtype)
 
     def features(self, ix: jax.Array, count: jax.Array, T: int, room: jax.Array) -> jax.Array:
-        """The columns of A of so many tiles of features as rows, (m, N), 0 where there is no feature."""
+        """The columns of A of some features, as rows (m, N).
+
+        Args:
+          ix: (m,), the features; d, for no feature, gives zeros.
+          count: (), tiles of features in use.
+          T: features of a tile.
+          room: the array to overwrite.
+        """
         more = room.shape[1] - self.rows
 
         def gathered(i: jax.Array, F: jax.Array) -> jax.Array:
@@ -86,7 +95,7 @@ class Wide(NamedTuple):
         return lax.fori_loop(0, count, gathered, room)
 
     def by_root(self, s: jax.Array, F: jax.Array, count: jax.Array, T: int) -> Any:
-        """``aux`` at scales s (m,) of the features of a bucket, all others 0."""
+        """``aux`` at scales s (m,) of the features F of a bucket; all other scales are 0."""
         n, N = self.rows, F.shape[1]
 
         def add(i: jax.Array, K: jax.Array) -> jax.Array:
@@ -103,7 +112,7 @@ class Wide(NamedTuple):
         return xi[:, :n].T, root, jnp.ones((), bool)
 
     def halves_of_root(self, aux: Any, F: jax.Array, count: jax.Array, T: int, room: jax.Array) -> jax.Array:
-        """P (m, N) with A'K^-1 A = PP' on the features of a bucket, in float32."""
+        """P (m, N), in float32, with A'K^-1 A = PP' on the features F of a bucket: P = A'L^-T, K = LL'."""
         root: Root = jax.tree.map(lambda a: a.astype(LOW), aux[1])
         tiles = jnp.int32(root.L.shape[0] // root.tile)
 
@@ -113,14 +122,14 @@ class Wide(NamedTuple):
         return lax.fori_loop(0, count, half, room)
 
     def gram(self, F: jax.Array, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
-        """Of the features of a bucket."""
+        """The Gram matrix of the features of a bucket. Arguments as in `Wide.features`."""
         B = jnp.pad(self.B, ((0, F.shape[1] - self.rows), (0, 0)))
         add = lambda i, b: put_rows(b, i, rows_at(F, i, T) @ B)
         b = lax.fori_loop(0, count, add, jnp.zeros((F.shape[0], B.shape[1]), F.dtype))
         return Gram.of(lambda i, j: rows_at(F, i, T) @ rows_at(F, j, T).T, b, count, T)
 
     def by_gram(self, W: jax.Array, F: jax.Array, ix: jax.Array, count: jax.Array, T: int, aux: Any) -> Any:
-        """``aux`` at W (m, k) of the features of a bucket; the root is no longer that of the scales."""
+        """``aux`` at W (m, k) of the features of a bucket; its root belongs to earlier scales."""
         add = lambda i, a: a + rows_at(F, i, T).T @ rows_at(W, i, T)
         AW = lax.fori_loop(0, count, add, jnp.zeros((F.shape[1], W.shape[1]), F.dtype))
         return self.B - AW[: self.rows], aux[1], jnp.zeros((), bool)
@@ -129,7 +138,7 @@ class Wide(NamedTuple):
         """<B, K^-1 B>."""
         return jnp.sum(self.B * aux[0])
 
-    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def evaluate(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
         return across(self._times(xi), self.matrix), jnp.sum(xi * xi), self.along(aux)
@@ -139,40 +148,40 @@ class Wide(NamedTuple):
 
 
 class Tall(NamedTuple):
-    """d <= n: through A'A, so that no row is touched again. ``aux`` is W', (k, d)."""
+    """Least squares with d <= n, by A'A: no evaluation reads the rows again. Its ``aux`` is W' (k, d)."""
 
-    G: jax.Array
-    b: jax.Array  # B'A, (k, d)
-    size: jax.Array
+    G: jax.Array  # (d, d), A'A
+    b: jax.Array  # (k, d), B'A
+    size: jax.Array  # (), ||B||^2
 
     @property
     def trace(self) -> jax.Array:
-        """Of A'A."""
+        """The trace of A'A."""
         return jnp.trace(self.G)
 
     @property
     def rank(self) -> int:
-        """The most that the Hessian by the scales can have."""
+        """The largest rank that the Hessian in the scales can have."""
         return int(self.b.size)
 
     def zero(self) -> Any:
-        """``aux`` where all scales are 0."""
+        """``aux`` with all scales 0."""
         return jnp.zeros_like(self.b)
 
     def gram(self, F: None, ix: jax.Array, count: jax.Array, T: int) -> "Gram":
-        """Of the features of a bucket."""
+        """The Gram matrix of the features of a bucket. Arguments as in `Wide.features`."""
         tile = lambda i, j: take(take(self.G, rows_at(ix, i, T), 0), rows_at(ix, j, T), 1)
         return Gram.of(tile, take(self.b, ix, 1).T, count, T)
 
     def by_gram(self, W: jax.Array, F: None, ix: jax.Array, count: jax.Array, T: int, aux: Any) -> Any:
-        """``aux`` at W (m, k) of the features of a bucket."""
+        """``aux`` at W (m, k) of the features of a bucket; other rows are 0."""
         return jnp.zeros_like(self.b).at[:, ix].set(W.T, mode="drop")
 
     def along(self, aux: Any) -> jax.Array:
         """<B, B - AW>."""
         return self.size - jnp.sum(self.b * aux)
 
-    def look(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    def evaluate(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
         C, along = self.b - aux @ self.G, self.along(aux)
         return C, along - jnp.sum(C * aux), along
@@ -183,17 +192,21 @@ class Gram(NamedTuple):
 
     G: jax.Array  # (m, m)
     b: jax.Array  # (m, k), A'B
-    tiles: jax.Array  # in use
-    T: int
+    tiles: jax.Array  # (), tiles of G in use
+    T: int  # features of a tile
 
     @classmethod
     def of(cls, tile: Any, b: jax.Array, count: jax.Array, T: int) -> "Gram":
-        """By its tiles (i, j) with j <= i."""
+        """The matrix with tiles ``tile(i, j)``, which is called for j <= i only."""
         start = jnp.zeros((b.shape[0], b.shape[0]), b.dtype)
         return cls(by_tiles(lambda i, j, G: put_both(G, i, j, tile(i, j)), count, start), b, count, T)
 
     def solved(self, s: jax.Array) -> tuple[jax.Array, Root, jax.Array]:
-        """W (m, k) at scales s, the root of I + diag(h) G diag(h) and h, the roots of the scales."""
+        """Solve at scales s (m,), with h their square roots: W = h (I + h G h)^-1 h A'B.
+
+        Returns:
+          W (m, k), the root of I + diag(h) G diag(h), and h.
+        """
         h, T = jnp.sqrt(s), self.T
         eye = jnp.eye(T, dtype=s.dtype)
 
@@ -206,7 +219,7 @@ class Gram(NamedTuple):
         return (h[None] * upper_solve(root, right, self.tiles)).T, root, h
 
     def halves(self, root: Root, h: jax.Array) -> jax.Array:
-        """P (m, m) with A'K^-1 A = G - PP', in float32."""
+        """P (m, m), in float32, with A'K^-1 A = G - PP' (Woodbury): P = G h L^-T, LL' = I + h G h."""
         low: Root = jax.tree.map(lambda a: a.astype(LOW), root)
 
         def half(i: jax.Array, P: jax.Array) -> jax.Array:
@@ -217,7 +230,7 @@ class Gram(NamedTuple):
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
-    """The loss of a problem that is not `unfit`."""
+    """The least squares problem of a quadratic loss. Without a target B it needs n >= d: G and b suffice."""
     model = smooth.quadratic_model()
     if model.target is not None:
         matrix, factor = (model.majorizer(), None) if model.factored is None else model.factored()
@@ -229,7 +242,7 @@ def quadratic_of(smooth: Any) -> "Wide | Tall":
 
 
 def least_squares(matrix: jax.Array, B: jax.Array, factor: jax.Array | None = None) -> "Wide | Tall":
-    """||AW - B||^2 / 2, B (n, k), A the matrix with its rows times the factor (n, 1)."""
+    """``||AW - B||^2 / 2``, B (n, k), A = factor * matrix, factor (n, 1): `Wide` if n < d, else `Tall`."""
     if matrix.shape[0] < matrix.shape[1]:
         return Wide(matrix, factor, B)
     A = matrix if factor is None else factor * matrix

@@ -13,89 +13,101 @@ from sparsejax.solution import History
 from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, scales, weights
 from sparsejax.solvers._quadratics import Wide
 
-NEWTON = 100  # steps at most
-# Factorisations of the active set method in the first attempt at a step; twice as many in the others.
-SWEEPS = 4
-ATTEMPTS = 16  # at a step: the last ones are those of steepest descent
-# Of the diagonal of the Hessian, at least: without it the rounding of float32 leads astray where the rank is
-# short. Steps are hardly worse for it, and where nearly equal columns compete better.
-SHIFT = 3e-4
-SHRINK = 0.5  # from the strength at which W = 0 down to that asked for, a Newton step each
-# Of the rank that the Hessian can have, up to which a bucket may be larger than its active blocks ask for,
-# and by how much.
-CURVED, WIDER = 0.75, 1.6
+MAX_NEWTON_STEPS = 100
+# Factorisations of the active set method in the first attempt at a step; later attempts may do twice as many.
+MAX_FACTORISATIONS = 4
+MAX_ATTEMPTS = 16  # at one step; in the last attempts the shift is so large that they are steepest descent
+# The least shift, as a share of the diagonal of the Hessian. If the Hessian is singular, float32 without a
+# shift gives wrong steps. Other steps hardly change, and steps with nearly equal columns become better.
+DIAGONAL_SHARE = 3e-4
+STRENGTH_RATIO = 0.5  # of the strengths of one step to those before, from lambda_max down to the given ones
+# A bucket with blocks that are about to enter has at most MAX_WIDENING times the features that it needs, and
+# at most MAX_RANK_SHARE times the largest possible rank of the Hessian.
+MAX_RANK_SHARE, MAX_WIDENING = 0.75, 1.6
 
 
 class Point(NamedTuple):
-    """t, and what is known there."""
+    """The scalars t, and quantities of the least squares problem at t."""
 
-    t: jax.Array  # (b,), a scalar a block
-    known: jax.Array  # whether the rest is that of t; else C is that of the weights with which it began
-    aux: Any
+    t: jax.Array  # (b,), one scalar a block
+    known: jax.Array  # (), whether the next fields belong to t; else C is minus the gradient at the start
+    aux: Any  # what `Wide` or `Tall` stores at t
     C: jax.Array  # (k, d)
     residual: jax.Array  # ||B - AW||^2
     along: jax.Array  # <B, B - AW>
 
 
-def look(quadratic: Any, t: jax.Array, aux: Any) -> Point:
-    """The point of t: the one product with all of A."""
-    C, residual, along = quadratic.look(aux)
+def evaluated(quadratic: Any, t: jax.Array, aux: Any) -> Point:
+    """The point at t, evaluated: this is the one product with all of A in a step."""
+    C, residual, along = quadratic.evaluate(aux)
     return Point(t, jnp.ones((), bool), aux, C, residual, along)
 
 
-def begun(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient: jax.Array) -> Point:
-    """The point of weights, known where they are 0: W = diag(s) C, as at an optimum, for the largest s."""
+def start_point(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient: jax.Array) -> Point:
+    """The point to start from a W (k, d) with this gradient of the loss; evaluated only if W = 0.
+
+    At an optimum W = diag(s) C, so that s is the ratio of the norms of W and C. Only the largest s that fit
+    into a bucket stay.
+    """
     s = safe_divide(blocks.norms(Wt), blocks.norms(gradient))
-    return at_zero(quadratic, limited(blocks, scales(s, blocks.ridge)), -gradient)
+    return unevaluated_point(quadratic, limited(blocks, scales(s, blocks.ridge)), -gradient)
 
 
-def at_zero(quadratic: Any, t: jax.Array, C: jax.Array) -> Point:
-    """The point of t = 0, or of another t that is not known yet."""
+def unevaluated_point(quadratic: Any, t: jax.Array, C: jax.Array) -> Point:
+    """The point at t without an evaluation: it is known only if t = 0."""
     return Point(t, ~jnp.any(t > 0), quadratic.zero(), C, quadratic.size, quadratic.size)
 
 
 def weighted(blocks: Rows | Grouped, point: Point, W: jax.Array) -> jax.Array:
-    """diag(s) C, like W."""
-    return like(blocks.spread(weights(point.t, blocks.ridge))[None] * point.C, W)
+    """diag(s) C in the shape of W: the answer at a point."""
+    return like(blocks.by_feature(weights(point.t, blocks.ridge))[None] * point.C, W)
 
 
 class State(NamedTuple):
-    """Where Newton's method stands."""
+    """State of Newton's method. A field without a shape is a scalar."""
 
     point: Point
-    c: jax.Array  # (b,), the norms of the blocks of C
-    primal: jax.Array
-    dual: jax.Array
-    tiles: jax.Array  # of features in the next bucket; more than there are: nothing more can be done
-    attempt: jax.Array  # number of the next attempt at a step
-    tau: jax.Array  # >= 1, what the strengths are multiplied with in the next step
-    k: jax.Array  # steps
+    c: jax.Array  # (b,), norms of the blocks of C
+    primal: jax.Array  # the objective at W = diag(s) C
+    dual: jax.Array  # the dual objective at the scaled residual
+    tiles: jax.Array  # tiles of features in the next bucket; `Newton.too_many`: stop
+    attempt: jax.Array  # number of the next attempt at a step, from 0
+    tau: jax.Array  # >= 1, factor of the strengths in the next step
+    k: jax.Array  # number of steps
     history: History
 
 
 class _Model(NamedTuple):
-    """The quadratic model of phi in the blocks of a bucket, (b,) each, and how it is to be minimised."""
+    """Data of the quadratic model of phi, restricted to a bucket of b blocks and m features."""
 
-    t: jax.Array
-    alpha: jax.Array
-    ridge: jax.Array | None
-    c: jax.Array  # norms of the blocks of C
-    C: jax.Array  # (m, k), of the features
-    chosen: Chosen
-    attempt: jax.Array
+    t: jax.Array  # (b,)
+    alpha: jax.Array  # (b,), the strengths, times tau
+    ridge: jax.Array | None  # (b,)
+    c: jax.Array  # (b,), norms of the blocks of C
+    C: jax.Array  # (m, k), minus the gradient of the loss
+    chosen: Chosen  # the bucket
+    attempt: jax.Array  # (), which decides the right-hand side and the shift
 
 
 class _Scratch(NamedTuple):
-    """Arrays that every step overwrites, carried along so that they are written with zeros once."""
+    """Arrays that every step overwrites; the loop carries them, so that they are allocated once."""
 
-    features: jax.Array | None  # (m, N)
-    halves: jax.Array | None  # (m, N)
-    hessian: jax.Array  # (b, b)
-    root: Root  # (b, b)
+    features: jax.Array | None  # (m, N), the columns of A of a bucket, as rows; None for `Tall`
+    halves: jax.Array | None  # (m, N), P with A'K^-1 A = PP'; None for `Tall`
+    hessian: jax.Array  # (b, b), in the scales s
+    root: Root  # (b, b), Cholesky factor of the shifted Hessian
 
 
 class Newton:
-    """The iteration for one problem."""
+    """Newton's method on phi, for one problem.
+
+    Args:
+      quadratic: `Wide` or `Tall`, the least squares problem.
+      blocks: the norms.
+      tol: largest accepted relative gap, ().
+      maxiter: steps, ().
+      max_ratio: no step is made if a norm of C exceeds its strength by more than this factor at the start.
+    """
 
     def __init__(
         self,
@@ -104,22 +116,22 @@ class Newton:
         tol: jax.Array,
         maxiter: jax.Array,
         *,
-        weakest: jax.Array | float = jnp.inf,  # ratio beyond which nothing is begun
+        max_ratio: jax.Array | float = jnp.inf,
     ):
         self.quadratic, self.blocks = quadratic, blocks
-        self.tol, self.maxiter = tol, jnp.minimum(maxiter, NEWTON)
-        self.weakest = weakest
-        self.over = blocks.tiles + 1
+        self.tol, self.maxiter = tol, jnp.minimum(maxiter, MAX_NEWTON_STEPS)
+        self.max_ratio = max_ratio
+        self.too_many = blocks.tiles + 1
 
     def run(self, point: Point, history: History) -> State:
         c, primal, dual, ratios = self.values(point)
         excess = jnp.max(ratios)
-        right = jnp.all(self.blocks.alpha > 0) & (excess <= self.weakest)
-        tau, zero = jnp.maximum(SHRINK * excess, 1), jnp.int32(0)
-        tiles = jnp.where(right, self.tiles(point.t, ratios, tau), self.over)
+        right = jnp.all(self.blocks.alpha > 0) & (excess <= self.max_ratio)
+        tau, zero = jnp.maximum(STRENGTH_RATIO * excess, 1), jnp.int32(0)
+        tiles = jnp.where(right, self.tiles(point.t, ratios, tau), self.too_many)
         state = State(point, c, primal, dual, tiles, zero, tau, zero, history)
         start = self.recorded(state), self.scratch()
-        return lax.while_loop(lambda pair: self.going(pair[0]), self.body, start)[0]
+        return lax.while_loop(lambda pair: self.continues(pair[0]), self.body, start)[0]
 
     def scratch(self) -> _Scratch:
         blocks, quadratic = self.blocks, self.quadratic
@@ -131,7 +143,11 @@ class Newton:
         return _Scratch(features, halves, blocks.room(), no_root(b, blocks.block_tile, LOW))
 
     def values(self, point: Point) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-        """The norms of C, the objective of W, a dual value along its residual, the ratios of the norms."""
+        """The norms of C, the objective of W, the dual objective, and the ratios of the norms of C to alpha.
+
+        The dual point is s times the residual R, with the largest s <= 1 that is feasible: the dual objective
+        is ``s <B, R> - s^2 ||R||^2 / 2 - g*(sC)``.
+        """
         c = self.blocks.norms(point.C)
         primal = point.residual / 2 + self.blocks.value(point.t, c)
         s, conjugate = self.blocks.conjugate(c)
@@ -143,17 +159,19 @@ class Newton:
         return jnp.where(s.point.known, gap, jnp.inf)
 
     def tiles(self, t: jax.Array, ratios: jax.Array, tau: jax.Array) -> jax.Array:
-        """Tiles of the next bucket: of the active blocks, and of others where many are about to come in.
+        """Tiles of the next bucket: for the active blocks, and for blocks that are about to become active.
 
-        To let them in together saves steps, unless the Hessian becomes singular by it.
+        Blocks that enter in the same step save steps, but too many of them make the Hessian singular.
         """
         blocks = self.blocks
         least, better = blocks.wanted(t > 0, ratios > 1, ratios > tau)
         least = jnp.maximum(jnp.ceil(least / blocks.tile), blocks.least)
-        most = jnp.maximum(least, CURVED * self.quadratic.rank // blocks.tile)
-        wanted = jnp.minimum(jnp.ceil(better / blocks.tile), jnp.minimum(jnp.ceil(WIDER * least), most))
+        most = jnp.maximum(least, MAX_RANK_SHARE * self.quadratic.rank // blocks.tile)
+        wanted = jnp.minimum(
+            jnp.ceil(better / blocks.tile), jnp.minimum(jnp.ceil(MAX_WIDENING * least), most)
+        )
         tiles = jnp.minimum(jnp.maximum(least, wanted), blocks.tiles)
-        return jnp.where(least <= blocks.tiles, tiles, self.over).astype(jnp.int32)
+        return jnp.where(least <= blocks.tiles, tiles, self.too_many).astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
         if s.history.gap.shape[0] == 0:
@@ -162,32 +180,37 @@ class Newton:
         gap = jnp.where(s.point.known, self.gap(s), jnp.nan)
         return s._replace(history=recorded(s.history, s.k, objective, gap))
 
-    def going(self, s: State) -> jax.Array:
+    def continues(self, s: State) -> jax.Array:
         more = (self.gap(s) > self.tol) | ~s.point.known
-        return more & (s.k < self.maxiter) & (s.tiles < self.over)
+        return more & (s.k < self.maxiter) & (s.tiles < self.too_many)
 
     def body(self, pair: tuple[State, _Scratch]) -> tuple[State, _Scratch]:
-        """An attempt at a step, and the product with all of A where it ends.
+        """Attempt a step, and evaluate the point where it ends.
 
-        A point of which not all is known is not moved, but looked at.
+        The step is taken if phi falls. A point that is not known is not moved: it is evaluated.
         """
         s, scratch = pair
         point = s.point
         (t, aux, phi, before, known), scratch = self.attempted(s, scratch)
+        # Allow for the rounding of phi: near the optimum its change is smaller.
         falls = phi <= before + 8 * eps_of(phi) * jnp.abs(before)
-        new = look(self.quadratic, t, aux)
+        new = evaluated(self.quadratic, t, aux)
         c, primal, dual, ratios = self.values(new)
-        tau = jnp.maximum(SHRINK * jnp.where(point.known, s.tau, jnp.max(ratios)), 1)
+        tau = jnp.maximum(STRENGTH_RATIO * jnp.where(point.known, s.tau, jnp.max(ratios)), 1)
         attempt = jnp.where(falls, jnp.maximum(s.attempt - 1, 0), s.attempt + 1)
         attempt = jnp.where(known, attempt, s.attempt)
-        tiles = jnp.where(attempt <= ATTEMPTS, self.tiles(t, ratios, tau), self.over)
+        tiles = jnp.where(attempt <= MAX_ATTEMPTS, self.tiles(t, ratios, tau), self.too_many)
         moved = State(new, c, primal, dual, tiles, attempt, tau, s.k + known.astype(jnp.int32), s.history)
-        stays = s._replace(attempt=attempt, tiles=jnp.where(attempt <= ATTEMPTS, s.tiles, self.over))
+        stays = s._replace(attempt=attempt, tiles=jnp.where(attempt <= MAX_ATTEMPTS, s.tiles, self.too_many))
         after = jax.tree.map(lambda a, b: jnp.where(falls | ~known, a, b), moved, stays)
         return self.recorded(after), scratch
 
     def attempted(self, s: State, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
-        """t and ``aux`` after an attempt, phi there and before; and whether it was one."""
+        """Attempt a step.
+
+        Returns:
+          t (b,) and ``aux`` at its end, phi there and before, and whether t was moved.
+        """
         point, blocks, quadratic = s.point, self.blocks, self.quadratic
         chosen = blocks.chosen(point.t > 0, blocks.ratios(point.t, s.c), s.tiles)
         numbers = chosen.blocks
@@ -196,6 +219,7 @@ class Newton:
         C = take(point.C, chosen.ix, 1).T
         model = _Model(t, alpha, ridge, take(s.c, numbers, 0), C, chosen, s.attempt)
         (new, aux, known), scratch = _Bucket(quadratic, blocks, model, s.tiles).stepped(point, scratch)
+        # phi = (<B, K^-1 B> + sum alpha^2 t) / 2
         squares = alpha * alpha
         phi = (quadratic.along(aux) + jnp.sum(squares * new)) / 2
         before = (point.along + jnp.sum(squares * t)) / 2
@@ -204,17 +228,21 @@ class Newton:
 
 
 class _Bucket:
-    """A step in the blocks of a bucket."""
+    """One step of Newton's method, restricted to the blocks of a bucket."""
 
     def __init__(self, quadratic: Any, blocks: Rows | Grouped, model: _Model, tiles: jax.Array):
         self.quadratic, self.blocks, self.model, self.tiles = quadratic, blocks, model, tiles
         self.ix, self.T = model.chosen.ix, blocks.tile
         self.rooted = isinstance(quadratic, Wide)  # whether K has a root
         m = self.ix.shape[0]
-        self.few = min(quadratic.gram_features, m) if self.rooted else m  # features for a Gram matrix
+        # Up to so many features the Gram matrix of the bucket is used, beyond it the root of K.
+        self.few = min(quadratic.gram_features, m) if self.rooted else m
 
     def stepped(self, point: Point, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
-        """t of the bucket and ``aux`` there, after a step if all that it needs is known at the point."""
+        """t of the bucket after a step, ``aux`` there, and whether a step was made: the point must be known.
+
+        For `Wide` beyond `few` features, the root of K in ``aux`` must also belong to t.
+        """
         if scratch.features is not None:
             features = self.quadratic.features(self.ix, self.tiles, self.T, scratch.features)
             scratch = scratch._replace(features=features)
@@ -232,7 +260,7 @@ class _Bucket:
         return (t, aux, known), scratch
 
     def by_root(self, known: jax.Array, found: Any) -> Any:
-        """The step from where all that it needs is known, and the point where it ends."""
+        """Make the step if the point is known, and compute ``aux`` at its end, both by the root of K."""
         t, aux, scratch = found
 
         def step(pair: tuple[jax.Array, _Scratch]) -> tuple[jax.Array, _Scratch]:
@@ -247,13 +275,13 @@ class _Bucket:
         return t, aux, scratch
 
     def by_gram(self, known: jax.Array, found: Any) -> Any:
-        """The same, of few features or many rows."""
+        """Same as `by_root`, by the Gram matrix of the features: for few features or many rows."""
         t, aux, scratch = found
         m, T, ix = self.few, self.T, self.ix[: self.few]
         features = None if scratch.features is None else scratch.features[:m]
         gram = self.quadratic.gram(features, ix, self.tiles, T)
 
-        # Two turns, the second of which only looks at the end, so that the solve is compiled once.
+        # Two rounds, of which the second only solves for W at the new t: the solve is then compiled once.
         def turn(c: Any) -> Any:
             number, t, _, scratch = c
             W, root, h = gram.solved(self.scales(t)[:m])
@@ -279,29 +307,30 @@ class _Bucket:
         return t, self.quadratic.by_gram(W, features, ix, self.tiles, T, aux), scratch
 
     def scales(self, t: jax.Array) -> jax.Array:
-        """Of the features of the bucket."""
+        """(m,), the scales s of the features of the bucket at t (b,)."""
         s, at = weights(t, self.model.ridge), self.model.chosen.at
         return s if at is None else take(s, at, 0)
 
     def minimised(self, S: Any, scratch: _Scratch) -> tuple[jax.Array, _Scratch]:
-        """t after the step of the model whose A'K^-1 A has the tiles S(i, j)."""
+        """t (b,) after the step of the quadratic model, given the tiles S(i, j) of A'K^-1 A."""
         m, at = self.model, self.model.chosen.at
         t, alpha, ridge = m.t, m.alpha, m.ridge
         q = safe_divide(m.c if ridge is None else m.c / (1 + ridge * t), alpha)
-        # In u = alpha t, the norms, H is of the order of A'A: float32 is precise enough for a step.
+        # The unknowns are u = alpha t, the norms of W. H in u is of the order of A'A: float32 is precise
+        # enough. r is minus the gradient of phi in u; in the first attempt that of Newton for 1/c = 1/alpha.
         r = alpha * jnp.where(m.attempt == 0, q * q * (q - 1), (q * q - 1) / 2)
         inverse = safe_divide(1.0, alpha if at is None else take(alpha, at, 0))
         H = self.blocks.windows(S, (m.C * inverse[:, None]).astype(LOW), at, self.tiles, scratch.hessian)
-        shift = jnp.where(m.attempt < 2, SHIFT, 10.0 ** (m.attempt.astype(t.dtype) - 5)).astype(LOW)
+        shift = jnp.where(m.attempt < 2, DIAGONAL_SHARE, 10.0 ** (m.attempt.astype(t.dtype) - 5)).astype(LOW)
         diagonal, factor = jnp.diagonal(H)[: t.shape[0]], jnp.ones(t.shape, LOW)
-        if ridge is not None:  # by s, until now
+        if ridge is not None:  # H is the Hessian in s = t/(1 + mt): change to t by ds/dt = e^2
             e = 1 / (1 + ridge * t)
             factor, curved = (e * e).astype(LOW), (ridge * q * q * e).astype(LOW)
             diagonal = factor * factor * diagonal
             more = curved + shift * (diagonal + curved) + tiny_of(H)
         else:
             more = shift * diagonal + tiny_of(H)
-        sweeps = jnp.where(m.attempt == 0, SWEEPS, 2 * SWEEPS)
+        sweeps = jnp.where(m.attempt == 0, MAX_FACTORISATIONS, 2 * MAX_FACTORISATIONS)
         u, free = (alpha * t).astype(LOW), (t > 0) | (q > 1)
         quadratic = _Quadratic(H, factor, more, r.astype(LOW), m.chosen.block_tiles, self.blocks.block_tile)
         x, root = quadratic.bounded(u, free, sweeps, scratch.root)
@@ -310,14 +339,14 @@ class _Bucket:
 
 
 class _Quadratic(NamedTuple):
-    """x'Mx/2 - r'x, where M is H with rows and columns times the factor, and more on its diagonal."""
+    """``x'Mx/2 - r'x`` with ``M = diag(factor) H diag(factor) + diag(more)``."""
 
-    H: jax.Array
-    factor: jax.Array
-    more: jax.Array
-    r: jax.Array
-    tiles: jax.Array
-    T: int
+    H: jax.Array  # (b', b'), b' >= b
+    factor: jax.Array  # (b,)
+    more: jax.Array  # (b,)
+    r: jax.Array  # (b,)
+    tiles: jax.Array  # (), tiles of H in use
+    T: int  # rows of a tile
 
     def times(self, x: jax.Array) -> jax.Array:
         """Mx."""
@@ -328,7 +357,11 @@ class _Quadratic(NamedTuple):
         return self.factor * product + self.more * x
 
     def bounded(self, t: jax.Array, free: jax.Array, sweeps: jax.Array, room: Root) -> tuple[jax.Array, Root]:
-        """The least over x >= -t, by a primal-dual active set that starts with ``free``; and the room."""
+        """The minimiser over x >= -t, and the last root, which overwrites ``room``.
+
+        Primal-dual active set method: entries that are not free are -t, the others solve Mx = r. Next, a free
+        entry stays free if t + x > 0, and a fixed one becomes free if its gradient (Mx - r) is negative.
+        """
         T = self.T
         eye = jnp.eye(T, dtype=self.H.dtype)
 

@@ -23,14 +23,14 @@ from sparsejax.solvers import _working_set
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._quadratics import quadratic_of
-from sparsejax.solvers._scalars import Newton, Point, at_zero, begun, weighted
+from sparsejax.solvers._scalars import Newton, Point, start_point, unevaluated_point, weighted
 
-SMALLEST = 512  # features from which `sparsejax.solve` takes this solver
-# Where there are not MANY times more features than samples, most rows will be active below lambda_max/WEAK,
-# and the engine is the faster for that.
-MANY, WEAK = 8, 32
-BEYOND = 3  # times the features for which there is room
-FARTHEST = 2.0  # times the last change of the strengths: how far along a path the norms are extrapolated
+MIN_FEATURES = 512  # `sparsejax.solve` takes this solver for at least so many features
+# With fewer than 8 features a sample, most rows are active at strengths below lambda_max/32: `admm` is faster
+# there than Newton's method.
+CROWDED_FEATURES_PER_ROW, MAX_STRENGTH_RATIO = 8, 32
+WORKING_SET_FACTOR = 3  # size of the working set that takes over, in sizes of the largest bucket
+MAX_EXTRAPOLATION = 2.0  # longest step of a path that is extrapolated, in lengths of the step before
 
 
 def variational_newton(
@@ -50,34 +50,35 @@ def variational_newton(
 
     which is smooth and convex, with :math:`W = \operatorname{diag}(t)\,C`, :math:`C = A^\top K^{-1}B` minus
     the gradient of the loss, :math:`\partial\phi/\partial t_i = (\alpha_i^2 - \|c_i\|^2)/2` and the Hessian
-    :math:`(A^\top K^{-1}A)\circ(CC^\top)`. The residual :math:`B - AW = K^{-1}B` is the dual point too, so
-    that the gap falls as fast as the objective: quadratically.
+    :math:`(A^\top K^{-1}A)\circ(CC^\top)`. The residual :math:`B - AW = K^{-1}B` is also the dual point:
+    the gap converges quadratically, as the objective does.
 
-    A step moves m features, its bucket: those with t > 0 and those of the largest :math:`\|c_i\|/\alpha_i`.
-    All its matrices are made of tiles of 64, of which only those in use cost anything: one program serves
-    every m up to a room that follows from the shape of A. The quadratic program with :math:`t \ge 0` is
-    solved by a primal-dual active set method. From W = 0 the strengths are lowered to those asked for by
-    halves, a step each. The first right side tried is that of Newton's method for :math:`1/\|c_i\| =
-    1/\alpha_i`, exact for one feature; then that of :math:`\phi`, then with growing shifts of the diagonal,
-    until :math:`\phi` falls. The Hessian, its diagonal 3e-4 larger, and the quadratic program are in float32
-    whatever the dtype; :math:`\phi`, its gradient and the gap are not.
+    A step moves a bucket of m features: all with t > 0, and others with the largest
+    :math:`\|c_i\|/\alpha_i`. Its matrices consist of tiles of 64 x 64, and only tiles in use are computed:
+    one program serves every m up to a limit that follows from the shape of A. The quadratic program with
+    :math:`t \ge 0` is solved by a primal-dual active set method. A solve from W = 0 halves the strengths at
+    every step until they are the given ones. Attempts at a step differ in the right-hand side. The first is
+    Newton's method for :math:`1/\|c_i\| = 1/\alpha_i`, exact for one feature; the second is Newton's method
+    for :math:`\phi`; later ones add growing shifts to the diagonal, until :math:`\phi` falls. The Hessian,
+    with a diagonal that is 3e-4 larger, and the quadratic program are in float32 for every dtype;
+    :math:`\phi`, its gradient and the gap are in the dtype of the problem.
 
-    Of groups there is one scalar each, with :math:`\|C_g\|_F` for :math:`\|c_i\|` and the Hessian summed over
-    the members of both groups; a group is in a bucket as a whole or not at all. With a ridge
+    A group has one scalar, with :math:`\|C_g\|_F` in place of :math:`\|c_i\|`. The entry of the Hessian for
+    two groups is the sum over their members; a bucket holds all of a group or nothing. With a ridge
     :math:`\tfrac{m}{2}\|w\|^2` the weights are :math:`s = t/(1 + mt)`:
 
     .. math:: K = I + A\operatorname{diag}(s)A^\top , \quad W = \operatorname{diag}(s)\,C , \quad
               \frac{\partial\phi}{\partial t} = \frac12\Big(\alpha^2 - \frac{\|c\|^2}{(1+mt)^2}\Big) ,
 
-    :math:`\phi` is convex still, decreasing and convex in the concave s, and the residual needs no scaling to
-    be dual feasible.
+    :math:`\phi` stays convex, since its first term decreases and is convex in s, which is concave in t. The
+    residual is dual feasible without scaling.
 
-    What this does not solve, others take over from where it stands, eagerly and inside a trace. Where more
-    rows are active than the room holds, `working_set` goes on on three times as many features, if these are
-    at most half of all. `admm` solves the rest: a group larger than the room, a strength of the norm of 0, a
-    tol below the rounding of the products, units of X beyond 1e18 or below 1e-18 (steps, not what they are
-    judged by, are in float32); and from W = 0, in float64, strengths below lambda_max/32 where there are not
-    eight times more features than samples.
+    Other solvers continue from the last W of this one, eagerly and inside a trace. If more rows are active
+    than the largest bucket holds, `working_set` continues on three times as many features, provided that
+    these are at most half of all features. `admm` continues in all other cases: a group larger than the
+    largest bucket; a strength 0 of the norm; a tol below the rounding of the products; units of X beyond 1e18
+    or below 1e-18, since steps are computed in float32 (their tests are not); and in float64, from W = 0,
+    strengths below lambda_max/32 with fewer than eight features a sample.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
@@ -128,18 +129,18 @@ def unfit(problem: Problem) -> str | None:
 
 
 def suits(problem: Problem) -> bool:
-    """Whether `sparsejax.solve` takes it: for many features; for few the engine compiles faster."""
-    return int(problem.smooth.params_shape[0]) >= SMALLEST
+    """Whether `sparsejax.solve` may take this solver: for many features. For few, `admm` compiles faster."""
+    return int(problem.smooth.params_shape[0]) >= MIN_FEATURES
 
 
 def _is_crowded(problem: Problem) -> bool:
-    """Whether most rows may be active; in float32 the engine seldom gets to the end of that."""
+    """Whether most rows may be active, in float64. In float32 `admm` seldom converges on such problems."""
     n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
-    return bool(d < MANY * n) and np.finfo(problem.smooth.dtype).bits > 32
+    return bool(d < CROWDED_FEATURES_PER_ROW * n) and np.finfo(problem.smooth.dtype).bits > 32
 
 
 def _majorizer_rows(smooth: Any) -> int:
-    """The number of rows of A: of the data where A times W is compared with a target."""
+    """Number of rows of A: that of the data, if the loss has a target B, else that of its majorizer."""
     model = smooth.quadratic_model()
     if model.target is not None and model.num_rows is not None:
         return int(model.num_rows)
@@ -147,83 +148,87 @@ def _majorizer_rows(smooth: Any) -> int:
 
 
 def _declines(problem: Problem, init: jax.Array) -> bool:
-    """Whether most rows will be active, so that `admm` is the faster."""
+    """Whether the chain skips this solver: `admm` is faster if most rows will be active."""
     cold = _is_crowded(problem) and not jax.device_get(init).any()
-    return bool(cold and jax.device_get(_excess(problem, init)) > WEAK)
+    return bool(cold and jax.device_get(_excess(problem, init)) > MAX_STRENGTH_RATIO)
 
 
 @jax.jit
 def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
-    """By how much the gradient at 0 exceeds the strengths."""
+    """(), the largest ratio of a norm of the gradient at W = 0 to its strength: lambda_max/strength."""
     blocks, G = _blocks(problem, zero), columns(jax.grad(problem.smooth)(zero))
     return jnp.max(blocks.ratios(jnp.zeros_like(blocks.alpha), blocks.norms(G)))
 
 
 def larger_working_set(problem: Problem) -> Link | None:
-    """The link for where the last bucket is full: more features, but at most half of all."""
+    """The link that continues if the largest bucket is full; None if half of all features are too few."""
     if _working_set.unfit(problem) is not None:
         return None
     n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
-    size = BEYOND * most_features(n, d, *problem.smooth.params_shape[1:] or (1,))
+    size = WORKING_SET_FACTOR * most_features(n, d, *problem.smooth.params_shape[1:] or (1,))
     return _working_set.of_size(size) if 2 * size <= d else None
 
 
 class Shared(NamedTuple):
-    """What depends on the loss alone."""
+    """Quantities that depend on the loss alone: all problems of a path share them."""
 
-    quadratic: Any
-    C: jax.Array  # at W = 0
-    sizes: Any  # for the rounding error of the loss
+    quadratic: Any  # `Wide` or `Tall`
+    C: jax.Array  # (k, d), minus the gradient of the loss at W = 0
+    sizes: Any  # `sparsejax.losses.Sizes`, for the rounding error of the loss
 
 
 def share(smooth: Any) -> Shared:
-    """What depends on the loss alone."""
+    """Compute `Shared` for a loss."""
     quadratic = quadratic_of(smooth)
-    return Shared(quadratic, quadratic.look(quadratic.zero())[0], sizes(smooth))
+    return Shared(quadratic, quadratic.evaluate(quadratic.zero())[0], sizes(smooth))
 
 
-class Walked(NamedTuple):
-    """Where a path is: the last point, and the norms of the blocks at the last two strengths."""
+class PathState(NamedTuple):
+    """Results of the last two problems of a path, of which the next start is extrapolated."""
 
-    point: Point
-    alpha: jax.Array
-    norms: jax.Array
-    alpha_before: jax.Array
-    norms_before: jax.Array
+    point: Point  # the last
+    alpha: jax.Array  # (b,), the last strengths
+    norms: jax.Array  # (b,), the norms of the blocks of W at these
+    alpha_before: jax.Array  # (b,), the strengths before the last; 0 if there were none
+    norms_before: jax.Array  # (b,), the norms at these
 
 
-def start(shared: Shared, problem: Problem, init: jax.Array) -> Walked:
-    """The start of a path."""
+def start(shared: Shared, problem: Problem, init: jax.Array) -> PathState:
+    """The state at the start of a path, with W ``init``."""
     none = jnp.zeros_like(_blocks(problem, init).alpha)
-    return Walked(_start(shared, problem, init), none, none, none, none)
+    return PathState(_start(shared, problem, init), none, none, none, none)
 
 
-def _predicted(blocks: Rows | Grouped, walked: Walked) -> Point:
-    """The point from which the next strengths are gone on to.
+def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
+    """The point at which Newton's method starts for the next strengths of a path.
 
-    The norms are extrapolated, which are linear in the strength for a single column while no row enters or
-    leaves; where all strengths have changed, and by about as much as before.
+    The norms of the blocks are extrapolated linearly in the strength. For a single column they are linear as
+    long as no row enters or leaves the active set. Without a previous step of a similar length, t stays.
     """
-    point, alpha, norms, alpha_before, norms_before = walked
+    point, alpha, norms, alpha_before, norms_before = path
     times = safe_divide(alpha - blocks.alpha, alpha_before - alpha)
-    right = jnp.all((times > 0) & (times < FARTHEST)) & jnp.all((alpha_before > 0) & (blocks.alpha > 0))
+    right = jnp.all((times > 0) & (times < MAX_EXTRAPOLATION)) & jnp.all(
+        (alpha_before > 0) & (blocks.alpha > 0)
+    )
     ahead = jnp.maximum(norms + times * jnp.where(norms > 0, norms - norms_before, 0), 0)
     t = jnp.where(right, safe_divide(ahead, blocks.alpha), point.t)
     same = jnp.all(t == point.t)
-    if blocks.ridge is not None:  # of another ridge, perhaps
+    if blocks.ridge is not None:  # the ridge may have changed too, and with it the weights s of every t > 0
         same = ~jnp.any(t > 0)
     return point._replace(t=t, known=point.known & same)
 
 
 def _start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
-    """The point of a start."""
+    """The point at W ``init``: evaluated if that is 0, else with t from the norms of ``init``."""
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
 
     def known() -> Point:
-        return begun(quadratic, blocks, columns(init), columns(jax.grad(problem.smooth)(init)))
+        return start_point(quadratic, blocks, columns(init), columns(jax.grad(problem.smooth)(init)))
 
     return lax.cond(
-        jnp.any(init != 0), known, lambda: at_zero(quadratic, jnp.zeros_like(blocks.alpha), shared.C)
+        jnp.any(init != 0),
+        known,
+        lambda: unevaluated_point(quadratic, jnp.zeros_like(blocks.alpha), shared.C),
     )
 
 
@@ -235,31 +240,35 @@ def resume(
     problem: Problem,
     shared: Shared,
     init: jax.Array,
-    state: Walked | None,
+    state: PathState | None,
     tol: jax.Array,
     maxiter: jax.Array,
     brief: bool = False,
     finish: bool = False,
     history: int = 0,
-) -> tuple[Solution, Walked]:
-    """From where a path is, or from W; no residual if ``brief``."""
+) -> tuple[Solution, PathState]:
+    """Solve from the state of a path, or from ``init`` if that is None.
+
+    Returns:
+      The solution, without a residual if ``brief``, and the next state.
+    """
     smooth, penalty = problem.smooth, problem.penalty
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
-    walked = start(shared, problem, init) if state is None else state
-    point = _predicted(blocks, walked)
-    weakest: jax.Array | float = jnp.inf
+    path = start(shared, problem, init) if state is None else state
+    point = _predicted(blocks, path)
+    max_ratio: jax.Array | float = jnp.inf
     if state is None and _is_crowded(problem):
-        weakest = jnp.where(jnp.any(init != 0), jnp.inf, WEAK)
-    newton = Newton(quadratic, blocks, tol, maxiter, weakest=weakest)
+        max_ratio = jnp.where(jnp.any(init != 0), jnp.inf, MAX_STRENGTH_RATIO)
+    newton = Newton(quadratic, blocks, tol, maxiter, max_ratio=max_ratio)
     end = newton.run(point, empty_history(history, init.dtype))
     W = jnp.where(end.point.known, weighted(blocks, end.point, init), init)
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
-    at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN where a strength is
-    scale = Scale(at_zero, norm_of(shared.C), None, shared.sizes, valid)
+    value_at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN if a strength is NaN
+    scale = Scale(value_at_zero, norm_of(shared.C), None, shared.sizes, valid)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
     solution = judged(W, certificate, tol, end.k, end.history, scale)
-    return solution, Walked(end.point, blocks.alpha, blocks.alpha * end.point.t, walked.alpha, walked.norms)
+    return solution, PathState(end.point, blocks.alpha, blocks.alpha * end.point.t, path.alpha, path.norms)
 
 
 def _iterated(

@@ -8,7 +8,7 @@ import pytest
 import sparsejax as sj
 from sparsejax.driver.feature_subsets import most_features
 from sparsejax.solvers import _variational, pick
-from sparsejax.solvers._scalars import NEWTON
+from sparsejax.solvers._scalars import MAX_NEWTON_STEPS
 
 N, D, K = 24, 90, 3
 
@@ -16,7 +16,7 @@ N, D, K = 24, 90, 3
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """Newton in all these: `test_crowded` is about the rule that leaves some to the engine from the start."""
-    monkeypatch.setattr("sparsejax.solvers._variational.WEAK", np.inf)
+    monkeypatch.setattr("sparsejax.solvers._variational.MAX_STRENGTH_RATIO", np.inf)
 
 
 def made(n=N, d=D, k=K, seed=0, common=0.5):
@@ -171,7 +171,7 @@ def test_maxiter_is_kept():
 def test_history():
     solution = sj.variational_newton(problem(10.0), tol=1e-10, history=50)
     k = int(solution.num_iters)
-    assert 3 < k < NEWTON
+    assert 3 < k < MAX_NEWTON_STEPS
     np.testing.assert_allclose(solution.history.objective[k], solution.objective, rtol=1e-9)
     assert np.all(np.diff(solution.history.gap[: k + 1][-3:]) < 0)
     assert np.isnan(solution.history.gap[k + 1])
@@ -183,16 +183,16 @@ def test_prediction():
     loss = sj.losses.SquaredLoss(np.eye(4, 5), y, scale=0.5)
     shared, zero = _variational.share(loss), jnp.zeros(5)
     make = lambda alpha: sj.Problem(loss, sj.penalties.L1(alpha))
-    walked = _variational.start(shared, make(2.0), zero)
-    point = walked.point._replace(known=jnp.ones((), bool))
+    path = _variational.start(shared, make(2.0), zero)
+    point = path.point._replace(known=jnp.ones((), bool))
     for alpha in (2.0, 1.5):
         norms = jnp.maximum(jnp.append(jnp.abs(y), 0) - alpha, 0)
-        walked = _variational.Walked(point._replace(t=norms / alpha), jnp.full(5, alpha), norms, *walked[1:3])
-    predicted = lambda alpha: _variational._predicted(_variational._blocks(make(alpha), zero), walked)
+        path = _variational.PathState(point._replace(t=norms / alpha), jnp.full(5, alpha), norms, *path[1:3])
+    predicted = lambda alpha: _variational._predicted(_variational._blocks(make(alpha), zero), path)
     np.testing.assert_allclose(predicted(1.2).t * 1.2, [3.8, 2.8, 1.8, 0, 0], rtol=1e-12)
     assert not predicted(1.2).known
     for alpha in (1.7, 0.2):
-        assert predicted(alpha).known and np.array_equal(predicted(alpha).t, walked.point.t)
+        assert predicted(alpha).known and np.array_equal(predicted(alpha).t, path.point.t)
 
 
 @pytest.mark.parametrize("weights", ["row", "entry"])
@@ -271,11 +271,11 @@ def test_crowded(monkeypatch):
     """Few features, a weak strength, no start: the engine from the first step."""
     p = problem(100.0)
     newton = sj.variational_newton(p, tol=1e-8)
-    monkeypatch.setattr("sparsejax.solvers._variational.WEAK", 32)
+    monkeypatch.setattr("sparsejax.solvers._variational.MAX_STRENGTH_RATIO", 32)
     jax.clear_caches()
     left = sj.variational_newton(p, tol=1e-8)
     jax.clear_caches()
-    assert newton.num_iters < NEWTON < left.num_iters
+    assert newton.num_iters < MAX_NEWTON_STEPS < left.num_iters
     np.testing.assert_allclose(newton.objective, left.objective, rtol=1e-7)
 
 

@@ -19,7 +19,7 @@ LABELS = np.random.default_rng(1).permutation(
 @pytest.fixture(autouse=True)
 def patient(monkeypatch):
     """As in `test_variational.py`."""
-    monkeypatch.setattr("sparsejax.solvers._variational.WEAK", np.inf)
+    monkeypatch.setattr("sparsejax.solvers._variational.MAX_STRENGTH_RATIO", np.inf)
 
 
 def made(n=N, d=D, k=K, seed=0):
