@@ -27,22 +27,22 @@ def by_blocks(problem: Problem) -> bool:
 
 
 class Layout(NamedTuple):
-    """The blocks of a penalty, and the room for those that descent moves.
+    """Sizes of the blocks of a penalty, and the number of features that descent can move.
 
-    A block is a row, or a group of rows, which takes as much room as the largest group.
+    A block is a row, or a group of rows; every group takes as many places as the largest group.
     """
 
     number: int  # of blocks in all
     size: int  # features of the largest block
-    room: int  # features that descent may move, in whole tiles
-    groups: Groups | None
+    room: int  # number of features that descent can move, a multiple of a tile
+    groups: Groups | None  # None: the blocks are rows
 
     @classmethod
     def of(cls, problem: Problem, rows: int) -> "Layout":
-        """Layout for so many rows of data.
+        """The layout for a number of rows of data.
 
-        Single entries are hardly more than these when all of them are active; some more come and go. Blocks
-        can hold several times as many.
+        With blocks of one entry, hardly more entries than rows are active at an optimum: there is room for a
+        quarter more. With larger blocks there is room for two or three times as many.
         """
         d, k = (*problem.smooth.params_shape, 1)[:2]
         groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
@@ -70,11 +70,11 @@ class Layout(NamedTuple):
 
 
 class Descent:
-    """The step from W towards the answer of the least squares problem there.
+    """Steps from W towards the answer of the least squares problem at W.
 
-    Descent moves the active blocks and, of those whose slopes exceed their strengths, about as many again.
-    Their Gram matrix stays for the next step where one more step like the last will do, and where no other
-    block matters.
+    Descent moves the active blocks and about as many others, whose slopes exceed their strengths. The next
+    step reuses their Gram matrix if one more step like the last reaches tol and no other block violates its
+    optimality condition.
     """
 
     def __init__(self, problem: Problem, tol: jax.Array, rows: int):
@@ -102,46 +102,46 @@ class Descent:
         gram = no_gram(self.layout.room, self.layout.size, self.layout.number)
         return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
 
-    def step(self, W: jax.Array, facts: Facts, near: jax.Array, kept: Gram) -> tuple[jax.Array, Gram]:
-        """The step from W, and the Gram matrix by which it was found.
+    def step(self, W: jax.Array, facts: Facts, near: jax.Array, last: Gram) -> tuple[jax.Array, Gram]:
+        """The step from W, like W, and the Gram matrix that it used.
 
         Args:
-          W: where the step begins.
-          facts: of the loss at W.
-          near: whether one more step like the last will do.
-          kept: the Gram matrix of the last step.
+          W: the start of the step.
+          facts: those of the loss at W.
+          near: whether one more step like the last reaches tol.
+          last: the Gram matrix of the last step.
         """
         Wt, layout = columns(W), self.layout
         ridge = self.ridge if layout.groups is None else layout.groups.spread(self.ridge)
         slope = columns(facts.gradient) + ridge[None] * Wt
         on, ratio = self._judged(Wt, slope)
-        outside = (on | (ratio > 1 + self.tol / 10)).at[kept.owner].set(False, mode="drop")
-        again = (kept.tiles == 0) | ~near | jnp.any(outside)
-        gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), kept)
+        outside = (on | (ratio > 1 + self.tol / 10)).at[last.owner].set(False, mode="drop")
+        again = (last.tiles == 0) | ~near | jnp.any(outside)
+        gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
         at = take(Wt, ix, 1)
         live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * gram.tile) & (ix < Wt.shape[1])
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
         E, V = descended(gram, slopes_of(at, take(slope, ix, 1), entries, blocks, live), GOAL_SHARE)
-        # Without room for all that is active there is no step, and the next solver goes on.
+        # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= gram.owner.shape[0]
         change = jnp.where(enough, jnp.where(V == 0, -at, E.astype(Wt.dtype)), 0)
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 
     def _judged(self, Wt: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Which blocks are active, and the slope of each over its strength: above 1 where a 0 is wrong."""
+        """Which blocks are active, and the ratio of slope to strength of each; above 1 a 0 is not optimal."""
         left = jnp.abs(slope)
         if self.both and self.entries is not None:
             left = jnp.maximum(left - self.entries[None], 0)
         beyond = safe_sqrt(self.layout.sums(left * left))
         on = self.layout.sums(jnp.abs(Wt)) > 0
-        if not self.both:  # what has no strength is active
+        if not self.both:  # a block without a strength is active
             on |= self.alpha == 0
         return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, jnp.inf), 0)
 
     def _gram(self, W: jax.Array, facts: Facts, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
-        """The Gram matrix of the blocks that matter at W."""
+        """The Gram matrix of the active blocks at W and of others, the largest ratios first."""
         (m, size), T, layout = (gram.ix.shape[0], self.layout.size), gram.tile, self.layout
         b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
         least = max(m // 4, T) // size

@@ -3,9 +3,9 @@ r"""Least squares with norms of blocks, on few features: descent on their Gram m
 .. math:: \min_E\; \langle R, E\rangle + \tfrac12\langle E, GE\rangle
           + \sum_i \lambda_i \|w_i + e_i\|_1 + \sum_b \alpha_b \|W_b + E_b\|_F
 
-in the change E of W, where a block b is a row of k columns, or a group of rows. What float32 is to resolve is
-E and the slopes at W alone, which are given in the dtype of the problem: near the optimum both are small, and
-no digits cancel. Arrays of features have the features last, (k, m).
+in the change E of W. A block b is a row of k entries, or a group of rows; R is the gradient of the loss at W.
+Only E and the slopes at W are in float32, and the slopes are computed in the dtype of the problem first: near
+the optimum both are small, so that no digits cancel. Arrays by feature have the features last, (k, m).
 """
 
 from collections.abc import Callable
@@ -29,51 +29,51 @@ from sparsejax._core.tiles import (
 )
 
 LOW = jnp.float32
-TOGETHER = 4  # single coordinates of an iteration: the triangle between them is written out
-SWEEPS_A_CHECK = 2
-SWEEPS_A_NEWTON = 6  # sweeps over coordinates that may pass without the goal before each Newton step
-SWEEPS_A_NEWTON_OF_BLOCKS = 2  # the same of sweeps over blocks
-MOST_SWEEPS = 120
-MOST_UNKNOWNS = 2048  # entries of W on the support, for a Newton step
-RIDGE = 3e-6  # of each diagonal entry, for Newton: a few hundred roundings of float32
-SHORTEST = 0.01  # part of a Newton step that is tried
+COORDINATES_PER_ITERATION = 4  # entries that one loop iteration updates; their mutual terms are unrolled
+SWEEPS_PER_CHECK = 2  # sweeps between two evaluations of the violation
+SWEEPS_PER_NEWTON = 6  # sweeps over single entries before each Newton step
+BLOCK_SWEEPS_PER_NEWTON = 2  # sweeps over blocks before each Newton step
+MAX_SWEEPS = 120
+MAX_UNKNOWNS = 2048  # entries of W on the support for which a Newton step is made
+RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
+MIN_STEP_LENGTH = 0.01  # the shortest Newton step that is tried, as a share of the whole step
 
 
 class Slopes(NamedTuple):
-    """The problem at W, in float32. A slope is what the objective changes by, to first order, with E."""
+    """The problem at W, in float32. A slope is a derivative of the objective in an entry of E."""
 
     W: jax.Array  # (k, m)
-    R: jax.Array  # (k, m), the slope of all that is smooth at W: of the norms too where W is not 0
+    R: jax.Array  # (k, m), slope at W of the loss, and of each norm that is smooth there (not at 0)
     entries: jax.Array | None  # (m,), lambda; None: no such term
     blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
     live: jax.Array  # (m,), whether the feature can move
 
     @property
     def size(self) -> int:
-        """Features of a block."""
+        """Number of features in a block."""
         return 1 if self.blocks is None else int(self.W.shape[1] // self.blocks.shape[0])
 
     @property
     def single(self) -> bool:
-        """Whether every entry is a block of its own."""
+        """Whether single entries are the blocks: one column and no norms of groups."""
         return self.blocks is None and self.W.shape[0] == 1
 
 
 class Point(NamedTuple):
-    """Where descent stands."""
+    """State of descent, arrays (k, m)."""
 
-    V: jax.Array  # W + E, with its exact zeros
-    E: jax.Array
-    R: jax.Array  # the slope of what is smooth at W, at W + E: R of the slopes, and GE
+    V: jax.Array  # W + E, with exact zeros
+    E: jax.Array  # the change of W
+    R: jax.Array  # ``Slopes.R`` + GE: the slope after the change, without that of the norms' own change
 
 
 class Gram(NamedTuple):
     """A'A of some columns of A."""
 
-    ix: jax.Array  # (m,), their numbers; of no column where there is none
-    owner: jax.Array  # (b,), the numbers of the blocks that they form, in order
-    tiles: jax.Array  # in use; rows and columns of G beyond them hold anything finite
-    G: jax.Array  # (m, m) in float32
+    ix: jax.Array  # (m,), numbers of the columns, padded with d
+    owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
+    tiles: jax.Array  # (), tiles in use; G beyond them holds any finite numbers
+    G: jax.Array  # (m, m), in float32
 
     @property
     def tile(self) -> int:
@@ -82,12 +82,12 @@ class Gram(NamedTuple):
 
 
 def tile_of(size: int) -> int:
-    """Features of a tile that holds whole blocks of a size: about `TILE`, and one block at least."""
+    """Features of a tile that holds whole blocks of this size: about `TILE`, and at least one block."""
     return size * max(1, TILE // size)
 
 
 def no_gram(m: int, size: int, none: int) -> Gram:
-    """Room for m columns in blocks of a size, in whole tiles; ``none``: a number that no column has."""
+    """A `Gram` of m columns without any column yet; ``none`` is a number that no column has."""
     owner = jnp.full(m // size, none, jnp.int32)
     return Gram(jnp.full(m, none, jnp.int32), owner, jnp.int32(0), jnp.zeros((m, m), LOW))
 
@@ -95,14 +95,14 @@ def no_gram(m: int, size: int, none: int) -> Gram:
 def gram_of(
     strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, n: int, gram: Gram
 ) -> jax.Array:
-    """A'A + a diagonal, (m, m) in float32, in the leading tiles.
+    """A'A + diag(diagonal), (m, m) in float32, in the tiles in use.
 
     Args:
-      strip: (i) -> the columns of tile i as rows, (T, n), in float32.
+      strip: (i) -> the columns of A of tile i, as rows (T, n), in float32.
       diagonal: (m,).
-      tiles: in use.
-      n: rows of A.
-      gram: whose matrix is overwritten.
+      tiles: (), tiles in use.
+      n: number of rows of A.
+      gram: its matrix is overwritten.
     """
     room, T = gram.G, gram.tile
 
@@ -126,17 +126,17 @@ def of_blocks(a: jax.Array, size: int) -> jax.Array:
 
 
 def to_features(a: jax.Array, size: int) -> jax.Array:
-    """Of each feature what its block has: (1, m) from (b,)."""
+    """The value of its block for each feature: (1, m) from (b,)."""
     return jnp.repeat(a, size)[None]
 
 
 def units(W: jax.Array, size: int) -> jax.Array:
-    """W over the norms of its blocks, 0 where these are 0."""
+    """W divided by the norms of its blocks; 0 in blocks of norm 0."""
     return safe_divide(W, to_features(jnp.sqrt(of_blocks(W * W, size)), size))
 
 
 def slopes_of(W: jax.Array, gradient: jax.Array, entries: Any, blocks: Any, live: jax.Array) -> Slopes:
-    """`Slopes`, formed in the dtype of the problem."""
+    """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
     R = gradient
     if entries is not None:
         R = R + entries[None] * jnp.sign(W)
@@ -148,8 +148,12 @@ def slopes_of(W: jax.Array, gradient: jax.Array, entries: Any, blocks: Any, live
 
 
 def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:
-    """By how much the units of blocks that are not 0 at W have turned, alpha times; no digits cancel."""
+    """alpha times the change of the units V/|V| from W to V = W + E, without cancellation.
+
+    For a block that is not 0 at W the change is ``(E - (|V| - |W|) W/|W|) / |V|``; else it is V/|V|.
+    """
     size = s.size
+    # |V| - |W| = <2W + E, E> / (|V| + |W|)
     before, after = (jnp.sqrt(of_blocks(a * a, size)) for a in (s.W, V))
     longer = safe_divide(of_blocks((2 * s.W + E) * E, size), before + after)
     unit = units(s.W, size)
@@ -159,7 +163,7 @@ def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Arr
 
 
 def slope_at(s: Slopes, p: Point) -> jax.Array:
-    """The slope of what is smooth at V, in the entries that are not 0 there."""
+    """The slope of the objective at V, (k, m); valid in entries where V is not 0."""
     slope = p.R
     if s.entries is not None:
         slope = slope + s.entries[None] * (jnp.sign(p.V) - jnp.sign(s.W))
@@ -169,9 +173,12 @@ def slope_at(s: Slopes, p: Point) -> jax.Array:
 
 
 def violation(s: Slopes, p: Point) -> jax.Array:
-    """The largest slope of an entry, or of a block that is 0, beyond what its norms allow."""
+    """(), the largest distance of a slope of the loss from the subdifferential of the norms.
+
+    It is taken by entry, and for blocks that are 0 in the norm of the block.
+    """
     slope = jnp.abs(slope_at(s, p))
-    smooth = p.R  # without the norms
+    smooth = p.R  # and below without the slopes of the norms at W, so that the loss is left
     if s.entries is not None:
         smooth = smooth - s.entries[None] * jnp.sign(s.W)
     if s.blocks is not None:
@@ -180,7 +187,8 @@ def violation(s: Slopes, p: Point) -> jax.Array:
     if s.blocks is None:
         worst = jnp.where(p.V == 0, left, slope)
     else:
-        # Of a block that is 0 its norm; of an entry of another block what the first norm leaves.
+        # A block that is 0 counts with its norm. An entry that is 0 in another block counts with what the
+        # norm of entries leaves of its slope.
         zero = to_features(of_blocks(p.V * p.V, s.size) == 0, s.size)
         beyond = jnp.maximum(jnp.sqrt(of_blocks(left * left, s.size)) - s.blocks, 0)
         entry = slope if s.entries is None else jnp.where(p.V == 0, left, slope)
@@ -189,38 +197,42 @@ def violation(s: Slopes, p: Point) -> jax.Array:
 
 
 def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array]:
-    """E, and W + E with its exact zeros, once the violation is that ``share`` of what it was.
+    """Descend until the violation is ``share`` of that at W.
 
     Args:
-      gram: of the features, by `gram_of`.
+      gram: the Gram matrix of the features, by `gram_of`.
       s: the slopes at W, by `slopes_of`.
-      share: of the violation, below 1.
+      share: in (0, 1).
+
+    Returns:
+      E and W + E, the latter with exact zeros, (k, m) each.
     """
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
     before = violation(s, first)
     goal = share * before
     sweeps = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
-    patience = SWEEPS_A_NEWTON if s.single else SWEEPS_A_NEWTON_OF_BLOCKS
+    patience = SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
 
     def body(carry: Any) -> Any:
         p, _, k = carry
-        p = sweeps(p, SWEEPS_A_CHECK)
-        k, left = k + SWEEPS_A_CHECK, violation(s, p)
+        p = sweeps(p, SWEEPS_PER_CHECK)
+        k, left = k + SWEEPS_PER_CHECK, violation(s, p)
         stalls = (k % patience == 0) & (left > goal)
         return once(stalls, lambda p: newton_step(gram.G, s, p), p), left, k
 
-    more = lambda carry: (carry[1] > goal) & (carry[2] < MOST_SWEEPS)
+    more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))
     return p.E, p.V
 
 
 def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
-    """Sweeps over single entries, `TOGETHER` of them an iteration."""
-    G, b = gram.G, TOGETHER
+    """The function (point, number of sweeps) -> point, by exact minimisation in one entry after another."""
+    G, b = gram.G, COORDINATES_PER_ITERATION
     blocks = gram.tiles * (TILE // b)
     L = jnp.diagonal(G)
     L = jnp.where(L > 0, L, 1)
-    # The slope of what is left of the norm: up for V > 0, -down for V < 0.
+    # Slope of the norm at V minus its slope at W (which is in R): ``up`` for V > 0, ``-down`` for V < 0.
+    # An entry that cannot move has infinite slopes.
     sign, entries = jnp.sign(s.W[0]), jnp.zeros_like(L) if s.entries is None else s.entries
     up, down = (jnp.where(s.live, entries * (1 + c * sign), jnp.inf) for c in (-1, 1))
 
@@ -231,6 +243,7 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         v, q, rise, fall, size = (lax.dynamic_slice_in_dim(a, at, b) for a in (p.V, p.R, up, down, L))
         steps: list[jax.Array] = []
         for c in range(b):
+            # slope of entry c after the steps of the entries before it, of the same iteration
             slope = q[c] + sum((steps[j] * H[c, j] for j in range(c)), jnp.zeros((), LOW))
             right, left = -(slope + rise[c]) / size[c], -(slope - fall[c]) / size[c]
             steps.append(jnp.where(v[c] + right > 0, right, jnp.where(v[c] + left < 0, left, -v[c])))
@@ -247,7 +260,10 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
 
 
 def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
-    """Sweeps over blocks: each goes to the prox of a gradient step, with a bound L of its own curvature."""
+    """The function (point, number of sweeps) -> point: a proximal gradient step in one block after another.
+
+    The step of a block has length 1/L with L a bound of the curvature of the block.
+    """
     G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks
     b = m // size
@@ -257,8 +273,8 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     L = jnp.minimum(jnp.max(jnp.sum(jnp.abs(own), axis=1), axis=1), jnp.sqrt(jnp.sum(own * own, axis=(1, 2))))
     L = jnp.where(L > 0, L, 1)
     norms = jnp.sqrt(of_blocks(s.W * s.W, size))
-    # The prox is taken of V - (slope without the norm)/L, which is cW + H with c = 1 + alpha/(L |W|): near
-    # the optimum H is small, and nothing cancels.
+    # The argument of the prox is V - (slope of the loss)/L = cW + H, c = 1 + alpha/(L |W|) and H = E - R/L.
+    # Near the optimum H is small, so that the change new - E is computed from H without cancellation.
     threshold = alpha / L
     c = 1 + safe_divide(threshold, norms)
 
@@ -290,13 +306,14 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
 
 
 def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
-    """The step to where the slopes of the entries that are not 0 vanish, as far as none changes its sign.
+    """A Newton step on the entries that are not 0, halved until the objective falls.
 
-    The Hessian on the support is G, and of the norm of a block with unit U alpha (I - UU')/|V|. Signs matter
-    where there is a norm of entries.
+    The Hessian on the support is G plus, for the norm of a block with unit U = V/|V|,
+    ``alpha (I - UU')/|V|``. With a norm of entries, an entry that would change its sign becomes 0; with norms
+    of blocks, a block that would point away from V becomes 0.
     """
     (k, m), T, size = p.V.shape, TILE, s.size
-    most = min(whole(k * m), MOST_UNKNOWNS)
+    most = min(whole(k * m), MAX_UNKNOWNS)
     on = p.V != 0
     S = jnp.nonzero(on.reshape(-1), size=most, fill_value=k * m)[0].astype(jnp.int32)
     count = jnp.sum(on, dtype=jnp.int32)
@@ -315,7 +332,7 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
         block = rows_at(H, i, T).at[:, rows_at(feature, j, T)].get(mode="fill", fill_value=0)
         if k > 1:
             block = jnp.where(rows_at(column, i, T)[:, None] == rows_at(column, j, T)[None], block, 0)
-        own = jnp.where(rows_at(here, i, T), RIDGE * jnp.diagonal(block), 1)
+        own = jnp.where(rows_at(here, i, T), RIDGE_SHARE * jnp.diagonal(block), 1)
         if s.blocks is not None:
             same = rows_at(owner, i, T)[:, None] == rows_at(owner, j, T)[None]
             outer = rows_at(unit, i, T)[:, None] * rows_at(unit, j, T)[None]
@@ -328,7 +345,7 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
     x = jnp.zeros(k * m, LOW).at[S].set(x, mode="drop").reshape(k, m)
 
     def bent(step: jax.Array) -> jax.Array:
-        """What the norms of blocks change by beyond the first order, in each block."""
+        """alpha (|V + step| - |V| - <V, step>/|V|) of each block: what the first order leaves out."""
         assert s.blocks is not None
         old, new = (jnp.sqrt(of_blocks(a * a, size)) for a in (p.V, p.V + step))
         longer = safe_divide(of_blocks((2 * p.V + step) * step, size), old + new)
@@ -348,7 +365,7 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
         return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(step))
 
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
-    _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] >= SHORTEST), shorter, start)
+    _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] >= MIN_STEP_LENGTH), shorter, start)
     falls = (fall <= 0) & (count <= most)
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
     return Point(*(jnp.where(falls, b, a) for a, b in zip(p, new, strict=True)))

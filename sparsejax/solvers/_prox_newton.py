@@ -22,17 +22,19 @@ from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._gram_descent import Gram
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._quadratics import least_squares
-from sparsejax.solvers._scalars import Newton, begun, weighted
+from sparsejax.solvers._scalars import Newton, start_point, weighted
 
-# Least squares of more steps has nearly as many active features as rows, where the engine is faster.
-STEPS, STEPS_OF_QUADRATIC = 50, 20
-LOOSE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# Least squares on MANY times more features than rows is for `variational_newton`; of several columns on
-# fewer times more.
-MANY, MANY_OF_COLUMNS, MOST_COLUMNS = 8, 4, 4
-# Fewer features are for other solvers, whose first call is half as long; of one column if X is small, too.
-FEWEST_FEATURES, SMALL_X = 512, 2**17
-SUFFICIENT, SHORTEST = 1e-3, 1e-6  # decrease, of what the model promises, and the shortest step tried
+# After 20 steps a least squares problem has nearly as many active features as rows: `admm` is faster there.
+MAX_STEPS, MAX_QUADRATIC_STEPS = 50, 20
+GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
+# For least squares `variational_newton` is faster with more features a row than these, for one and for
+# several columns, and with more columns.
+MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_COLUMNS, MAX_COLUMNS = 8, 4, 4
+# With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
+# column only if X also has fewer entries than these.
+MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
+MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of what the model promises
+MIN_STEP_LENGTH = 1e-6  # the shortest step that is tried, as a share of the whole step
 
 
 def prox_newton(
@@ -45,21 +47,21 @@ def prox_newton(
 ) -> Solution:
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
-    A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`), and the
-    step is halved until the objective falls by a share of what the model promises. A handful of steps where
-    first-order ones are thousands: small strengths, labels that are nearly separated. A loss may be least
-    squares itself: a step is then an exchange of features.
+    A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`). The step is
+    halved until the objective falls by a share of what the model promises. At small strengths, or with labels
+    that are nearly separated, a few steps replace thousands of first-order ones. For a least squares loss the
+    model is exact, and a step exchanges features only.
 
-    The least squares problem is solved on the active blocks (rows, or groups of rows) and about as many
-    others, those whose slopes exceed their strengths most, by cyclic descent on the Gram matrix of their
-    columns of A. Descent works in float32, with a Newton step on the support every 2 sweeps (every 6 for
-    single entries), until 5 % of the violation of the optimality conditions is left. So a step costs two
-    products with X, and all else follows the number of active features. Two kinds of problem take the
-    iteration of `variational_newton` on all features instead: X of at most 64 rows or columns, and groups
-    that are far from one size.
+    The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
+    others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
+    of their columns of A, in float32, with a Newton step on the support every 2 sweeps (every 6 for single
+    entries), until 5 % of the violation of the optimality conditions is left. A step therefore costs two
+    products with X; all other costs depend on the number of active features. Two kinds of problem use the
+    iteration of `variational_newton` on all features instead: X with at most 64 rows or columns, and groups
+    of very different sizes.
 
-    `newton_admm` (`admm` where `newton_admm` does not fit) goes on where this solver stops: where more
-    entries are active than a step can move, or where no step lowers the objective.
+    `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
+    can move, or if no step lowers the objective.
 
     Args:
       problem: a loss of one column, such as `LogisticLoss`, `HuberLoss` or `SquaredLoss`, or `SquaredLoss` of
@@ -108,10 +110,10 @@ def unfit(problem: Problem) -> str | None:
 
 
 def few_active(problem: Problem) -> bool:
-    """Whether `sparsejax.solve` takes the solver for least squares.
+    """Whether `sparsejax.solve` takes this solver for least squares: if few features will be active.
 
-    With many more features than rows about as many features as rows are active, or with several columns more;
-    `variational_newton` is the faster then.
+    With many more features than rows, about as many features as rows are active (more with several columns),
+    and `variational_newton` is faster.
     """
     n, (d, k) = num_rows(problem.smooth), (*problem.smooth.params_shape, 1)[:2]
     if n is None or min(n, d) <= TILE or not by_blocks(problem):
@@ -119,25 +121,25 @@ def few_active(problem: Problem) -> bool:
     if problem.penalty.row_norm(problem.smooth.params_shape).groups is not None:
         return k == 1
     if k == 1:
-        return d < MANY * n and (d >= FEWEST_FEATURES or n * d >= SMALL_X)
-    return k <= MOST_COLUMNS and FEWEST_FEATURES <= d <= MANY_OF_COLUMNS * n
+        return d < MAX_FEATURES_PER_ROW * n and (d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X)
+    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW_OF_COLUMNS * n
 
 
 class State(NamedTuple):
-    """The last point taken, the step from there, and the trial at a share of the step."""
+    """The last point W, the step from it, and a trial point on the step. Fields without a shape are ()."""
 
-    W: jax.Array
+    W: jax.Array  # (d, k) or (d,)
     facts: Facts  # of the loss at W
-    penalised: jax.Array  # the penalty at W
-    measure: jax.Array  # of the certificate at W
-    change: jax.Array  # the step: from W to the answer of the quadratic problem
-    promised: jax.Array  # what the quadratic problem says that the objective changes by
-    length: jax.Array  # the share of the step that the trial is at
-    trial: jax.Array
-    taken: jax.Array  # whether W is the last trial
-    stuck: jax.Array  # whether no step brings the objective down
-    near: jax.Array  # whether one more step like the last would do: it may use the same curvature
-    gram: Gram | None  # of the last step by descent
+    penalised: jax.Array  # value of the penalty at W
+    measure: jax.Array  # gap (or residual) at W
+    change: jax.Array  # shape of W, the step: answer of the quadratic problem minus W
+    promised: jax.Array  # change of the objective over the whole step, by the quadratic model
+    length: jax.Array  # share of the step, in (0, 1]
+    trial: jax.Array  # shape of W, W + length * change
+    taken: jax.Array  # whether W is the last trial: a new step is due
+    stuck: jax.Array  # whether no step lowers the objective
+    near: jax.Array  # whether one more step like the last reaches tol: it may reuse the curvature
+    gram: Gram | None  # the Gram matrix of the last step; None without descent
 
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
@@ -147,19 +149,20 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
     norm = penalty.row_norm(init.shape)
-    # Systems of one tile cost nothing, and Newton on scalars takes fewer steps.
+    # With at most 64 rows or columns the systems of `Newton` have one tile and cost little; its steps are
+    # fewer.
     by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
     by_scalars &= columns(init).shape[0] == 1 and norm.entries is None
     descent = None if by_scalars else Descent(problem, tol, rows)
     scalars = _by_scalars(problem, init, tol, rows) if by_scalars else None
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
-        """The state with the trial taken, if the objective falls by a share of what was promised."""
+        """The state with the trial as W, if the objective falls by a share of the promised change."""
         penalised = penalty.value(s.trial)
         fall = (s.facts.value - facts.value) + (s.penalised - penalised)
         rounding = s.facts.rounding + facts.rounding
-        falls = fall + rounding >= -SUFFICIENT * s.length * s.promised
-        stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= SHORTEST))
+        falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
+        stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= MIN_STEP_LENGTH))
         again = safe_divide(certificate.measure, s.measure) * certificate.measure
         near = model.exact | (again <= tol) & (s.length == 1)
         old = s.W, s.facts, s.penalised, s.measure
@@ -169,7 +172,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         return s._replace(taken=falls, stuck=stuck, near=near)
 
     def direction(s: State) -> State:
-        """The state with the step to the answer of the quadratic problem at W."""
+        """The state with a new step: to the answer of the quadratic problem at W."""
         if descent is not None and s.gram is not None:
             change, gram = descent.step(s.W, s.facts, s.near, s.gram)
         elif scalars is not None:
@@ -184,7 +187,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     form = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
     facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
-    # The start is a trial that is taken: from an infinite objective.
+    # The start is a trial from an infinite objective, so that the first check takes it.
     facts = facts._replace(value=one * jnp.inf)
     start = State(init, facts, 0 * one, one, zero, -one, one, init, no, no, no, None)
     start = start._replace(gram=None if descent is None else descent.no_gram())
@@ -197,12 +200,12 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         learn=learn,
         leaves=lambda s: s.stuck,
     )
-    limit = jnp.minimum(maxiter, STEPS_OF_QUADRATIC if model.exact else STEPS)
+    limit = jnp.minimum(maxiter, MAX_QUADRATIC_STEPS if model.exact else MAX_STEPS)
     return Loop(problem, init, algorithm, tol, limit, history).run()[0]
 
 
 def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:
-    """The step to the answer, of rows or groups: by Newton's method on one scalar each, on all features."""
+    """The function (state) -> step that solves the quadratic problem by `Newton`, on all features."""
     smooth, penalty = problem.smooth, problem.penalty
     model, zero = smooth.quadratic_model(), jnp.zeros_like(init)
     blocks = blocks_of(penalty, init, rows)
@@ -210,11 +213,11 @@ def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) ->
 
     def change(s: State) -> jax.Array:
         quadratic = least_squares(*model.least_squares_at(s.W, s.facts.predictions))
-        point = begun(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
-        # the gap of the model is relative to its own value at 0
+        point = start_point(quadratic, blocks, columns(s.W), columns(s.facts.gradient))
+        # `Newton` measures gaps relative to the model at W = 0, ||B||^2 / 2: convert tol to that unit.
         unit = safe_divide(at_zero, quadratic.size / 2, 1.0)
-        wanted = jnp.maximum(LOOSE * s.measure, tol / 4) * unit
-        newton = Newton(quadratic, blocks, wanted, jnp.int32(STEPS))
+        wanted = jnp.maximum(GAP_SHARE * s.measure, tol / 4) * unit
+        newton = Newton(quadratic, blocks, wanted, jnp.int32(MAX_STEPS))
         end = newton.run(point, empty_history(0, init.dtype)).point
         return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
 
