@@ -1,8 +1,8 @@
 """Solvers, one algorithm a file, all ``(problem, init=None, *, tol, maxiter, history) -> Solution``.
 
-`SOLVERS` is the one table of them, of which takes what, and of which goes on where another has left
-something: `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md read it. To add a
-solver, write its file and its entry here.
+`SOLVERS` is the one table of solvers. An entry says which problems a solver takes, and which solvers continue
+if it does not converge. `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md read the
+table. To add a solver, write its file and its entry here.
 """
 
 from sparsejax.problem import Problem
@@ -44,7 +44,7 @@ def _many_features(problem: Problem) -> bool:
 
 
 def _wide(problem: Problem) -> bool:
-    """Where `prox_newton` does not take least squares of one column."""
+    """Whether `variational_newton` suits the problem and `prox_newton` is not the faster one for it."""
     if not _variational.suits(problem):
         return False
     return not (_prox_newton.unfit(problem) is None and _prox_newton.few_active(problem))
@@ -62,7 +62,7 @@ SOLVERS.update({
         "Newton on one scalar a row or group, for norms on many features",
         _variational.LINK,
         _wide,
-        then=(_variational.larger_working_set, _admm.goes_on),
+        then=(_variational.larger_working_set, _admm.link_if_fit),
         resume=Resume(_variational.share, _variational.start, _variational.resume),
     ),
     "prox_newton": Solver(
@@ -71,7 +71,7 @@ SOLVERS.update({
         "Newton by descent on few features, for norms of rows or groups",
         _prox_newton.LINK,
         _many_features,
-        then=(_newton_admm.goes_on, _admm.goes_on),
+        then=(_newton_admm.link_if_fit, _admm.link_if_fit),
     ),
     "working_set": Solver(
         working_set,
@@ -79,7 +79,7 @@ SOLVERS.update({
         "the engine on the features that matter, for sparse rows on many features",
         _working_set.LINK,
         _working_set.suits,
-        then=(_newton_admm.goes_on, _admm.goes_on, _fista.goes_on),
+        then=(_newton_admm.link_if_fit, _admm.link_if_fit, _fista.link_if_fit),
     ),
     "newton_admm": Solver(
         newton_admm,
@@ -94,8 +94,8 @@ SOLVERS.update({
         "the engine: one factorisation, exact joint prox",
         _admm.LINK,
         _always,
-        then=(_newton_admm.goes_on,),
-        resume=Resume(_admm.share, lambda shared, problem, init: shared.factor.mean, _admm.go_on),
+        then=(_newton_admm.link_if_fit,),
+        resume=Resume(_admm.share, lambda shared, problem, init: shared.factor.mean, _admm.resume_shared),
     ),
     "fista": Solver(
         fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", _fista.LINK, _always
@@ -125,7 +125,7 @@ SOLVERS.update({
         _smoothed_apg.LINK,
     ),
 })  # fmt: skip
-for _name in SOLVERS:  # numbered in this order, whichever is used first
+for _name in SOLVERS:  # the numbers of solvers follow this order, whichever is used first
     number_of(_name)
 
 

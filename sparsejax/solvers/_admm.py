@@ -18,37 +18,39 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
-RELAX = 1.6
-# Where Newton's method goes on: iterations at most, and floating point operations worth its first step.
-MOST_ITERATIONS, WORK = 15_000, 10**10
-# Floating point operations of an iteration up to which the lanes of a batch go together on a CPU: beyond,
-# what one lane waits for the slowest costs more than what all save by sharing their products.
-LANE_FLOPS = 10**5
-START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
-CHECK = 10  # iterations between two certificates; rho is balanced then
-# From iteration EARLY on rho changes at every second look: with one term, changes every ten iterations can
-# keep up an oscillation for ever.
-EARLY = 50
-# rho is balanced so that the relative primal residual is 1/0.3 (with several terms, whose copies must agree
-# as well, 1/3) of the relative dual one, and changed for imbalances above 1.2.
-BALANCE, BALANCE_TERMS, THRESHOLD = 0.3, 3.0, 1.2
+RELAXATION = 1.6  # over-relaxation, in the range 1.5 to 1.8 that Boyd et al., Section 3.4.3, recommend
+# After so many iterations, or so many floating point operations (about the cost of compiling and making the
+# first step of Newton's method), `newton_admm` continues.
+MAX_ITERATIONS, MAX_FLOPS = 15_000, 10**10
+# On a CPU the lanes of a batch run together if an iteration has at most so many floating point operations.
+# Beyond, waiting for the slowest lane costs more than sharing products saves.
+MAX_LANE_FLOPS = 10**5
+MAX_SPLIT_CYCLES = 100  # of the split of the gradient at the start, which need not be exact
+ITERATIONS_PER_CHECK = 10  # iterations between two certificates; rho is balanced at each certificate
+# After so many iterations a problem of one term changes rho at every second certificate only: changes every
+# ten iterations can make the iteration oscillate for ever.
+EARLY_ITERATIONS = 50
+# rho is balanced so that the relative dual residual is RESIDUAL_RATIO times the relative primal residual;
+# with several terms, whose copies must agree too, the primal residual is to be smaller. rho changes by a
+# factor of at least MIN_RHO_CHANGE.
+RESIDUAL_RATIO, RESIDUAL_RATIO_OF_TERMS, MIN_RHO_CHANGE = 0.3, 3.0, 1.2
 
 
 class Shared(NamedTuple):
-    """What depends on the loss alone."""
+    """Quantities that depend on the loss alone: all problems of a path share them."""
 
-    factor: Factor
-    cheap: Any  # the condensed loss, or None where that is the loss itself
+    factor: Factor  # eigenvalues and eigenvectors of the majorizer M
+    cheap: Any  # the loss in condensed form; None if that is the loss itself
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration, on transposes (k, d)."""
 
-    Z: tuple[jax.Array, ...]  # (k, d), the last prox point of every term: exact zeros; the answer
-    V: tuple[jax.Array, ...]  # (k, d), Z = prox(V) and V - Z is the scaled multiplier
-    W: jax.Array  # (k, d), the last W-step; used only where the loss is majorised
-    rho: jax.Array  # of all terms together: what the W-step adds to M
-    warm: Any  # what the prox of every term wants back
+    Z: tuple[jax.Array, ...]  # (k, d), the last prox point of every term, with exact zeros
+    V: tuple[jax.Array, ...]  # (k, d), arguments of the proxes: Z = prox(V), V - Z = U, the scaled multiplier
+    W: jax.Array  # (k, d), the last W-step; used only if M is a bound of the Hessian and not the Hessian
+    rho: jax.Array  # (), the sum over the terms; the W-step adds it to M
+    warm: Any  # state that the prox of each term passes to its next call
 
 
 def admm(
@@ -67,16 +69,17 @@ def admm(
 
     M is the Hessian for `SquaredLoss` (so that W' is immaterial) and an upper bound of it for
     `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
-    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M and is balanced between the primal
-    and the dual residual every ten iterations (twenty from the 50th on, for one term), the last time at half
-    of ``maxiter``. The duality gap of Z, looked at just as often, ends the loop.
+    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M. It is balanced between the primal
+    and the dual residual every ten iterations (for one term every twenty after the 50th), for the last time
+    at half of ``maxiter``. The duality gap of Z is computed every ten iterations; the loop ends when it is at
+    most ``tol``.
 
-    With a loss that is not quadratic, `newton_admm` goes on after some thousand iterations, where it takes
-    the problem: small strengths and labels that are nearly separated.
+    If a loss is not quadratic and `newton_admm` takes the problem, `newton_admm` continues after some
+    thousand iterations: at small strengths, and with labels that are nearly separated.
 
-    A graph Laplacian on the labels belongs to M and is decomposed too. For a penalty of K ``terms`` there are
-    K copies Z, each with :math:`\rho/K`; the answer is the last of them, zero too where another is zero in a
-    whole group, and the multipliers split its gradient for the gap.
+    A graph Laplacian on the labels is a part of M and is decomposed too. A penalty of K ``terms`` has K
+    copies Z, each with :math:`\rho/K`. The answer is the last copy, with zeros in every group that is zero in
+    another copy; the multipliers are the parts of the gradient that the gap needs.
 
     Args:
       problem: its loss must bound its curvature (the majorizer of its quadratic model), as those of
@@ -117,22 +120,22 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def goes_on(problem: Problem) -> Link | None:
-    """The link for where another solver has stopped, if it takes the problem."""
+def link_if_fit(problem: Problem) -> Link | None:
+    """The link that continues after another solver; None if this solver does not take the problem."""
     return LINK if unfit(problem) is None else None
 
 
 def _budget(problem: Problem) -> int:
-    """Iterations after which Newton's steps go on: as many as take about as long as to begin these.
+    """Number of iterations after which `newton_admm` continues.
 
-    Where a step is dear, as many as take as long as making it.
+    They take about as long as the compilation of Newton's method or, for large problems, one of its steps.
     """
     n = num_rows(problem.smooth)
     if n is None:
-        return MOST_ITERATIONS
+        return MAX_ITERATIONS
     shape: tuple[int, ...] = (*problem.smooth.params_shape, 1)
     d, k = shape[0], shape[1]
-    return min(MOST_ITERATIONS, max(WORK // (n * k * (4 * d + 1000)), 1000 + 8 * d))
+    return min(MAX_ITERATIONS, max(MAX_FLOPS // (n * k * (4 * d + 1000)), 1000 + 8 * d))
 
 
 def _iterated(
@@ -152,9 +155,17 @@ def resume(
     cheap: Any = None,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """ADMM from ``init`` and ``rho`` (None: the mean eigenvalue); returns the Solution and the last rho.
+    """ADMM from given W and rho.
 
-    ``cheap``: the condensed loss, where it is known; ``finish``: by Newton's method what stalls.
+    Args:
+      problem, init, tol, maxiter, history: as `admm`.
+      factor: `factorise` of the loss.
+      rho: (); None means the mean eigenvalue of M.
+      cheap: the condensed loss if it is known, else None.
+      finish: whether Newton steps on the support finish a solve that stalls.
+
+    Returns:
+      The `Solution` and the last rho.
     """
     engine = _Engine(problem, factor, init, maxiter, cheap)
     loop = Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
@@ -163,13 +174,13 @@ def resume(
 
 
 def share(smooth: Any) -> Shared:
-    """What depends on the loss alone."""
+    """Compute `Shared` for a loss."""
     factor = factorise(smooth)
     cheap = _cheap(smooth, factor)
     return Shared(factor, None if cheap is smooth else cheap)
 
 
-def go_on(
+def resume_shared(
     problem: Problem,
     shared: Shared,
     init: jax.Array,
@@ -179,7 +190,7 @@ def go_on(
     brief: bool = False,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """As `resume`, with what problems of one loss share; the residual is known anyway."""
+    """Same as `resume`, with `Shared` for the loss. ``brief`` has no effect: the residual is known anyway."""
     return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
@@ -191,13 +202,13 @@ def _step(factor: Factor) -> jax.Array:
     return safe_divide(1.0, factor.largest, 1.0)
 
 
-def _minus(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
-    """Of tuples with an array a term, entry by entry."""
+def _differences(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Array, ...]:
+    """a - b for tuples with one array for each term."""
     return tuple(x - y for x, y in zip(a, b, strict=True))
 
 
 class _Engine:
-    """One problem's iteration, on W' (k, d)."""
+    """The iteration for one problem, on W' (k, d)."""
 
     def __init__(
         self, problem: Problem, factor: Factor, init: jax.Array, maxiter: jax.Array, cheap: Any = None
@@ -212,15 +223,15 @@ class _Engine:
         # gradient.
         self.exact = model.exact and (factor.square or target is not None)
         self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
-        # Here in the eigenbasis, and for n < d as A'B with B'U computed directly: dividing by small
-        # eigenvalues would lose digits.
+        # The constant M W' - grad f(W') in the eigenbasis. For n < d it is A'B, and B'U is computed directly:
+        # a division by small eigenvalues would lose digits.
         if self.exact:
             zero = jnp.zeros_like(columns(init))
             linear = -self.grad(zero) @ factor.basis.T if factor.square else columns(target) @ factor.left
             self.linear = factor.rotate(linear)
 
     def algorithm(self, rho: jax.Array | None) -> Algorithm:
-        # The Gram form does not know the residuals, which certify a problem with unpenalised features.
+        # The condensed loss has no residuals, which the certificate needs if features are unpenalised.
         hidden = unpenalised(self.penalty, self.init.shape[0], self.init.dtype).shape[-1] > 0
         quick = None if hidden or self.cheap is self.smooth else self.cheap
         return Algorithm(
@@ -228,7 +239,7 @@ class _Engine:
             block=self.block,
             candidate=lambda carry: like(joined(self.penalty, carry[0].Z, self.init), self.init),
             step=lambda _: _step(self.factor),
-            check_every=CHECK,
+            check_every=ITERATIONS_PER_CHECK,
             begin=self.begin if self.K == 1 else None,
             split=self.split if self.K > 1 else None,
             quick=quick,
@@ -241,12 +252,12 @@ class _Engine:
         V: tuple[jax.Array, ...] = (Zt,)
         if self.K > 1:
             G = like(self.grad(Zt), self.init)
-            parts = map(columns, split(self.penalty, -G, self.init, cycles=START))
+            parts = map(columns, split(self.penalty, -G, self.init, cycles=MAX_SPLIT_CYCLES))
             V = tuple(Zt + (self.K / rho) * part for part in parts)
         return State((Zt,) * self.K, V, Zt, rho, warm)
 
     def begin(self, carry: tuple[State, jax.Array], gradient: jax.Array) -> tuple[State, jax.Array]:
-        """The multiplier of one term is that of the start: minus the gradient there."""
+        """The state at the start, with minus the gradient at the start as the multiplier of the one term."""
         s, k = carry
         return s._replace(V=(s.Z[0] - columns(gradient) / s.rho,)), k
 
@@ -254,12 +265,12 @@ class _Engine:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))
 
     def w_step(self, s: State) -> jax.Array:
-        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), Z and V in the mean over terms.
+        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), with the means of Z and V over the terms.
 
-        Two products whatever rho: an explicit inverse needs one, but d / k times that to form it for every
-        new rho, and in a batch each problem would need its own. For n < d Woodbury's identity is applied
-        to the change of 2Z - V, so that nothing cancels when rho is small, which in float32 would
-        leave few digits.
+        In the eigenbasis of M it takes two products for any rho. An explicit inverse takes one, but forming
+        it for a new rho costs d / k times as much, and each problem of a batch would need its own. For n < d
+        Woodbury's identity is applied to the change from 2Z - V: with a small rho, other forms cancel and
+        leave few digits in float32.
         """
         factor = self.factor
         target: Any = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
@@ -278,13 +289,13 @@ class _Engine:
 
     def iterate(self, s: State) -> State:
         W = self.w_step(s)
-        V = tuple(V + RELAX * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
+        V = tuple(V + RELAXATION * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
         points = [
             prox_columns(term, v, self.K / s.rho, warm, self.init)
             for term, v, warm in zip(self.terms, V, s.warm, strict=True)
         ]
         Z, warm = zip(*points, strict=True)
-        # What is not carried need not be written: with an exact W-step nobody asks for the last W.
+        # With an exact W-step the last W is not used: the loop then does not store it.
         return s._replace(Z=Z, V=V, W=s.W if self.exact else W, warm=warm)
 
     def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
@@ -299,22 +310,25 @@ class _Engine:
         return self.balanced(old, new, k, n), k + n
 
     def balanced(self, old: State, new: State, k: jax.Array, n: jax.Array) -> State:
-        """The state with rho changed, where that is due and the residuals are out of balance."""
+        """The state with rho changed, if a change is due and the residuals are out of balance.
+
+        Source: Boyd et al., Section 3.4.1, with the square root of the ratio of the residuals as the factor.
+        """
         K, tiny = self.K, self.tiny
-        U = _minus(new.V, new.Z)
-        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAX
-        primal = joint_norm(_minus((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
-        dual = joint_norm(_minus(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
-        ratio = (BALANCE if K == 1 else BALANCE_TERMS) * primal / jnp.maximum(dual, tiny)
+        U = _differences(new.V, new.Z)
+        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAXATION
+        primal = joint_norm(_differences((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
+        dual = joint_norm(_differences(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
+        ratio = (RESIDUAL_RATIO if K == 1 else RESIDUAL_RATIO_OF_TERMS) * primal / jnp.maximum(dual, tiny)
         change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
-        # Where rho is at the rounding error of the largest eigenvalue, directions without curvature are noise
-        # that a smaller one would magnify.
+        # rho stays above the rounding error of the largest eigenvalue: below it, the steps in directions
+        # without curvature are magnified rounding errors.
         least = eps_of(W) * self.factor.largest
         change_by = jnp.maximum(change_by, jnp.minimum(least / new.rho, 1))
         k = k + n
-        every = jnp.where((k <= EARLY) | (K > 1), CHECK, 2 * CHECK)
+        every = jnp.where((k <= EARLY_ITERATIONS) | (K > 1), ITERATIONS_PER_CHECK, 2 * ITERATIONS_PER_CHECK)
         due = (k // every > (k - n) // every) & (2 * k <= self.maxiter)
-        change = due & ((change_by > THRESHOLD) | (change_by < 1 / THRESHOLD))
+        change = due & ((change_by > MIN_RHO_CHANGE) | (change_by < 1 / MIN_RHO_CHANGE))
         rho = jnp.where(change, new.rho * change_by, new.rho)
         V = tuple(jnp.where(change, Z + u / change_by, V) for Z, u, V in zip(new.Z, U, new.V, strict=True))
         return new._replace(V=V, rho=rho)
@@ -322,11 +336,11 @@ class _Engine:
     def split(self, carry: tuple[State, jax.Array]) -> tuple[jax.Array, ...]:
         """The multipliers: a subgradient of every term at its point."""
         s, _ = carry
-        return tuple(like((s.rho / self.K) * u, self.init) for u in _minus(s.V, s.Z))
+        return tuple(like((s.rho / self.K) * u, self.init) for u in _differences(s.V, s.Z))
 
 
 def _at_once(problem: Problem, lanes: Any) -> bool:
-    """Whether lanes of a batch go together: with one decomposition, where an iteration is soon done."""
+    """Whether the lanes of a batch run together: they share one decomposition and iterations are cheap."""
     if not problem.smooth.quadratic_model().exact:
         return False
 
@@ -340,7 +354,7 @@ def _at_once(problem: Problem, lanes: Any) -> bool:
         return False
     A, W, _ = found
     flops: int = 4 * W.size * min(A.shape)
-    return flops <= LANE_FLOPS
+    return flops <= MAX_LANE_FLOPS
 
 
 LINK = Link(

@@ -1,4 +1,4 @@
-"""Algorithm 2 of Ming & Ding (IJCAI 2019), as printed; the default is the engine instead."""
+"""Algorithm 2 of Ming & Ding (IJCAI 2019), as printed on request; by default a call of `admm`."""
 
 from typing import NamedTuple
 
@@ -19,20 +19,21 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._admm import LINK as ADMM
 from sparsejax.solvers._chains import solved_by
 
-RHO = 1.1
-EPS_OBJECTIVE, EPS_SPLIT = 1e-8, 1e-5
+NU_GROWTH = 1.1  # factor of nu at every iteration (rho in the paper)
+# The paper's stopping rule: the largest relative change of the objective, and the largest entry of |Z - W|.
+MAX_OBJECTIVE_CHANGE, MAX_SPLIT_ERROR = 1e-8, 1e-5
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the printed algorithm, on transposes."""
 
-    W: jax.Array  # (k, d)
-    Z: jax.Array  # (k, d)
-    multiplier: jax.Array  # Lambda, (k, d)
-    R: jax.Array  # Y - XW, (k, n), kept up to date by the row sweep
-    nu: jax.Array
-    objective: jax.Array
-    done: jax.Array  # the paper's stopping rule holds
+    W: jax.Array  # (k, d), the variable of the loss and of the l2,1 norm
+    Z: jax.Array  # (k, d), the variable of the exclusive lasso
+    multiplier: jax.Array  # (k, d), Lambda
+    R: jax.Array  # (k, n), the residual Y - XW, which every row of the sweep updates
+    nu: jax.Array  # (), the penalty parameter
+    objective: jax.Array  # (), the paper's objective at W
+    done: jax.Array  # (), whether the paper's stopping rule holds
 
 
 def alm(
@@ -95,7 +96,7 @@ def unfit(problem: Problem) -> str | None:
 
 
 def _strengths(penalty: ExclusiveL21 | L21 | ExclusiveLasso, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Alpha and beta, 0 for what the penalty does not have."""
+    """alpha and beta of the penalty; 0 for the one that it does not have."""
     if isinstance(penalty, ExclusiveL21):
         return penalty.alpha.astype(zero.dtype), penalty.beta.astype(zero.dtype)
     if isinstance(penalty, L21):
@@ -108,7 +109,7 @@ def _iterated(
 ) -> Solution:
     smooth, penalty = problem.smooth, problem.penalty
     scale, model = smooth.scale, smooth.quadratic_model()
-    # At scale 1, with the weights and the centring of an intercept in X and Y.
+    # The paper's loss has scale 1. Weights and the centring for an intercept are applied to X and Y.
     X = model.majorizer() / jnp.sqrt(2 * scale)
     Yt = columns(model.target()) / jnp.sqrt(2 * scale)
     zero = jnp.zeros((), X.dtype)
@@ -130,9 +131,9 @@ def _iterated(
         W, R, _, _ = lax.fori_loop(0, X.shape[1], sweep, (s.W, s.R, s.nu * Z + s.multiplier, s.nu))
         multiplier = s.multiplier + s.nu * (Z - W)
         objective = jnp.sum(R * R) + penalty.value(like(W, init)) / scale
-        done = jnp.abs(objective - s.objective) <= EPS_OBJECTIVE * s.objective
-        done &= jnp.max(jnp.abs(Z - W)) <= EPS_SPLIT
-        return State(W, Z, multiplier, R, RHO * s.nu, objective, done)
+        done = jnp.abs(objective - s.objective) <= MAX_OBJECTIVE_CHANGE * s.objective
+        done &= jnp.max(jnp.abs(Z - W)) <= MAX_SPLIT_ERROR
+        return State(W, Z, multiplier, R, NU_GROWTH * s.nu, objective, done)
 
     Wt = columns(init)
     R = Yt - Wt @ X.T

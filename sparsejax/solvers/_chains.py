@@ -1,4 +1,4 @@
-"""How a problem finds its solvers: the one that begins, and those that go on where it has left something."""
+"""The chain of solvers for a problem: the first one, and those that continue if it does not converge."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +12,7 @@ from sparsejax.solution import Solution
 
 
 class Resume(NamedTuple):
-    """How a solver goes through a path: what it computes once, and what it hands on to the next problem.
+    """How a solver solves the problems of a path: shared quantities, and a state from problem to problem.
 
     >>> from sparsejax.solvers import SOLVERS
     >>> [name for name, entry in SOLVERS.items() if entry.resume is not None]
@@ -21,13 +21,13 @@ class Resume(NamedTuple):
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
-    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state); brief: perhaps without
-    # residual
+    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state). With ``brief`` the solution
+    # may have no residual.
     solve: Callable[..., tuple[Solution, Any]]
 
 
 class Solver(NamedTuple):
-    """An entry of the table.
+    """An entry of `SOLVERS`.
 
     >>> import numpy as np, sparsejax as sj
     >>> from sparsejax.solvers import SOLVERS
@@ -36,18 +36,18 @@ class Solver(NamedTuple):
     """
 
     function: Callable[..., Solution]
-    # Of a problem in the protocol: None, or in words why the solver does not take it.
+    # (problem in the protocol) -> None if the solver takes it, else the reason in words.
     fits: Callable[[Problem], str | None]
     summary: str  # for docs/choose-a-solver.md
-    link: Link
-    # `sparsejax.solve` takes the first that fits and, by the shape of the problem, suits.
+    link: Link  # the solver as a part of a chain
+    # `sparsejax.solve` takes the first entry of the table for which ``fits`` is None and ``suits`` is True.
     suits: Callable[[Problem], bool] = lambda problem: False
-    # What may go on where it has left something: the first that is not None.
+    # (problem) -> link of a solver that may continue, or None. The first that is not None continues.
     then: tuple[Callable[[Problem], Link | None], ...] = ()
-    resume: Resume | None = None  # without: a path hands on the solution alone
+    resume: Resume | None = None  # None: a path passes on the solution alone
 
 
-SOLVERS: dict[str, Solver] = {}  # the table: written in `sparsejax.solvers`
+SOLVERS: dict[str, Solver] = {}  # the table; `sparsejax.solvers` fills it
 
 
 def pick(problem: Problem) -> Solver:
@@ -60,7 +60,7 @@ def pick(problem: Problem) -> Solver:
       Its entry of `SOLVERS`.
 
     Raises:
-      TypeError: no problem. `fista` takes what no other does.
+      TypeError: ``problem`` is not a `sparsejax.Problem`. Every problem has a solver: `fista` takes all.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -76,11 +76,11 @@ def chain_of(link: Link, problem: Problem) -> Chain:
     """The chain that begins with a link, by static structure and shape.
 
     Args:
-      link: that of an entry of `SOLVERS`.
+      link: the link of an entry of `SOLVERS`.
       problem: `sparsejax.Problem`, in the protocol, as `sparsejax.driver.prepare` returns it.
 
     Returns:
-      `sparsejax.driver.Chain`; the links that follow are those of ``then`` in the table.
+      `sparsejax.driver.Chain`; the entries ``then`` of the table give the links that follow.
 
     Never raises.
 
@@ -117,12 +117,12 @@ def solved_by(
     """The solution of a prepared problem by the chain that begins with a link.
 
     Args:
-      link: of the solver that begins.
+      link: the link of the first solver.
       problem, init, tol, maxiter, history: what `sparsejax.driver.prepare` returns.
       arrays: further arguments of the link.
 
     Returns:
-      `Solution`. Outside jit what did not converge comes with a warning.
+      `Solution`. Outside jit a solution that did not converge comes with a warning.
 
     Never raises: `sparsejax.driver.prepare` has checked the arguments.
 

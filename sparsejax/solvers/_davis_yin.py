@@ -15,18 +15,18 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
-CHECK = 25
-START = 100  # cycles at most to split the gradient at the start; the iteration does the rest
+ITERATIONS_PER_CHECK = 25  # iterations between two certificates
+MAX_SPLIT_CYCLES = 100  # of the split of the gradient at the start, which need not be exact
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration, on transposes (k, d)."""
 
-    V: jax.Array  # (k, d), what is iterated
+    V: jax.Array  # (k, d), the argument of the prox of the second term
     P: jax.Array  # (k, d), the prox point of the first term
-    Q: jax.Array  # (k, d), that of the second
-    parts: tuple[jax.Array, ...]  # subgradients of the two at P and Q
-    warm: tuple[Any, ...]  # what the proxes of the two want back
+    Q: jax.Array  # (k, d), the prox point of the second term
+    parts: tuple[jax.Array, ...]  # (k, d) each, subgradients of the two terms at P and Q
+    warm: tuple[Any, ...]  # state that the prox of each term passes to its next call
 
 
 def davis_yin(
@@ -42,9 +42,9 @@ def davis_yin(
     .. math:: Q = \operatorname{prox}_{g_2/L}(V), \qquad
               P = \operatorname{prox}_{g_1/L}(2Q - V - \nabla f(Q)/L), \qquad V = V + P - Q ,
 
-    with L an upper bound of the curvature of the loss. The answer is Q, zero too where P is zero in a whole
-    group; ``L(V - Q)`` and its counterpart at P split its gradient for the gap, which is looked at every 25
-    iterations.
+    with L an upper bound of the curvature of the loss. The answer is Q, with zeros in every group that is
+    zero in P. The subgradient ``L(V - Q)`` at Q and the corresponding one at P are the parts of the gradient
+    that the gap needs; the gap is computed every 25 iterations.
 
     Args:
       problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs; a penalty of
@@ -102,9 +102,9 @@ def _iterated(
         return (s.P,) if second is None else (s.P, s.Q)
 
     Zt = columns(init)
-    parts: tuple[jax.Array, ...] = (Zt, Zt)  # of no use for one term
+    parts: tuple[jax.Array, ...] = (Zt, Zt)  # not used for one term
     if second is not None:
-        parts = tuple(map(columns, split(penalty, -jax.grad(smooth)(init), init, cycles=START)))
+        parts = tuple(map(columns, split(penalty, -jax.grad(smooth)(init), init, cycles=MAX_SPLIT_CYCLES)))
     V = Zt if second is None else Zt + step * parts[1]
     warm = tuple(() if term is None else prox_start(term, like(Zt, init)) for term in (first, second))
     algorithm = Algorithm(
@@ -112,7 +112,7 @@ def _iterated(
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=lambda s: like(joined(penalty, points(s), init), init),
         step=lambda _: step,
-        check_every=CHECK,
+        check_every=ITERATIONS_PER_CHECK,
         split=None if second is None else lambda s: tuple(like(part, init) for part in s.parts),
         quick=None if hidden or cheap is smooth else cheap,
     )

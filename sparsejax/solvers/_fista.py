@@ -15,17 +15,17 @@ from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
-CHECK = 10
-HALVINGS = 60  # of the step in one iteration, at most
+ITERATIONS_PER_CHECK = 10  # iterations between two certificates
+MAX_HALVINGS = 60  # of the step, in one iteration
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration."""
 
-    W: jax.Array  # the last prox point
-    V: jax.Array  # the extrapolated point
-    t: jax.Array  # momentum sequence: t_1 = 1, t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
-    step: jax.Array  # 1/L
+    W: jax.Array  # shape of the start, the last prox point
+    V: jax.Array  # the same shape, the extrapolated point
+    t: jax.Array  # (), momentum sequence: t_1 = 1, t_{k+1} = (1 + sqrt(1 + 4 t_k^2)) / 2
+    step: jax.Array  # (), 1/L
 
 
 def fista(
@@ -44,9 +44,9 @@ def fista(
 
     and t starts again at 1 when :math:`\langle V - W_{+}, W_{+} - W\rangle > 0`. L is ``1/stepsize`` if
     given; for a loss with a majorizer a bound of its curvature (never too small); otherwise it is
-    found by backtracking, at the price of one more evaluation of the loss an iteration. The duality gap
-    of W (the prox-gradient residual where no dual is known), looked at every 10 iterations, ends the
-    loop.
+    found by backtracking, at the price of one more evaluation of the loss an iteration. Every 10 iterations
+    the duality gap of W is computed (the prox-gradient residual if no dual is known); the loop ends when it
+    is at most ``tol``.
 
     Args:
       problem: any smooth convex loss, and a penalty with ``prox``.
@@ -89,7 +89,12 @@ def iterated(
     stepsize: jax.Array | None = None,
     finish: bool = True,
 ) -> Solution:
-    """`fista` within a program."""
+    """The iteration of `fista` on checked arguments, to call inside a compiled program.
+
+    Args:
+      problem, init, tol, maxiter, history, stepsize: as `fista`, checked.
+      finish: whether Newton steps on the support finish a solve that stalls.
+    """
     problem, init, restore = flattened(problem, init)
     backtrack = stepsize is None and problem.smooth.quadratic_model().majorizer is None
     if stepsize is not None:
@@ -101,13 +106,14 @@ def iterated(
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s, backtrack), s),
         candidate=lambda s: s.W,
         step=lambda s: s.step,
-        check_every=CHECK,
+        check_every=ITERATIONS_PER_CHECK,
     )
     solution, _ = Loop(problem, init, algorithm, tol, maxiter, history, finish).run()
     return solution._replace(params=restore(solution.params))
 
 
 def _iterate(problem: Problem, s: State, backtrack: bool) -> State:
+    """One iteration, with the restart of O'Donoghue & Candes, Eq. (13)."""
     value, G = jax.value_and_grad(problem.smooth)(s.V)
     W, step = _forward(problem, s.V, value, G, s.step, backtrack)
     uphill = jnp.sum((s.V - W) * (W - s.W)) > 0
@@ -131,11 +137,11 @@ def _forward(
         W, step, n = carry
         D = W - V
         bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
-        # Near the optimum the test is a difference of equal numbers: allow for their rounding, and for
-        # that of W, along which the slope is not small where W is constrained.
+        # Near the optimum the two sides are nearly equal: allow for their rounding, and for the rounding of W
+        # times the slope, which is not small if W is constrained.
         rounding = 10 * eps * (jnp.abs(value) + jnp.sum(jnp.abs(G * W)))
         short: jax.Array = smooth(W) <= bound + rounding
-        return ~short & (n < HALVINGS)
+        return ~short & (n < MAX_HALVINGS)
 
     def shrink(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         _, step, n = carry
@@ -149,6 +155,6 @@ def _forward(
 LINK = Link("fista", iterated)
 
 
-def goes_on(problem: Problem) -> Link:
-    """It takes every problem that another has left."""
+def link_if_fit(problem: Problem) -> Link:
+    """The link that continues after another solver: always, since this solver takes every problem."""
     return LINK

@@ -18,19 +18,19 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
-CHECK = 5
-SHRINK = 0.5  # of the smoothing, at every step, until it is ``epsilon``
-INNER = 50  # conjugate gradient steps at most, in each Newton step
-# Least weight of a row, relative to the mean eigenvalue of the Hessian: unpenalised ones have none, and the
-# ridge problem must have a solution.
-FLOOR = 1e-9
+STEPS_PER_CHECK = 5  # steps between two certificates
+SMOOTHING_DECAY = 0.5  # factor of the smoothing at every step, until the smoothing is ``epsilon``
+MAX_CG_STEPS = 50  # conjugate gradient steps in each Newton step
+# Least weight of a row, as a share of the mean eigenvalue of the Hessian. Unpenalised rows have the weight 0,
+# with which the ridge problem may have no unique solution.
+MIN_WEIGHT_SHARE = 1e-9
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration."""
 
-    W: jax.Array  # (d, k) or (d,)
-    epsilon: jax.Array  # the smoothing in use
+    W: jax.Array  # (d, k) or (d,), the solution of the last ridge problem
+    epsilon: jax.Array  # (), the smoothing of the next step
 
 
 def irls(
@@ -131,7 +131,7 @@ def _iterated(
         nu = jnp.sqrt(safe_norm(columns(s.W)) ** 2 + s.epsilon**2)
         slopes = penalty.slopes(nu)
         W = ridge.step(s.W, jnp.where(slopes > 0, slopes / nu, 0))
-        return State(W, jnp.maximum(s.epsilon * SHRINK, last))
+        return State(W, jnp.maximum(s.epsilon * SMOOTHING_DECAY, last))
 
     def candidate(s: State) -> jax.Array:
         if not polish:
@@ -143,7 +143,7 @@ def _iterated(
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=candidate,
         step=lambda _: length,
-        check_every=CHECK,
+        check_every=STEPS_PER_CHECK,
     )
     return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
 
@@ -156,13 +156,16 @@ class _Ridge:
         self.smooth, self.A, self.exact = smooth, model.majorizer(), model.exact
         n, d = self.A.shape
         mean = jnp.sum(self.A * self.A) / d
-        self.least = FLOOR * jnp.where(mean > 0, mean, 1)
+        self.least = MIN_WEIGHT_SHARE * jnp.where(mean > 0, mean, 1)
         self.tall = d <= n
         self.gram = self.A.T @ self.A if self.tall else jnp.zeros((0, 0), self.A.dtype)
         self.linear = -jax.grad(smooth)(jnp.zeros_like(init))
 
     def solver(self, F: jax.Array) -> Callable[[jax.Array], jax.Array]:
-        """Of (A'A + 2 diag(F)) W = R, scaled so that the largest F do no harm."""
+        """The function R -> W that solves (A'A + 2 diag(F)) W = R.
+
+        Rows are scaled by S = 1/sqrt(2F): the matrix S A'A S + I is well conditioned however large F is.
+        """
         S = 1 / jnp.sqrt(jnp.maximum(2 * F, self.least))[None]
         eye = jnp.eye(min(self.A.shape), dtype=self.A.dtype)
         if self.tall:
@@ -178,21 +181,23 @@ class _Ridge:
         return solve
 
     def objective(self, W: jax.Array, F: jax.Array) -> jax.Array:
+        """``f(W) + sum_i F_i ||w_i||^2``."""
         return self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
 
     def step(self, W: jax.Array, F: jax.Array) -> jax.Array:
-        """The minimiser of a quadratic; else a Newton step, halved until it decreases."""
+        """The minimiser, if f is quadratic; else a Newton step, halved until the objective decreases."""
         solve = self.solver(F)
         if self.exact:
             return solve(self.linear)
         G, hessian = jax.linearize(jax.grad(self.smooth), W)
         G = G + 2 * like(columns(W) * F[None], W)
         matvec = lambda D: hessian(D) + 2 * like(columns(D) * F[None], D)
-        D, _ = conjugate_gradients(matvec, -G, solve, 1e-2, INNER)
+        D, _ = conjugate_gradients(matvec, -G, solve, 1e-2, MAX_CG_STEPS)
         before, slope = self.objective(W, F), jnp.sum(G * D)
+        # Armijo's rule with a share of 1e-4; steps below 1e-4 are not tried.
         too_long = lambda t: ~(self.objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)
         t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), W.dtype))
-        # At the precision of the dtype nothing decreases any more: stay.
+        # At the precision of the dtype no step decreases the objective: return W.
         return jnp.where(self.objective(W + t * D, F) <= before, W + t * D, W)
 
 

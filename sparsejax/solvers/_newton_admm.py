@@ -19,18 +19,24 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
 
-STEPS = 300  # at most
-LOOSE = 0.1  # residual of the quadratic problem, as a share of that of the whole
-SUFFICIENT = 1e-3  # decrease, of what the quadratic promises
-# Levenberg's term, as a share of the largest eigenvalue: where a step fails FIRST, or MORE times as much as
-# there is; where it does not LESS of it, and below LEAST none.
-FIRST, MORE, LESS, LEAST = 1e-2, 10.0, 0.1, 1e-6
-FLATTEST = 1e-3  # of the curvature: what a Hessian is taken for that all but vanishes, as of hinges far away
-PATIENCE = 20  # steps without progress, at the precision of the dtype
-LARGEST = 2048  # unknowns that a block of the Hessian couples, at most
-# Unknowns of a block up to which, and rows for each feature from which, `sparsejax.solve` takes this solver.
-SMALL, ROWS = 64, 4
-REREAD = 512  # likewise, where a pass over the data is dear and the Hessian one pass
+MAX_STEPS = 300
+RESIDUAL_SHARE = 0.1  # residual to which a quadratic problem is solved, as a share of the residual at W
+MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of the promised change
+# Levenberg's term, as a share of the largest eigenvalue of the Hessian. A failed step multiplies it by
+# DAMPING_GROWTH, to FIRST_DAMPING at least. A step that is taken multiplies it by DAMPING_DECAY, and a term
+# of at most MIN_DAMPING becomes 0.
+FIRST_DAMPING, DAMPING_GROWTH, DAMPING_DECAY, MIN_DAMPING = 1e-2, 10.0, 0.1, 1e-6
+# Least unit of the damping, as a share of the largest curvature known: far from the hinge the Hessian of a
+# hinge loss is nearly 0.
+MIN_CURVATURE_SHARE = 1e-3
+MAX_STALLED_STEPS = 20  # steps without progress after which the loop ends
+MAX_BLOCK_UNKNOWNS = 2048  # unknowns in one block of the Hessian
+# `sparsejax.solve` takes this solver for blocks of at most so many unknowns and so many rows for each
+# feature.
+SMALL_BLOCK_UNKNOWNS, MIN_ROWS_PER_FEATURE = 64, 4
+# The same limit for data that every pass reads again: a pass is expensive there, and the Hessian takes one
+# pass.
+STREAMED_BLOCK_UNKNOWNS = 512
 
 
 def newton_admm(
@@ -47,12 +53,13 @@ def newton_admm(
               + \tfrac12\langle V - W, (\nabla^2 f(W) + \mu I)(V - W)\rangle + g(V)
 
     is solved by the iteration of `admm` in the eigenvectors of the Hessian, to a tenth of the residual at W.
-    A step that the objective does not bear out is not taken, and :math:`\mu`, else 0, grows until one is: in
-    the end it is a short proximal gradient step. A dozen steps where first-order ones are thousands: small
-    strengths, labels that are nearly separated, features that are not penalised or nearly copies.
+    A step is taken if the objective falls by a share of what the quadratic promises. If it does not,
+    :math:`\mu`, which is 0 otherwise, grows until a step is taken: at last the step is a short proximal
+    gradient step. About a dozen steps replace thousands of first-order ones at small strengths, with labels
+    that are nearly separated, and with features that are unpenalised or nearly equal.
 
-    The Hessian is formed: a block for each column of W where the columns do not meet in the loss, as in
-    `LogisticLoss`, d x d or for n < d its root; else one of all columns, kd x kd.
+    The Hessian is formed. If the loss is a sum over the columns of W, as `LogisticLoss`, it has one block for
+    each column, d x d, or a root of it, n x d, if n < d. Else it has one block, kd x kd.
 
     Args:
       problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
@@ -86,34 +93,38 @@ def unfit(problem: Problem) -> str | None:
     model = smooth.quadratic_model()
     if model.majorizer is not None and model.exact:
         return f"needs a loss that is not quadratic, got {kinds(problem)}."
-    if "shape" in smooth.provides and _block(problem) > LARGEST:
+    if "shape" in smooth.provides and _block(problem) > MAX_BLOCK_UNKNOWNS:
         return (
-            f"forms the Hessian, in blocks of at most {LARGEST} unknowns; here they have {_block(problem)}: "
-            "use admm, fista or working_set."
+            f"forms the Hessian, in blocks of at most {MAX_BLOCK_UNKNOWNS} unknowns; here they have "
+            f"{_block(problem)}: use admm, fista or working_set."
         )
     return None
 
 
 def suits(problem: Problem) -> bool:
-    """Whether `sparsejax.solve` takes it: where the Hessian costs no more than some steps of `admm`."""
+    """Whether `sparsejax.solve` takes this solver: if the Hessian costs no more than some steps of `admm`."""
     smooth, n = problem.smooth, num_rows(problem.smooth)
     model = smooth.quadratic_model()
     if n is not None and model.rereads and model.separable:
-        return _block(problem) <= REREAD and n >= ROWS * _block(problem)
+        return _block(problem) <= STREAMED_BLOCK_UNKNOWNS and n >= MIN_ROWS_PER_FEATURE * _block(problem)
     if not {"shape", "columns"} <= smooth.provides or n is None:
         return False
-    return bool(_block(problem) <= SMALL and n >= ROWS * smooth.params_shape[0])
+    return bool(
+        _block(problem) <= SMALL_BLOCK_UNKNOWNS and n >= MIN_ROWS_PER_FEATURE * smooth.params_shape[0]
+    )
 
 
 def few_features(problem: Problem) -> bool:
-    """Whether the whole Hessian costs less than a working set: of one column and at most `SMALL` features."""
+    """Whether the Hessian costs less than a working set: it has at most `SMALL_BLOCK_UNKNOWNS` unknowns."""
     smooth = problem.smooth
     rereads = smooth.quadratic_model().rereads
-    return "shape" in smooth.provides and not rereads and math.prod(smooth.params_shape) <= SMALL
+    return (
+        "shape" in smooth.provides and not rereads and math.prod(smooth.params_shape) <= SMALL_BLOCK_UNKNOWNS
+    )
 
 
 def _block(problem: Problem) -> int:
-    """The size of what is decomposed."""
+    """Number of rows of the matrix whose eigenvectors are computed: a block of the Hessian, or its root."""
     smooth = problem.smooth
     shape: tuple[int, ...] = smooth.params_shape
     if not smooth.quadratic_model().separable:
@@ -123,26 +134,26 @@ def _block(problem: Problem) -> int:
 
 
 class Point(NamedTuple):
-    """A point, and what is known of it."""
+    """A point, and what was computed at it."""
 
-    W: jax.Array
-    objective: jax.Array
-    facts: Facts
-    subgradient: jax.Array  # of the penalty
+    W: jax.Array  # (d, k) or (d,)
+    objective: jax.Array  # ()
+    facts: Facts  # of the loss
+    subgradient: jax.Array  # shape of W, a subgradient of the penalty
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration."""
 
-    at: Point  # the last that was taken
-    trial: Answer  # of the quadratic problem there
-    promised: jax.Array  # change of the objective, by the quadratic
-    damping: jax.Array  # Levenberg's term, as a share of the largest eigenvalue
-    step: jax.Array  # 1 / the largest curvature known
+    at: Point  # the last point that was taken
+    trial: Answer  # the answer of the quadratic problem at this point
+    promised: jax.Array  # (), change of the objective from the point to the trial, by the quadratic
+    damping: jax.Array  # (), Levenberg's term mu, as a share of the largest eigenvalue
+    step: jax.Array  # (), 1 / the largest curvature known
 
 
-def goes_on(problem: Problem) -> Link | None:
-    """The link for where another solver has stopped, if it takes the problem."""
+def link_if_fit(problem: Problem) -> Link | None:
+    """The link that continues after another solver; None if this solver does not take the problem."""
     return LINK if unfit(problem) is None else None
 
 
@@ -155,7 +166,7 @@ def _iterated(
 
 
 def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Any:
-    """Whether it goes on: there may be digits left at the floor of a first-order method, too."""
+    """Whether this solver continues: tol is not met, or a first-order method has stalled at its floor."""
     return unfinished(solution, tol, maxiter) | at_the_floor(solution, tol, maxiter)
 
 
@@ -174,40 +185,40 @@ def _steps(
         step=lambda s: s.step,
         check_every=1,
         learn=learnt,
-        patience=PATIENCE,
+        patience=MAX_STALLED_STEPS,
     )
-    limit = jnp.minimum(maxiter, STEPS)
+    limit = jnp.minimum(maxiter, MAX_STEPS)
     return Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
 
 
 def learnt(s: State, facts: Facts, certificate: Certificate) -> State:
-    """The state with the trial taken, or more damping."""
+    """The state with the trial as its point, if the objective falls enough; else with more damping."""
     objective = certificate.objective
     rounding = 10 * eps_of(objective) * jnp.abs(objective)
-    falls = objective - s.at.objective <= SUFFICIENT * jnp.minimum(s.promised, 0) + rounding
+    falls = objective - s.at.objective <= MIN_DECREASE_SHARE * jnp.minimum(s.promised, 0) + rounding
     falls &= jnp.isfinite(objective)
     trial = Point(s.trial.W, objective, facts, s.trial.subgradient)
     at = jax.tree.map(lambda a, b: jnp.where(falls, a, b), trial, s.at)
-    less = jnp.where(s.damping > LEAST, LESS * s.damping, 0)
-    # Where the trial was too far rho may have followed it.
+    less = jnp.where(s.damping > MIN_DAMPING, DAMPING_DECAY * s.damping, 0)
+    # A trial that failed may have left rho at a bad value: 0 restarts it.
     answer = s.trial._replace(rho=jnp.where(falls, s.trial.rho, 0))
-    damping = jnp.where(falls, less, jnp.maximum(MORE * s.damping, FIRST))
+    damping = jnp.where(falls, less, jnp.maximum(DAMPING_GROWTH * s.damping, FIRST_DAMPING))
     return s._replace(at=at, trial=answer, damping=damping)
 
 
 def stepped(problem: Problem, s: State) -> State:
-    """The next trial."""
+    """The state with the next trial: the answer of the quadratic problem at the present point."""
     penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
     H = hessian(problem.smooth, W, facts.predictions)
-    quadratic = Quadratic(H, facts.gradient, W, s.damping, FLATTEST / s.step)
-    wanted = LOOSE * norm(facts.gradient + subgradient)
+    quadratic = Quadratic(H, facts.gradient, W, s.damping, MIN_CURVATURE_SHARE / s.step)
+    wanted = RESIDUAL_SHARE * norm(facts.gradient + subgradient)
     start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))
     trial = quadratic.solve(penalty, start._replace(rho=s.trial.rho), wanted)
     finite = jnp.all(jnp.isfinite(trial.W)) & jnp.isfinite(trial.rho)
     trial = jax.tree.map(lambda a, b: jnp.where(finite, a, b), trial, start)
     before = objective - facts.value
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
-    promised = jnp.where(finite, promised, -jnp.inf)  # which no objective bears out
+    promised = jnp.where(finite, promised, -jnp.inf)  # no objective falls by so much: more damping follows
     step = jnp.minimum(s.step, safe_divide(1.0, quadratic.largest, jnp.inf))
     return s._replace(trial=trial, promised=promised, step=step)
 

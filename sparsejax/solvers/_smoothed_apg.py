@@ -19,23 +19,25 @@ from sparsejax.prox import view_group_of, view_norms
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
-CHECK = 25
-# Continuation: the smoothing, relative to the largest group norm, starts at 1 and falls by this factor
-# whenever the relative gradient of the smoothed objective is below ACCURACY times it.
-SHRINK, ACCURACY = 0.25, 0.3
-SOLVED = 1e-3  # times the last smoothing: the gradient at which the smoothed problem counts as solved
-ATTEMPTS = 20  # to find a step, in each iteration
+ITERATIONS_PER_CHECK = 25  # iterations between two certificates
+# Continuation: the smoothing, relative to the largest group norm, starts at 1. It is multiplied by
+# SMOOTHING_DECAY when the relative gradient of the smoothed objective is below GRADIENT_SHARE times the
+# smoothing.
+SMOOTHING_DECAY, GRADIENT_SHARE = 0.25, 0.3
+# The loop ends when the relative gradient is below this share of the last smoothing.
+SOLVED_GRADIENT_SHARE = 1e-3
+MAX_STEP_ATTEMPTS = 20  # bounds of the curvature that one iteration tries
 
 
 class State(NamedTuple):
-    """What is iterated."""
+    """State of the iteration, on transposes. A field without a shape is a scalar."""
 
-    W: jax.Array  # (k, d)
-    V: jax.Array  # (k, d), where the gradient steps add up
-    L: jax.Array  # bound of the curvature met so far
-    mu: jax.Array  # the smoothing in use
+    W: jax.Array  # (k, d), the answer so far
+    V: jax.Array  # (k, d), the start minus the sum of the gradient steps
+    L: jax.Array  # bound of the curvature at all points since the last change of mu
+    mu: jax.Array  # the present smoothing
     t: jax.Array  # iterations since the last change of mu
-    solved: jax.Array  # the smoothed problem is
+    solved: jax.Array  # whether the problem with the last smoothing is solved
 
 
 def smoothed_apg(
@@ -152,7 +154,7 @@ def _iterated(
         block=lambda s, n: smoothing.block(s, n, faithful),
         candidate=candidate,
         step=lambda _: smoothing.step,
-        check_every=CHECK,
+        check_every=ITERATIONS_PER_CHECK,
         split=split if several else None,
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
@@ -161,7 +163,7 @@ def _iterated(
 
 
 class _Smoothing:
-    """The smoothed problem, on W' (k, d)."""
+    """The loss plus the smoothed penalty, on W' (k, d)."""
 
     def __init__(self, problem: Problem, init: jax.Array, mu: jax.Array):
         smooth, self.init, self.mu = problem.smooth, init, mu
@@ -178,7 +180,7 @@ class _Smoothing:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))
 
     def parts(self, Wt: jax.Array, mu: jax.Array) -> tuple[list[jax.Array], jax.Array]:
-        """The gradient of every view, and the bound of the curvature at W, loss included."""
+        """The gradient of the smoothed penalty of each view, and a bound of the curvature, loss included."""
         parts, bound = [], jnp.zeros(Wt.shape[1:], Wt.dtype)
         for view in self.views:
             norms = view_norms(view, Wt)
@@ -188,7 +190,10 @@ class _Smoothing:
         return parts, self.curvature + jnp.max(bound)
 
     def first(self, Wt: jax.Array) -> jax.Array:
-        """The first smoothing: a step of the loss alone tells the units of W."""
+        """The first smoothing: the largest group norm after a gradient step on the loss alone.
+
+        It has the units of W.
+        """
         return jnp.maximum(self.mu, self.largest(Wt - self.step * self.grad(Wt)))
 
     def largest(self, Wt: jax.Array) -> jax.Array:
@@ -213,8 +218,9 @@ class _Smoothing:
 
         L = jnp.maximum(s.L, bound)
         carry = (*move(L), L, jnp.int32(0))
-        # q is convex: on the way from U to W it is nowhere above its values at the ends.
-        W, V, _, L, _ = lax.while_loop(lambda c: (c[2] > c[3]) & (c[4] < ATTEMPTS), longer, carry)
+        # q is convex: between U and W it is at most the larger of its values there, so that L bounds the
+        # curvature on the whole segment.
+        W, V, _, L, _ = lax.while_loop(lambda c: (c[2] > c[3]) & (c[4] < MAX_STEP_ATTEMPTS), longer, carry)
         return s._replace(W=W, V=V, L=L, t=s.t + 1)
 
     def iterate_printed(self, s: State) -> State:
@@ -224,7 +230,7 @@ class _Smoothing:
         return s._replace(W=(1 - a) * s.W + a * V, V=V, t=s.t + 1)
 
     def block(self, s: State, n: jax.Array, faithful: bool) -> State:
-        """Iterations, and a smaller smoothing where the problem is solved for the present one."""
+        """n iterations, then a smaller smoothing if the problem with the present one is solved."""
         step = self.iterate_printed if faithful else self.iterate
         s = lax.fori_loop(0, n, lambda _, s: step(s), s)
         error = norm(self.grad(s.W) + sum(self.parts(s.W, s.mu)[0]))
@@ -232,10 +238,10 @@ class _Smoothing:
         largest = self.largest(s.W)
         relative = safe_divide(s.mu, largest, s.mu)
         at_last = s.mu <= self.mu
-        shrink = ~at_last & (error <= ACCURACY * relative)
-        new = jnp.maximum(self.mu, SHRINK * jnp.minimum(s.mu, largest))
+        shrink = ~at_last & (error <= GRADIENT_SHARE * relative)
+        new = jnp.maximum(self.mu, SMOOTHING_DECAY * jnp.minimum(s.mu, largest))
         restarted = State(s.W, s.W, jnp.zeros_like(s.L), new, jnp.zeros_like(s.t), jnp.zeros((), bool))
-        s = s._replace(solved=at_last & (error <= SOLVED * jnp.minimum(relative, 1)))
+        s = s._replace(solved=at_last & (error <= SOLVED_GRADIENT_SHARE * jnp.minimum(relative, 1)))
         return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)
 
 

@@ -24,18 +24,22 @@ def solve(
 ) -> Solution:
     """Minimise ``problem`` by the solver that suits its structure.
 
-    `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`), `fista` for every
-    other, such as a plain function. Where they take the problem, before these: `variational_newton` for `L21`
-    with least squares on 512 features or more; `newton_admm` for another loss where its Hessian is small: one
-    column of up to 64 features, or up to 64 features (times columns where these meet in the loss) and at
-    least 4 rows for each; `prox_newton` for `L1` or `L21` with another loss of one column; `working_set` for
-    sparse rows where there are many times more features than samples. The choice is static, by structure and
-    shape, so it works under jit and vmap.
+    The choice depends on structure and shapes alone, so that it works under jit and vmap. It is the first of
+    these that takes the problem:
 
-    What one solver leaves another finishes: majorised steps that crawl, at small strengths or with labels
-    that are nearly separated, are followed by `newton_admm`; Newton's steps whose room is full by
-    `admm`. The chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`; ``solution.solver`` names the
-    last that ran.
+    * `variational_newton` for `L21` with least squares on 512 features or more, if many may be active;
+    * `prox_newton` for `L1` or `L21` with least squares of few active features, or with another loss of one
+      column and more than 64 features;
+    * `working_set` for penalties with sparse rows on many times more features than samples;
+    * `newton_admm` for another loss with a small Hessian: one column of up to 64 features, or up to 64
+      features (times columns, if the loss couples these) and at least 4 rows for each;
+    * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
+    * `fista` for every other problem, such as a plain function.
+
+    Another solver continues if the first does not converge: `newton_admm` after `admm` whose steps are slow,
+    at small strengths or with labels that are nearly separated; `admm` after Newton's method with more active
+    rows than a step can move. The chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`;
+    ``solution.solver`` is the last solver that ran.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.

@@ -1,4 +1,4 @@
-r"""Sparse rows on many features: the engine on the few that matter."""
+r"""Penalties with sparse rows on many features: `admm` or `fista` on a working set of features."""
 
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -21,12 +21,12 @@ from sparsejax.solvers import _admm
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._fista import iterated
 
-ROUNDS = 30  # at most
-LOOSE = 0.03  # gap of the part, as a share of the gap of the whole
-FEWER = 0.95  # a round that does not bring the gap below this share of the last makes no progress
-FILL = 0.8  # of the working set by active rows: beyond it the engine takes all features
-NEAR = 0.9  # slopes, of those that move a row, from which a row comes into a sparse working set
-INNER = 10_000  # iterations of the engine in a round at most
+MAX_ROUNDS = 30
+GAP_SHARE = 0.03  # gap to which the problem of the working set is solved, as a share of the whole gap
+MAX_GAP_RATIO = 0.95  # a round makes progress if the gap falls below this share of the gap before
+MAX_ACTIVE_SHARE = 0.8  # share of active rows in the working set; beyond it the next solver continues
+MIN_SLOPE = 0.9  # a row enters a sparse working set from this slope on; from 1 on a row does not stay 0
+MAX_INNER_ITERATIONS = 10_000  # of `admm` or `fista`, in one round
 
 
 def working_set(
@@ -39,16 +39,17 @@ def working_set(
 ) -> Solution:
     r"""Minimise by `admm` on a working set of features, at most as many in every round.
 
-    A row can only be active at the optimum if the gradient there leaves the subdifferential of the penalty at
-    0. A round takes the active rows and those where it leaves it furthest (``penalty.row_slopes``), solves
-    the problem of these features to a few hundredths of the gap of the whole, from where the last round
-    ended, and looks at the gradient of the whole once.
+    A zero row stays zero if minus the gradient of the loss is in the subdifferential of the penalty at 0. The
+    working set of a round holds the active rows, and the zero rows that violate this condition most
+    (``penalty.row_slopes``). The problem of these features is solved to a gap of 3 % of the whole gap, from
+    the W of the last round. Then the gradient of the whole loss is computed once.
 
-    Of a sparse X with many rows the working set stays sparse, holds up to an eighth of the features and half
-    of the entries, and `fista` solves its problem: a product costs what the entries of its features cost.
+    For a sparse X with many rows the working set is sparse too. It holds at most an eighth of the features
+    and half of the entries of X, and `fista` solves its problem: the cost of a product is proportional to the
+    number of entries.
 
-    What this does not solve another takes over from where it stands, the first of `newton_admm`, `admm` and
-    `fista` that takes the problem: more active rows than the working set holds, or rounds without progress.
+    If more rows are active than the working set holds, or if rounds make no progress, the first of
+    `newton_admm`, `admm` and `fista` that takes the problem continues from the last W.
 
     Args:
       problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
@@ -90,14 +91,14 @@ def unfit(problem: Problem) -> str | None:
 
 
 def _part(smooth: Any, m: int) -> Any:
-    """The loss of m features, in shapes: of a sparse X it is dense if they are few."""
+    """The loss of m features, as shapes without values; for a sparse X its matrix is dense if m is small."""
     if smooth.quadratic_model().majorizer is not None:
         return smooth
     return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(m, jnp.int32)), smooth)
 
 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
-    """How many features a working set holds: more where they stay sparse."""
+    """Number of features in a working set; it is larger if the working set is sparse."""
     smooth = problem.smooth
     rows = num_rows(smooth) or params_shape[0]
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
@@ -107,31 +108,32 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
 
 
 def suits(problem: Problem) -> bool:
-    """Whether `sparsejax.solve` takes it: many features, and samples so few that few of them are active."""
+    """Whether `sparsejax.solve` takes this solver: many features, and so few samples that few are active."""
     n, (d, *columns) = num_rows(problem.smooth), problem.smooth.params_shape
     always = least_active(problem.penalty)
     if n is None or d < MANY or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
-    # Seldom is all active that can be; where it is, the rounds are lost.
+    # All features that can be active seldom are; hence 5/4 of the largest working set. If they are, the time
+    # of the rounds is lost.
     return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= LARGEST * 5 // 4)
 
 
 class State(NamedTuple):
-    """The answer of the last round, and what the next one is told."""
+    """The answer of the last round, and the settings of the next. A field without a shape is a scalar."""
 
-    W: jax.Array
-    gradient: jax.Array  # of the loss at W
-    measure: jax.Array  # of the certificate at W
-    wanted: jax.Array  # gap of the next part
-    rho: jax.Array  # of the engine
-    limited: jax.Array  # whether the engine stopped at `INNER` iterations
-    over: jax.Array  # whether more rounds would bring no progress
+    W: jax.Array  # (d, k) or (d,)
+    gradient: jax.Array  # shape of W, the gradient of the loss at W
+    measure: jax.Array  # gap (or residual) at W
+    wanted: jax.Array  # gap to which the next round solves its problem
+    rho: jax.Array  # the last rho of `admm`
+    limited: jax.Array  # whether the last round stopped at `MAX_INNER_ITERATIONS`
+    over: jax.Array  # whether the loop ends, since more rounds would make no progress
 
 
 def _rounds(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, size: int = 0
 ) -> Solution:
-    """The rounds, of ``size`` features; 0: of what suits the shape."""
+    """The solver, with ``size`` features in a working set; 0 means a number that depends on the shape."""
     smooth, penalty = problem.smooth, by_entry(problem.penalty, init.shape)
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
@@ -140,40 +142,41 @@ def _rounds(
     if model.majorizer is not None:
         squares = jnp.sum(model.majorizer() ** 2)
         step = cautious_step(squares)
-        # of a matrix with a few columns: the mean eigenvalue of those of the working set is not far
+        # rho starts near the mean eigenvalue of the Hessian of a working set: columns have similar norms.
         rho = jnp.where(squares > 0, squares / d, 1)
     else:
         step = first_step(smooth, init)
         rho = 0.1 / step
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
-        """The state with what the certificate of W says of the next round."""
+        """The state with the gap and the gradient at W, and with the settings of the next round."""
         measure, on = certificate.measure, active(s.W)
-        over = ~(measure <= FEWER * s.measure) | (jnp.sum(on) > int(FILL * m))
+        over = ~(measure <= MAX_GAP_RATIO * s.measure) | (jnp.sum(on) > int(MAX_ACTIVE_SHARE * m))
         if sizes is not None:
-            over |= jnp.sum(jnp.where(on, sizes, 0)) > int(FILL * most)
-        # Rows that compete leave late: a part that was solved loosely has more of them than it will have.
+            over |= jnp.sum(jnp.where(on, sizes, 0)) > int(MAX_ACTIVE_SHARE * most)
+        # With penalties that make rows compete, rows become 0 late: the answer of a loosely solved problem
+        # has too many active rows. A more precise solve comes before the loop ends.
         finer = over & (s.wanted > tol / 2) & (least_active(penalty) > 0)
-        wanted = jnp.maximum(LOOSE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
+        wanted = jnp.maximum(GAP_SHARE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         over &= ~finer
         if not model.exact:
-            # What takes the majorised engine so long Newton's method does at once.
+            # Majorised steps that are so slow are replaced by `newton_admm`, the next solver.
             over |= s.limited & (measure > s.measure / 10)
         return s._replace(gradient=facts.gradient, measure=measure, wanted=wanted, over=over)
 
     def solve_part(s: State) -> State:
-        """The state with the answer on the features that matter most."""
+        """The state with the answer of the problem on the next working set."""
         slopes = penalty.row_slopes(s.gradient, s.W)
-        if by_fista:  # whose products are as fast as the entries are few
-            slopes = jnp.where(slopes > NEAR, slopes, -jnp.inf)
+        if by_fista:  # few entries make products fast: leave out rows that will hardly become active
+            slopes = jnp.where(slopes > MIN_SLOPE, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
         part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
-            solution = iterated(part, start, wanted, jnp.int32(INNER), 0, finish=False)
+            solution = iterated(part, start, wanted, jnp.int32(MAX_INNER_ITERATIONS), 0, finish=False)
         else:
             factor = factorise(part.smooth)
-            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(INNER))
+            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         return s._replace(W=W, rho=rho, limited=solution.status == MAX_ITER)
 
@@ -187,7 +190,7 @@ def _rounds(
         learn=learn,
         leaves=lambda s: s.over,
     )
-    return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, ROUNDS), history).run()[0]
+    return Loop(problem, init, algorithm, tol, jnp.minimum(maxiter, MAX_ROUNDS), history).run()[0]
 
 
 def active(W: jax.Array) -> jax.Array:
@@ -199,5 +202,5 @@ LINK = Link("working_set", _rounds, rows=True)
 
 
 def of_size(size: int) -> Link:
-    """The link with so many features."""
+    """The link of this solver with ``size`` features in a working set."""
     return replace(LINK, options=(("size", size),))

@@ -256,7 +256,7 @@ def test_solve_takes_it_where_the_hessian_is_cheap():
 
 def test_the_engine_hands_over(monkeypatch):
     """After some iterations, and the same inside a jit."""
-    monkeypatch.setattr(_admm, "MOST_ITERATIONS", 40)
+    monkeypatch.setattr(_admm, "MAX_ITERATIONS", 40)
     X, Y = made(n=22, d=13)
     loss = sj.losses.LogisticLoss(X, Y)
     problem = sj.Problem(loss, sj.penalties.L21(1e-4 * top_of(loss)))

@@ -9,7 +9,7 @@ import pytest
 import sparsejax as sj
 from sparsejax.driver.feature_subsets import chosen, working_set_size
 from sparsejax.solvers import pick
-from sparsejax.solvers._working_set import ROUNDS
+from sparsejax.solvers._working_set import MAX_ROUNDS
 
 N, D, K = 20, 700, 3
 
@@ -65,7 +65,7 @@ def problem(loss, penalty, ratio=5.0):
 def test_against_the_engine(loss, penalty):
     p = problem(loss, penalty)
     solution, engine = sj.working_set(p, tol=1e-9), sj.admm(p, tol=1e-10)
-    assert solution.converged and solution.num_iters <= ROUNDS, solution.message
+    assert solution.converged and solution.num_iters <= MAX_ROUNDS, solution.message
     assert sj.duality_gap(p, solution.params) <= 2e-9
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-9)
     np.testing.assert_allclose(solution.params, engine.params, atol=1e-3 * np.abs(engine.params).max())
@@ -76,7 +76,7 @@ def test_groups_against_the_reference(loss):
     p = grouped(loss)
     assert GROUPS.num_families > 1 and pick(p).function is sj.working_set
     solution, optimum = sj.working_set(p, tol=1e-9), conic.minimise(p)
-    assert solution.converged and solution.num_iters <= ROUNDS, solution.message
+    assert solution.converged and solution.num_iters <= MAX_ROUNDS, solution.message
     if loss != "squared hinge":  # of which none is known where features are free
         assert sj.duality_gap(p, solution.params) <= 2e-9
     np.testing.assert_allclose(solution.objective, optimum.objective, rtol=1e-7)
