@@ -1,4 +1,4 @@
-"""Cox's partial likelihood, for times until an event that for some rows was not seen."""
+"""Cox's partial likelihood, for times until an event; rows without an observed event are censored."""
 
 from typing import Any, Self
 
@@ -41,37 +41,37 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
               \Bigl[\log \sum_{j \in R_i} \text{weights}_j\, e^{h_j} - h_i\Bigr],
               \qquad h = Xw ,
 
-    :math:`R_i` the rows of the stratum of i with :math:`\text{entry}_j < \text{time}_i \le \text{time}_j`.
-    That treats ties after Breslow. After Efron the d events of positive weight of one stratum and time, the
-    set D, have instead
+    where the risk set :math:`R_i` holds the rows of the stratum of i with
+    :math:`\text{entry}_j < \text{time}_i \le \text{time}_j`. This is Breslow's treatment of ties. With
+    Efron's, the terms of a set D of d events of positive weight at one time in one stratum are replaced by
 
     .. math:: \text{scale} \Bigl[\sum_{k=0}^{d-1} \overline{\text{weights}}_D
               \log \Bigl(\sum_{j \in R} \text{weights}_j\, e^{h_j}
               - \frac{k}{d} \sum_{j \in D} \text{weights}_j\, e^{h_j}\Bigr)
               - \sum_{i \in D} \text{weights}_i\, h_i\Bigr]
 
-    with their mean weight, as R's ``coxph``. A row of weight 0 counts as none, in the sum over events and in
-    the risk sets alike; after Breslow one of weight 2 counts as two rows. A factor c of all weights
+    with their mean weight, as R's ``coxph``. A row of weight 0 counts as no row, both in the sum over events
+    and in the risk sets. With Breslow's ties a row of weight 2 counts as two rows. A factor c of all weights
     multiplies the loss and adds ``scale log(c)`` times the weights of the events, a constant.
 
-    Sorting is done once, here. A value and a gradient cost O(n), with ``entry`` O(n + m log m) for m times of
-    events: sums over risk sets are of positive numbers only, and a risk set whose sum is small beside others
-    keeps its digits. An event that is alone in its risk set adds nothing. Rows held out by
-    `sparsejax.cross_validate` are judged by the risk sets that they form themselves: use few folds, or
-    shuffle rows so that each has events.
+    The constructor sorts the rows once. A value and a gradient cost O(n), with ``entry`` O(n + m log m) for m
+    times of events. Sums over risk sets add positive numbers only, so that small sums have full precision
+    beside large ones. An event that is alone in its risk set adds nothing. `sparsejax.cross_validate`
+    evaluates held-out rows on the risk sets that these rows form: use few folds, or shuffle the rows so that
+    each fold has events.
 
     Args:
       X: (n, d), as for `SquaredLoss`.
-      time: (n,), > 0 and finite; until the event, or until the row was last seen. Only its order matters, and
-        ties are times that are equal as they are given.
+      time: (n,), > 0 and finite, of the event, or of the last observation. Only the order matters. Ties are
+        times that are equal in the dtype in which they are given.
       event: (n,), 1 or True where the event was seen at ``time``, 0 or False where the row is censored.
       ties: "breslow" or "efron".
-      strata: None, or (n,) of labels that can be sorted: each has its own risk sets, all share w. One without
-        events adds nothing.
-      entry: None, or (n,), finite, each less than ``time``: from when on the row is seen.
+      strata: None, or (n,) of labels that can be sorted: each stratum has its own risk sets, all share w. A
+        stratum without events adds nothing.
+      entry: None, or (n,), finite, each less than ``time``: the time from which on the row is observed.
       weights: None (all one) or (n,) by row, >= 0.
       scale: > 0, shape (); default ``1/n``, n the number of all rows.
-      intercept: False; it is here to say why there is none.
+      intercept: must be False: an intercept cancels. The argument exists for this error message.
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; a time that is not finite and > 0; an event that is not 0 or 1;
@@ -150,11 +150,11 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.X @ W
 
     def _sorted(self, rows: jax.Array) -> jax.Array:
-        """In the order of falling time."""
+        """Values by row, (n, ...), sorted into the order of `Places`."""
         return rows.at[self.places.order].get(unique_indices=True)
 
     def _as_rows(self, sorted_: jax.Array) -> jax.Array:
-        """The inverse."""
+        """The inverse of `_sorted`: values by place as values by row."""
         return jnp.zeros_like(sorted_).at[self.places.order].set(sorted_, unique_indices=True)
 
     def _weights(self) -> jax.Array:
@@ -162,21 +162,21 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     @property
     def _nested(self) -> bool:
-        """Risk sets that only grow as time falls, in which all events draw alike."""
+        """Whether risk sets are nested (they only grow as time falls) and have equal terms: use `Risks`."""
         return self.ties == "breslow" and self.places.windows is None
 
     def _risks(self, H: jax.Array) -> Risks | Terms:
         return self._nested_risks(self._sorted(H)) if self._nested else self._terms(self._sorted(H))
 
     def _nested_risks(self, h: jax.Array) -> Risks:
-        """After Breslow and of all rows of no less time, also where these are not the risk sets."""
+        """`Risks` for Breslow's ties without ``entry``, also if these are not the risk sets of the loss."""
         return risks_of(h, self._weights(), self._sorted(self.event), self.places)
 
     def _terms(self, h: jax.Array) -> Terms:
         return terms_of(h, self._weights(), self._sorted(self.event), self.places, self.ties == "efron")
 
     def _mass(self, r: Risks | Terms) -> jax.Array:
-        """The probabilities of each row, summed over the events by their weights; by place."""
+        """(n,) by place, for each row the sum over events of weight times probability of the row."""
         if isinstance(r, Risks):
             return r.stopped()
         return stopped(self._terms, r.h)
@@ -185,11 +185,11 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     @property
     def provides(self) -> frozenset[str]:
-        """All that a sparse X allows."""
+        """The optional parts of the protocol, without those that a sparse X has not."""
         return self._given - self.X.lacks if isinstance(self.X, Products) else self._given
 
     def quadratic_model(self) -> QuadraticModel:
-        """Of X in memory a bound of the curvature, and least squares."""
+        """Sizes; for X in memory also a bound of the curvature, and least squares at a point."""
         X = self.X
         in_memory = not isinstance(X, Products)
         return QuadraticModel(
@@ -201,7 +201,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         )
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
-        """With the predictions."""
+        """Value, gradient and rounding error of the loss at W, and the predictions."""
         H = self._predict(W)
         r = self._risks(H)
         U = self.scale * (self._mass(r) - r.events)
@@ -209,15 +209,16 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, H)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """From the rounding of h = Xw, to second order, and of the sums over risk sets."""
+        """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         eps = eps_of(U)
         error = 2 * eps * self._sorted(sizes.rows) * safe_sqrt(sizes.squares @ (W * W))
         error = jnp.where(r.weights > 0, error, 0)
-        # The variance of an error over a risk set is at most the largest square of it.
+        # The second-order term of an event is half the variance of the error over its risk set, which is at
+        # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
-        # Sums of positive terms, block by block, whose errors are as often up as down.
+        # Rounding of the sums: terms are positive and added block by block, with errors of random sign.
         windows = self.places.windows
         steps = 4 + 2 * len(U) ** 0.25 + (0 if windows is None else levels_of(windows))
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
@@ -226,25 +227,28 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     def _majorizer(self) -> jax.Array:
         w = self._weights()
         A = bounding_rows(self._sorted(self.X), w, self.scale * w * self._sorted(self.event), self.places)
-        # Where a user's jit has made X a constant, XLA would fold products of A for minutes.
+        # If X is a constant of a user's jit, XLA would spend minutes on folding products of A at compile
+        # time.
         return opaque(A)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
     ) -> tuple[jax.Array, jax.Array]:
-        r"""``s = min(limit, 1)`` and the change of the conjugate.
+        r"""``s = min(limit, 1)``, and the conjugate at sU minus the conjugate at U.
 
-        U + scale * events, over the scale, says how much of the events' weights stops at each row (see
-        `Risks`): :math:`\ell^*` is finite where that can be, which it can for sU, 0 <= s <= 1, if for U,
-        since at s = 0 each event stops at its own row. The conjugate of a sum is the least sum of the
-        conjugates, entropies over the risk sets, over all ways to bring the weights there; the best, those of
-        one h, have the same probability to stop for all events. So
+        (U + scale * events) / scale is the weight of the draws that stop at each row (see `Risks`).
+        :math:`\ell^*` is finite if draws with these stops exist. If they exist for U they exist for sU,
+        0 <= s <= 1: for s = 0 each event stops at its own row. The conjugate of a sum of functions is the
+        least sum of their conjugates, here entropies over the risk sets, over all draws with these stops. The
+        least sum belongs to draws of one h, which stop at a row with the same probability for all events.
+        Hence
 
         .. math:: \ell^*(sU) - \ell^*(U) = (s - 1)\langle U, h\rangle
                   + \text{scale} \sum_e \text{weights}_e \operatorname{KL}(q_e \,\|\, p_e) ,
 
-        p the probabilities at h and q those at which s times ``U`` stop: `Risks.scaled_divergence`.
-        Where risk sets are not nested an upper bound, by `Terms.scaled_divergence`.
+        where p are the probabilities at h, and q those of draws with the stops of sU
+        (`Risks.scaled_divergence`). If risk sets are not nested, `Terms.scaled_divergence` gives an upper
+        bound.
         """
         r = self._risks(self._predict(W) if H is None else H)
         s = jnp.minimum(limit, 1)
@@ -252,9 +256,9 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return s, (s - 1) * jnp.sum(U * r.h) + self.scale * r.scaled_divergence(s)
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
-        """Orthonormal columns (n, r) that span X[:, free] and a constant, in the rows of some risk set.
+        """Orthonormal columns (n, r) that span X[:, free] and a constant; 0 in rows outside all risk sets.
 
-        Of several strata their constants are taken out of the columns instead.
+        With several strata the columns are centred in each stratum instead.
         """
         there, F = self._in_risk(), self._sorted(along(self.X, free))
         if self.places.strata is None:
@@ -266,7 +270,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return jnp.where(keep[None], U, 0)
 
     def _in_risk(self) -> jax.Array:
-        """1 for rows of positive weight in the risk set of an event, in the order of falling time."""
+        """(n,) by place, 1 for rows of positive weight in the risk set of some event, else 0."""
         w = self._weights()
         events = jnp.zeros_like(w).at[self.places.ends].add(w * self._sorted(self.event))
         strata = None if self.places.strata is None else self.places.strata[::-1]
@@ -275,9 +279,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
-        """``X' dU`` and the divergence, as of `LinearModelLoss`; infinite where weights cannot stop so.
+        """``X' dU`` and the divergence, same as `LinearModelLoss.dual_projection`.
 
-        Where risk sets are not nested the dual point is that of other predictions, see `balanced`.
+        The divergence is infinite if no draws have the stops of the projected point. If risk sets are not
+        nested, the dual point belongs to other predictions, see `balanced`.
         """
         H = self._predict(W) if H is None else H
         if not self._nested:
@@ -288,7 +293,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         dU = -(basis @ (basis.T @ self._as_rows(self.scale * (r.stop * mass - r.events))))
         counted = self._in_risk() > 0
         change = jnp.where(counted, self._sorted(dU) / self.scale, 0)
-        # What stops more at earlier places passes the later ones.
+        # Weight that stops additionally at earlier places passes the later places.
         stopping = r.stop * mass + change
         passing = jnp.where(r.first, 0, r.onward * mass + one_later(running_sum(change, self.places.strata)))
         possible = jnp.all(jnp.where(counted, (stopping >= 0) & (passing >= 0), True))
@@ -300,7 +305,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
     def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
-        """Of nested risk sets the Hessian; else near it, see `chain_squares`."""
+        """A and b with ||AW - b||^2 / 2 the second-order model: exact for nested risk sets, else close to it.
+
+        See `chain_squares`.
+        """
         r = self._risks(self._predict(W) if H is None else H)
         chain = r if isinstance(r, Risks) else self._nested_risks(r.h)
         A, z = chain_squares(chain, self._sorted(self.X), self._mass(r))
@@ -318,16 +326,16 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self._replace(weights=weights)
 
     def intercept(self, W: jax.Array) -> jax.Array:
-        """0: any would cancel."""
+        """(), 0: every intercept cancels."""
         self._predict(W)
         return jnp.zeros((), self.dtype)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W, whatever the intercept."""
+        """The loss of W; the intercept has no effect."""
         return self(W)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
-        """Times and events, (n, 2), and h, the logarithm of the relative risk, whatever the intercept."""
+        """Times and events, (n, 2), and h, the logarithm of the relative risk, without an intercept."""
         H = self._predict(jnp.asarray(W))
         return Predictions(jnp.stack([self.time, self.event], axis=1), H, H)
 
@@ -343,16 +351,16 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self._replace(X=columns_at(self.X, ix))
 
     def in_units(self) -> InUnits:
-        """Scale times the weights of the events near 1, where it is not of that order already."""
+        """The loss with a scale such that scale times the sum of the events' weights is of order 1."""
         weights = self.event if self.weights is None else self.event * self.weights
         gamma = 1 / power_of_two(lax.stop_gradient(self.scale * jnp.sum(weights)))
         loss, units = self._replace(scale=self.scale * gamma), Units(jnp.ones((), self.dtype), gamma)
         return InUnits(loss, units, loss._row_units, loss._rescaled)
 
     def _row_units(self) -> jax.Array:
-        """By the deviations of each column of X from its mean."""
+        """Units of the rows of W: of the deviations of each column of X from its mean."""
         return row_units(lax.stop_gradient(self.X), centred=True)
 
     def _rescaled(self, units: jax.Array) -> Self:
-        """Columns of X divided by the units."""
+        """The loss with the columns of X divided by the units."""
         return self._replace(X=divided(self.X, units))

@@ -11,7 +11,7 @@ from sparsejax.losses._risks import Risks, decayed_sums, one_later, running_sum,
 
 
 def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.Array:
-    """X, by place, less its weighted mean in each stratum."""
+    """X (n, d), by place, minus its weighted mean in each stratum."""
     if strata is None:
         return X - safe_divide(weights @ X, jnp.sum(weights))[None]
     in_stratum = lambda x: jnp.zeros_like(x).at[strata].add(x)[strata]
@@ -19,18 +19,18 @@ def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.A
 
 
 def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:
-    r"""Rows of X less their mean, times the root of what bounds the curvature in each h; by place.
+    r"""Rows A (n, d), by place, with A'A an upper bound of the Hessian: centred rows of X times weights.
 
     The Hessian in h is the sum over events e of ``weights_e (diag(p) - pp')``, p the probabilities over its
     risk set, a part of the rows of the stratum with no less time. With y = Xv the bracket gives Var_p(y),
     which depends neither on a shift of the rows of X nor on rows outside of the risk set, and
 
     * is at most :math:`(y_a - y_b)^2/4 \le (y_a^2 + y_b^2)/2`, a and b the ends of its range: half the
-      sum of squares over these rows;
+      sum of squares over the rows at risk;
     * is at most the largest :math:`y_j^2 \le \kappa \|y\|^2` with the largest leverage
-      :math:`\kappa = \max_j x_j^\top (X^\top X)^{-1} x_j`: less, where there are many rows a feature.
+      :math:`\kappa = \max_j x_j^\top (X^\top X)^{-1} x_j`: smaller than the first with many rows a feature.
 
-    For each event the one of smaller trace is taken.
+    Each event takes the bound with the smaller trace.
     """
     counted, strata = weights > 0, places.strata
     X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), strata), 0)
@@ -38,7 +38,7 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     half = running_sum(squares, strata)[places.ends] / 2
     kappa = _leverage(X)
     small = half <= kappa * jnp.sum(squares)
-    # A row is in the risk sets of the events at its end and after it, if in others than these.
+    # A row is at risk for the events from the end of its own time on only.
     at_ends = jnp.zeros_like(weights).at[places.ends].add(jnp.where(small, events, 0))
     bound = sums_to_come(jnp.zeros_like(weights), at_ends, strata) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
@@ -46,12 +46,12 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
 
 
 def _leverage(X: jax.Array) -> jax.Array:
-    """The largest leverage of a row of X, but for rounding; 1 where there are fewer rows than columns."""
+    """(), the largest leverage of a row of X, up to rounding; 1 if X has at most as many rows as columns."""
     n, d = X.shape
     if n <= d:
         return jnp.ones((), X.dtype)
     G = X.T @ X
-    # Room for a root where columns depend on each other.
+    # A ridge of the size of the rounding error: the Cholesky factor exists if columns are dependent, too.
     room = 8 * d * eps_of(X) * jnp.trace(G)
     L = jnp.linalg.cholesky(G + jnp.where(room > 0, room, 1) * jnp.eye(d, dtype=X.dtype))
     half = X @ solve_triangular(L, jnp.eye(d, dtype=X.dtype), lower=True).T
@@ -61,8 +61,8 @@ def _leverage(X: jax.Array) -> jax.Array:
 def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.Array, jax.Array]:
     r"""Rows A (n, d) by place with A'A the Hessian, and z with A'z the gradient.
 
-    As rows enter one by one, in the order of falling time, the sum of squares about the mean of the risk
-    set grows by that of one row: with :math:`S_k` the sum of :math:`w e^h` and :math:`\mu_k` the
+    Rows enter the risk set one by one, in the order of falling time. Each adds one square to the sum of
+    squares about the mean of the risk set: with :math:`S_k` the sum of :math:`w e^h` and :math:`\mu_k` the
     mean of X over the first k of a stratum, :math:`(S_{k-1}/S_k)\, w_k e^{h_k}\, a_k a_k^\top` with
     :math:`a_k = x_k - \mu_{k-1}`. So the Hessian is :math:`\sum_k c_k a_k a_k^\top`, where
     :math:`c_k = (S_{k-1}/S_k)\, g_k` and :math:`g_k` is the sum of the probabilities of row k over the
@@ -70,8 +70,8 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
     :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`.
     As in other losses c is at least `FLATTEST` times :math:`|\rho|`.
 
-    ``stopped``: the g of each place. Where these are of other risk sets, after Efron or with delayed entry,
-    A'z is the gradient and A'A near the Hessian: the means are those of the chain.
+    ``stopped`` holds the g of each place. For other risk sets, with Efron's ties or delayed entry, A'z is the
+    gradient and A'A only close to the Hessian, since the means :math:`\mu` are those of nested risk sets.
     """
     strata = chain.places.strata
     U = stopped - chain.events

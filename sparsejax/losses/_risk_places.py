@@ -1,4 +1,4 @@
-"""Where rows stand among the risk sets: by stratum and time, and the times at which each is at risk."""
+"""Places of the rows: an order by stratum and falling time in which risk sets are ranges."""
 
 from typing import Any, NamedTuple
 
@@ -10,31 +10,32 @@ from sparsejax._core.checks import is_traced
 
 
 class Windows(NamedTuple):
-    """The places at which each row is at risk before its own time, for rows that enter late.
+    """The times of events at which each row is at risk, for rows that enter late.
 
-    Every time of an event is a leaf, numbered by stratum and falling time. A row is at risk at the leaves
-    first..last; at its own time it is counted apart if it has the event.
+    The different times of events, in each stratum, are called leaves and numbered by stratum and falling
+    time. A row is at risk at the leaves first..last. The leaf of its own event is not among them: `Terms`
+    adds a row with an event there separately.
     """
 
     first: jax.Array  # (n,), by place
-    last: jax.Array  # (n,), below first where the row is at no leaf
+    last: jax.Array  # (n,), by place; first - 1 or less if the row is at risk at no leaf
     leaf: jax.Array  # (n,), the leaf of the time of each place
-    leaves: jax.Array  # (number of leaves,), for their number alone: zeros
+    leaves: jax.Array  # (number of leaves,), zeros: only the static length is used
 
 
 class Places(NamedTuple):
-    """Where the rows stand: by stratum, in each by falling time, at one time the censored ones first."""
+    """An order of the rows: by stratum, then by falling time; at one time censored rows come first."""
 
     order: jax.Array  # (n,), the row at each place
     ends: jax.Array  # (n,), the last place of the same stratum and time
-    strata: jax.Array | None = None  # (n,), the number of the stratum of each place; None: there is one
-    windows: Windows | None = None  # where rows enter late
+    strata: jax.Array | None = None  # (n,), number of the stratum of each place; None: there is one stratum
+    windows: Windows | None = None  # None: all rows are at risk from the start
 
 
 def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> Places:
-    """The places of rows with these times, events, numbers of strata and times of entry, by row."""
+    """The places of rows with these times, events, numbers of strata and times of entry, (n,) each."""
     given = [x for x in (time, event, strata, entry) if x is not None]
-    # By numpy where the times are known: JAX would compile it.
+    # Known times are sorted by numpy, since JAX would compile a program.
     xp: Any = jnp if any(map(is_traced, given)) else np
     n = len(event)
     stratum = xp.zeros(n, np.int32) if strata is None else xp.asarray(strata)
@@ -56,8 +57,9 @@ def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> P
 def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: tuple[Any, ...]) -> Windows:
     stratum, time, entry = keys
     n = len(order)
-    # How many rows are of a stratum before, or of the same with a time after the entry: entries and times
-    # sorted together by falling time, an entry before the times that are equal to it.
+    # For each row, the number of rows of earlier strata, plus the number of rows of its own stratum with a
+    # time after its entry. Entries and times are sorted together by falling value. An entry comes before the
+    # times that are equal to it, which are therefore not counted.
     both = xp.lexsort(
         (
             xp.concatenate([xp.ones(n, bool), xp.zeros(n, bool)]),
@@ -69,13 +71,14 @@ def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: t
     seen = xp.cumsum(is_row.astype(np.int32))
     rank = xp.argsort(both[::-1])[:n]
     until = seen[rank][order] - 1  # the last place with a time after the entry
-    # Leaves: times with an event. Of a place: the leaves before its time, and whether its time is one.
+    # Leaves are the times with an event. ``upto`` and ``own`` are, for each place, the number of leaves up to
+    # its time, and whether its time is a leaf.
     has = xp.isin(xp.arange(n, dtype=np.int32), xp.where(events, group, np.int32(-1)))
     count = xp.cumsum(has.astype(np.int32))  # leaves up to each time, by group
     upto = count[group]
     own = has[group]
     leaf = xp.maximum(upto - 1, 0)
-    # at its own time a row with the event is counted apart, a censored one is at risk
+    # At the leaf of its own time a censored row is at risk; a row with the event is added separately.
     first = xp.where(own & ~events, upto - 1, upto)
     last = upto[until] - 1
     leaves = n if xp is jnp else max(int(count[group[-1]]), 1)

@@ -1,4 +1,4 @@
-"""The partial likelihood as a sum of logarithms, for tied events after Efron and for rows that enter late."""
+"""The partial likelihood as a sum of logarithms: for Efron's ties and for rows that enter late."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -20,25 +20,27 @@ from sparsejax.losses._risks import (
 
 
 class Terms(NamedTuple):
-    r"""One term an event: ``share * log(N + (1 - lam) T)``, T of the events of its time, N of others at risk.
+    r"""One term for each event: ``share * log(N + (1 - lam) T)``.
 
-    All by place, in the order of `Places`; T and N are sums of ``w e^h``, relative to ``e^m``. After Breslow
-    ``lam`` is 0, after Efron k/d for the k-th of d tied events, k = 0, ..., d - 1; the share is the mean
-    weight of those tied.
+    T is the sum of ``w e^h`` over the events of the same stratum and time, N the same sum over the other rows
+    at risk; both are divided by ``e^m``. With Breslow's ties ``lam`` is 0; with Efron's it is k/d for the
+    k-th of d tied events, k = 0, ..., d - 1. ``share`` is the mean weight of the tied events.
+
+    Fields have shape (n,), by place in the order of `Places`.
     """
 
-    h: jax.Array  # (n,)
-    weights: jax.Array
-    events: jax.Array  # the weights of the rows with an event, 0 elsewhere
-    tied: jax.Array  # d, 0 where the row has no event of positive weight
-    share: jax.Array
-    lam: jax.Array
+    h: jax.Array  # the predictions
+    weights: jax.Array  # of the rows, >= 0
+    events: jax.Array  # the weights of the rows with an event, 0 for the others
+    tied: jax.Array  # d; 0 if the row has no event of positive weight
+    share: jax.Array  # mean weight of the tied events
+    lam: jax.Array  # k/d, or 0
     top: jax.Array  # m
     own: jax.Array  # T
-    log_own: jax.Array  # log T, also where T underflows
+    log_own: jax.Array  # log T + m, also if T underflows
     others: jax.Array  # N
-    part: jax.Array  # w e^h of the row over T
-    log_part: jax.Array
+    part: jax.Array  # w e^h of the row divided by the sum of its tied events
+    log_part: jax.Array  # log(part)
     places: Places
 
     @property
@@ -47,16 +49,16 @@ class Terms(NamedTuple):
         return self.others + (1 - self.lam) * self.own
 
     def value(self) -> jax.Array:
-        """The sum over events of share times the logarithm, less their weight times h."""
+        """The sum over events of share times the logarithm, minus weight times h."""
         return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
 
     def log_sums(self) -> jax.Array:
-        """log(N + T) of each row with an event, of the whole risk set."""
+        """log of the sum of ``w e^h`` over the risk set, for each row with an event; 0 for other rows."""
         counted = self.tied > 0
         return jnp.where(counted, jnp.log(jnp.where(counted, self.others + self.own, 1)) + self.top, 0)
 
     def logarithms(self) -> jax.Array:
-        """The sum over events of share times the logarithm, relative to m."""
+        """The sum over events of share times ``log(N + (1 - lam) T)``, without m."""
         counted = self.tied > 0
         return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
 
@@ -65,10 +67,11 @@ class Terms(NamedTuple):
         return at_end(x, self.places.ends)
 
     def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
-        r"""The sum over events of ``weights KL(q || p)`` where q stops at each row s times as often as p.
+        r"""An upper bound of the least sum over events of ``weights KL(q || p)`` at the dual point sU.
 
-        An upper bound: the rest, 1 - s, of each event stops at the events of its own time, by their weights.
-        Those of one time share how what stops among them is distributed.
+        The draws q of the bound: the share s stops as p does, and the share 1 - s stops at the events of the
+        same time, in proportion to their weights. All events of one time have the same distribution of the
+        draws that stop among them.
         """
         counted = self.tied > 0
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
@@ -87,14 +90,14 @@ class Terms(NamedTuple):
 
 
 def at_end(x: jax.Array, ends: jax.Array) -> jax.Array:
-    """The sum of x over the rows with the same end."""
+    """The sum of x over the rows with the same end, that is of the same stratum and time, at each row."""
     return jnp.zeros_like(x).at[ends].add(x)[ends]
 
 
 def terms_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, efron: bool) -> Terms:
-    """All of them, h and the weights in the order of the places."""
+    """`Terms` at h; h, weights and event are (n,), by place."""
     ends = places.ends
-    # Any m would do, so its derivative is none. Rows of weight 0 must not move it.
+    # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed = lax.stop_gradient(h)
     low = jnp.min(fixed)
     counted = ((weights > 0) & (event > 0)).astype(h.dtype)
@@ -125,7 +128,7 @@ def terms_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places,
 def _others_so_far(
     fixed: jax.Array, h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, low: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """m and N e^-m of the rows of the stratum up to the first event of the time."""
+    """m and N e^-m: over the rows of the stratum before the first event of the same time, at each row."""
     ends, strata, here = places.ends, places.strata, jnp.arange(len(h), dtype=np.int32)
     m = running_max(jnp.where(weights > 0, fixed, low), strata)
     sums = decayed_sums(m, weights * jnp.exp(at_most_half(h - m)), strata)
@@ -136,11 +139,11 @@ def _others_so_far(
 
 
 def stopped(terms_at: Callable[[jax.Array], Terms], h: jax.Array) -> jax.Array:
-    """The probabilities of each row, summed over the events by their weights, of the terms at h."""
+    """(n,), for each row the sum over events of weight times probability of the row, at h."""
     return jax.grad(lambda h: terms_at(h).logarithms())(h)
 
 
-STEPS = 6  # of Newton, from predictions near a minimum
+MAX_NEWTON_STEPS = 6  # from predictions near a minimum
 
 
 def balanced(
@@ -166,7 +169,7 @@ def balanced(
         room = eps * jnp.trace(J)
         return b - jnp.linalg.solve(J + jnp.where(room > 0, room, 1) * one, left)
 
-    b = lax.fori_loop(0, STEPS, step, jnp.zeros(basis.shape[1], h.dtype))
+    b = lax.fori_loop(0, MAX_NEWTON_STEPS, step, jnp.zeros(basis.shape[1], h.dtype))
     before, after = terms_at(h), terms_at(h + basis @ b)
     U = stopped(terms_at, after.h) - events
     found = jnp.max(jnp.abs(basis.T @ U)) <= 16 * eps * jnp.sum(events)
@@ -176,18 +179,19 @@ def balanced(
 
 
 def levels_of(windows: Windows) -> int:
-    """Into how many levels of blocks of 1, 2, 4, ... leaves the windows are taken apart."""
+    """Number of levels in `window_sums`; level k has blocks of 2^k leaves."""
     return max(len(windows.leaves) - 1, 1).bit_length()
 
 
 def window_sums(
     h: jax.Array, weights: jax.Array, windows: Windows, low: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """m and the sum of ``w e^(h - m)`` over the rows whose window has the leaf, by leaf, by additions only.
+    """For each leaf, m and the sum of ``w e^(h - m)`` over the rows whose window contains the leaf.
 
-    A window first..last that is no single leaf lies on both sides of a boundary between two blocks of 2^k
-    leaves, k the highest bit in which first and last differ: it is the end of the block on the left and the
-    beginning of that on the right. So each row is in two running sums, and a leaf adds up two for each level.
+    The sums are additions of positive numbers only: nothing cancels. Let k be the highest bit in which first
+    and last of a window differ. The window then consists of the end of one block of 2^k leaves and of the
+    beginning of the next block. Each row is therefore in two running sums, and each leaf adds two running
+    sums for each level k. A window of one leaf is in one running sum, of level 0.
     """
     size, levels = len(windows.leaves), levels_of(windows)
     first, last = windows.first, windows.last
@@ -196,13 +200,14 @@ def window_sums(
     level = jnp.zeros_like(first)
     for k in range(1, levels):
         level = jnp.where(differ >> k > 0, k, level)
-    # Running sums of all levels behind each other: left sides by leaf, right ones from the last leaf on.
+    # One array holds the running sums of all levels: first the left sides, then the right sides, the latter
+    # in the reverse order of leaves.
     blocks = np.arange(size, dtype=np.int32)[None] >> np.arange(levels, dtype=np.int32)[:, None]
     left = blocks + (np.arange(levels, dtype=np.int32) * size)[:, None]
     block = np.concatenate([left.ravel(), left.ravel() + levels * size])
     left_at = level * size + first
     right_at = levels * size + level * size + last
-    none = 2 * levels * size  # dropped
+    none = 2 * levels * size  # an index out of range, which the scatter drops
     at = jnp.concatenate([jnp.where(there & (differ > 0), left_at, none), jnp.where(there, right_at, none)])
     fixed, twice = lax.stop_gradient(h), lambda x: jnp.concatenate([x, x])
     peaks = jnp.full(none, low, h.dtype).at[at].max(twice(fixed), mode="drop")
@@ -219,6 +224,6 @@ def window_sums(
 
 
 def _turned(x: jax.Array, levels: int, size: int) -> jax.Array:
-    """With the right sides, the second half of x, from their last leaf on; its own inverse."""
+    """x with its second half, the right sides, reversed; the function is its own inverse."""
     sides: Any = x.reshape(2, levels * size)
     return jnp.concatenate([sides[0], sides[1][::-1]])

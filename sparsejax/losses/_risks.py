@@ -49,7 +49,7 @@ class Risks(NamedTuple):
 
     @property
     def first(self) -> jax.Array:
-        """Nothing of the stratum is before this place."""
+        """(n,), whether no row of positive weight of the stratum is before this place."""
         return starts_of(self.places.strata, self.h) | ~(one_later(self.sums) > 0)
 
     def value(self) -> jax.Array:
@@ -61,31 +61,34 @@ class Risks(NamedTuple):
         return self.excess + self.h
 
     def mass(self) -> jax.Array:
-        """The weights of the events that come as far as each place."""
+        """(n,), weight of the events whose draw reaches each place."""
         at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
         return self.sums * sums_to_come(self.top, safe_divide(at_end, self.sums), self.places.strata)
 
     def stopped(self) -> jax.Array:
-        """The weights of the events that stop at each place."""
+        """(n,), weight of the events whose draw stops at each place."""
         return self.stop * self.mass()
 
     def scaled_divergence(self, s: jax.Array) -> jax.Array:
-        """`divergence` of s times what stops now, the rest of each event stopping at its own row."""
+        """`divergence` of draws of which the share s is as at h, and 1 - s stops at the event's own row."""
         mass = self.mass()
         stopping = s * self.stop * mass + (1 - s) * self.events
         return self.divergence(stopping, s * self.onward * mass + (1 - s) * self.waiting())
 
     def waiting(self) -> jax.Array:
-        """The weights of events on their way to their own rows, within the rows of one time."""
+        """(n,), weight of the events that pass each place if every event stops at its own row.
+
+        A draw begins at the last row of its time, and passes the rows of that time after its own.
+        """
         at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
         return jnp.maximum(one_later(running_sum(self.events - at_end)), 0)
 
     def divergence(self, stopping: jax.Array, passing: jax.Array) -> jax.Array:
-        r"""The sum over events of ``weights KL(q || p)``, p the probabilities of the rows of the risk set.
+        r"""The sum over events of ``weights KL(q || p)``, with p the probabilities at h of the rows at risk.
 
-        q are the probabilities of a draw of which ``stopping`` stops at each place and ``passing`` goes on.
-        By the chain rule of KL the sum is, over places, the mass there times KL of the two shares of
-        ``stopping`` and ``passing`` from (``stop``, ``1 - stop``).
+        q are the probabilities of other draws: at each place the weight ``stopping`` stops, and the weight
+        ``passing`` does not. By the chain rule of KL the sum is a sum over places: stopping + passing, times
+        KL of their two shares from (``stop``, ``1 - stop``).
         """
         mass = stopping + passing
         share = safe_divide(stopping, mass)
@@ -96,8 +99,8 @@ class Risks(NamedTuple):
 
 
 def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places) -> Risks:
-    """All of them, h and the weights in the order of the places."""
-    # Any m would do, so its derivative is none. Rows of weight 0 must not move it.
+    """`Risks` at h; h, weights and event are (n,), by place."""
+    # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed, ends, strata = lax.stop_gradient(h), places.ends, places.strata
     m = running_max(jnp.where(weights > 0, fixed, jnp.min(fixed)), strata)
     log_decay = jnp.minimum(jnp.concatenate([m[:1], m[:-1]]) - m, 0)
@@ -113,7 +116,7 @@ def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places)
 
 
 def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
-    """``a log(a/b) - a + b >= 0``, with all digits where a is near b, and also where b underflows."""
+    """``a log(a/b) - a + b >= 0``, to full precision if a is close to b, and also if b underflows."""
     x = safe_divide(a - b, b, 1.0)
     near = jnp.abs(x) < 0.5
     x = jnp.where(near, x, 0)
@@ -122,7 +125,10 @@ def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
 
 
 def at_most_half(exponent: jax.Array) -> jax.Array:
-    """Exponents that exceed 0 only where the weight is 0, cut: the derivative in the weight is finite."""
+    """Exponents, cut at half of the largest: the derivative of ``weight e^exponent`` in the weight is finite.
+
+    Only rows of weight 0 have exponents above 0.
+    """
     return jnp.minimum(exponent, float(np.log(np.finfo(exponent.dtype).max)) / 2)
 
 
@@ -137,11 +143,12 @@ BLOCK_ROWS = 32  # rows of a block
 
 
 def decayed_sums(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """``sum_{j <= i} e^{m_j - m_i} x_j`` for m (n,) that does not fall, linear in x (n, ...).
+    """``sum_{j <= i} e^{m_j - m_i} x_j`` for i = 0, ..., n - 1, linear in x (n, ...).
 
-    With strata (n,), numbers of which equal ones are together, over the j of the stratum of i, in which m
-    does not fall. A product with a triangle in each block of rows, and the same of what the blocks before
-    leave: work and memory of the order of n, and a program far smaller than those of scans.
+    m (n,) must not decrease. With strata (n,), where equal numbers are adjacent, the sum is over the j of the
+    stratum of i, and m must not decrease in a stratum. Rows are in blocks: the sums in a block are a product
+    with a triangular matrix, and the sums of all earlier blocks come from the same function on the last rows
+    of the blocks. Work and memory are O(n); the compiled program is far smaller than with `lax.scan`.
     """
     if len(x) <= BLOCK_ROWS:
         return _triangles(m, strata) @ x
@@ -158,17 +165,17 @@ def decayed_sums(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) ->
 
 
 def sums_to_come(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """``sum_{j >= i} e^{m_i - m_j} x_j``, the transpose."""
+    """``sum_{j >= i} e^{m_i - m_j} x_j``, the transpose of `decayed_sums`."""
     return decayed_sums(-m[::-1], x[::-1], None if strata is None else strata[::-1])[::-1]
 
 
 def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """The sum of x (n,) so far, in each stratum."""
+    """The sums of x_0, ..., x_i, for x (n,), in each stratum."""
     return decayed_sums(jnp.zeros_like(x), x, strata)
 
 
 def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """The largest of x (n,) so far, in each stratum."""
+    """The largest of x_0, ..., x_i, for x (n,), in each stratum."""
     if len(x) <= BLOCK_ROWS:
         return _max_within(x, strata)
     S = None if strata is None else _blocks(strata, "edge")
@@ -181,24 +188,24 @@ def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
 
 
 def _lower(side: int, strata: jax.Array | None, ndim: int) -> Any:
-    """The pairs (i, j), j <= i, of a block, of one stratum."""
+    """Mask of the pairs (i, j) of rows of a block with j <= i and of one stratum."""
     lower = np.tri(side, dtype=bool).reshape((1,) * (ndim - 1) + (side, side))
     return lower if strata is None else lower & (strata[..., None, :] == strata[..., None])
 
 
 def _triangles(m: jax.Array, strata: jax.Array | None) -> jax.Array:
-    """e^{m_j - m_i} for j <= i, else 0; of the last axis of m."""
+    """e^{m_j - m_i} for j <= i, else 0, along the last axis of m."""
     pairs = _lower(m.shape[-1], strata, m.ndim)
     return jnp.where(pairs, jnp.exp(jnp.minimum(m[..., None, :] - m[..., None], 0)), 0)
 
 
 def _max_within(x: jax.Array, strata: jax.Array | None) -> jax.Array:
-    """The largest so far along the last axis."""
+    """The largest of x_0, ..., x_i along the last axis."""
     return jnp.max(jnp.where(_lower(x.shape[-1], strata, x.ndim), x[..., None, :], -jnp.inf), axis=-1)
 
 
 def _blocks(x: jax.Array, fill: str) -> jax.Array:
-    """x (n, ...) as (blocks, BLOCK_ROWS, ...); ``fill`` is a mode of `jnp.pad` for the end of the last."""
+    """x (n, ...) as (blocks, BLOCK_ROWS, ...); ``fill``, a mode of `jnp.pad`, fills the last block."""
     more = -len(x) % BLOCK_ROWS
     padded = jnp.pad(x, ((0, more), *((0, 0) for _ in x.shape[1:])), mode=fill)
     return padded.reshape(-1, BLOCK_ROWS, *x.shape[1:])

@@ -1,4 +1,4 @@
-"""What a survival loss is given by row, checked."""
+"""Checks of the arguments of a survival loss."""
 
 from typing import Any, NamedTuple
 
@@ -14,15 +14,19 @@ from sparsejax.losses._risk_places import Places, places_of
 class Survival(NamedTuple):
     """Checked data of n rows."""
 
-    event: jax.Array
-    weights: jax.Array | None
-    places: Places
+    event: jax.Array  # (n,), 0 or 1
+    weights: jax.Array | None  # (n,)
+    places: Places  # the order of the rows, by stratum and time
 
 
 def survival_data(
     X: Any, time: ArrayLike, event: ArrayLike, strata: Any, entry: Any, weights: ArrayLike | None
 ) -> Survival:
-    """The data of the rows of X; an error that names what is wrong."""
+    """The checked data of the rows of X.
+
+    Raises:
+      TypeError, ValueError: an argument is wrong; the message names it.
+    """
     n = X.shape[0]
     kinds = (("time", time), ("event", event), ("strata", strata), ("entry", entry), ("weights", weights))
     given = {name: x for name, x in kinds if x is not None}
@@ -54,13 +58,13 @@ def survival_data(
 
 
 def _as_given(name: str, x: Any) -> Any:
-    """Finite numbers of any dtype: a cast could make ties."""
+    """x, checked to be finite, in its own dtype: a cast could make different times equal."""
     checked = as_float(name, x, (1,))
     return checked if is_traced(x) else np.asarray(x)
 
 
 def _numbers(name: str, labels: Any) -> Any:
-    """The number of each label, in place of labels of any kind that can be sorted."""
+    """The number of each label in sorted order, for labels of any kind that can be sorted."""
     if is_traced(labels):
         as_float(name, labels, (1,))
         return labels
@@ -82,7 +86,7 @@ def _is_missing(label: Any) -> bool:
 
 
 def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:
-    """Raise where the loss is the same for every w."""
+    """Raise if the loss has the same value for every w."""
     if any(map(is_traced, jax.tree.leaves((event, weights, places)))):
         return
     counted = np.ones(len(event), bool) if weights is None else np.asarray(weights) > 0
@@ -101,7 +105,7 @@ def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -
 
 
 def _at_risk(counted: np.ndarray, events: np.ndarray, ends: np.ndarray, places: Places) -> np.ndarray:
-    """How many rows are in the risk set of each place, where it has an event."""
+    """(n,), number of rows in the risk set of each place with an event."""
     if places.windows is not None:
         windows = jax.tree.map(np.asarray, places.windows)
         size = len(windows.leaves)

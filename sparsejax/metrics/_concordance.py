@@ -1,4 +1,4 @@
-"""Measures of predicted risks, for times until an event that for some rows was not seen."""
+"""Measures of predicted risks, for times until an event, some of them censored."""
 
 from typing import Any
 
@@ -19,9 +19,9 @@ def concordance_index(
     .. math:: \frac{\sum_{(i,j) \in P} w_i w_j \bigl([r_i > r_j] + \tfrac12 [r_i = r_j]\bigr)}
               {\sum_{(i,j) \in P} w_i w_j} ,
 
-    P the pairs in which i has the event and :math:`t_i < t_j`, or :math:`t_i = t_j` and j is censored. Time
-    O(n log n): the rows are sorted by time, and for each event those after it are counted by the bits of the
-    rank of their risk.
+    P holds the pairs in which i has the event and :math:`t_i < t_j`, or :math:`t_i = t_j` and j is censored.
+    The cost is O(n log n): rows are sorted by time, and for each event a wavelet matrix counts the later rows
+    of smaller and of equal risk.
 
     Args:
       time: (n,); only its order matters.
@@ -58,7 +58,7 @@ def concordance_index(
     check_labels(event, (0, 1), name="event")
     if weights is not None:
         check_weights(weights)
-    # Ranks of what is known: a cast could make ties.
+    # Known times become ranks in their own dtype: a cast could make different times equal.
     ranks = (
         time if is_traced(given) else np.unique(np.asarray(given), return_inverse=True)[1].astype(np.int32)
     )
@@ -72,11 +72,11 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     if jnp.issubdtype(time.dtype, jnp.floating):
         valid &= ~jnp.any(jnp.isnan(time))
     w = jnp.ones(n, np.int32) if weights is None else weights
-    order = jnp.lexsort((event == 0, time))  # at one time events first
+    order = jnp.lexsort((event == 0, time))  # by rising time; at one time events come first
     t, e, w, rank = time[order], event[order] == 1, w[order], _ranks(risk)[order]
     edge = jnp.concatenate([(t[1:] != t[:-1]) | (e[1:] != e[:-1]), jnp.ones(1, bool)])
     place = jnp.arange(1, n + 1, dtype=np.int32)
-    begin = lax.cummin(jnp.where(edge, place, n), reverse=True)  # past the events of the same time
+    begin = lax.cummin(jnp.where(edge, place, n), reverse=True)  # first place after the events of this time
     below, equal = _after(rank, w, begin)
     sums = _sums(w)
     after = sums[-1] - sums[begin]
@@ -88,23 +88,25 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
 
 
 def _ranks(x: jax.Array) -> jax.Array:
-    """The number of smaller values that differ, (n,) integers."""
+    """(n,) integers: for each entry, the number of different smaller values."""
     values, order = lax.sort((x, jnp.arange(len(x), dtype=np.int32)), num_keys=1)
     new = jnp.concatenate([jnp.zeros(1, bool), values[1:] != values[:-1]])
     return jnp.zeros(len(x), np.int32).at[order].set(jnp.cumsum(new.astype(np.int32)))
 
 
 def _sums(x: jax.Array) -> jax.Array:
-    """The sums of the first 0, 1, ..., n entries."""
+    """(n + 1,), the sums of the first 0, 1, ..., n entries."""
     return jnp.concatenate([jnp.zeros_like(x[:1]), jnp.cumsum(x)])
 
 
 def _after(rank: jax.Array, w: jax.Array, begin: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The weights, from the place ``begin`` of each row on, of lower ranks than its own and of equal ones.
+    """For each row, the total weights of the rows of lower and of equal rank from the place ``begin`` on.
 
-    From the highest bit down, all rows are sorted by one bit after the other, and of the places of each row
-    those are kept whose bits so far are its own (a wavelet matrix: Claude, Navarro & Ordonez, Information
-    Systems 47, 2015).
+    The method is a wavelet matrix. From the highest bit of the ranks down, all rows are sorted by one bit,
+    stably. The rows from ``begin`` on whose higher bits equal those of the row stay together at the places
+    low..high - 1; those of them with bit 0, if the row has bit 1, have a lower rank.
+
+    Source: Claude, Navarro & Ordonez, Information Systems 47, 2015.
     """
     n = len(rank)
     bits = max(n - 1, 1).bit_length()
