@@ -1,4 +1,4 @@
-"""Penalties that couple the rows of W and are no sum over them, written on columns."""
+"""Base class of penalties that are no sum over the rows of W, implemented on columns."""
 
 from typing import Any, ClassVar
 
@@ -12,10 +12,11 @@ from sparsejax.penalties._in_units import prox_in_units
 
 
 class CoupledPenalty(Penalty):
-    """The protocol, by hooks on ``Wt`` (k, d), each column of W a row of it.
+    """Implements the protocol by hooks on ``Wt`` = W' (k, d), whose rows are the columns of W.
 
-    A subclass gives ``_value``, ``_prox``, ``_dual_scale`` and, where it is not 0, ``_conjugate``.
-    Derivatives of solutions go through the prox: entries that move together are more than a support.
+    A subclass defines ``_value``, ``_prox`` and ``_dual_scale``, and ``_conjugate`` if that is not 0.
+    Derivatives of solutions are those of the prox, since the support alone does not determine which entries
+    change together.
     """
 
     _adapter: ClassVar[bool] = True
@@ -31,11 +32,14 @@ class CoupledPenalty(Penalty):
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1`` (not tested: rounding would spoil it)."""
+        """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1``.
+
+        The condition is not checked, since rounding can violate it.
+        """
         return self._conjugate(columns(Z))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, inf if all are."""
+        """The largest s >= 0 such that ``conjugate(s * Z)`` is finite; inf if it is finite for all s."""
         return self._dual_scale(columns(Z))
 
     # ------------------------------------------------------------------ the hooks

@@ -19,10 +19,11 @@ from sparsejax.penalties._terms import feasible
 class SortedL1(CoupledPenalty, leaves=("strength",)):
     r"""SLOPE: ``g(W) = sum_i strengths_i ||w||_(i)``, the norms of the rows in decreasing order.
 
-    The largest row meets the first strength. Rows of nearly equal effect get the same norm, and with
-    `slope_strengths` the expected share of false discoveries stays below q where the features are orthogonal.
-    Of a vector the norms are magnitudes; of a matrix W it is group SLOPE. Equal strengths make it `L1`, of a
-    matrix `L21`. Derivatives of solutions go through the prox: rows of equal norm move together.
+    The first strength multiplies the largest norm. Rows with nearly equal effects get the same norm. With
+    `slope_strengths` and orthogonal features the expected share of false discoveries is at most q. For a
+    vector W the norms are magnitudes; for a matrix the penalty is group SLOPE. With equal strengths the
+    penalty is `L1`, or `L21` for a matrix. Derivatives of solutions are those of the prox: rows of equal norm
+    keep equal norms.
 
     Args:
       strengths: (d,), >= 0, none larger than the one before.
@@ -71,10 +72,11 @@ class SortedL1(CoupledPenalty, leaves=("strength",)):
         return jnp.max(_ratios(*self._sums(columns(Z))))
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 where a row of 0 of W with minus the gradient Z stays 0.
+        """(d,), at most 1 for zero rows of W that stay 0, where Z is minus the gradient.
 
-        The other rows have taken the first strengths: of the rest the largest ratio of sums of norms to sums
-        of strengths, over all that begin with the largest norm and contain the row.
+        The nonzero rows use the first strengths. The zero rows are sorted by the norm of Z: the slope of a
+        row is the largest ratio of a sum of leading norms to the sum of their strengths, over the sums that
+        contain the row.
         """
         Zt = columns(Z)
         on = jnp.zeros(Zt.shape[1:], bool) if W is None else jnp.any(columns(W) != 0, axis=0)
@@ -88,11 +90,11 @@ class SortedL1(CoupledPenalty, leaves=("strength",)):
         return jnp.zeros_like(norms).at[order].set(lax.cummax(_ratios(*sums), reverse=True))
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W of these rows, where the others are 0: the first strengths."""
+        """The penalty on these rows if all other rows are 0: it has the first strengths."""
         return self._replace(strength=self.strength[: ix.shape[0]])
 
     def _sums(self, Zt: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Of the largest norms and of the strengths that they meet, one to d of them."""
+        """(d,) each, the sums of the 1, ..., d largest norms, and of as many strengths."""
         return jnp.cumsum(-jnp.sort(-safe_norm(Zt))), jnp.cumsum(cast(self.strength, Zt))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -112,7 +114,7 @@ class SortedL1(CoupledPenalty, leaves=("strength",)):
 
 @feasible.register(SortedL1)
 def _(penalty: SortedL1, W: jax.Array) -> jax.Array:
-    """It is finite everywhere."""
+    """W: the penalty is finite everywhere."""
     return W
 
 
@@ -128,7 +130,7 @@ def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
 
     Args:
       d: number of features.
-      q: in (0, 1), shape ().
+      q: bound of the expected share, in (0, 1), shape ().
 
     Returns:
       Shape (d,), positive, falling.

@@ -17,17 +17,17 @@ from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import cleared, covers, feasible
 
-ROUNDING = 1000  # eps that a sum may be off by, relative to the sum of magnitudes
-ROUNDS = 60  # of Dinkelbach's iteration at most; three are the rule
+MAX_ERROR_EPS = 1000  # accepted error of a sum, in eps times the sum of magnitudes
+MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes three
 
 
 class SumTo(CoupledPenalty, leaves=("total",)):
     r"""The constraint that each column of W sums to ``total``: 0 there, infinite elsewhere.
 
-    With `L1` it is the log-contrast lasso of compositional data, X being the logarithms of parts of a whole
-    and the total 0: predictions then do not change with the size of the whole. With `NonNegative` the columns
-    are on the simplex. Both sums have an exact prox and a gap; alone it has no gap, and its residual decides.
-    Derivatives of solutions go through the prox.
+    The sum with `L1` is the log-contrast lasso for compositional data: X holds the logarithms of parts of a
+    whole, and with total 0 predictions do not depend on the size of the whole. The sum with `NonNegative` is
+    the simplex. Both sums have an exact prox and a gap. The constraint alone has no gap: its residual decides
+    on convergence. Derivatives of solutions are those of the prox.
 
     Args:
       total: shape (), any sign.
@@ -66,7 +66,7 @@ class SumTo(CoupledPenalty, leaves=("total",)):
         return cast(self.total, Zt) * jnp.sum(jnp.mean(Zt, axis=1))
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """With `L1` and W >= 0."""
+        """Join all `L1`, and W >= 0 if ``positive``, in an `OnASum`."""
         entries = [other for other in others if type(other) is L1]
         if not entries and not positive:
             return self, others, positive
@@ -86,7 +86,7 @@ class SumTo(CoupledPenalty, leaves=("total",)):
 
 
 class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
-    r"""`L1`, any number of them, on columns of a given sum, with or without W >= 0."""
+    r"""The sum of `SumTo`, of any number of `L1`, and of W >= 0 if ``positive``."""
 
     _offset = True
     entries: tuple[L1, ...]
@@ -95,11 +95,11 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
 
     @property
     def finite_conjugate(self) -> bool:  # type: ignore[override]
-        """On the simplex."""
+        """Whether the conjugate is finite everywhere: with W >= 0 the set, a simplex, is bounded."""
         return self.positive
 
     def _strength(self, Wt: jax.Array) -> jax.Array:
-        """Of l1, of rank 2."""
+        """The sum of the l1 strengths, of rank 2, broadcastable to Wt."""
         return sum((part.entrywise(Wt) for part in self.entries), start=jnp.zeros((1, 1), Wt.dtype))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -112,7 +112,11 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
         return prox.on_a_sum(Vt, scaling * self._strength(Vt), cast(self.total, Vt), self.positive)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        r"""``total`` times the least :math:`\nu` with :math:`|z_i - \nu| \le s_i`; if < 0 the largest."""
+        r"""The sum over columns of total times :math:`\nu`, where :math:`|z_i - \nu| \le s_i` for all i.
+
+        :math:`\nu` is the least such number if total >= 0, else the largest. With W >= 0 the condition is
+        :math:`z_i - \nu \le s_i`.
+        """
         strength, total = self._strength(Zt), cast(self.total, Zt)
         least = jnp.sum(jnp.max(Zt - strength, axis=1))
         if self.positive:
@@ -120,7 +124,7 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
         return total * jnp.where(total >= 0, least, jnp.sum(jnp.min(Zt + strength, axis=1)))
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        """Entries are no further apart than their strengths allow; Dinkelbach's iteration on the ratio."""
+        r"""1 over the largest :math:`(z_i - z_j)/(s_i + s_j)` in a column, by Dinkelbach's iteration."""
         if self.positive:
             return jnp.full((), jnp.inf, Zt.dtype)
         strength = jnp.broadcast_to(self._strength(Zt), Zt.shape)
@@ -134,18 +138,18 @@ class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
             return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(Zt))) & jnp.isfinite(new), n + 1
 
         first = jnp.zeros((), Zt.dtype), jnp.ones((), bool), jnp.int32(0)
-        t = lax.while_loop(lambda c: c[1] & (c[2] < ROUNDS), better, first)[0]
+        t = lax.while_loop(lambda c: c[1] & (c[2] < MAX_ROUNDS), better, first)[0]
         return safe_divide(1.0, t, jnp.inf)
 
 
 def _sums_to(Wt: jax.Array, total: jax.Array) -> jax.Array:
-    room = ROUNDING * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
+    room = MAX_ERROR_EPS * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
     return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)
 
 
 @feasible.register(SumTo)
 def _(penalty: SumTo, W: jax.Array) -> jax.Array:
-    """A point near W of this sum: what is 0 stays so, unless all is."""
+    """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros."""
     Wt = columns(W)
     moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
     rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
@@ -155,7 +159,7 @@ def _(penalty: SumTo, W: jax.Array) -> jax.Array:
 
 @feasible.register(OnASum)
 def _(penalty: OnASum, W: jax.Array) -> jax.Array:
-    """Likewise; on the simplex the nearest point."""
+    """Same as for `SumTo`; with W >= 0 the nearest point of the simplex that has the zeros of W."""
     if not penalty.positive:
         return feasible(SumTo._replace(SumTo(), total=penalty.total), W)
     Wt, total = columns(W), cast(penalty.total, W)
@@ -167,17 +171,17 @@ def _(penalty: OnASum, W: jax.Array) -> jax.Array:
 
 @covers.register(SumTo)
 def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
-    """Its subgradients are constants: it cannot take a part of any one row."""
+    """No row: subgradients are constant columns, so that none is nonzero in one row alone."""
     return jnp.zeros(Wt.shape[1:], bool)
 
 
 @cleared.register(SumTo)
 def _(penalty: SumTo, Z: jax.Array) -> jax.Array:
-    """Its subgradients are constants."""
+    """The mean of each column of Z: subgradients are constant columns."""
     return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
 
 
 @in_units.register(SumTo)
 def _(penalty: SumTo, sigma: jax.Array, gamma: jax.Array) -> SumTo:
-    """The total of V = W / sigma."""
+    """The constraint for V = W / sigma: the total is divided by sigma."""
     return penalty._replace(total=jnp.asarray(penalty.total, sigma.dtype) / sigma)

@@ -15,15 +15,16 @@ from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import cleared, covers, feasible, unpenalised
 
-ROUNDS = 60  # of Dinkelbach's iteration at most; five are the rule
+MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes five
 
 
 class TotalVariation(CoupledPenalty, leaves=("strength",)):
-    r"""``g(W) = strength sum_i |w_(i+1) - w_i|``, summed over columns: neighbouring features belong together.
+    r"""``g(W) = strength sum_i |w_(i+1) - w_i|``, summed over columns.
 
-    Each column of the answer is constant on pieces. Constants cost nothing: `sparsejax.lambda_max` is the
-    strength from which every column is constant. With `L1` of one number it is the fused lasso, with an exact
-    prox too. Derivatives of solutions go through the prox, piece by piece.
+    Each column of the answer is piecewise constant. A constant column has the value 0: `sparsejax.lambda_max`
+    is the strength from which every column is constant. The sum with `L1` of one number is the fused lasso,
+    with an exact prox too. Derivatives of solutions are those of the prox, in which each piece stays
+    constant.
 
     Args:
       strength: >= 0, shape ().
@@ -52,7 +53,7 @@ class TotalVariation(CoupledPenalty, leaves=("strength",)):
         self._set(strength=strength)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest absolute value of a cumulated sum of a column of Z, whose columns sum to 0."""
+        """The largest absolute value of a cumulated sum in a column of Z; the columns must sum to 0."""
         return 1 / self._replace(strength=jnp.ones((), Z.dtype)).dual_scale(Z)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -72,7 +73,7 @@ class TotalVariation(CoupledPenalty, leaves=("strength",)):
         return jnp.where(jnp.any(jnp.abs(total) > rounding), 0, scale)
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """With all `L1` of one number."""
+        """Join all `L1` of one number in a `FusedLasso`."""
         entries = [o for o in others if type(o) is L1 and jnp.ndim(o.strength) == 0]
         if not entries:
             return self, others, positive
@@ -80,9 +81,10 @@ class TotalVariation(CoupledPenalty, leaves=("strength",)):
 
 
 class FusedLasso(CoupledPenalty, leaves=("variation", "entries")):
-    r"""`TotalVariation` and `L1` of one number: the prox of l1 at that of the total variation.
+    r"""`TotalVariation` plus `L1` of one number.
 
-    Soft thresholding keeps the order of the entries, and with it the subgradients of the total variation.
+    The prox is soft thresholding after the prox of the total variation: soft thresholding does not change the
+    order of the entries, so that a subgradient of the total variation stays one.
 
     Source: Friedman, Hastie, Hoefling & Tibshirani, Annals of Applied Statistics 1(2), 2007.
     """
@@ -100,10 +102,11 @@ class FusedLasso(CoupledPenalty, leaves=("variation", "entries")):
         return prox.l1(self.variation._prox(Vt, scaling), self._strength(Vt), scaling)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        r"""The least ratio of g to :math:`|\langle z, w\rangle|`, which an interval of ones attains.
+        r"""The least ratio of g(w) to :math:`|\langle z, w\rangle|`; some w that is 1 on an interval attains
+        it.
 
-        An interval of m entries costs m times the l1 strength and the total variation for each of its ends
-        within the column. Dinkelbach's iteration on the ratio, each step one pass.
+        For an interval of m entries g is m times the l1 strength, plus the strength of the total variation
+        for each end inside the column. Dinkelbach's iteration maximises the inverse ratio; a step costs O(d).
         """
         l1, variation = self._strength(Zt), cast(self.variation.strength, Zt)
         both = jnp.concatenate([Zt, -Zt])
@@ -112,15 +115,15 @@ class FusedLasso(CoupledPenalty, leaves=("variation", "entries")):
 
 
 def _largest_ratio(z: jax.Array, l1: jax.Array, variation: jax.Array) -> jax.Array:
-    """The largest ratio of the sum of z over an interval to the cost of the interval."""
+    """(), the largest ratio, over intervals, of the sum of z to g of the interval. z is (d,)."""
     place = jnp.arange(z.shape[0] + 1)
-    inner = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)  # the cost of an end there
+    inner = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)  # g of an end at each place
     sums, counts = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z)]), place.astype(z.dtype)
 
     def better(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         t, _, n = c
         excess = sums - t * l1 * counts
-        starts = -excess - t * inner  # of what begins here
+        starts = -excess - t * inner  # contribution of the start of an interval at each place
         best = lax.cummax(starts)
         end = jnp.argmax(excess[1:] - t * inner[1:] + best[:-1]) + 1
         start = jnp.argmax(jnp.where(place < end, starts, -jnp.inf))
@@ -129,28 +132,28 @@ def _largest_ratio(z: jax.Array, l1: jax.Array, variation: jax.Array) -> jax.Arr
         return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(z))) & jnp.isfinite(new), n + 1
 
     first = jnp.zeros((), z.dtype), jnp.ones((), bool), jnp.int32(0)
-    return lax.while_loop(lambda c: c[1] & (c[2] < ROUNDS), better, first)[0]
+    return lax.while_loop(lambda c: c[1] & (c[2] < MAX_ROUNDS), better, first)[0]
 
 
 @feasible.register(TotalVariation, FusedLasso)
 def _(penalty: Any, W: jax.Array) -> jax.Array:
-    """It is finite everywhere."""
+    """W: the penalty is finite everywhere."""
     return W
 
 
 @covers.register(TotalVariation)
 def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
-    """Its subgradients sum to 0: it cannot take a part of any one row."""
+    """No row: subgradients sum to 0, so that none is nonzero in one row alone."""
     return jnp.zeros(Wt.shape[1:], bool)
 
 
 @cleared.register(TotalVariation)
 def _(penalty: TotalVariation, Z: jax.Array) -> jax.Array:
-    """Likewise."""
+    """Z minus the mean of each column: subgradients sum to 0."""
     return Z - jnp.mean(Z, axis=0, keepdims=True)
 
 
 @unpenalised.register(TotalVariation)
 def _(penalty: TotalVariation, d: int, dtype: Any) -> jax.Array:
-    """The constants, (d, 1)."""
+    """(d, 1): constant columns are unpenalised."""
     return jnp.full((d, 1), d**-0.5, dtype)

@@ -1,4 +1,4 @@
-"""The prox of l1 on the vectors of a given sum, and the projection onto a simplex."""
+"""The prox of l1 restricted to vectors with a given sum, and the projection onto a simplex."""
 
 from typing import Any
 
@@ -8,15 +8,17 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
 
-STEPS = 200  # at most: bisection alone needs as many as a float64 has bits in mantissa and exponent
+# Newton's method takes a few steps; bisection alone would take as many as a float64 has bits.
+MAX_STEPS = 200
 
 
 def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool) -> jax.Array:
     r"""Argmin of :math:`\tfrac12\|z - v\|^2 + \sum_i s_i|z_i|` where z sums to the total, for each row of V.
 
-    Soft thresholding of :math:`v - \nu`, with :math:`\nu` the root of a falling piecewise linear function:
-    Newton's method between bounds, halved where Newton's step leaves them. Its derivative is that of the root
-    on the entries that are not 0.
+    The answer is soft thresholding of :math:`v - \nu`. Its sum is a decreasing, piecewise linear function of
+    :math:`\nu`, and Newton's method with bounds finds the :math:`\nu` with the right sum; a Newton step that
+    leaves the bounds is replaced by bisection. The derivative is that of :math:`\nu` on the entries that are
+    not 0.
 
     Args:
       V: (k, p).
@@ -30,11 +32,12 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     upper, lower = V - strength, V + strength
 
     def ends(nu: jax.Array, upper: jax.Array, lower: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """What of z is above and below 0."""
+        """The positive and the negative parts of z, both >= 0."""
         below = jnp.zeros_like(lower) if positive else jnp.maximum(nu - lower, 0)
         return jnp.maximum(upper - nu, 0), below
 
     def excess(nu: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """The sum of z minus the total, and minus its derivative in nu, the count of z != 0; (k, 1) each."""
         above, below = ends(nu, *fixed)
         count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True)
         return jnp.sum(above - below, axis=1, keepdims=True) - aim, count.astype(V.dtype)
@@ -55,8 +58,8 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     low = jnp.min(fixed[0], axis=1, keepdims=True) - share
     high = jnp.max(fixed[1], axis=1, keepdims=True) + share
     start = low, high, low + (high - low) / 2, jnp.ones((), bool), jnp.int32(0)
-    _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < STEPS), step, start)
-    # On the entries that are not 0 the root is a mean.
+    _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < MAX_STEPS), step, start)
+    # Given the entries that are not 0, nu is a mean: one more evaluation is exact and has the derivative.
     above, below = ends(nu, *fixed)
     known = jnp.where(above > 0, upper, jnp.where(below > 0, lower, 0))
     count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True).astype(V.dtype)

@@ -1,4 +1,4 @@
-"""Proxes whose answers are constant on pieces: the pieces found in one pass, their values from sums."""
+"""Proxes with piecewise constant answers: one pass finds the pieces, means of each piece give the values."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -15,9 +15,10 @@ from sparsejax.prox._arguments import factor, one_group
 
 
 def _lane_by_lane(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
-    """The function with a rule for `jax.vmap`: on a CPU one lane after the other.
+    """The function with a rule for `jax.vmap`: on a CPU it computes one lane after another.
 
-    A batched loop reads and writes each lane at another place, which takes a hundred times as long there.
+    A batched loop would gather and scatter, since each lane is at another place of its arrays. On a CPU that
+    takes a hundred times as long.
     """
 
     @jax.custom_batching.custom_vmap
@@ -42,9 +43,10 @@ def _lane_by_lane(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
 def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
     r"""Prox of the sorted l1 norm :math:`g(z) = \sum_i \text{strengths}_i\,|z|_{(i)}` (SLOPE).
 
-    :math:`|z|_{(1)} \ge |z|_{(2)} \ge \dots` are the magnitudes in decreasing order. Sort, subtract the
-    strengths, pool adjacent violators, cut at 0, undo. The derivative is that of the clusters of equal
-    magnitude, which move together.
+    :math:`|z|_{(1)} \ge |z|_{(2)} \ge \dots` are the magnitudes in decreasing order. The
+    magnitudes are sorted, the strengths subtracted, adjacent violators of the order pooled, negative values
+    set to 0, and order and signs restored. The derivative is that of the means of the pools: entries of equal
+    magnitude keep equal magnitudes.
 
     Args:
       x: one group, floating, shape (p,).
@@ -81,9 +83,12 @@ def sorted_magnitudes(r: jax.Array, s: jax.Array) -> jax.Array:
 
 
 def means(y: jax.Array, ends: jax.Array, extra: jax.Array | None = None) -> jax.Array:
-    """The mean of y (p,) over each piece, at every entry; ``extra`` (p,) is added to the sums.
+    """(p,), at every entry the mean of y (p,) over the piece of the entry.
 
-    ends: boolean, the last entries of the pieces.
+    Args:
+      y: (p,).
+      ends: (p,) booleans, True at the last entry of each piece.
+      extra: (p,), added to y in the sums; None means 0.
     """
     first = jnp.concatenate([jnp.zeros(1, jnp.int32), ends[:-1].astype(jnp.int32)])
     labels = jnp.cumsum(first)
@@ -95,21 +100,22 @@ def means(y: jax.Array, ends: jax.Array, extra: jax.Array | None = None) -> jax.
 
 
 class _Stack(NamedTuple):
-    """Pieces found so far."""
+    """The pieces of the first i entries. Fields without a shape are scalars."""
 
-    ends: jax.Array  # of each piece, from place 1 on; ends[0] = 0
-    top: jax.Array  # the place of the last piece
-    high: jax.Array  # its end
-    pools: jax.Array  # whether its mean is above that of the one before
+    ends: jax.Array  # (p + 2,), ends[0] = 0 and ends[j] the end of piece j, exclusive
+    top: jax.Array  # number of the last piece, from 1
+    high: jax.Array  # end of the last piece
+    pools: jax.Array  # whether the mean of the last piece is above that of the piece before
     i: jax.Array  # number of entries in pieces
 
 
 @_lane_by_lane
 def falling_pieces(y: jax.Array) -> jax.Array:
-    """The pieces of the nearest vector to y (p,) that does not increase: boolean, their last entries.
+    """The last entries, (p,) booleans, of the pieces of the nearest vector to y (p,) that does not increase.
 
-    Pooling adjacent violators: a stack of pieces, of which the last two become one while their means
-    increase. Equal means stay apart, so that the derivative there is not that of a cluster.
+    Pool adjacent violators: every entry becomes a piece on a stack, and the last two pieces are joined as
+    long as the mean of the last is larger. Pieces of equal mean are not joined, so that the derivative is
+    that of separate pieces there.
     """
     p = y.shape[0]
     sums = jnp.concatenate([jnp.zeros(1, y.dtype), jnp.cumsum(y - jnp.mean(y))])
@@ -120,7 +126,7 @@ def falling_pieces(y: jax.Array) -> jax.Array:
     def step(c: _Stack) -> _Stack:
         place, end = jnp.where(c.pools, c.top - 1, c.top + 1), jnp.where(c.pools, c.high, c.i + 1)
         ends = c.ends.at[place].set(end)
-        # Read after they are written: XLA then works in place.
+        # The array is read after it is written only: XLA can then update it in place.
         low, middle = ends[jnp.maximum(place - 2, 0)], ends[jnp.maximum(place - 1, 0)]
         pools = (place > 1) & (mean(low, middle) < mean(middle, end))
         return _Stack(ends, place, end, pools, jnp.where(c.pools, c.i, c.i + 1))
@@ -135,7 +141,7 @@ def falling_pieces(y: jax.Array) -> jax.Array:
 def total_variation(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
     r"""Prox of the total variation :math:`g(z) = \text{strength}\sum_i |z_{i+1} - z_i|`, in O(p).
 
-    The derivative is that of the pieces on which the answer is constant: each moves as the mean of its x.
+    The answer is piecewise constant. Its derivative on a piece is that of the mean of x over the piece.
 
     Args:
       x: one group, floating, shape (p,).
@@ -163,36 +169,41 @@ def piecewise(x: jax.Array, t: jax.Array) -> jax.Array:
     z = _taut(*lax.stop_gradient((x - jnp.mean(x), t)))
     jumps = jnp.sign(z[1:] - z[:-1])
     none = jnp.zeros(1, z.dtype)
-    # A piece moves towards its neighbours: by t over its length for each.
+    # On a piece the answer is the mean of x, moved towards each neighbouring piece by t / (length of the
+    # piece).
     pull = t * (jnp.concatenate([jumps, none]) - jnp.concatenate([none, jumps]))
     return means(x, jnp.concatenate([jumps != 0, jnp.ones(1, bool)]), pull)
 
 
 class _Deque(NamedTuple):
-    """The pieces of a derivative, from number ``left`` to ``right``."""
+    """The linear pieces of the derivative of m_i, numbers ``left`` to ``right``; see `_taut`.
 
-    K: jax.Array  # k of each piece; negative where it was added on the left
-    knots: jax.Array  # where each piece ends and the next one begins
-    low: jax.Array  # bounds of the entries so far
-    high: jax.Array
-    left: jax.Array
-    right: jax.Array
-    first: tuple[jax.Array, jax.Array]  # (k, y) of the piece on the left
-    first_knot: jax.Array
-    last: tuple[jax.Array, jax.Array]  # and of that on the right
-    last_knot: jax.Array
-    i: jax.Array  # the next entry, from 1
+    Fields without a shape are scalars.
+    """
+
+    K: jax.Array  # (2p + 3,), k of each piece; negative if the piece was added on the left
+    knots: jax.Array  # (2p + 3,), where each piece ends and the next begins
+    low: jax.Array  # (p,), lower bounds of the entries so far
+    high: jax.Array  # (p,), upper bounds
+    left: jax.Array  # number of the first piece
+    right: jax.Array  # number of the last piece
+    first: tuple[jax.Array, jax.Array]  # (k, y) of the first piece
+    first_knot: jax.Array  # its right end
+    last: tuple[jax.Array, jax.Array]  # (k, y) of the last piece
+    last_knot: jax.Array  # its left end
+    i: jax.Array  # number of the next entry, from 1
 
 
 @_lane_by_lane
 def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
     r"""The prox of the total variation, up to the rounding of cumulated sums.
 
-    Let :math:`m_i(b)` be the least cost of the first i entries where entry i + 1 is b. Its derivative is
-    piecewise linear and increases from -t to t: with :math:`V_i` the sum of the first i of x, piece (k, y) of
-    it, before it is cut at -t and t, is :math:`(i - k) b - V_i + y`. Cutting removes pieces at both ends and
-    adds (i, V_i - t) and (i, V_i + t) there; where it cuts, ``low[i]`` and ``high[i]``, bound entry i. From
-    the last entry, where the derivative is 0, each is the next one cut to these bounds.
+    Dynamic programming. Let :math:`m_i(b)` be the least cost of the first i entries if entry i + 1 is b, and
+    :math:`V_i` the sum of the first i entries of x. The derivative of :math:`m_i` is piecewise linear and
+    increases from -t to t. Before it is clipped to [-t, t] its piece (k, y) is :math:`(i - k) b - V_i + y`.
+    Clipping removes pieces at both ends, adds the pieces (i, V_i - t) and (i, V_i + t), and happens outside
+    of ``low[i]`` and ``high[i]``, which bound entry i. The last entry is where the derivative is 0. Going
+    back, each entry is the next entry clipped to the bounds.
     """
     p, dtype = x.shape[0], x.dtype
     V = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(x)])
@@ -202,7 +213,7 @@ def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
         return k, V[k] + jnp.sign(K[at]).astype(dtype) * t
 
     def reached(piece: tuple[jax.Array, jax.Array], i: jax.Array, shift: jax.Array) -> jax.Array:
-        """Where the piece reaches the value ``shift`` after entry i."""
+        """The b at which the piece has the value ``shift``, before the clip at entry i."""
         return (V[i] + shift - piece[1]) / (i - piece[0]).astype(dtype)
 
     def step(c: _Deque) -> _Deque:
@@ -212,12 +223,12 @@ def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
         drops_left = (left < right) & (c.first_knot < a)
         drops_right = (left < right) & (c.last_knot > b) & ~(drops_left & (left + 1 >= right))
         done = ~(drops_left | drops_right)
-        # What is written outside of left..right counts only once these are moved.
+        # Entries outside of left..right do not count: they are written before left and right change.
         K = c.K.at[left - 1].set(-i).at[right + 1].set(i)
         knots = c.knots.at[left - 1].set(a).at[right].set(b)
         left = jnp.where(done, left - 1, left + drops_left.astype(i.dtype))
         right = jnp.where(done, right + 1, right - drops_right.astype(i.dtype))
-        # Read after they are written: XLA then works in place.
+        # The arrays are read after they are written only: XLA can then update them in place.
         ends = piece(K, left), knots[left], piece(K, right), knots[right - 1]
         return _Deque(
             K,
