@@ -1,4 +1,4 @@
-"""What cross-validation has found: the candidates, their scores, and which is chosen."""
+"""The result of cross-validation: the candidates, their scores, and the chosen ones."""
 
 from typing import Any
 
@@ -17,24 +17,25 @@ class CrossValidation(
     ),
     static=("outputs",),
 ):  # fmt: skip
-    """What was tried, m candidates on K folds, and the choices.
+    """The scores of m candidates on K folds, and the chosen candidates.
 
-    Where the strengths have several leading axes, these stand in the place of m, and an index is a tuple: in
-    either case ``result.loss[result.index]`` is the loss of the candidate.
+    If the strengths have several leading axes, shapes have these axes in place of m, and an index is a tuple.
+    In both cases ``result.loss[result.index]`` is the loss of the candidate.
 
     Attributes:
-      penalties: the candidates, every strength with the leading axis of length m.
-      score: (K, m), of the rows left out, greater is better; minus ``fold_loss`` unless asked for otherwise.
-      fold_loss: (K, m), the loss of the rows left out, at the scale of the whole set.
-      num_nonzero: (K, m), nonzero weights of each solution.
-      gap, converged: (K, m), the certificates.
-      index: the candidate of the greatest mean score.
-      index_1se: the candidate with the fewest nonzero weights (mean over folds) among those whose mean
-        score is within one standard error of the greatest; of equally sparse ones the better.
-      solution, intercept: with ``refit``, those of the candidate ``index`` on all rows; else None.
-      outputs: with ``per_output`` the shape (d, k) of W, else None. Then ``score``, ``fold_loss`` and
-        ``num_nonzero`` are (K, m, k), the indices (k,), a candidate for each column, and ``best`` is one
-        penalty of them all.
+      penalties: the candidates; every strength has a leading axis of length m.
+      score: (K, m), of the held-out rows, greater is better; minus ``fold_loss`` without ``scoring``.
+      fold_loss: (K, m), the loss of the held-out rows, at the scale of all rows.
+      num_nonzero: (K, m), number of nonzero weights of each solution.
+      gap, converged: (K, m), the certificates of the solutions.
+      index: the candidate with the greatest mean score.
+      index_1se: the candidate with the fewest nonzero weights (mean over folds) among the candidates whose
+        mean score is within one standard error of the greatest; among equally sparse ones the best.
+      solution, intercept: with ``refit``, the solution and intercept of candidate ``index`` on all rows; else
+        None.
+      outputs: with ``per_output`` the shape (d, k) of W, else None. With ``per_output`` the arrays ``score``,
+        ``fold_loss`` and ``num_nonzero`` are (K, m, k), each index is (k,), one candidate for each column,
+        and ``best`` is one penalty with the strengths of all columns.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -89,29 +90,29 @@ class CrossValidation(
 
     @property
     def loss(self) -> jax.Array:
-        """(m,), the mean over folds."""
+        """(m,), the mean of ``fold_loss`` over folds."""
         return jnp.mean(self.fold_loss, axis=0)
 
     @property
     def standard_error(self) -> jax.Array:
-        """(m,), of the mean score, which is by default that of the mean loss."""
+        """(m,), the standard error of the mean score; by default also that of the mean loss."""
         return _standard_error(self.score)
 
     @property
     def best(self) -> Any:
-        """The penalty of the greatest mean score, by default the least mean loss."""
+        """The penalty with the greatest mean score, by default the least mean loss."""
         return self._candidate(self.index)
 
     @property
     def best_1se(self) -> Any:
-        """The sparsest penalty within one standard error of it."""
+        """The sparsest penalty whose mean score is within one standard error of the greatest."""
         return self._candidate(self.index_1se)
 
     def _candidate(self, index: Any) -> Any:
         strengths, rebuild = floating_leaves(self.penalties)
         chosen = [leaf[index] for leaf in strengths]
         if self.outputs is not None and self.outputs[1] in (1, self.outputs[0]):
-            # One value a column would be taken for one a row.
+            # Strengths (k,) would be taken for strengths by row, (d,): broadcast them to (d, k).
             chosen = [jnp.broadcast_to(leaf, self.outputs) for leaf in chosen]
         return rebuild(chosen)
 
@@ -121,7 +122,11 @@ def _standard_error(score: jax.Array) -> jax.Array:
 
 
 def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The best of m candidates and the sparsest within one standard error, of scores and sizes (K, m)."""
+    """Indices of the best and of the sparsest candidate within one standard error.
+
+    Args:
+      score, num_nonzero: (K, m).
+    """
     mean = jnp.mean(score, axis=0)
     # A candidate without a finite score is never chosen.
     mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)

@@ -27,7 +27,7 @@ _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
 
 class CoxModel(BaseEstimator):
-    """What Cox models share once they have coefficients."""
+    """Base class of the Cox estimators: predictions from the coefficients."""
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -43,14 +43,14 @@ class CoxModel(BaseEstimator):
         return np.asarray(X @ self.coef_)
 
     def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
-        r"""The probability to be without the event at each time, :math:`e^{-H_0(t)\,e^h}`, (rows, times).
+        r"""The probability of no event up to each time, :math:`e^{-H_0(t)\,e^h}`, (rows, times).
 
-        :math:`H_0` is Breslow's estimate of the cumulative baseline hazard, of the stratum of the row.
+        :math:`H_0` is Breslow's estimate of the cumulative baseline hazard in the stratum of the row.
 
         Args:
           X: (rows, d).
           times: (times,); None for ``event_times_``.
-          strata: (rows,) labels, where the model was fitted with strata, and only there.
+          strata: (rows,) labels if the model was fitted with strata, else None.
         """
         h = self.predict(X).astype(float)
         times = self.event_times_ if times is None else np.asarray(times, dtype=float)
@@ -66,7 +66,7 @@ class CoxModel(BaseEstimator):
         return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """`sparsejax.metrics.concordance_index` of the predictions, of all pairs of rows; y as in ``fit``."""
+        """`sparsejax.metrics.concordance_index` of the predictions, over all pairs of rows; y as in ``fit``."""
         risk = self.predict(X)
         time, event = times_and_events(y)
         check_consistent_length(risk, time)
@@ -90,7 +90,7 @@ class CoxModel(BaseEstimator):
         return np.searchsorted(self.strata_, strata)
 
     def _read(self, X: Any, y: Any, sample_weight: Any, strata: Any, entry: Any) -> tuple[Any, ...]:
-        """X, what else is known of the rows, and their weights."""
+        """The checked X, targets and weights of the rows."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
         X = validate_data(self, X, dtype=FLOATS, accept_sparse="csr", ensure_min_samples=2)
@@ -129,35 +129,35 @@ class SparseCox(CoxModel):
     .. math:: \min_w \frac{1}{\sum_i s_i} \sum_{i:\,\text{event}_i} s_i
               \Bigl[\log \sum_{j \in R_i} s_j\, e^{x_j^\top w} - x_i^\top w\Bigr] + g(w) ,
 
-    :math:`R_i` the rows at risk at the time of i and s the sample weights; ties, strata and rows that enter
-    late as `sparsejax.losses.CoxLoss`. After Breslow a weight of k is as good as k copies of the row, and 0
-    as its absence. Columns of X should be on comparable scales: put a StandardScaler before.
+    where :math:`R_i` holds the rows at risk at the time of i, and s the sample weights. Ties, strata and late
+    entry are as in `sparsejax.losses.CoxLoss`. With Breslow's ties a row of weight k counts as k rows; a row
+    of weight 0 counts as none. Columns of X should have comparable scales: use a StandardScaler first.
 
-    float64 data are worked on in float64, whether or not JAX's 64-bit numbers are switched on, and
-    float32 data in float32. X may be a matrix or array of scipy.sparse, which is never made dense.
+    Fits of float64 data are in float64, whether or not JAX's 64-bit numbers are enabled, and fits of float32
+    data in float32. X may be a matrix or array of scipy.sparse, which is never made dense.
 
     Args:
       penalty: "l1"; "l21", "l1_inf", "exclusive_lasso", "exclusive_l21"; or a penalty of
         `sparsejax.penalties`, such as ``ElasticNet(0.1, 0.05)``, which has its own strengths: alpha and beta
-        then have no part.
+        then have no effect.
       alpha: >= 0, () or (d,), the strength of "l1".
-      beta: >= 0, () or (d,), the strength of an exclusive part, where there is one.
+      beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       ties: "breslow" or "efron".
       tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: at most so many iterations.
+      max_iter: largest number of iterations.
 
     Attributes:
-      coef_: (d,); exact zeros.
-      gap_: the certificate: no coefficients have an objective that is lower by more than this share of it;
-        NaN where none is known (`sparsejax.Solution`).
-      n_iter_: iterations.
+      coef_: (d,), with exact zeros.
+      gap_: the certificate: no coefficients have an objective that is lower by more than this share; NaN if
+        no certificate is known (`sparsejax.Solution`).
+      n_iter_: number of iterations.
       event_times_: the times of events, sorted.
       strata_: the labels of the strata, sorted, or None.
       n_features_in_, feature_names_in_: of X.
 
     Raises:
-      TypeError, ValueError: an argument that is not as above, by name; from scikit-learn's validation; a y,
-        strata or entry that is not as `fit` says; no event, or none with another row at risk.
+      TypeError, ValueError: a wrong argument, which the message names; data that scikit-learn's validation
+        refuses; a wrong y, strata or entry, see `fit`; no event, or no event with another row at risk.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
@@ -197,12 +197,13 @@ class SparseCox(CoxModel):
 
         Args:
           X: (n, d).
-          y: a structured array, as scikit-survival's, or a DataFrame, of an event (boolean, or 0 and 1) and a
-            time > 0: by the names "event" and "time", else what is boolean is the event, else in this order;
-            an array (n, 2) of (event, time); or (n,) of times alone, at all of which the event was seen.
+          y: one of three forms. A structured array, as in scikit-survival, or a DataFrame, with an event
+            (boolean, or 0 and 1) and a time > 0: the columns "event" and "time", or the boolean column and
+            the other one, or the first and the second. An array (n, 2) with the columns (event, time). An
+            array (n,) of times, each of an event.
           sample_weight: (n,), >= 0.
-          strata: (n,) labels: each has a baseline hazard of its own.
-          entry: (n,), before the time: from when on the row is at risk.
+          strata: (n,) labels: each stratum has its own baseline hazard.
+          entry: (n,), before the time of the row: the row is at risk after it.
         """
         X, targets, weights = self._read(X, y, sample_weight, strata, entry)
         table = self._table(X, targets, weights)
@@ -214,35 +215,35 @@ class SparseCox(CoxModel):
 
 
 class SparseCoxCV(ByFolds, CoxModel):
-    r"""`SparseCox` with the strengths that do best on rows held out.
+    r"""`SparseCox` with the strengths of the best score on held-out rows.
 
-    `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
-    path, and the best point is fitted to all rows.
+    One compiled program (`sparsejax.cross_validate`) solves all folds and strengths, each fold along its
+    path. The best strengths are then fitted to all rows.
 
     Args:
       penalty: as `SparseCox`; the strengths of a penalty object are multiplied by alphas.
-      alphas: the strengths to try, >= 0; or how many, >= 2, from the least that leaves no feature
-        (`sparsejax.lambda_max`) down to a thousandth of it.
-      betas: likewise the strengths of the exclusive part, where the penalty has one: a number or several.
+      alphas: the strengths to try, >= 0; or their number, >= 2, from the least strength that selects no
+        feature (`sparsejax.lambda_max`) down to a thousandth of that strength.
+      betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       ties, tol, max_iter: as `SparseCox`.
-      cv: as everywhere in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits;
-        it must hold every row out once. Rows that are sorted want ``KFold(5, shuffle=True)``.
-      scoring: None for the largest partial likelihood held out, of the risk sets that these rows form;
-        "concordance"; or a function as for `sparsejax.cross_validate`, to which Y is (n, 2): ranks of times,
-        and events.
+      cv: as in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits. It must
+        hold out every row once. For sorted rows use ``KFold(5, shuffle=True)``.
+      scoring: None for the partial likelihood of the held-out rows, on the risk sets that they form;
+        "concordance"; or a function as for `sparsejax.cross_validate`, with Y (n, 2): ranks of times, and
+        events.
       selection: "best", or "1se": the fewest features within one standard error of the best score.
 
     Attributes:
-      alpha_, beta_: the strengths chosen; 0 where the penalty has none such.
-      alphas_, betas_: those tried, from large to small.
-      scores_: (folds, alphas, betas), of the rows held out, greater is better.
+      alpha_, beta_: the chosen strengths; 0 for a strength that the penalty does not have.
+      alphas_, betas_: the strengths that were tried, in decreasing order.
+      scores_: (folds, alphas, betas), of the held-out rows, greater is better.
       cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
       coef_, gap_, n_iter_, event_times_, strata_, n_features_in_, feature_names_in_: as `SparseCox`, of the
         fit to all rows.
 
     Raises:
-      TypeError, ValueError: as `SparseCox`; a cv that does not hold each row out once; alphas=10 or the like
-        for a penalty that no finite strength makes 0.
+      TypeError, ValueError: as `SparseCox`; a cv that does not hold out each row once; a number of alphas for
+        a penalty whose solution is 0 at no finite strength.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseCoxCV

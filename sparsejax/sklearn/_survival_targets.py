@@ -1,4 +1,4 @@
-"""What survival estimators are given by row: times and events in any of their forms, strata, entries."""
+"""Checks of the targets of survival estimators: times and events in several forms, strata, entries."""
 
 from typing import Any, NamedTuple
 
@@ -9,13 +9,13 @@ from sparsejax.sklearn._tables import Table
 
 
 class Targets(NamedTuple):
-    """Checked, (n,) each."""
+    """Checked targets, (n,) each."""
 
-    time: np.ndarray
+    time: np.ndarray  # > 0
     event: np.ndarray  # booleans
-    codes: np.ndarray  # numbers of the strata
-    strata: np.ndarray | None  # the label of each number, sorted
-    entry: np.ndarray | None
+    codes: np.ndarray  # number of the stratum of each row
+    strata: np.ndarray | None  # (number of strata,), the sorted labels; None: one stratum
+    entry: np.ndarray | None  # None: rows are at risk from the start
 
 
 def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -31,7 +31,7 @@ def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def is_missing(label: Any) -> bool:
-    """None or NaN."""
+    """Whether a label is None or NaN."""
     return label is None or (isinstance(label, float) and np.isnan(label))
 
 
@@ -46,7 +46,11 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Event and time: by their names, else the one of booleans is the event, else in this order."""
+    """The columns event and time of y.
+
+    Columns named "event" and "time" are these. Otherwise the only column of booleans is the event; without
+    such a column the first one is.
+    """
     try:
         names = list(y.columns)  # of a DataFrame
     except AttributeError:
@@ -70,7 +74,11 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
-    """All of it."""
+    """Check times, events, strata and entries.
+
+    Raises:
+      TypeError, ValueError: a value or shape is wrong; the message names it.
+    """
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
@@ -88,14 +96,15 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
 
 
 def all_times(targets: Targets) -> np.ndarray:
-    """Times, and entries, sorted: that of rank r is number r - 1."""
+    """All different times and entries, sorted; the one of rank r has the index r - 1."""
     return np.unique(np.append(targets.time, () if targets.entry is None else targets.entry))
 
 
 def as_numbers(targets: Targets, efron: bool) -> np.ndarray:
-    """Columns of whole numbers that say as much: ranks of times and entries, event, stratum.
+    """The targets as columns of integers, (n, 5): rank of time, event, stratum, rank of entry, number of row.
 
-    After Efron rows that are equal are not one of double weight: these have a number of their own, too.
+    Rows that are equal in all columns may be merged to one row with the sum of their weights. With Efron's
+    ties that would change the loss, so that rows have different numbers; otherwise the number is 0.
     """
     known, none = all_times(targets), np.zeros(len(targets.time), int)
     rank_of = lambda times: np.searchsorted(known, times) + 1
@@ -105,7 +114,7 @@ def as_numbers(targets: Targets, efron: bool) -> np.ndarray:
 
 
 def options_of(table: Table, targets: Targets) -> dict[str, Any]:
-    """What `CoxLoss` is given of a table of these numbers."""
+    """The keyword arguments of `CoxLoss` for a table whose Y are the columns of `as_numbers`."""
     time, event, codes, entry, _ = (column.astype(int) for column in table.Y.T)
     return {
         "time": time,
