@@ -66,7 +66,7 @@ class CoxModel(BaseEstimator):
         return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """`sparsejax.metrics.concordance_index` of the predictions, over all pairs of rows; y as in ``fit``."""
+        """`sparsejax.metrics.concordance_index` of the predictions, over all pairs; y as in ``fit``."""
         risk = self.predict(X)
         time, event = times_and_events(y)
         check_consistent_length(risk, time)

@@ -1,4 +1,4 @@
-r"""The engine: two-block ADMM with one factorisation and the exact joint prox."""
+r"""`admm`, also called the engine: two-block ADMM with one factorisation and the exact joint prox."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

@@ -285,13 +285,17 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         low, long, length, far = L[j], c[j], norms[j], threshold[j]
         H, there = E - R / low, jnp.ones((), bool)
         if s.entries is not None:
+            # R has the slope of the norm of entries for the signs of W. Entries that would change their sign
+            # are soft-thresholded without that slope.
             cut = lax.dynamic_slice_in_dim(s.entries, at, size)[None] / low
             whole_step = long * W + H
-            kept = (W != 0) & (whole_step * W > 0)
+            same_sign = (W != 0) & (whole_step * W > 0)
             other = whole_step + cut * jnp.sign(W)
-            there = kept | (jnp.abs(other) > cut)
-            H = jnp.where(kept, H, jnp.sign(other) * jnp.maximum(jnp.abs(other) - cut, 0) - long * W)
+            there = same_sign | (jnp.abs(other) > cut)
+            H = jnp.where(same_sign, H, jnp.sign(other) * jnp.maximum(jnp.abs(other) - cut, 0) - long * W)
         U = jnp.where(there, long * W + H, 0)
+        # The prox of the norm of the block is U - far U/|U| if |U| > far, else 0. As cW - W = far W/|W|, the
+        # new E is H - far (U/|U| - W/|W|), with U/|U| - W/|W| = (H - (|U| - c|W|) W/|W|) / |U|.
         reach = jnp.sqrt(jnp.sum(U * U))
         inverse = safe_divide(1.0, reach)
         longer = safe_divide(jnp.sum((2 * long * W + H) * H), reach + long * length)

@@ -222,8 +222,8 @@ def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
 
 def limited(blocks: Rows | Grouped, t: jax.Array) -> jax.Array:
     """t with all but the largest entries set to 0, so that the largest bucket holds the others."""
-    kept = blocks.chosen(jnp.zeros(t.shape, bool), t, jnp.int32(blocks.tiles)).blocks
-    return jnp.zeros_like(t).at[kept].set(take(t, kept, 0), mode="drop")
+    numbers = blocks.chosen(jnp.zeros(t.shape, bool), t, jnp.int32(blocks.tiles)).blocks
+    return jnp.zeros_like(t).at[numbers].set(take(t, numbers, 0), mode="drop")
 
 
 def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
