@@ -177,7 +177,7 @@ def test_of_another_call(tmp_path):
         "folds": lambda: call(folds=np.arange(30) // 10),
         "scoring": lambda: call(scoring=lambda Y, H, weights: -jnp.sum(weights * (Y - H) ** 2)),
         "refit": lambda: call(refit=False),
-        "folds, function, refit, scoring": lambda: sj.path(
+        "folds, function, per_output, refit, scoring": lambda: sj.path(
             PROBLEM, STRENGTHS, mode="warm", checkpoint=tmp_path
         ),
     }  # fmt: skip
