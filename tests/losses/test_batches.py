@@ -59,7 +59,7 @@ def test_solution_and_folds():
         ([(X, Y), (X, Y[:, 0])], r"batch 1: X has 6 columns and Y \(\)"),
         ([(X, Y[:3])], "batch 0: X has shape"),
         ([(X[:0], Y[:0])], "batch 0 is empty"),
-        ([(X, Y), (X.astype(np.float32), Y)], "batch 1: .* X of float32; earlier batches had .* X of float64"),
+        ([(X, Y), (X.astype(np.float32), Y)], "batch 1: .* X of float32; earlier .* X of float64"),
         ([(X * np.nan, Y)], "X of batch 0 has values that are NaN"),
         ([(X, Y.astype(str))], "Y of batch 0 has dtype"),
     ],
