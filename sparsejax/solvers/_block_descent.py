@@ -18,6 +18,9 @@ from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, s
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
 MAX_ENTRIES = 2048  # entries of W that descent moves: the Gram matrix of 2048 features takes 16 MB
 MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
+# Largest slope over its strength, from W = 0, with which rows of several columns are begun: at weaker
+# strengths so many rows are active that `admm` is faster.
+MAX_STRENGTH_RATIO = 64
 
 
 def by_blocks(problem: Problem) -> bool:
@@ -126,6 +129,8 @@ class Descent:
         E, V = descended(gram, slopes_of(at, take(slope, ix, 1), entries, blocks, live), GOAL_SHARE)
         # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= gram.owner.shape[0]
+        if Wt.shape[0] > 1:
+            enough &= jnp.any(Wt != 0) | (jnp.max(ratio) <= MAX_STRENGTH_RATIO)
         change = jnp.where(enough, jnp.where(V == 0, -at, E.astype(Wt.dtype)), 0)
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 

@@ -73,7 +73,7 @@ CASES = {
     "huber": lambda: sj.Problem(huber(), sj.penalties.L1(0.02)),
     "huber groups": lambda: by_groups(huber(), 0.1),
     "rows": lambda: by_rows(squares(3), 0.1),
-    "rows, weak": lambda: by_rows(squares(2, intercept=True), 0.01),
+    "rows, weak": lambda: by_rows(squares(2, intercept=True), 0.02),
     "rows and entries": lambda: by_rows(squares(3), 0.05, l1=0.5),
 }
 
