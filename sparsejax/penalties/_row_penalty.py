@@ -8,40 +8,19 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._in_units import prox_in_units, row_units
+from sparsejax.penalties._in_units import row_units
 from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._transposed import TransposedPenalty
 from sparsejax.penalties._warm import prox_start, prox_warm
 
 
-class RowPenalty(Penalty):
-    """Implements the protocol by hooks that take ``Wt`` (k, d), the transpose of W on which solvers work.
+class RowPenalty(TransposedPenalty):
+    """A penalty that is a sum over the rows of W.
 
-    A subclass gives ``_value``, ``_prox`` or ``warm_columns``, ``_dual_scale`` and, where it is not 0,
-    ``_conjugate``.
+    A subclass gives ``warm_columns`` instead of ``_prox`` where a nearby call helps.
     """
 
     _adapter: ClassVar[bool] = True
-    finite_conjugate: bool = False
-
-    def value(self, W: jax.Array) -> jax.Array:
-        """g(W), shape ()."""
-        return self._value(columns(W))
-
-    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
-        """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
-        return like(found, V)
-
-    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """g*(Z), shape (), for a Z with ``dual_scale(Z) >= 1``, which is not tested because of rounding.
-
-        ``aux`` is a point at which Z is nearly a subgradient, or a split of Z; closed forms do not use it.
-        """
-        return self._conjugate(columns(Z))
-
-    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite; inf if there is no largest."""
-        return self._dual_scale(columns(Z))
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a strength given by row does not have one value for each of the d rows."""
@@ -53,14 +32,6 @@ class RowPenalty(Penalty):
                     f"one value a row, ({params_shape[0]},)."
                 )
 
-    # ------------------------------------------------------------------ the hooks
-
-    def _value(self, Wt: jax.Array) -> jax.Array:
-        raise NotImplementedError
-
-    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        raise NotImplementedError
-
     def start_columns(self, Vt: jax.Array) -> Any:
         """The argument ``warm`` for the first call of `warm_columns`."""
         return ()
@@ -68,12 +39,6 @@ class RowPenalty(Penalty):
     def warm_columns(self, Vt: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
         """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
         return self._prox(Vt, scaling), warm
-
-    def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        return jnp.zeros((), Zt.dtype)
-
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        raise NotImplementedError
 
 
 @prox_start.register(RowPenalty)

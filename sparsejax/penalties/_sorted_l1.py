@@ -11,12 +11,12 @@ from sparsejax import prox
 from sparsejax._core.checks import as_float, as_int, as_strength, is_traced
 from sparsejax._core.linalg import columns, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._coupled import CoupledPenalty
 from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._transposed import TransposedPenalty
 
 
-class SortedL1(CoupledPenalty, leaves=("strength",)):
+class SortedL1(TransposedPenalty, leaves=("strength",)):
     r"""SLOPE: ``g(W) = sum_i strengths_i ||w||_(i)``, the norms of the rows in decreasing order.
 
     The first strength multiplies the largest norm. Rows with nearly equal effects get the same norm. With

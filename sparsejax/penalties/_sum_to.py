@@ -11,17 +11,17 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
-from sparsejax.penalties._coupled import CoupledPenalty
 from sparsejax.penalties._in_units import in_units
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import cleared, covers, feasible
+from sparsejax.penalties._transposed import TransposedPenalty
 
 MAX_ERROR_EPS = 1000  # accepted error of a sum, in eps times the sum of magnitudes
 MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes three
 
 
-class SumTo(CoupledPenalty, leaves=("total",)):
+class SumTo(TransposedPenalty, leaves=("total",)):
     r"""The constraint that each column of W sums to ``total``: 0 there, infinite elsewhere.
 
     The sum with `L1` is the log-contrast lasso for compositional data: X holds the logarithms of parts of a
@@ -85,7 +85,7 @@ class SumTo(CoupledPenalty, leaves=("total",)):
             )
 
 
-class OnASum(CoupledPenalty, leaves=("entries", "total"), static=("positive",)):
+class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",)):
     r"""The sum of `SumTo`, of any number of `L1`, and of W >= 0 if ``positive``."""
 
     _offset = True

@@ -10,15 +10,15 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.penalties._coupled import CoupledPenalty
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import cleared, covers, feasible, unpenalised
+from sparsejax.penalties._transposed import TransposedPenalty
 
 MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes five
 
 
-class TotalVariation(CoupledPenalty, leaves=("strength",)):
+class TotalVariation(TransposedPenalty, leaves=("strength",)):
     r"""``g(W) = strength sum_i |w_(i+1) - w_i|``, summed over columns.
 
     Each column of the answer is piecewise constant. A constant column has the value 0: `sparsejax.lambda_max`
@@ -80,7 +80,7 @@ class TotalVariation(CoupledPenalty, leaves=("strength",)):
         return FusedLasso(self, tuple(entries)), [o for o in others if o not in entries], positive
 
 
-class FusedLasso(CoupledPenalty, leaves=("variation", "entries")):
+class FusedLasso(TransposedPenalty, leaves=("variation", "entries")):
     r"""`TotalVariation` plus `L1` of one number.
 
     The prox is soft thresholding after the prox of the total variation: soft thresholding does not change the

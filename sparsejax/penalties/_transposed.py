@@ -1,4 +1,4 @@
-"""Base class of penalties that are no sum over the rows of W, implemented on columns."""
+"""Base class of penalties that are implemented on the transpose of W, on which solvers work."""
 
 from typing import Any, ClassVar
 
@@ -11,12 +11,11 @@ from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import prox_in_units
 
 
-class CoupledPenalty(Penalty):
+class TransposedPenalty(Penalty):
     """Implements the protocol by hooks on ``Wt`` = W' (k, d), whose rows are the columns of W.
 
-    A subclass defines ``_value``, ``_prox`` and ``_dual_scale``, and ``_conjugate`` if that is not 0.
-    Derivatives of solutions are those of the prox, since the support alone does not determine which entries
-    change together.
+    A subclass defines ``_value``, ``_prox`` and ``_dual_scale``, and ``_conjugate`` if that is not 0. Unless
+    it says more, derivatives of solutions are those of the prox.
     """
 
     _adapter: ClassVar[bool] = True
@@ -34,7 +33,8 @@ class CoupledPenalty(Penalty):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1``.
 
-        The condition is not checked, since rounding can violate it.
+        The condition is not checked, since rounding can violate it. ``aux`` is a point at which Z is nearly a
+        subgradient, or a split of Z; closed forms do not use it.
         """
         return self._conjugate(columns(Z))
 
