@@ -118,19 +118,20 @@ class Descent:
         ridge = self.ridge if layout.groups is None else layout.groups.spread(self.ridge)
         slope = columns(facts.gradient) + ridge[None] * Wt
         on, ratio = self._judged(Wt, slope)
+        # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
+        enough = jnp.sum(on) <= last.owner.shape[0]
+        if Wt.shape[0] > 1:
+            enough &= jnp.any(Wt != 0) | (jnp.max(ratio) <= MAX_STRENGTH_RATIO)
         outside = (on | (ratio > 1 + self.tol / 10)).at[last.owner].set(False, mode="drop")
-        again = (last.tiles == 0) | ~near | jnp.any(outside)
+        again = enough & ((last.tiles == 0) | ~near | jnp.any(outside))
         gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
         at = take(Wt, ix, 1)
         live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * gram.tile) & (ix < Wt.shape[1])
+        live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
         E, V = descended(gram, slopes_of(at, take(slope, ix, 1), entries, blocks, live), GOAL_SHARE)
-        # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
-        enough = jnp.sum(on) <= gram.owner.shape[0]
-        if Wt.shape[0] > 1:
-            enough &= jnp.any(Wt != 0) | (jnp.max(ratio) <= MAX_STRENGTH_RATIO)
         change = jnp.where(enough, jnp.where(V == 0, -at, E.astype(Wt.dtype)), 0)
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 

@@ -348,12 +348,11 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
     x = upper_solve(root, lower_solve(root, -pick(slope)[None], tiles), tiles)[0]
     x = jnp.zeros(k * m, LOW).at[S].set(x, mode="drop").reshape(k, m)
 
-    def bent(step: jax.Array) -> jax.Array:
+    def bent(alpha: jax.Array, step: jax.Array) -> jax.Array:
         """alpha (|V + step| - |V| - <V, step>/|V|) of each block: what the first order leaves out."""
-        assert s.blocks is not None
         old, new = (jnp.sqrt(of_blocks(a * a, size)) for a in (p.V, p.V + step))
         longer = safe_divide(of_blocks((2 * p.V + step) * step, size), old + new)
-        return s.blocks * (longer - safe_divide(of_blocks(p.V * step, size), old))
+        return alpha * (longer - safe_divide(of_blocks(p.V * step, size), old))
 
     def shorter(carry: Any) -> Any:
         t = carry[0] / 2
@@ -366,7 +365,7 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
         step = jnp.where(on, step, 0)
         change = step @ G
         fall = jnp.sum(step * jnp.where(on, slope + change / 2, 0))
-        return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(step))
+        return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(s.blocks, step))
 
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
     _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] >= MIN_STEP_LENGTH), shorter, start)
