@@ -16,11 +16,8 @@ from sparsejax.problem import Problem
 from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, slopes_of, tile_of
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
-MAX_ENTRIES = 2048  # entries of W that descent moves: the Gram matrix of 2048 features takes 16 MB
+MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
 MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
-# Largest slope over its strength, from W = 0, with which rows of several columns are begun: at weaker
-# strengths so many rows are active that `admm` is faster.
-MAX_STRENGTH_RATIO = 64
 
 
 def by_blocks(problem: Problem) -> bool:
@@ -51,7 +48,7 @@ class Layout(NamedTuple):
         groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
         count, size = (d, 1) if groups is None else (groups.num_groups, groups.max_size)
         T = tile_of(size)
-        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_ENTRIES // k))
+        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
         return cls(count, size, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:
@@ -76,8 +73,8 @@ class Descent:
     """Steps from W towards the answer of the least squares problem at W.
 
     Descent moves the active blocks and about as many others, whose slopes exceed their strengths. The next
-    step reuses their Gram matrix if one more step like the last reaches tol and no other block violates its
-    optimality condition.
+    step reuses their Gram matrix if it is told that the curvature of the loss is near enough, and if no other
+    block violates its optimality condition.
     """
 
     def __init__(self, problem: Problem, tol: jax.Array, rows: int):
@@ -111,7 +108,7 @@ class Descent:
         Args:
           W: the start of the step.
           facts: those of the loss at W.
-          near: whether one more step like the last reaches tol.
+          near: whether the curvature of the loss at W is near enough to that of the last step.
           last: the Gram matrix of the last step.
         """
         Wt, layout = columns(W), self.layout
@@ -120,8 +117,6 @@ class Descent:
         on, ratio = self._judged(Wt, slope)
         # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= last.owner.shape[0]
-        if Wt.shape[0] > 1:
-            enough &= jnp.any(Wt != 0) | (jnp.max(ratio) <= MAX_STRENGTH_RATIO)
         outside = (on | (ratio > 1 + self.tol / 10)).at[last.owner].set(False, mode="drop")
         again = enough & ((last.tiles == 0) | ~near | jnp.any(outside))
         gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)

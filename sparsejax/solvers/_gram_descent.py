@@ -34,7 +34,8 @@ SWEEPS_PER_CHECK = 2  # sweeps between two evaluations of the violation
 SWEEPS_PER_NEWTON = 6  # sweeps over single entries before each Newton step
 BLOCK_SWEEPS_PER_NEWTON = 2  # sweeps over blocks before each Newton step
 MAX_SWEEPS = 120
-MAX_UNKNOWNS = 2048  # entries of W on the support for which a Newton step is made
+MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
+CG_SHARE, MAX_CG_STEPS = 0.1, 60  # share of the slope that conjugate gradients leave, and their limit
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
 MIN_STEP_LENGTH = 0.01  # the shortest Newton step that is tried, as a share of the whole step
 
@@ -316,37 +317,9 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
     ``alpha (I - UU')/|V|``. With a norm of entries, an entry that would change its sign becomes 0; with norms
     of blocks, a block that would point away from V becomes 0.
     """
-    (k, m), T, size = p.V.shape, TILE, s.size
-    most = min(whole(k * m), MAX_UNKNOWNS)
-    on = p.V != 0
-    S = jnp.nonzero(on.reshape(-1), size=most, fill_value=k * m)[0].astype(jnp.int32)
-    count = jnp.sum(on, dtype=jnp.int32)
-    tiles = -(-jnp.minimum(count, most) // T)
-    here, feature, column = k * m > S, S % m, S // m
-    feature = jnp.where(here, feature, m)
-    H = G.at[feature].get(mode="fill", fill_value=0)
-    slope = slope_at(s, p)
-    pick = lambda a: a.reshape(-1).at[S].get(mode="fill", fill_value=0)
-    if s.blocks is not None:
-        long = jnp.sqrt(of_blocks(p.V * p.V, size))
-        bend = pick(jnp.broadcast_to(to_features(safe_divide(s.blocks, long), size), p.V.shape))
-        unit, owner = pick(units(p.V, size)), feature // size
-
-    def tile(i: jax.Array, j: jax.Array) -> jax.Array:
-        block = rows_at(H, i, T).at[:, rows_at(feature, j, T)].get(mode="fill", fill_value=0)
-        if k > 1:
-            block = jnp.where(rows_at(column, i, T)[:, None] == rows_at(column, j, T)[None], block, 0)
-        own = jnp.where(rows_at(here, i, T), RIDGE_SHARE * jnp.diagonal(block), 1)
-        if s.blocks is not None:
-            same = rows_at(owner, i, T)[:, None] == rows_at(owner, j, T)[None]
-            outer = rows_at(unit, i, T)[:, None] * rows_at(unit, j, T)[None]
-            block = block - jnp.where(same, rows_at(bend, i, T)[:, None] * outer, 0)
-            own = own + rows_at(bend, i, T)
-        return block + jnp.where(i == j, jnp.diag(own), 0)
-
-    root = factorised(tile, tiles, no_root(most, T, LOW), inverted=False)
-    x = upper_solve(root, lower_solve(root, -pick(slope)[None], tiles), tiles)[0]
-    x = jnp.zeros(k * m, LOW).at[S].set(x, mode="drop").reshape(k, m)
+    size, on = s.size, p.V != 0
+    slope = jnp.where(on, slope_at(s, p), 0)
+    x, solved = _by_factor(G, on, slope) if s.single else _by_conjugate_gradients(G, s, p.V, slope)
 
     def bent(alpha: jax.Array, step: jax.Array) -> jax.Array:
         """alpha (|V + step| - |V| - <V, step>/|V|) of each block: what the first order leaves out."""
@@ -369,6 +342,59 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
 
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
     _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] >= MIN_STEP_LENGTH), shorter, start)
-    falls = (fall <= 0) & (count <= most)
+    falls = (fall <= 0) & solved
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
     return Point(*(jnp.where(falls, b, a) for a, b in zip(p, new, strict=True)))
+
+
+def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The Newton step of single entries, (1, m), by a Cholesky factor; False with too many on the support."""
+    m, T = on.shape[1], TILE
+    most = min(whole(m), MAX_UNKNOWNS)
+    S = jnp.nonzero(on[0], size=most, fill_value=m)[0].astype(jnp.int32)
+    count, here = jnp.sum(on, dtype=jnp.int32), m > S
+    tiles = -(-jnp.minimum(count, most) // T)
+    H = G.at[S].get(mode="fill", fill_value=0)
+
+    def tile(i: jax.Array, j: jax.Array) -> jax.Array:
+        block = rows_at(H, i, T).at[:, rows_at(S, j, T)].get(mode="fill", fill_value=0)
+        ridge = jnp.where(rows_at(here, i, T), RIDGE_SHARE * jnp.diagonal(block), 1)
+        return block + jnp.where(i == j, jnp.diag(ridge), 0)
+
+    root = factorised(tile, tiles, no_root(most, T, LOW), inverted=False)
+    right = slope[0].at[S].get(mode="fill", fill_value=0)
+    x = upper_solve(root, lower_solve(root, -right[None], tiles), tiles)[0]
+    return jnp.zeros_like(slope).at[0, S].set(x, mode="drop"), count <= most
+
+
+def _by_conjugate_gradients(
+    G: jax.Array, s: Slopes, V: jax.Array, slope: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """The Newton step of blocks, (k, m), up to `CG_SHARE` of the slope; True, since there is no limit.
+
+    To factorise a system of 2000 entries takes as long as hundreds of products with G; conjugate gradients,
+    preconditioned by the diagonal, need 10 to 60.
+    """
+    size, on, L = s.size, V != 0, jnp.diagonal(G)[None]
+    bend, unit = jnp.zeros((), LOW), units(V, size)
+    if s.blocks is not None:
+        bend = to_features(safe_divide(s.blocks, jnp.sqrt(of_blocks(V * V, size))), size)
+    scale = L + bend * (1 - unit * unit)
+    scale = jnp.where(scale > 0, scale, 1)
+
+    def hessian(x: jax.Array) -> jax.Array:
+        turned = x - unit * to_features(of_blocks(unit * x, size), size)
+        return jnp.where(on, x @ G + RIDGE_SHARE * L * x + bend * turned, 0)
+
+    def body(c: Any) -> Any:
+        x, r, q, size_of_r, i = c
+        Hq = hessian(q)
+        step = safe_divide(size_of_r, jnp.sum(q * Hq))
+        x, r = x + step * q, r - step * Hq
+        new = jnp.sum(r * r / scale)
+        return x, r, r / scale + safe_divide(new, size_of_r) * q, new, i + 1
+
+    first = jnp.sum(slope * slope / scale)
+    goal, start = CG_SHARE**2 * first, (jnp.zeros_like(slope), -slope, -slope / scale, first, jnp.int32(0))
+    x, *_ = lax.while_loop(lambda c: (c[3] > goal) & (c[4] < MAX_CG_STEPS), body, start)
+    return x, jnp.ones((), bool)

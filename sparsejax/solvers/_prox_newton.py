@@ -33,6 +33,9 @@ MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_COLUMNS, MAX_COLUMNS = 8, 4, 4
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
+# With at least as many rows as features a new Gram matrix costs more than a step. The next step then uses the
+# old one again, if the last step has left at most this share of the gap.
+NEAR_SHARE = 0.2
 MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of what the model promises
 MIN_STEP_LENGTH = 1e-6  # the shortest step that is tried, as a share of the whole step
 
@@ -67,7 +70,7 @@ def prox_newton(
       problem: a loss of one column, such as `LogisticLoss`, `HuberLoss` or `SquaredLoss`, or `SquaredLoss` of
         several columns with weights by row; and a norm of each row or group: `L1` of one column, `L21`,
         `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
-        sparse group lasso) if groups are of about one size. A step moves at most 2048 entries of W.
+        sparse group lasso) if groups are of about one size. A step moves at most 2048 features.
       init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50, for least squares 20.
 
     Returns:
@@ -138,7 +141,7 @@ class State(NamedTuple):
     trial: jax.Array  # shape of W, W + length * change
     taken: jax.Array  # whether W is the last trial: a new step is due
     stuck: jax.Array  # whether no step lowers the objective
-    near: jax.Array  # whether one more step like the last reaches tol: it may reuse the curvature
+    near: jax.Array  # whether the next step may reuse the curvature of the last one
     gram: Gram | None  # the Gram matrix of the last step; None without descent
 
 
@@ -153,6 +156,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     # fewer.
     by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
     by_scalars &= columns(init).shape[0] == 1 and norm.entries is None
+    share = NEAR_SHARE if rows >= init.shape[0] else 0.0
     descent = None if by_scalars else Descent(problem, tol, rows)
     scalars = _by_scalars(problem, init, tol, rows) if by_scalars else None
 
@@ -164,7 +168,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
         stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= MIN_STEP_LENGTH))
         again = safe_divide(certificate.measure, s.measure) * certificate.measure
-        near = model.exact | (again <= tol) & (s.length == 1)
+        near = (again <= tol) | (certificate.measure <= share * s.measure)
+        near = model.exact | near & (s.length == 1)
         old = s.W, s.facts, s.penalised, s.measure
         new = s.trial, facts, penalised, certificate.measure
         W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)

@@ -99,7 +99,7 @@ def test_against_conic_solver(name):
 
 
 def test_more_active_blocks_than_descent_has_room_for(monkeypatch):
-    monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_ENTRIES", 64)
+    monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_FEATURES", 64)
     p = by_rows(sj.losses.SquaredLoss(*made(3, 150, 520)), 0.003)
     solution, engine = sj.prox_newton(p, tol=1e-7), sj.admm(p, tol=1e-7)
     assert solution.converged and solution.solver == "admm"

@@ -151,7 +151,7 @@ def test_descent_by_a_loss_of_ones_own():
 
 
 def test_more_active_features_than_descent_has_room_for(monkeypatch):
-    monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_ENTRIES", 64)
+    monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_FEATURES", 64)
     p = problem("logistic", (270, 190), ratio=2000.0, noise=5.0)
     solution, engine = sj.prox_newton(p, tol=1e-6), sj.admm(p, tol=1e-6)
     assert np.count_nonzero(engine.params) > 128 and solution.converged
