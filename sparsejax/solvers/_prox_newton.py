@@ -152,8 +152,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
     norm = penalty.row_norm(init.shape)
-    # With at most 64 rows or columns the systems of `Newton` have one tile and cost little; its steps are
-    # fewer.
+    # With at most 64 rows or columns the systems of `Newton` have one tile, and its steps are fewer.
     by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
     by_scalars &= columns(init).shape[0] == 1 and norm.entries is None
     share = NEAR_SHARE if rows >= init.shape[0] else 0.0
@@ -168,8 +167,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
         stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= MIN_STEP_LENGTH))
         again = safe_divide(certificate.measure, s.measure) * certificate.measure
-        near = (again <= tol) | (certificate.measure <= share * s.measure)
-        near = model.exact | near & (s.length == 1)
+        near = model.exact | ((again <= tol) | (certificate.measure <= share * s.measure)) & (s.length == 1)
         old = s.W, s.facts, s.penalised, s.measure
         new = s.trial, facts, penalised, certificate.measure
         W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
@@ -189,8 +187,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         s = once(s.taken, direction, s._replace(length=s.length / 2))
         return s._replace(trial=s.W + s.length * s.change)
 
-    form = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
-    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
+    facts = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
+    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), facts)
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     # The start is a trial from an infinite objective, so that the first check takes it.
     facts = facts._replace(value=one * jnp.inf)
