@@ -69,8 +69,7 @@ def from_batches(
     if width is None:
         raise ValueError("batches is empty; at least one (X, Y) is needed.")
     source = Source(lambda: (np.asarray(X) for X, _ in begin()), tuple(counts), width[0])
-    inverse = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
-    lengths = np.concatenate([np.sqrt((X.astype(float) ** 2) @ inverse) for _, X in source.chunks()])
+    lengths = source.lengths(squares)
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
     return loss(

@@ -38,6 +38,8 @@ from sparsejax.selection.scoring import (
     loss_by_output,
     score_by_output,
     score_of,
+    text_of_scoring,
+    traced_scoring,
 )
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
@@ -89,7 +91,7 @@ def cross_validate(
         A function ``(Y, predictions, weights) -> ()``, traced by JAX, scores as it likes. The predictions are
         the expected values of Y: XW + b, or for `LogisticLoss` the probabilities. The function gets all rows;
         its weights, (n,), or (n, k) if the loss has weights by entry, are 0 for rows that are not held out.
-        Define the function once: another function object is compiled again.
+        A function that computes the same as an earlier one is not compiled again.
       refit: also solve for the chosen candidate on all rows.
       per_output: each column of W chooses its own strength, as neurons or voxels that share X do. The columns
         of the loss must be independent, the penalty must be `L1` of one number, alone or with `NonNegative`,
@@ -134,11 +136,13 @@ def cross_validate(
     rows = rows_of(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
+        scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, count, fewest = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
+    judge = None if checkpoint is None else text_of_scoring(scoring)
     store = checkpoint_of(
-        NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit, per_output=per_output
+        NAME, checkpoint, arguments, folds=fold_of, scoring=judge, refit=refit, per_output=per_output
     )
     task = _Folds(
         count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None, per_output
