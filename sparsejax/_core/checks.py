@@ -173,6 +173,14 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     return value
 
 
+def check_array(W: Any) -> None:
+    """Raise unless W is an array of JAX or numpy, not of integers."""
+    if not isinstance(W, jax.Array | np.ndarray | np.generic):
+        raise TypeError(f"W must be an array of JAX or numpy, got {type(W).__name__}: use jnp.asarray(W).")
+    if jnp.issubdtype(W.dtype, jnp.integer):
+        raise TypeError(f"W has dtype {W.dtype}; float32 or float64 is needed.")
+
+
 def check_params(W: Any, shape: tuple[int, ...]) -> None:
     """Raise unless W is of this shape."""
     given = W.shape if isinstance(W, jax.Array) else as_numpy("W", W).shape

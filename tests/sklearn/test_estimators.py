@@ -38,6 +38,7 @@ from sparsejax.sklearn import (
     OFALassoRegressor,
     SparseClassifier,
     SparseClassifierCV,
+    SparseCox,
     SparseRegressor,
     SparseRegressorCV,
     StabilitySelector,
@@ -490,6 +491,27 @@ BAD = {
     "subsamples": (lambda: StabilitySelector(num_subsamples=3).fit(X, CODES), "num_subsamples must be even"),
 }
 FOLD_LIST = list(KFold(3).split(X))
+MASKED = np.ma.masked_greater(X, 1.0)
+MASKED_Y = np.ma.masked_greater(CODES, 0)
+BAD |= {
+    "masked X": (lambda: SparseRegressor().fit(MASKED, Y), "X is a masked array"),
+    "masked X of predict": (lambda: SparseRegressor().fit(X, Y).predict(MASKED), "X is a masked array"),
+    "masked y": (lambda: SparseClassifier().fit(X, MASKED_Y), "y is a masked array"),
+    "masked y of Cox": (
+        lambda: SparseCox().fit(X, np.ma.masked_less(1 + X[:, 0] ** 2, 1.1)),
+        "y is a masked",
+    ),
+    "masked strata": (lambda: SparseCox().fit(X, 1 + X[:, 0] ** 2, strata=MASKED_Y), "strata is a masked"),
+    "masked weights": (lambda: SparseRegressor().fit(X, Y, MASKED[:, 0] ** 2), "sample_weight is a masked"),
+    "missing bags": (
+        lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.full(60, np.nan)),
+        r"bag_ids is missing for 60 row\(s\), the first is 0",
+    ),
+    "no bags where fit had some": (
+        lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.arange(60)).predict(X),
+        "bag_ids is missing, but fit had it",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
