@@ -6,6 +6,8 @@ import cases
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
+import pandas as pd
 import pytest
 import scipy.sparse
 from cases import SOLVERS
@@ -13,7 +15,9 @@ from loss_cases import LOSSES
 from penalty_cases import PENALTIES
 
 import sparsejax as sj
-from sparsejax import prox
+from sparsejax import penalties, prox
+from sparsejax.interop import jaxopt
+from sparsejax.interop.optax import proximal
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
 from sparsejax.penalties import L1, L21, ExclusiveL21
 
@@ -387,7 +391,46 @@ TABLE = {
     ),
     "prox of rows by linf": (lambda: prox.linf(X, 0.1), ValueError, r"prox\.linf: one group .*vmap"),
     "prox of nothing": (lambda: prox.l2(np.ones(0), 0.1), ValueError, r"prox\.l2: .*p >= 1, got \(0,\)"),
+    "bound of long doubles": (
+        lambda: penalties.Box(np.longdouble(0), 1.0),
+        TypeError,
+        r"low has dtype \w+; float32 or float64 is needed",
+    ),
+    "empty init": (
+        lambda: sj.solve(sj.Problem(plain, L1(0.1)), np.zeros(0)),
+        ValueError,
+        "solve: init has an empty array",
+    ),
+    "projection that is no function": (
+        lambda: jaxopt.ProjectedGradient(plain, np.ones(3)),
+        TypeError,
+        "ProjectedGradient: projection must be callable, got array",
+    ),
+    "from_projection of an array": (
+        lambda: jaxopt.from_projection(jnp.ones(3)),
+        TypeError,
+        "from_projection: projection must be callable, got Array",
+    ),
+    "optax, params of Python": (
+        lambda: trained(1.0),
+        TypeError,
+        "proximal: params must be arrays, got float: 1.0",
+    ),
+    "optax, a penalised number": (lambda: trained(jnp.ones(())), ValueError, "W is a single number"),
 }
+
+
+def trained(params):
+    optimizer = proximal(optax.sgd(0.1), L1(0.1), 0.1)
+    return optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+
+
+@pytest.mark.parametrize("name", sorted(PENALTIES))
+@pytest.mark.parametrize("W", [[[0.1, 0.2]], None, "W", pd.DataFrame(np.ones((2, 2))), np.ones((8, 4), int)])
+def test_value_of_what_is_no_array(name, W):
+    """Integers too: strengths would be rounded to integers."""
+    with pytest.raises(TypeError, match=r"W must be an array of JAX or numpy, got|W has dtype int64; float"):
+        PENALTIES[name].make(*PENALTIES[name].strengths).value(W)
 
 
 @pytest.mark.parametrize("name", TABLE)

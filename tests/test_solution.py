@@ -1,6 +1,7 @@
 """How a solve ends: statuses are honest, NaN is reported and stays in its lane."""
 
 import re
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ from penalty_cases import PENALTIES, D
 import sparsejax as sj
 from sparsejax import penalties
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.solvers import _solve
 
 START = np.random.default_rng(0).standard_normal((D, K))
 
@@ -55,6 +57,25 @@ def test_throw():
     assert bool(sj.solve(p, throw=True).converged)
     with pytest.raises(TypeError, match="throw=True cannot raise inside jit"):
         jax.jit(lambda p: sj.solve(p, throw=True))(p)
+
+
+def test_throw_leaves_the_filters_of_warnings_alone(monkeypatch):
+    """Filters belong to the process: threads that each restore what they found may leave another's behind."""
+    during = []
+    run = _solve.run
+
+    def seen(*args, **kwargs):
+        during.append(list(warnings.filters))
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(_solve, "run", seen)
+    before = list(warnings.filters)
+    with warnings.catch_warnings(record=True) as caught, pytest.raises(sj.ConvergenceError):
+        warnings.simplefilter("always")
+        asked = list(warnings.filters)
+        sj.solve(problem("SquaredLoss", "L21"), tol=1e-13, maxiter=2, throw=True)
+    assert during == [asked] and warnings.filters == before
+    assert not caught  # the error says it
 
 
 def test_pytrees_round_trip():

@@ -5,16 +5,13 @@ renamed, so that at any moment the old or the new record is complete. The record
 to which the other records belong.
 """
 
-import functools
 import hashlib
-import inspect
 import json
 import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import CodeType, FunctionType
 from typing import Any
 
 import jax
@@ -145,34 +142,20 @@ def digest(*things: Any) -> str:
 
 
 def text_of(thing: Any) -> str:
-    """A text that identifies an argument, the same in any process.
+    """A text that identifies an argument, the same in any process: an array, a word, a number, or several.
 
-    The text of a function is its code, its defaults and the values it closes over.
+    Functions are identified by the programs that they trace to: `sparsejax._core.programs`.
 
     Raises:
-      TypeError: the repr of the argument holds a place in memory, which differs between processes.
+      TypeError: anything else, whose repr need not say what it is.
     """
     if isinstance(thing, (np.ndarray, jax.Array)):
         return digest(thing)
-    if isinstance(thing, functools.partial):
-        return f"partial {text_of(thing.func)} {text_of(thing.args)} {text_of(thing.keywords)}"
     if isinstance(thing, tuple | list):
         return str([text_of(part) for part in thing])
-    if isinstance(thing, dict):
-        return str([(key, text_of(thing[key])) for key in sorted(thing, key=repr)])
-    function = inspect.unwrap(thing)  # the function that `jax.jit` has wrapped
-    if isinstance(function, FunctionType):
-        around = text_of([cell.cell_contents for cell in function.__closure__ or ()])
-        named = f"{function.__module__}.{function.__qualname__}"
-        return f"{named} {_code(function.__code__)} {text_of(function.__defaults__)} {around}"
-    if ADDRESS.search(repr(thing)):
-        raise TypeError(f"checkpoint: what {thing!r} does cannot be told: give a function, or it a __repr__.")
-    return repr(thing)
-
-
-def _code(code: CodeType) -> str:
-    constants = [_code(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {constants}"
+    if isinstance(thing, str | int | float | None):
+        return repr(thing)
+    raise TypeError(f"checkpoint: what {thing!r} is cannot be told.")
 
 
 def named(thing: Any) -> str:

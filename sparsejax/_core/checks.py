@@ -2,6 +2,7 @@
 
 import functools
 import math
+import os
 from typing import Any
 
 import jax
@@ -20,8 +21,27 @@ def is_traced(x: Any) -> bool:
     return isinstance(x, jax.core.Tracer)
 
 
+_process: list[int] = []  # the process of the first call, in which JAX has started its threads
+
+
+def check_process() -> None:
+    """Raise in a forked child of a process that has used JAX: there JAX waits for ever.
+
+    Raises:
+      RuntimeError: this process was forked from that of the first call.
+    """
+    if not _process:
+        _process.append(os.getpid())
+    elif _process[0] != os.getpid():
+        raise RuntimeError(
+            "this process was forked from one that had used JAX, whose threads a fork does not copy, so that "
+            'JAX would wait for ever: start processes by multiprocessing.get_context("spawn").'
+        )
+
+
 def is_eager(tree: Any) -> bool:
     """True if nothing in the tree is traced and the call is not made inside jit."""
+    check_process()
     if any(map(is_traced, jax.tree.leaves(tree))):
         return False
     # Inside jit the result of any operation is traced. This operation is a transfer: it compiles nothing.
@@ -79,6 +99,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     inside jit even `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded
     array.
     """
+    check_process()
     if is_sparse(x):
         method = "toarray" if hasattr(x, "toarray") else "todense"
         raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.{method}().")
@@ -171,6 +192,14 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     if not is_traced(value) and not np.asarray(value) > 0:
         raise ValueError(f"{name} must be > 0, got {np.asarray(value):g}.")
     return value
+
+
+def check_array(W: Any) -> None:
+    """Raise unless W is an array of JAX or numpy, not of integers."""
+    if not isinstance(W, jax.Array | np.ndarray | np.generic):
+        raise TypeError(f"W must be an array of JAX or numpy, got {type(W).__name__}: use jnp.asarray(W).")
+    if jnp.issubdtype(W.dtype, jnp.integer):
+        raise TypeError(f"W has dtype {W.dtype}; float32 or float64 is needed.")
 
 
 def check_params(W: Any, shape: tuple[int, ...]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.checks import check_array, is_traced
 
 
 def eps_of(x: jax.Array) -> float:
@@ -223,6 +223,12 @@ def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
 
 def columns(W: jax.Array) -> jax.Array:
     """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,)."""
+    check_array(W)
+    if W.ndim == 0:
+        raise ValueError(
+            "W is a single number; one W is (d, k) or (d,): give it an axis, or leave it unpenalised, as "
+            "penalties.ByLeaf does."
+        )
     if W.ndim not in (1, 2):
         raise ValueError(f"W has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them.")
     return W[None] if W.ndim == 1 else W.T

@@ -96,6 +96,8 @@ def _as_params(name: str, init: Any) -> Any:
     if not jax.tree.leaves(init):
         raise ValueError(f"{name}: init has no arrays; it must be an array or a pytree of arrays.")
     init = jax.tree.map(lambda leaf: as_float("init", leaf, tuple(range(33))), init)
+    if any(leaf.size == 0 for leaf in jax.tree.leaves(init)):
+        raise ValueError(f"{name}: init has an empty array; every array of it needs an entry.")
     dtypes = {leaf.dtype.name for leaf in jax.tree.leaves(init)}
     if len(dtypes) > 1:
         raise TypeError(f"{name}: the arrays of init have dtypes {', '.join(sorted(dtypes))}, not one.")

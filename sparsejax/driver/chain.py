@@ -176,6 +176,7 @@ def run(
     maxiter: jax.Array,
     history: int = 0,
     arrays: tuple[Any, ...] = (),
+    quiet: bool = False,
 ) -> Solution:
     """Solve a prepared problem by a chain of links, and attach the derivative of the solution.
 
@@ -183,6 +184,7 @@ def run(
       chain: the chain that `sparsejax.solvers.chain_of` returns, or links of your own.
       problem, init, tol, maxiter, history: what `sparsejax.driver.prepare` returns.
       arrays: further arguments of the first link.
+      quiet: give no warning.
 
     Returns:
       `Solution`. Outside jit a `ConvergenceWarning` says that it did not converge.
@@ -205,7 +207,8 @@ def run(
     solution = solve(*jax.tree.unflatten(treedef, constant))
     if traced and any(map(is_traced, jax.tree.leaves(problem))):
         solution = attach(problem, solution, rows=chain.links[0].rows)
-    warn_unconverged(problem, solution, tol)
+    if not quiet:
+        warn_unconverged(problem, solution, tol)
     return solution
 
 

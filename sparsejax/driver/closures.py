@@ -11,8 +11,8 @@ import jax.extend.core
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checkpoints import named
 from sparsejax._core.checks import is_traced
+from sparsejax._core.programs import identity_of
 from sparsejax.driver.shards import on_one_device
 from sparsejax.losses import Loss, PlainLoss
 from sparsejax.penalties import Penalty
@@ -109,12 +109,12 @@ def prox_of(penalty: Penalty, V: Any, scaling: jax.Array) -> Any:
 class TracedFunction:
     """A traced function of pytrees; its first argument holds the arrays that the original closes over.
 
-    Two of them are equal if the structures of their arguments and the texts of their programs are equal. So
-    `jax.jit` compiles a function once, however often it is traced and whatever arrays it closes over.
+    Two of them are equal if the structures of their arguments and the identities of their programs are equal.
+    So `jax.jit` compiles a function once, however often it is traced and whatever arrays it closes over.
     """
 
     def __init__(self, form: Any, jaxpr: Any, structure: Any):
-        self._key = form, named(jaxpr)
+        self._key = form, identity_of(jaxpr)
         self._hash = hash(self._key)
         self._jaxpr, self._structure = jaxpr, structure
 
@@ -128,16 +128,16 @@ class TracedFunction:
         return jax.tree.unflatten(self._structure, jax.extend.core.jaxpr_as_fun(closed)(*leaves))
 
     def __eq__(self, other: Any) -> bool:
-        """Whether the structures of the arguments and the texts of the programs are equal."""
+        """Whether the structures of the arguments and the identities of the programs are equal."""
         return isinstance(other, TracedFunction) and self._key == other._key
 
     def __hash__(self) -> int:
-        """The hash of that structure and that text."""
+        """The hash of that structure and that identity."""
         return self._hash
 
     def __repr__(self) -> str:
-        """The text of the program, by which a checkpoint recognises it."""
-        return self._key[1]
+        """The text of the program."""
+        return self._key[1].text
 
 
 def trace(function: Callable[..., Any], *arguments: Any) -> tuple[TracedFunction, tuple[Any, ...]]:

@@ -97,7 +97,7 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
         of `optax.projections` are.
 
     Raises:
-      TypeError: when it is used, the projection is not callable.
+      TypeError: the projection is not callable.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -105,7 +105,14 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
     >>> print(box.prox(jnp.array([2.0, 0.5])))
     [1.  0.5]
     """
+    _check_projection("from_projection", projection)
     return FromProx(_Projection(projection, hyperparams is None), hyperparams)
+
+
+def _check_projection(name: str, projection: Any) -> None:
+    """Raise unless it can be called: JAX would keep an array, which has no equality, in its caches."""
+    if not callable(projection):
+        raise TypeError(f"{name}: projection must be callable, got {projection!r}.")
 
 
 @dataclass(frozen=True)
@@ -212,6 +219,7 @@ class ProjectedGradient(ProximalGradient):
     """
 
     def __init__(self, fun: Callable[..., Any], projection: Callable[..., Any], **options: Any):
+        _check_projection("ProjectedGradient", projection)
         super().__init__(fun, _Projection(projection, False), **options)
 
 

@@ -55,7 +55,8 @@ def proximal(
       A gradient transformation; its ``update`` needs ``params``.
 
     Raises:
-      TypeError, ValueError: the optimiser is none, the penalty has no prox, or the step size is not > 0.
+      TypeError, ValueError: the optimiser is none, the penalty has no prox, or the step size is not > 0; in
+        ``update``, there are no params, they are no arrays, or a penalised one is a single number.
 
     >>> import jax.numpy as jnp, optax, sparsejax as sj
     >>> from sparsejax.interop.optax import proximal
@@ -81,6 +82,9 @@ def proximal(
     def update(updates: Any, state: Any, params: Any = None, **extra: Any) -> tuple[Any, ProximalState]:
         if params is None:
             raise ValueError("proximal: update needs params: optimizer.update(grads, state, params).")
+        for leaf in jax.tree.leaves(params):
+            if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+                raise TypeError(f"proximal: params must be arrays, got {type(leaf).__name__}: {leaf!r}.")
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         eta = step_size(state.step) if callable(step_size) else step_size
         eta = jnp.asarray(eta, jax.tree.leaves(params)[0].dtype)

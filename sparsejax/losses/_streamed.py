@@ -1,6 +1,7 @@
 """Losses of a linear model on rows that are read again for every product with X."""
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -68,9 +69,8 @@ def from_batches(
         counts.append(len(X))
     if width is None:
         raise ValueError("batches is empty; at least one (X, Y) is needed.")
-    source = Source(lambda: (np.asarray(X) for X, _ in begin()), tuple(counts), width[0])
-    inverse = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
-    lengths = np.concatenate([np.sqrt((X.astype(float) ** 2) @ inverse) for _, X in source.chunks()])
+    source = Source(_Rows(begin), tuple(counts), width[0])
+    lengths = source.lengths(squares)
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
     return loss(
@@ -78,7 +78,27 @@ def from_batches(
     )
 
 
-def _beginner(batches: Any) -> Callable[[], Iterator[Any]]:
+@dataclass(frozen=True)
+class _Anew:
+    """A function that returns a new iterator over the batches; it can be pickled if they can."""
+
+    batches: Any
+
+    def __call__(self) -> Iterator[Any]:
+        return iter(self.batches() if callable(self.batches) else self.batches)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """A function that returns a new iterator over the X of all batches."""
+
+    begin: _Anew
+
+    def __call__(self) -> Iterator[np.ndarray]:
+        return (np.asarray(X) for X, _ in self.begin())
+
+
+def _beginner(batches: Any) -> _Anew:
     """A function that returns a new iterator over the batches; an error if they can be read only once."""
     again = batches if callable(batches) else lambda: batches
     first, second = again(), again()
@@ -96,4 +116,4 @@ def _beginner(batches: Any) -> Callable[[], Iterator[Any]]:
             f"batches is {what}, which can be read once only; every product reads the rows again: give a "
             "list, or a function that begins anew whenever it is called, such as `lambda: read(path)`."
         )
-    return lambda: iter(again())
+    return _Anew(batches)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_strength, is_traced
+from sparsejax._core.checks import DTYPES, as_strength, check_array, is_traced
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
@@ -88,6 +88,7 @@ class NonNegative(Penalty, leaves=()):
 
     def value(self, W: jax.Array) -> jax.Array:
         """0, or inf if an entry is negative."""
+        check_array(W)
         return jnp.where(jnp.all(W >= 0), 0, jnp.inf).astype(W.dtype)
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
@@ -214,6 +215,8 @@ def as_bound(name: str, x: Any) -> jax.Array:
         raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None
     if np.asarray(x).dtype.kind not in "fiub":
         raise TypeError(f"{name} must be real, got {np.asarray(x).dtype}.")
+    if value.dtype not in DTYPES:
+        raise TypeError(f"{name} has dtype {value.dtype}; float32 or float64 is needed.")
     if value.ndim > 1 or np.isnan(value).any():
         raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {value}.")
     return jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int
+from sparsejax._core.checks import as_int, as_number
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
@@ -213,6 +213,7 @@ def stability(
     x, order = _one_axis(name, share[..., 0], strengths)
     labels = names_of(f"{name}: feature_names", feature_names, share.shape[1])
     selected, largest = np.asarray(result.selected), share.max(axis=0)
+    threshold = None if threshold is None else as_number(f"{name}: threshold", threshold)
     if threshold is not None and not np.array_equal(largest >= threshold - 1e-6, selected):
         raise ValueError(f"{name}: threshold {threshold:g} is not the one that selected these features.")
     axes = axes_of(name, ax)

@@ -1,6 +1,7 @@
 """Cross-validation: choosing strengths from a grid by the loss or score on held-out rows."""
 
 import functools
+import math
 import os
 import warnings
 from dataclasses import dataclass
@@ -15,9 +16,9 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
-from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.matrices.sharded import check_one_process, mesh_of
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
-from sparsejax.losses import LinearModelLoss
+from sparsejax.losses import LinearModelLoss, num_rows
 from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
@@ -38,11 +39,15 @@ from sparsejax.selection.scoring import (
     loss_by_output,
     score_by_output,
     score_of,
+    text_of_scoring,
+    traced_scoring,
 )
 from sparsejax.solution import Solution, users_level, warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
+# Work, as `_work` counts it, from which on a call without progress can be interrupted: about a second's.
+MIN_LONG_WORK = 10**7
 
 
 def cross_validate(
@@ -89,7 +94,7 @@ def cross_validate(
         A function ``(Y, predictions, weights) -> ()``, traced by JAX, scores as it likes. The predictions are
         the expected values of Y: XW + b, or for `LogisticLoss` the probabilities. The function gets all rows;
         its weights, (n,), or (n, k) if the loss has weights by entry, are 0 for rows that are not held out.
-        Define the function once: another function object is compiled again.
+        A function that computes the same as an earlier one is not compiled again.
       refit: also solve for the chosen candidate on all rows.
       per_output: each column of W chooses its own strength, as neurons or voxels that share X do. The columns
         of the loss must be independent, the penalty must be `L1` of one number, alone or with `NonNegative`,
@@ -105,7 +110,7 @@ def cross_validate(
     Raises:
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
         the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
-        are NaN.
+        are NaN. Without progress, long work in mode "warm" on a CPU ends as soon; ``partial`` is None.
       TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
         folds, scoring or, with ``per_output``, the problem are not as above; or as `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
@@ -134,11 +139,13 @@ def cross_validate(
     rows = rows_of(NAME, smooth, problem.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
+        scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, count, fewest = _folds(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
+    judge = None if checkpoint is None else text_of_scoring(scoring)
     store = checkpoint_of(
-        NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit, per_output=per_output
+        NAME, checkpoint, arguments, folds=fold_of, scoring=judge, refit=refit, per_output=per_output
     )
     task = _Folds(
         count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None, per_output
@@ -212,18 +219,25 @@ def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
 
 @dataclass(frozen=True)
 class _Folds:
-    """The `Task` of cross-validation: a path for each fold. ``fold_of`` (n,) is the fold of every row."""
+    """The `Task` of cross-validation: a path for each fold.
+
+    The data are the fold of every row (n,), the numbers of the folds to solve, and how many these are.
+    """
 
     count: int  # number of folds
     scoring: Scoring | None
     most: int | None  # largest number of rows in a fit, if they are copied
     per_output: bool  # whether each column is judged by itself
 
-    def rounds(self, fold_of: jax.Array) -> int:
-        return self.count
+    def rounds(self, data: Any) -> jax.Array:
+        return data[2]
 
-    def problem(self, problem: Problem, fold_of: jax.Array, number: jax.Array) -> Problem:
-        return problem._replace(smooth=restricted(problem.smooth, ~_is_out(fold_of, number), self.most))
+    def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
+        return self.without(problem, data[0], data[1][number])
+
+    def without(self, problem: Problem, fold_of: jax.Array, fold: jax.Array) -> Problem:
+        """The problem of all rows but those of a fold."""
+        return problem._replace(smooth=restricted(problem.smooth, ~_is_out(fold_of, fold), self.most))
 
     def judged(self, problem: Problem, fold_of: jax.Array, number: jax.Array, solution: Solution) -> _Judged:
         smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
@@ -237,22 +251,59 @@ class _Folds:
             return _Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
         return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score)
 
-    def record(
-        self, found: _Judged, solution: Solution, problem: Problem, fold_of: jax.Array, at: Any
-    ) -> _Judged:
-        one = self.judged(problem, fold_of, at[0], solution)
+    def record(self, found: _Judged, solution: Solution, problem: Problem, data: Any, at: Any) -> _Judged:
+        one = self.judged(problem, data[0], data[1][at[0]], solution)
         return jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
 
 
 def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
-    """The results of all folds: in one call, or in mode "warm" on a CPU in a call for each, on all cores."""
+    """The results of all folds: in one call, or in mode "warm" on a CPU in several, on all cores.
+
+    There, long work is solved in short calls, since no call can be interrupted, and other work in a call for
+    each fold, which starts sooner.
+    """
     static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
     numbers, shared = np.arange(task.count, dtype=np.int32), (arguments[:5], fold_of)
-    several = arguments.mode == "warm" and jax.default_backend() == "cpu" and cores() > 1
-    if not (several and is_eager(shared)):
+    warm = arguments.mode == "warm" and jax.default_backend() == "cpu"
+    long = _work(arguments, task.count) >= MIN_LONG_WORK
+    if not (warm and (long or cores() > 1) and is_eager(shared)):
         return _cross_validate(*shared, numbers, **static)
-    parts = _cross_validate.together(shared, [(one,) for one in numbers[:, None]], **static)
-    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    if not long or mesh_of(shared) is not None:
+        parts = _cross_validate.together(shared, [(one,) for one in numbers[:, None]], **static)
+        return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    return _in_short_calls(arguments, fold_of, task)
+
+
+def _work(arguments: PathArguments, folds: int) -> int:
+    """The entries of X times those of a row of Y, for every fold and candidate."""
+    rows = num_rows(arguments.problem.smooth) or 0
+    return (
+        rows * sum(leaf.size for leaf in jax.tree.leaves(arguments.init)) * folds * math.prod(arguments.shape)
+    )
+
+
+def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+    """The results of all folds, a part of them on each core; Ctrl-C ends the work between two calls."""
+    numbers = np.arange(task.count, dtype=np.int32)
+    each = -(-task.count // min(task.count, cores()))
+    some = [numbers[i : i + each] for i in range(0, task.count, each)]
+    nothing = _unsolved_folds(arguments, fold_of, task, each)
+    data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in some]
+    with bar_of(NAME, None, shown=False, deferred=False) as bar:
+        places = run_in_chunks(arguments, task, data, nothing, bar)
+    found = [
+        jax.tree.map(lambda leaf, n=n: leaf[:n], place.found)
+        for place, (_, n) in zip(places, data, strict=True)
+    ]
+    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *found))
+
+
+def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds, count: int) -> _Judged:
+    """The results of some folds before they are solved."""
+    solution, strengths = solution_like(arguments.init), num_penalties(arguments.penalties, arguments.axes)
+    like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
+    found: _Judged = unsolved(like, (count, strengths))
+    return found
 
 
 def _all_folds(
@@ -268,7 +319,7 @@ def _all_folds(
     problem, penalties, init, tol, maxiter = arguments
 
     def one(fold: jax.Array) -> _Judged:
-        changed = task.problem(problem, fold_of, fold)
+        changed = task.without(problem, fold_of, fold)
         part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
         solutions = batched_path(part, brief=True)
         return jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
@@ -284,12 +335,12 @@ def _in_chunks(
     arguments: PathArguments, fold_of: jax.Array, task: _Folds, progress: bool, store: Checkpoint | None
 ) -> _Judged:
     """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
-    solution, count = solution_like(arguments.init), num_penalties(arguments.penalties, arguments.axes)
-    like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
-    nothing, folds = unsolved(like, (task.count, count)), task.count
+    nothing, folds = _unsolved_folds(arguments, fold_of, task, task.count), task.count
+    count = num_penalties(arguments.penalties, arguments.axes)
     with bar_of(NAME, folds * count, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "warm":
-            (place,) = run_in_chunks(arguments, task, [(fold_of, folds)], nothing, bar)
+            data = fold_of, np.arange(folds, dtype=np.int32), np.int32(folds)
+            (place,) = run_in_chunks(arguments, task, [(data, folds)], nothing, bar)
             found, folds = place.found, int(place.round)
         else:
             call = lambda some: _on_folds(arguments._replace(penalties=some), fold_of, task)

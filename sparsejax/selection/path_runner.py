@@ -9,8 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
+from sparsejax._core.checkpoints import Checkpoint, digest, text_of
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.programs import text_of_program
 from sparsejax._core.progress import (
     SLICES,
     Bar,
@@ -26,7 +27,7 @@ from sparsejax._core.pytree import floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.driver.chain import continued, in_users_units
-from sparsejax.driver.closures import evaluate, prox_of, value_of
+from sparsejax.driver.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution
 from sparsejax.solvers import Resume, chain_of, pick
@@ -78,13 +79,19 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
         return None
     p = arguments
     loss, penalty, init = p.problem.smooth, p.problem.penalty, p.init
-    # The traced program shows the code of a user's loss or penalty, and the arrays that it closes over.
+    # Traced programs show the code of a user's loss or penalty, and the arrays that it closes over.
     traced: dict[str, list[Any]] = {"loss": [loss], "penalties": [p.penalties]}
-    if not loss._self_contained:
-        traced["loss"] += _traced(evaluate, loss, init)
-    if not penalty._self_contained:
+    users_loss = not loss._self_contained or isinstance(loss, ClosureLoss)
+    users_penalty = not penalty._self_contained or isinstance(penalty, ClosurePenalty)
+    if users_loss:
+        traced["loss"] += _traced("the loss", evaluate, loss, init)
+    if users_penalty:
         step = np.ones((), jax.tree.leaves(init)[0].dtype)
-        traced["penalties"] += _traced(value_of, penalty, init) + _traced(prox_of, penalty, init, step)
+        traced["penalties"] += _traced("the penalty", value_of, penalty, init)
+        traced["penalties"] += _traced("the penalty", prox_of, penalty, init, step)
+    if users_loss or users_penalty:
+        # Derivatives, certificates and all other methods: the program of the whole path.
+        traced["program"] = _traced("the loss or penalty", functools.partial(_path_of, p.axes), *p[:5])
     return Checkpoint(
         caller,
         directory,
@@ -101,10 +108,17 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
     )
 
 
-def _traced(function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """The text of the traced function, and the arrays that it closes over."""
-    closed = jax.make_jaxpr(function)(*arguments)
-    return [named(closed.jaxpr), *closed.consts]
+def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """What identifies a function of the user as arguments of `digest`: they have no leaves."""
+    text = text_of_program(name, jax.make_jaxpr(function)(*arguments))
+    return [np.frombuffer(text.encode(), np.uint8)]
+
+
+def _path_of(axes: tuple[int | None, ...], *arguments: Any) -> Any:
+    """The first solve of a path by the whole chain."""
+    solves = PathSolver(arguments, axes, True)
+    prepared, start = solves.prepare()
+    return solves.solve(prepared, [leaf[0] for leaf in solves.varied], start)
 
 
 class PathSolver:

@@ -8,10 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from sparsejax import metrics
-from sparsejax._core.checks import check_choice, is_traced
+from sparsejax._core.checkpoints import digest, text_of
+from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.matrices.sharded import first_of, looked_at
+from sparsejax._core.programs import identity_of, text_of_program
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.selection.resampling import weights_of
 
@@ -110,6 +113,55 @@ def score_by_output(
 
     axes = (1, 1, 1, 1 if weights.ndim > 1 else None)
     return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)
+
+
+class TracedScoring:
+    """A scoring function as a program, so that what runs is what a checkpoint recognises.
+
+    Two of them are equal if they compute the same: a lambda that is made again is not compiled again, and a
+    function that reads another global than before is.
+    """
+
+    def __init__(self, closed: ClosedJaxpr):
+        self.closed = closed
+        self._key = identity_of(closed.jaxpr), digest(closed.consts)
+
+    def __call__(self, Y: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+        """The score, ()."""
+        return jaxpr_as_fun(self.closed)(Y, mean, weights)[0]
+
+    def __eq__(self, other: Any) -> bool:
+        """Whether both compute the same."""
+        return isinstance(other, TracedScoring) and self._key == other._key
+
+    def __hash__(self) -> int:
+        """The hash of what is computed."""
+        return hash(self._key)
+
+
+def text_of_scoring(scoring: Any) -> str:
+    """A text that identifies a scoring, for checkpoints.
+
+    Raises:
+      TypeError: what the function computes cannot be told.
+    """
+    if isinstance(scoring, TracedScoring):
+        return text_of_program("scoring", scoring.closed)
+    return text_of(scoring)
+
+
+def traced_scoring(scoring: Any, smooth: Loss, init: Any, per_output: bool) -> Scoring:
+    """A function as `TracedScoring`, anything else as it is; also a function that closes over tracers."""
+    if not callable(scoring) or not is_eager((smooth, init)) or jax.process_count() > 1:
+        return scoring
+    weights = weights_of(smooth)
+    Y, _, mean = jax.eval_shape(lambda f, W: f.predictions(W, f.intercept(W)), smooth, init)
+    like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (Y, mean, weights)]
+    if per_output:  # each column as (n, 1)
+        like = [jax.ShapeDtypeStruct((*x.shape[:1], 1)[: x.ndim], x.dtype) for x in like]
+    # A new function object, because JAX would reuse the trace of one that it has seen.
+    closed = jax.make_jaxpr(lambda *arguments: jnp.asarray(scoring(*arguments)))(*like)
+    return scoring if any(map(is_traced, closed.consts)) else TracedScoring(closed)
 
 
 def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given: object) -> None:

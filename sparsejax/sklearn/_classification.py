@@ -8,11 +8,11 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, as_penalty, choose, fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision, validate_data
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from sparsejax._core.compiled import Compiled
 from sparsejax.losses import CoxLoss
@@ -21,7 +21,7 @@ from sparsejax.sklearn._survival_targets import (
     read_targets,
     times_and_events,
 )
-from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision, validate_data
 
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsejax.graphs import from_views
 from sparsejax.groups import label_views
@@ -15,7 +15,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision, validate_data
 
 
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):

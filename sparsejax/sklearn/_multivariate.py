@@ -6,12 +6,13 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from scipy import sparse
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from sparsejax._core.checks import as_numpy
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import choose
-from sparsejax.sklearn._tables import FLOATS, filled, precision
+from sparsejax.sklearn._tables import FLOATS, filled, precision, validate_data
 from sparsejax.solution import ConvergenceWarning, users_level
 
 MEASURES = {
@@ -222,6 +223,7 @@ class MILESClassifier(LinearClassifier):
         X, y = validate_data(self, X, y, dtype=FLOATS)
         self.classes_, codes = encoded(y, np.ones(len(X)))
         bags, first = numbered(bag_ids, len(X))
+        self._has_bags = bag_ids is not None
         differs = codes != codes[first][bags]
         if differs.any():
             raise ValueError(f"row {int(np.argmax(differs))} has another label than others of its bag.")
@@ -241,6 +243,11 @@ class MILESClassifier(LinearClassifier):
         """Scores of each row's bag, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=FLOATS, reset=False)
+        if bag_ids is None and self._has_bags:
+            raise ValueError(
+                "bag_ids is missing, but fit had it: give those of these rows, or np.arange(len(X)) if each "
+                "row is a bag."
+            )
         bags, first = numbered(bag_ids, len(X))
         scores = np.tile(self.intercept_, (len(first), 1))
         if len(self.prototypes_):
@@ -267,9 +274,12 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The number 0, 1, ... of each row's bag, and the first row of each bag."""
     if bag_ids is None:
         return np.arange(n), np.arange(n)
-    ids = np.asarray(bag_ids)
+    ids = as_numpy("bag_ids", bag_ids)
     if ids.shape != (n,):
         raise ValueError(f"bag_ids must have shape ({n},), one for each row; got {ids.shape}.")
+    missing = np.array([x is None for x in ids.tolist()]) | (ids != ids)  # noqa: PLR0124  # NaN and NaT
+    if missing.any():
+        raise ValueError(f"bag_ids is missing for {missing.sum()} row(s), the first is {missing.argmax()}.")
     _, first, bags = np.unique(ids, return_index=True, return_inverse=True)
     return bags, first
 

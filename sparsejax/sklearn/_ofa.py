@@ -5,7 +5,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
 from sparsejax._core.checks import as_positive, check_choice, default_tol
@@ -13,7 +13,7 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision, validate_data
 from sparsejax.solution import warn_unconverged
 
 

@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsejax.losses import LinearModelLoss
 from sparsejax.problem import Problem
@@ -18,7 +18,7 @@ from sparsejax.sklearn._problems import (
     loss_of,
     mean_of,
 )
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision, validate_data
 
 
 class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):

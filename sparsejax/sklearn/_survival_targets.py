@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 
-from sparsejax.sklearn._tables import Table
+from sparsejax.sklearn._tables import Table, check_unmasked
 
 
 class Targets(NamedTuple):
@@ -79,6 +79,8 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     Raises:
       TypeError, ValueError: a value or shape is wrong; the message names it.
     """
+    for name, given in (("y", y), ("strata", strata), ("entry", entry)):
+        check_unmasked(name, given)
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils.validation import validate_data as _validate_data
+
+from sparsejax._core.checks import as_numpy
 
 try:
     from jax import enable_x64
@@ -18,6 +21,19 @@ MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
 MIN_TABLE_ROWS = 128
 
 
+def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    """scikit-learn's ``validate_data``; masked arrays, whose masks it would drop, are an error."""
+    check_unmasked("X", X)
+    check_unmasked("y", y)
+    return _validate_data(estimator, X, y, **options)
+
+
+def check_unmasked(name: str, x: Any) -> None:
+    """Raise a TypeError for a masked array of numpy."""
+    if isinstance(x, np.ma.MaskedArray):
+        as_numpy(name, x)
+
+
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     """A context for this thread that switches JAX's 64-bit numbers on for float64 data."""
     return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
@@ -27,7 +43,7 @@ def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
     """Check sample weights, (n,), finite, >= 0 and not all zero; ones for None."""
     if sample_weight is None:
         return np.ones(n)
-    weights = np.asarray(sample_weight, dtype=float)
+    weights = as_numpy("sample_weight", sample_weight).astype(float)
     if weights.shape != (n,):
         raise ValueError(f"sample_weight must have shape ({n},), one for each row; got {weights.shape}.")
     if not np.isfinite(weights).all():

@@ -8,14 +8,14 @@ from scipy.special import expit
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
-from sklearn.utils.validation import column_or_1d, validate_data
+from sklearn.utils.validation import column_or_1d
 
 from sparsejax.groups import Groups, from_correlation, from_lists
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import LinearClassifier, ProbabilisticClassifier, encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision, validate_data
 
 LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
 CERTAIN_INTERCEPT = 40.0  # of a label that all rows have: its probability rounds to 1

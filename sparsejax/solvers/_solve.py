@@ -1,6 +1,5 @@
 """One entry point that picks the solver."""
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.driver import prepare, run
 from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, ConvergenceWarning, Solution
+from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, Solution
 from sparsejax.solvers._chains import chain_of, pick
 
 
@@ -64,11 +63,8 @@ def solve(
     """
     check_bool("solve: throw", throw)
     problem, init, wanted, maxiter, history = prepare("solve", problem, init, tol, maxiter, history)
-    with warnings.catch_warnings():
-        if throw:  # an error says it, not a warning
-            warnings.simplefilter("ignore", ConvergenceWarning)
-        chain = chain_of(pick(problem).link, problem)
-        solution = run(chain, problem, init, wanted, maxiter, history)
+    chain = chain_of(pick(problem).link, problem)
+    solution = run(chain, problem, init, wanted, maxiter, history, quiet=throw)  # else an error says it
     if throw:
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +19,7 @@ import sparsejax as sj
 from sparsejax import losses, penalties
 from sparsejax._core import checkpoints, progress
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
+from sparsejax._core.programs import text_of_program
 from sparsejax.driver import OPTIONS
 
 X, Y = data(n=30)
@@ -251,19 +253,107 @@ def test_digests_see_what_matters():
         exec(code, scope)
         return scope["f"]
 
+    text = lambda f: text_of_program("scoring", jax.make_jaxpr(f)(1.0))
     one = made("f = lambda x: x + 1")
-    assert text_of(one) == text_of(made("\n\nf = lambda x: x + 1"))  # moved in its file
-    assert text_of(one) != text_of(made("f = lambda x: x + 2"))
-    assert text_of(one) != text_of(made("f = lambda x: x - 1"))
+    assert text(one) == text(made("\n\nf = lambda x: x + 1"))  # moved in its file
+    assert text(one) != text(made("f = lambda x: x + 2"))
+    assert text(one) != text(made("f = lambda x: x - 1"))
     closed = lambda a: lambda x: x + a
-    assert text_of(closed(np.ones(2))) == text_of(closed(np.ones(2))) != text_of(closed(np.zeros(2)))
-    assert text_of(closed(closed(1))) != text_of(closed(closed(2)))
-    assert text_of(jax.jit(one)) == text_of(one)
-    assert text_of(functools.partial(one, 1)) != text_of(functools.partial(one, 2))
-    with pytest.raises(TypeError, match=r"what <object object at .*> does cannot be told"):
+    assert text(closed(np.ones(2))) == text(closed(np.ones(2))) != text(closed(np.zeros(2)))
+    within = lambda a: lambda x: closed(a)(x) * closed(a)(x)
+    assert text(within(1)) != text(within(2))
+    assert text(functools.partial(lambda a, x: a - x, 1)) != text(functools.partial(lambda a, x: a - x, 2))
+    with pytest.raises(TypeError, match=r"what <object object at .*> is cannot be told"):
         text_of(object())
     assert digest(np.float32(0)) != digest(np.float64(0)) and digest(np.zeros(2)) != digest(-np.zeros(2))
     assert digest((1, None)) != digest([1, None])
+
+
+LEVEL = 0.0  # read by a scoring function
+MANY = np.zeros(30), np.eye(1, 30, 15)[0]  # of which numpy prints the ends alone, if told so
+
+
+class Judge:
+    def __init__(self, level, offsets=MANY[0]):
+        self.level, self.offsets = level, offsets
+
+    def score(self, Y, H, weights):
+        return self.level - jnp.sum(weights * (Y - H) ** 2)
+
+    def __call__(self, Y, H, weights):
+        return -jnp.sum(weights * (Y - H - self.offsets) ** 2)
+
+    def __repr__(self):
+        """The repr of its array, which numpy cuts."""
+        return f"Judge({np.array2string(self.offsets, threshold=4)})"
+
+
+def keyword_only(Y, H, weights, *, level=0.0):
+    return level - jnp.sum(weights * (Y - H) ** 2)
+
+
+def with_a_global(Y, H, weights):
+    return LEVEL - jnp.sum(weights * (Y - H) ** 2)
+
+
+def changed_keyword():
+    other = types.FunctionType(keyword_only.__code__, globals(), "keyword_only")
+    other.__kwdefaults__ = {"level": 1.0}
+    return other
+
+
+def nested(offsets):
+    inner = jax.jit(lambda r: r - offsets)
+    return lambda Y, H, weights: -jnp.sum(weights * inner(Y - H) ** 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    {
+        "keyword-only default": (keyword_only, changed_keyword()),
+        "bound method": (Judge(0.0).score, Judge(1.0).score),
+        "repr that is cut": (Judge(0.0, MANY[0]), Judge(0.0, MANY[1])),
+        "array in a jitted function": (nested(MANY[0]), nested(MANY[1])),
+    }.values(),
+)
+def test_scoring_functions_that_look_alike(one, other, tmp_path):
+    judged = lambda scoring: sj.cross_validate(PROBLEM, STRENGTHS, folds=3, scoring=scoring, mode="warm")
+    kept = lambda scoring: CALLS["cross_validate"](scoring=scoring, mode="warm", checkpoint=tmp_path)
+    a, b = judged(one), judged(other)
+    assert not np.allclose(a.score, b.score)
+    np.testing.assert_allclose(kept(one).score, a.score, rtol=1e-12)
+    with pytest.raises(ValueError, match="differs in: scoring"):
+        kept(other)
+    np.testing.assert_allclose(kept(one).score, a.score, rtol=1e-12)
+
+
+def test_a_global_that_a_scoring_function_reads(tmp_path, monkeypatch):
+    call = functools.partial(CALLS["cross_validate"], scoring=with_a_global, mode="warm")
+    first = call(checkpoint=tmp_path / "0")
+    monkeypatch.setitem(globals(), "LEVEL", 1.0)
+    with pytest.raises(ValueError, match="differs in: scoring"):
+        call(checkpoint=tmp_path / "0")
+    # In this process the function has been compiled with the old value.
+    np.testing.assert_allclose(call(checkpoint=tmp_path / "1").score, first.score + 1)
+    np.testing.assert_allclose(call().score, first.score + 1)
+
+
+def on_host(level):
+    def score(Y, H, weights):
+        like = jax.ShapeDtypeStruct((), Y.dtype)
+        judge = lambda Y, H: np.asarray(level - np.sum((Y - H) ** 2), Y.dtype)
+        return jax.pure_callback(judge, like, Y, H, vmap_method="sequential")
+
+    return score
+
+
+def test_what_cannot_be_told_gets_no_checkpoint(tmp_path):
+    call = functools.partial(CALLS["cross_validate"], mode="warm")
+    with pytest.raises(TypeError, match=r"checkpoint: scoring calls .*on_host.*on the host"):
+        call(scoring=on_host(0.0), checkpoint=tmp_path)
+    assert not list(tmp_path.iterdir())
+    one, other = (call(scoring=on_host(level)) for level in (0.0, 1.0))
+    np.testing.assert_allclose(other.score, one.score + 1)
 
 
 def test_what_a_loss_of_ones_own_closes_over_is_seen(tmp_path):
@@ -279,3 +369,50 @@ def test_what_a_loss_of_ones_own_closes_over_is_seen(tmp_path):
     for other in (lambda: path(np.full(3, 2.0)), lambda: path(np.ones(3), 2.0)):
         with pytest.raises(ValueError, match="differs in: loss"):
             other()
+
+
+def test_every_method_of_a_penalty_of_ones_own_is_seen(tmp_path):
+    """Another conjugate gives another gap, and so another end of the solve."""
+
+    def path(factor):
+        class Mine(sj.Penalty, leaves=("strength",)):
+            strengths = ("strength",)
+            finite_conjugate = False
+
+            def value(self, W):
+                return self.strength * jnp.sum(jnp.abs(W))
+
+            def prox(self, V, scaling=1.0):
+                return sj.prox.l1(V, self.strength, scaling)
+
+            def conjugate(self, Z, aux=None):
+                return jnp.zeros((), Z.dtype) * factor
+
+            def dual_scale(self, Z):
+                return factor * self.strength / jnp.max(jnp.abs(Z))
+
+        problem = PROBLEM.replace(penalty=Mine(jnp.asarray(0.1)))
+        return sj.path(problem, Mine(np.array([0.5, 0.1])), mode="warm", checkpoint=tmp_path)
+
+    first = path(1.0)
+    assert_same_bits(path(1.0), first)
+    with pytest.raises(ValueError, match="differs in: program"):
+        path(0.5)
+
+
+def test_rows_that_are_read_again_are_seen(tmp_path):
+    """Of X and -X the columns and rows have the same lengths."""
+
+    def path(X):
+        loss = losses.from_batches(losses.HuberLoss, [(X[:20], Y[:20, 0]), (X[20:], Y[20:, 0])])
+        return sj.path(
+            sj.Problem(loss, penalties.L1(0.1)),
+            jax.vmap(penalties.L1)(np.array([0.5, 0.1])),
+            mode="warm",
+            checkpoint=tmp_path,
+        )
+
+    first = path(X)
+    assert_same_bits(path(X), first)
+    with pytest.raises(ValueError, match="differs in: loss"):
+        path(-X)

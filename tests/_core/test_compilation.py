@@ -247,3 +247,44 @@ def test_a_function_is_compiled_once():
         for data in Xs:
             run(function_of(data), 0.3)
     assert names == []
+
+
+def hidden_in_a_jit(a):
+    return jax.jit(lambda W: jnp.sum((W - a) ** 2))
+
+
+def hidden_in_a_rule(a):
+    @jax.custom_jvp
+    def value(W):
+        return jnp.sum((W - 1) ** 2)
+
+    @value.defjvp
+    def _(W, V):
+        return value(*W), jnp.sum(2 * (W[0] - a) * V[0])
+
+    return value
+
+
+def hidden_on_the_host(a):
+    @jax.custom_jvp
+    def value(W):
+        like = jax.ShapeDtypeStruct((), W.dtype)
+        return jax.pure_callback(lambda W: np.sum((W - a) ** 2), like, W, vmap_method="sequential")
+
+    value.defjvp(lambda W, V: (value(*W), jnp.sum(2 * (W[0] - value(jnp.zeros(3)) ** 0.5 / 3**0.5) * V[0])))
+    return value
+
+
+@pytest.mark.parametrize("hidden", [hidden_in_a_jit, hidden_in_a_rule, hidden_on_the_host])
+def test_functions_whose_programs_look_alike(hidden):
+    """They also close over an array of their own, which becomes an argument of their program."""
+
+    def solved(a):
+        one, b = hidden(a), np.zeros(3)
+        smooth = lambda W: one(W) + jnp.sum(b * W)
+        # With 5 iterations: the solve need not converge, as the rule of another function is no derivative.
+        return np.asarray(sj.fista(sj.Problem(smooth, penalties.L1(0.1)), jnp.zeros(3), maxiter=5).params)
+
+    one, two = solved(np.full(3, 1.0)), solved(np.full(3, 2.0))
+    np.testing.assert_allclose(one, 0.95, atol=1e-6)
+    assert np.abs(two - one).min() > 0.5

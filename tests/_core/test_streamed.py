@@ -1,5 +1,7 @@
 """Losses whose rows are read again for every product: the same as with all rows in memory."""
 
+import pickle
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -114,3 +116,11 @@ def test_no_class():
     message = r"loss must be a class such as LogisticLoss.*risk sets hold rows of all batches"
     with pytest.raises(TypeError, match=message):
         from_batches(losses.CoxLoss, batches(Y))
+
+
+def test_a_list_is_pickled():
+    """With the batches; a function that reads them is pickled if it can be."""
+    loss = both("LogisticLoss", intercept=True)[1]
+    again = pickle.loads(pickle.dumps(loss))
+    W = rng.standard_normal((6, 3)) / 5
+    np.testing.assert_array_equal(again(W), loss(W))

@@ -8,6 +8,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -287,6 +288,8 @@ def test_stability(stable, ax):
 def test_another_threshold(stable):
     with pytest.raises(ValueError, match=r"threshold 0\.9 is not the one that selected"):
         plots.stability(stable, STRENGTHS, threshold=0.9)
+    with pytest.raises(TypeError, match=r"plots\.stability: threshold must be a number, got 0 "):
+        plots.stability(stable, STRENGTHS, threshold=pd.Series([0.6, 0.6]))
 
 
 # ---------------------------------------------------------------- maps

@@ -1,5 +1,7 @@
 """Cross-validation against a loop of separate fits, and tuning against a grid."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +12,8 @@ from loss_cases import LOSSES
 from penalty_cases import D
 
 import sparsejax as sj
+from sparsejax._core import progress
+from sparsejax.selection import cross_validation
 
 SETS = {"SquaredLoss": 0.5, "LogisticLoss": 0.1}
 
@@ -168,3 +172,20 @@ def test_bad_input_of_tune(change, match):
     held_out = change.pop("held_out", train)
     with pytest.raises((TypeError, ValueError), match=match):
         sj.tune(problem, held_out, **change)
+
+
+@pytest.mark.parametrize("per_output", [False, True])
+def test_long_work_is_solved_in_short_calls(per_output, monkeypatch):
+    """With the same results; five folds on two cores, whose parts have different numbers of folds."""
+    problem = sj.Problem(small("SquaredLoss", intercept=True), sj.penalties.L1(1.0))
+    penalties = jax.vmap(sj.penalties.L1)(0.5 * np.geomspace(1, 0.01, 4))
+    validate = lambda: sj.cross_validate(problem, penalties, per_output=per_output, scoring="r2", mode="warm")
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    whole = validate()
+    monkeypatch.setattr(cross_validation, "MIN_LONG_WORK", 0)
+    monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.0)
+    short = validate()
+    for one, other in zip(jax.tree.leaves(short), jax.tree.leaves(whole), strict=True):
+        assert one.shape == other.shape and one.dtype == other.dtype
+    for name in ("fold_loss", "score", "num_nonzero", "converged"):
+        np.testing.assert_allclose(getattr(short, name), getattr(whole, name), rtol=1e-9)

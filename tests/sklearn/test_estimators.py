@@ -6,8 +6,11 @@ test_estimator_checks.py.
 
 import functools
 import importlib
+import os
 import pickle
+import signal
 import sys
+import time
 import warnings
 
 import jax
@@ -30,7 +33,9 @@ from sklearn.preprocessing import StandardScaler
 import sparsejax as sj
 import sparsejax.sklearn as estimators
 from sparsejax import groups, losses, models, penalties
+from sparsejax._core import progress
 from sparsejax.models import mil, multivariate
+from sparsejax.selection import cross_validation
 from sparsejax.sklearn import (
     LabelViewsClassifier,
     MILESClassifier,
@@ -38,6 +43,7 @@ from sparsejax.sklearn import (
     OFALassoRegressor,
     SparseClassifier,
     SparseClassifierCV,
+    SparseCox,
     SparseRegressor,
     SparseRegressorCV,
     StabilitySelector,
@@ -490,6 +496,27 @@ BAD = {
     "subsamples": (lambda: StabilitySelector(num_subsamples=3).fit(X, CODES), "num_subsamples must be even"),
 }
 FOLD_LIST = list(KFold(3).split(X))
+MASKED = np.ma.masked_greater(X, 1.0)
+MASKED_Y = np.ma.masked_greater(CODES, 0)
+BAD |= {
+    "masked X": (lambda: SparseRegressor().fit(MASKED, Y), "X is a masked array"),
+    "masked X of predict": (lambda: SparseRegressor().fit(X, Y).predict(MASKED), "X is a masked array"),
+    "masked y": (lambda: SparseClassifier().fit(X, MASKED_Y), "y is a masked array"),
+    "masked y of Cox": (
+        lambda: SparseCox().fit(X, np.ma.masked_less(1 + X[:, 0] ** 2, 1.1)),
+        "y is a masked",
+    ),
+    "masked strata": (lambda: SparseCox().fit(X, 1 + X[:, 0] ** 2, strata=MASKED_Y), "strata is a masked"),
+    "masked weights": (lambda: SparseRegressor().fit(X, Y, MASKED[:, 0] ** 2), "sample_weight is a masked"),
+    "missing bags": (
+        lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.full(60, np.nan)),
+        r"bag_ids is missing for 60 row\(s\), the first is 0",
+    ),
+    "no bags where fit had some": (
+        lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.arange(60)).predict(X),
+        "bag_ids is missing, but fit had it",
+    ),
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -504,3 +531,27 @@ def test_without_scikit_learn(monkeypatch):
     monkeypatch.delitem(sys.modules, "sparsejax.sklearn")
     with pytest.raises(ModuleNotFoundError, match=r'pip install "sparsejax\[sklearn\]"'):
         importlib.import_module("sparsejax.sklearn")
+
+
+@pytest.mark.parametrize("model", [SparseRegressorCV(), SparseClassifierCV("l21", loss="squared")])
+def test_ctrl_c(model, monkeypatch):
+    """It ends the fit after the chunk that runs on each core; no work goes on."""
+    ended = []
+    learn = progress._Pace.learn
+
+    def pressed(self, *args):
+        ended.append(args)
+        if len(ended) == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        learn(self, *args)
+
+    monkeypatch.setattr(progress._Pace, "learn", pressed)
+    monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr(cross_validation, "MIN_LONG_WORK", 0)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(X, CODES)
+    assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
+    assert len(ended) <= 2 + (os.cpu_count() or 1)  # of 5 x 10 solves, each a chunk of its own or more
+    time.sleep(0.2)
+    assert len(ended) <= 2 + (os.cpu_count() or 1)

@@ -1,0 +1,169 @@
+"""What tells one traced program from another: its text, its arrays, and the Python functions that it calls.
+
+The text of a program does not show everything: arrays inside of nested programs, functions that run on the
+host, and derivative rules, which JAX calls later.
+"""
+
+import contextlib
+import functools
+import inspect
+from pathlib import Path
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.linear_util import WrappedFun
+from jax.sharding import AbstractMesh, Mesh, Sharding
+
+from sparsejax._core.checkpoints import digest, named
+from sparsejax._core.checks import is_traced
+
+# Primitives whose functions are derivative rules: they are called only when a derivative is traced, and what
+# they compute is then in the program of the derivative.
+RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
+# Functions of these files and objects of these packages are the same wherever their versions are.
+_FOLDERS = (jax.__file__, __file__.replace("_core", ""), np.__file__)
+_KNOWN_FILES = (*(str(Path(file).parent) for file in _FOLDERS), functools.__file__)
+_KNOWN_PACKAGES = ("jax", "jaxlib", "sparsejax", "numpy", "functools", "builtins")
+_NAMES_ALONE = {*functools.WRAPPER_ASSIGNMENTS, "__dict__", "__weakref__"}  # attributes without effect
+_PLACES = (Mesh, AbstractMesh, Sharding)  # they can be called, but say where and not what
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype)
+
+
+class Identity(NamedTuple):
+    """What a program is: two programs with equal identities compute the same."""
+
+    text: str  # of the program, without places in memory
+    values: tuple[str, ...]  # digests of its arrays, and values that its functions hold
+    rules: tuple["Same", ...]  # derivative rules of the user
+    functions: tuple["Same", ...]  # other Python functions of the user that it calls
+
+
+class Same:
+    """An object compared by identity."""
+
+    def __init__(self, thing: Any):
+        self.thing = thing
+
+    def __eq__(self, other: Any) -> bool:
+        """Whether both hold the same object."""
+        return isinstance(other, Same) and self.thing is other.thing
+
+    def __hash__(self) -> int:
+        """The hash of its place in memory."""
+        return id(self.thing)
+
+
+def identity_of(jaxpr: Jaxpr) -> Identity:
+    """The `Identity` of a program, without the arrays that it closes over itself."""
+    search = _Search()
+    search.program(jaxpr)
+    return Identity(named(jaxpr), tuple(search.values), tuple(search.rules), tuple(search.functions))
+
+
+def text_of_program(name: str, closed: ClosedJaxpr) -> str:
+    """A text that identifies what a program computes, the same in any process; ``name`` is for errors.
+
+    Raises:
+      TypeError: the program calls Python functions on the host, of which this cannot be told.
+    """
+    found = identity_of(closed.jaxpr)
+    if found.functions:
+        raise TypeError(
+            f"checkpoint: {name} calls {found.functions[0].thing!r} on the host: what that computes "
+            "cannot be told, so that its checkpoint would not be recognised. Leave out the checkpoint, or "
+            "write this in JAX."
+        )
+    return digest(closed.consts, np.frombuffer(f"{found.text} {found.values}".encode(), np.uint8))
+
+
+class _Search:
+    """Collects what the text of a program leaves out."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+        self.rules: list[Same] = []
+        self.functions: list[Same] = []
+        self._seen: dict[
+            int, Any
+        ] = {}  # by place in memory; the objects are held, so that no place is reused
+
+    def program(self, jaxpr: Any) -> None:
+        """Collect from a program and those inside."""
+        if self._new(jaxpr):
+            for equation in jaxpr.eqns:
+                found = self.rules if equation.primitive.name in RULES else self.functions
+                for atom in equation.invars:
+                    if isinstance(atom, Literal) and np.ndim(atom.val):
+                        self.values.append(digest(atom.val))
+                for value in equation.params.values():
+                    self._reach(value, found, inside=False)
+
+    def _new(self, thing: Any) -> bool:
+        new = id(thing) not in self._seen
+        self._seen[id(thing)] = thing
+        return new
+
+    def _reach(self, thing: Any, found: list[Same], inside: bool = True) -> None:
+        """Collect from a parameter; ``inside``: it is held by a function, so that no text shows it."""
+        if isinstance(thing, _PLAIN):
+            self.values += [repr(thing)] if inside else []
+        elif isinstance(thing, np.ndarray | jax.Array) and not is_traced(thing):
+            self.values.append(digest(thing))
+        elif not self._new(thing) or isinstance(thing, _PLACES):
+            return
+        elif isinstance(thing, Jaxpr):
+            self.program(thing)
+        elif isinstance(thing, ClosedJaxpr):
+            self._all([thing.jaxpr, *thing.consts], found, inside)
+        elif isinstance(thing, dict):
+            self._all([*thing.keys(), *thing.values()], found, inside)
+        elif isinstance(thing, tuple | list):
+            self._all(thing, found, inside)
+        elif isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith(_KNOWN_FILES):
+            self._all(_closed_over(thing), found)
+        elif isinstance(thing, FunctionType) or not _known(thing):
+            found.append(Same(thing))
+        else:
+            self._all(_held(thing), found)
+
+    def _all(self, things: Any, found: list[Same], inside: bool = True) -> None:
+        for thing in things:
+            self._reach(thing, found, inside)
+
+
+def _closed_over(function: FunctionType) -> list[Any]:
+    """What a known function holds beside its code."""
+    held = [f"{function.__module__}.{function.__qualname__}", function.__defaults__, function.__kwdefaults__]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # the cell is empty
+            held.append(cell.cell_contents)
+    return held
+
+
+def _held(thing: Any) -> list[Any]:
+    """What a known object holds, if it can be called."""
+    if isinstance(thing, functools.partial):
+        return [thing.func, thing.args, thing.keywords]
+    if isinstance(thing, MethodType):
+        return [thing.__func__, thing.__self__]
+    if isinstance(thing, BuiltinFunctionType):
+        return [thing.__qualname__, *([] if inspect.ismodule(thing.__self__) else [thing.__self__])]
+    if isinstance(thing, type) or not (callable(thing) or isinstance(thing, WrappedFun)):
+        return []
+    names = {"__wrapped__", *(vars(thing) if "__dict__" in dir(thing) else ())}
+    for kind in type(thing).__mro__:
+        slots = vars(kind).get("__slots__", ())
+        names.update([slots] if isinstance(slots, str) else slots)
+    held = []
+    for name in sorted(names - _NAMES_ALONE):
+        with contextlib.suppress(AttributeError):  # a slot is empty
+            held.append(getattr(thing, name))
+    return held
+
+
+def _known(thing: Any) -> bool:
+    kind = thing if isinstance(thing, type) else type(thing)
+    return str(kind.__module__).split(".")[0] in _KNOWN_PACKAGES
