@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
-from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
+from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -125,7 +125,7 @@ def relative_gap(
     G, H = facts.gradient, () if facts.predictions is None else (facts.predictions,)
     scalable = "dual" in smooth.provides
     finite = "dual" in penalty.provides and bool(penalty.finite_conjugate)
-    if "dual" not in penalty.provides or not (finite or scalable):
+    if "dual" not in penalty.provides or not (finite or scalable) or not value_known(smooth):
         return jnp.full((), jnp.nan, G.dtype)
     # The dual point is sU with gradient sG; change = l*(sU) - l*(U); limit: the largest s that is feasible.
     change = jnp.zeros((), G.dtype)
@@ -229,8 +229,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       W: finite, of the shape of the parameters.
 
     Returns:
-      Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
-      (strength 0); NaN also where a negative strength or weight, under jit, makes the problem not convex.
+      Shape (), >= 0. NaN where no dual is known: a plain function with a norm, an unpenalised row
+      (strength 0), or a `losses.GramLoss` without its constant; NaN also where a negative strength or weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.

@@ -71,7 +71,7 @@ class BatchedSquaredLoss(
             G = G - total * x[:, None] * x[None]
             B = B - total * (x.reshape((-1,) + (1,) * y.ndim) * y[None] if y.ndim else x * y)
             c = c - total * jnp.sum(y * y)
-        return GramLoss(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
+        return GramLoss.of_data(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.gram()(W)
