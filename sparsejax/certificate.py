@@ -230,7 +230,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 
     Returns:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm, an unpenalised row
-      (strength 0), or a `losses.GramLoss` without its constant; NaN also where a negative strength or weight, under jit, makes the problem not convex.
+      (strength 0), or a `losses.GramLoss` without its constant; NaN also where a negative strength or
+      weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.

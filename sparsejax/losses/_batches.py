@@ -88,7 +88,7 @@ class BatchedSquaredLoss(
         return self.gram().dual_scaling(W, limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """Same as `GramLoss.facts`; ``rounding`` covers the rounding of the products and of the means, too."""
+        """Same as `GramLoss.facts`; ``rounding`` covers the rounding of products and means, too."""
         facts, w = self.gram().facts(W), self.weights
         (x, y), size = self._about(), jnp.abs(W)
         reach = jnp.abs(self.x) @ size + jnp.abs(self.y)

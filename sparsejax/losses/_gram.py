@@ -66,7 +66,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
 
     @classmethod
     def of_data(cls, G: jax.Array, B: jax.Array, constant: jax.Array) -> "GramLoss":
-        """The loss of products of data, which need no checks: G = A'A, B = A'Y, ``constant = ||Y||^2 / 2``."""
+        """The loss of products of data, without checks: G = A'A, B = A'Y, ``constant = ||Y||^2 / 2``."""
         loss = object.__new__(cls)
         loss._set(G=G, B=B, constant=constant, from_data=True)
         return loss
@@ -176,9 +176,9 @@ def _check_values(G: Any, B: Any, constant: Any) -> None:
         )
     if not nowhere_negative(G, least, None if constant is None else np.asarray(constant)):
         raise ValueError(
-            f"constant must be at least 1/2 <B, G^+ B> = {least:.6g}, or the quadratic is negative somewhere, "
-            f"got {np.asarray(constant):.6g}. For least squares it is 1/2 ||Y||^2. Leave it out if it is not "
-            "known: the residual then judges a solution."
+            f"constant must be at least 1/2 <B, G^+ B> = {least:.6g}, or the quadratic is negative "
+            f"somewhere, got {np.asarray(constant):.6g}. For least squares it is 1/2 ||Y||^2. Leave it out if "
+            "it is not known: the residual then judges a solution."
         )
 
 
