@@ -177,8 +177,8 @@ def _check_values(G: Any, B: Any, constant: Any) -> None:
     if not nowhere_negative(G, least, None if constant is None else np.asarray(constant)):
         raise ValueError(
             f"constant must be at least 1/2 <B, G^+ B> = {least:.6g}, or the quadratic is negative "
-            f"somewhere, got {np.asarray(constant):.6g}. For least squares it is 1/2 ||Y||^2. Leave it out if "
-            "it is not known: the residual then judges a solution."
+            f"somewhere, got {np.asarray(constant):.6g}. For least squares it is 1/2 ||Y||^2. Leave it out "
+            "if it is not known: the residual then judges a solution."
         )
 
 
