@@ -12,6 +12,7 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._in_units import by_entry, rescaled
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
+from sparsejax.penalties._terms import penalised
 
 
 class RowNormPenalty(SparseRowPenalty):
@@ -137,6 +138,12 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
 @rescaled.register(L1)
 def _(penalty: L1, units: jax.Array) -> L1:
     return penalty._by_row(1 / units)
+
+
+@penalised.register(L1)
+def _(penalty: L1, Wt: jax.Array) -> jax.Array:
+    """The entries with a strength that is not 0."""
+    return jnp.broadcast_to(penalty.entrywise(Wt) > 0, Wt.shape)
 
 
 @by_entry.register(L1)
