@@ -13,7 +13,7 @@ from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._row_penalty import RowPenalty, cast
 from sparsejax.penalties._simple import Box, SquaredL2
-from sparsejax.penalties._terms import covers, inside, penalised
+from sparsejax.penalties._terms import covers, either, inside, penalised
 from sparsejax.penalties._warm import prox_columns, prox_start
 
 
@@ -245,9 +245,6 @@ def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
 
 
 def _in_some_part(rule: Any, penalty: Joint, Wt: jax.Array) -> jax.Array:
-    """Where the rule holds for a core or for the square, (k, d) boolean."""
-    parts = [core for core in (*penalty.cores, penalty.square) if core is not None]
-    found = jnp.zeros(Wt.shape, bool)
-    for part in parts:
-        found |= jnp.broadcast_to(rule(part, Wt), Wt.shape)
-    return found
+    """Where the rule holds for a core or for the square."""
+    parts = [part for part in (*penalty.cores, penalty.square) if part is not None]
+    return either(jnp.zeros(Wt.shape[1:], bool), *(rule(part, Wt) for part in parts))

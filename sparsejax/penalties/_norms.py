@@ -142,8 +142,11 @@ def _(penalty: L1, units: jax.Array) -> L1:
 
 @penalised.register(L1)
 def _(penalty: L1, Wt: jax.Array) -> jax.Array:
-    """The entries with a strength that is not 0."""
-    return jnp.broadcast_to(penalty.entrywise(Wt) > 0, Wt.shape)
+    """The rows, or for strengths by column or entry the entries, with a strength that is not 0."""
+    strength = penalty.entrywise(Wt)
+    if strength.shape[0] == 1:
+        return jnp.broadcast_to(strength[0] > 0, Wt.shape[1:])
+    return jnp.broadcast_to(strength > 0, Wt.shape)
 
 
 @by_entry.register(L1)

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
 from sparsejax._core.pytree import movable, moving
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, split_strengths
 from sparsejax.penalties._in_units import prox_in_units
 from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
@@ -204,6 +204,22 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
         able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
     total = sum(able)
     return tuple(part + a / total * difference for part, a in zip(parts, able, strict=True))
+
+
+def either(*masks: jax.Array) -> jax.Array:
+    """Where some mask holds; each is by row, (d,), or by entry of W', (k, d)."""
+    wide = max(mask.ndim for mask in masks)
+    return functools.reduce(jnp.logical_or, [m[None] if m.ndim < wide else m for m in masks])
+
+
+def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array | None:
+    """Where no strength is > 0, by row (d,) or by entry of W' (k, d); None if all strengths are numbers.
+
+    If a number is 0 its term is 0 everywhere, which is not looked for here.
+    """
+    if all(jnp.ndim(strength) == 0 for strength in split_strengths(penalty)[0]):
+        return None
+    return ~either(*(penalised(term, columns(W)) for term in penalty.terms))
 
 
 def _everywhere(mask: jax.Array, Z: jax.Array) -> jax.Array:
