@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from sparsejax._core.linalg import columns, like, once, safe_divide
 from sparsejax.losses import Facts, quadratic_scaling
 from sparsejax.penalties import Penalty, shared, unpenalised, unpenalised_entries
-from sparsejax.problem import Problem
+from sparsejax.problem import Problem, even_strengths
 
 MAX_FREE_FEATURES = 64  # features of strength 0, of each column of W, with which a gap is known
 
@@ -45,9 +45,9 @@ def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Fre
     able, always = "free features" in smooth.provides, unpenalised(penalty, W.shape[0], W.dtype)
     if always.shape[-1]:
         return (smooth.unpenalised_basis(always) if able else None), None
-    entries = unpenalised_entries(penalty, W) if "dual" in penalty.provides else None
-    if entries is None:
+    if "dual" not in penalty.provides or even_strengths(problem):
         return None, None
+    entries = unpenalised_entries(penalty, W)
     some, count, d = jnp.any(entries), jnp.max(jnp.sum(entries, axis=-1)), W.shape[0]
     if not able:
         return None, Free(entries, some, jnp.zeros((), bool))

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
 from sparsejax._core.pytree import movable, moving
-from sparsejax.penalties._base import Penalty, split_strengths
+from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import prox_in_units
 from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
@@ -212,13 +212,8 @@ def either(*masks: jax.Array) -> jax.Array:
     return functools.reduce(jnp.logical_or, [m[None] if m.ndim < wide else m for m in masks])
 
 
-def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array | None:
-    """Where no strength is > 0, by row (d,) or by entry of W' (k, d); None if all strengths are numbers.
-
-    If a number is 0 its term is 0 everywhere, which is not looked for here.
-    """
-    if all(jnp.ndim(strength) == 0 for strength in split_strengths(penalty)[0]):
-        return None
+def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array:
+    """Where no strength is > 0, by row (d,) or by entry of W' (k, d)."""
     return ~either(*(penalised(term, columns(W)) for term in penalty.terms))
 
 
