@@ -9,10 +9,15 @@ from sparsejax._core.linalg import along, eps_of, safe_divide, safe_norm
 
 
 def span(F: jax.Array) -> jax.Array:
-    """Orthonormal columns (n, r) that span the columns of F (n, r); some are 0 if F has a lower rank."""
+    """Orthonormal columns (n, r) that span the columns of F (n, r); some are 0 if F has a lower rank.
+
+    NaN if columns are nearly dependent, and not to the last digits: the best parameters may then be so large
+    that they multiply the rounding of the constraint, and no gap is known.
+    """
     U, sizes, _ = jnp.linalg.svd(F * safe_divide(1.0, safe_norm(F))[None], full_matrices=False)
     keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank, of columns of length 1
-    return jnp.where(keep[None], U, 0)
+    unclear = jnp.any(keep & (sizes < eps_of(F) ** (1 / 3) * sizes[0]))
+    return jnp.where(unclear, jnp.nan, jnp.where(keep[None], U, 0))
 
 
 def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
@@ -36,7 +41,9 @@ def basis_of(X: Any, free: jax.Array, w: jax.Array, k: int, constant: bool) -> j
 
     def one(free: jax.Array, w: jax.Array) -> jax.Array:
         F = along(X, free)
+        there = jnp.broadcast_to(w > 0, F.shape[:1]).astype(F.dtype)
         if constant:
+            F = F - safe_divide(there @ F, jnp.sum(there))[None]  # the same span, better conditioned
             F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
         return span(jnp.where(w[:, None] > 0, F, 0))
 
