@@ -165,9 +165,9 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm; a strength that is one number
       and 0, so that nothing is penalised; a `losses.GramLoss` without its constant. Features of strength 0,
       given by row or entry, have a gap with least squares and with logistic, Poisson, Huber, quantile,
-      softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, and under
-      `NonNegative` or a `Box`, it is NaN. NaN also where a negative strength or weight, under jit, makes the
-      problem not convex.
+      softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, under
+      `NonNegative` or a `Box`, and if they are nearly collinear, it is NaN. NaN also where a negative
+      strength or weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.
