@@ -11,7 +11,8 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
-from sparsejax.losses import Facts, check_batch, quadratic_scaling, sizes
+from sparsejax.dual_point import Free, dual_point, free_features
+from sparsejax.losses import Facts, check_batch, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -27,6 +28,7 @@ class Scale(NamedTuple):
     basis: jax.Array | None  # (n, r), spans the predictions of unpenalised features; None: none are known
     sizes: Any  # second argument of ``loss.facts``, for the rounding error of the loss
     valid: jax.Array  # () boolean: the problem is convex, and its squares do not underflow
+    free: Free | None = None  # None: which features are free is known before the program runs
 
 
 class Certificate(NamedTuple):
@@ -48,15 +50,12 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
     at_zero = value + penalty.value(zero)
-    basis = None
-    free = unpenalised(penalty, W.shape[0], W.dtype)
-    if free.shape[-1] and "free features" in problem.smooth.provides:
-        basis = problem.smooth.unpenalised_basis(free)
+    basis, free = free_features(problem, W)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, slope, basis, sizes(problem.smooth), valid)
+    return Scale(at_zero, slope, basis, sizes(problem.smooth), valid, free)
 
 
 def certify(
@@ -122,93 +121,27 @@ def relative_gap(
 ) -> jax.Array:
     """The relative gap that `duality_gap` documents, (); NaN where no dual is known."""
     penalty, smooth = problem.penalty, problem.smooth
-    G, H = facts.gradient, () if facts.predictions is None else (facts.predictions,)
-    scalable = "dual" in smooth.provides
+    G, scalable = facts.gradient, "dual" in smooth.provides
     finite = "dual" in penalty.provides and bool(penalty.finite_conjugate)
-    if "dual" not in penalty.provides or not (finite or scalable):
+    if "dual" not in penalty.provides or not (finite or scalable) or not value_known(smooth):
         return jnp.full((), jnp.nan, G.dtype)
-    # The dual point is sU with gradient sG; change = l*(sU) - l*(U); limit: the largest s that is feasible.
-    change = jnp.zeros((), G.dtype)
-    if scale.basis is not None:
-        G, change, parts, limit = _projected(problem, W, facts, scale.basis, parts, finite)
-    else:
-        limit = penalty.dual_scale(-G, *_several(parts))
-    s = jnp.ones((), G.dtype)
-    if scalable and scale.basis is None:
-        # A penalty that is a norm in some rows and squared in others: the best s for the loss may be > 1, but
-        # not for the sum with the conjugate of the squares.
-        limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
-        if facts.linear is None:
-            s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
-        else:
-            linear = facts.linear + _slope(penalty, -G, parts, limit)
-            s_loss, change_loss = quadratic_scaling(linear, facts.value, limit)
-            change_loss -= (s_loss - 1) * (linear - facts.linear)
-        free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
-        s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
-        limit = jnp.where(limit == 0, 0, 1)
-    # The bound on a conjugate needs the parts if there are several terms, else the point.
-    aux = W if len(parts) == 1 else tuple(s * part for part in parts)
+    point, free = dual_point(problem, W, facts, (scale.basis, scale.free), parts), scale.free
     # P - D(s) = g(W) + <G, W> + g*(-sG) + [l*(sU) - l*(U)], see `duality_gap`.
-    at_W, conjugate, products = penalty.value(W), penalty.conjugate(-s * G, aux), G * W
-    excess = at_W + jnp.sum(products) + conjugate + change
-    magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(change)
-    error = 2 * eps_of(G) * magnitude + facts.rounding
+    # The bound on a conjugate needs the parts if there are several terms, else the point.
+    aux = W if len(parts) == 1 else point.parts
+    at_W, conjugate, products = penalty.value(W), penalty.conjugate(-point.scaled, aux), point.gradient * W
+    excess = at_W + jnp.sum(products) + conjugate + point.change
+    magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(point.change)
+    error = 2 * eps_of(G) * magnitude + facts.rounding + point.left
     bound = jnp.maximum(excess, 0) + jnp.where(jnp.isnan(error), jnp.inf, error)
     size = jnp.maximum(jnp.abs(facts.value + at_W), scale.value)
     gap = safe_divide(bound, size, bound)
+    unknown = (point.limit < 1) | ~scale.valid
+    if free is not None:
+        unknown |= free.some & ~free.known
     # limit < 1 here means that no dual point is known: -G cannot be scaled into the domain of the conjugate,
     # or the loss has no ``dual_scaling``.
-    return jnp.where((limit < 1) | ~scale.valid, jnp.nan, gap)
-
-
-def _slope(penalty: Any, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array) -> jax.Array | float:
-    """Of a conjugate that is affine along a ray: what it changes by from 0 to Z."""
-    if not penalty._offset:
-        return 0.0
-    s = jnp.minimum(limit, 1) / 2
-
-    def at(s: jax.Array) -> jax.Array:
-        return penalty.conjugate(s * Z, tuple(s * part for part in parts) if len(parts) > 1 else None)
-
-    return safe_divide(at(s) - at(0 * s), s)
-
-
-def _several(parts: tuple[jax.Array, ...]) -> tuple[Any, ...]:
-    """Further arguments of `dual_scale`: the parts if there are several terms."""
-    return () if len(parts) == 1 else (parts,)
-
-
-def _projected(
-    problem: Problem,
-    W: jax.Array,
-    facts: Facts,
-    basis: jax.Array,
-    parts: tuple[jax.Array, ...],
-    finite: bool,
-) -> tuple[jax.Array, jax.Array, tuple[jax.Array, ...], jax.Array]:
-    """A dual point U that is orthogonal to the predictions of unpenalised features.
-
-    Returns:
-      G: X'U, projected, and for a norm also scaled into the dual ball.
-      change: what the projection and scaling add to the gap, a divergence of the loss.
-      parts: parts of -G, one for each term.
-      limit: the largest scale of G that is feasible; for a norm 1, or 0 if no scale > 0 is feasible.
-    """
-    smooth, penalty = problem.smooth, problem.penalty
-    H = () if facts.predictions is None else (facts.predictions,)
-    dG, change = smooth.dual_projection(W, basis, *H)
-    G, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
-    # They are 0 but for rounding.
-    G = G.at[free].set(0) if free.ndim == 1 else G - free @ (free.T @ G)
-    parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
-    limit = penalty.dual_scale(-G, *_several(parts))
-    if not finite:
-        s = jnp.minimum(limit, 1)
-        limit = jnp.where(limit > 0, jnp.ones_like(s), 0)
-        _, change = smooth.dual_projection(W, basis, facts.predictions, s)
-        G, parts = s * G, tuple(s * part for part in parts)
-    return G, change, parts, limit
+    return jnp.where(unknown, jnp.nan, gap)
 
 
 def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
@@ -229,8 +162,12 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       W: finite, of the shape of the parameters.
 
     Returns:
-      Shape (), >= 0. NaN where no dual is known: a plain function with a norm, or an unpenalised row
-      (strength 0); NaN also where a negative strength or weight, under jit, makes the problem not convex.
+      Shape (), >= 0. NaN where no dual is known: a plain function with a norm; a strength that is one number
+      and 0, so that nothing is penalised; a `losses.GramLoss` without its constant. Features of strength 0,
+      given by row or entry, have a gap with least squares and with logistic, Poisson, Huber, quantile,
+      softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, under
+      `NonNegative` or a `Box`, and if they are nearly collinear, it is NaN. NaN also where a negative
+      strength or weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.

@@ -11,7 +11,7 @@ from sparsejax._core.checks import is_eager, on_device
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
-from sparsejax.penalties import Penalty, as_penalty, feasible, rescaled, row_units
+from sparsejax.penalties import Penalty, as_penalty, feasible, rescaled, row_units, split_strengths
 from sparsejax.penalties import in_units as in_their_units
 
 
@@ -63,6 +63,19 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         if unknown:
             raise TypeError(f"Problem has no {', '.join(sorted(unknown))}; it has smooth and penalty.")
         return Problem(**({"smooth": self.smooth, "penalty": self.penalty} | changes))
+
+
+class _InUnits(Problem, leaves=("smooth", "penalty"), static=("even",)):
+    """A problem in units of its data; ``even``: its strengths were numbers before each row got a unit."""
+
+    even: bool
+
+
+def even_strengths(problem: Problem) -> bool:
+    """Whether all strengths are numbers, none is given by row or entry."""
+    if isinstance(problem, _InUnits):
+        return problem.even
+    return all(np.ndim(strength) == 0 for strength in split_strengths(problem.penalty)[0])
 
 
 def as_protocol(caller: str, problem: Any) -> Problem:
@@ -120,7 +133,9 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
     penalty = in_their_units(penalty, units.sigma, units.gamma)
     if units.rows is not None:
         penalty = rescaled(penalty, units.rows)
-    return problem._replace(smooth=loss, penalty=penalty)
+    known = object.__new__(_InUnits)
+    known._set(smooth=loss, penalty=penalty, even=even_strengths(problem))
+    return known
 
 
 class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):

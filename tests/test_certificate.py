@@ -169,7 +169,7 @@ def test_no_certificate_yet_keeps_the_lowest_objective():
 
 @pytest.mark.parametrize("loss", MAIN_LOSSES)
 def test_rows_of_strength_zero(loss):
-    """No dual, the residual decides, their gradients vanish, the others obey."""
+    """Free features: a gap, their gradients vanish, the others obey."""
     f = smooth(loss)
     strength = np.array([0, 0, *(6 * [0.05])])
     # labels by chance: separable ones would have no finite minimiser
@@ -177,8 +177,8 @@ def test_rows_of_strength_zero(loss):
     q = sj.Problem(LOSSES[loss].make(f.X, Y, weights=f.weights, intercept=True), penalties.L1(strength))
     gradient = jax.jit(jax.grad(q.smooth))
     for name in ENGINES:
-        s = SOLVERS[name].function(q, tol=1e-11)
-        assert bool(s.converged) and np.isnan(s.gap) and float(s.residual) <= 1e-11
+        s = SOLVERS[name].function(q, tol=1e-15)
+        assert 0 <= float(s.gap) <= 4e-15 and float(s.residual) <= 1e-8
         G, W = np.asarray(gradient(s.params)), np.asarray(s.params)
         on = W != 0
         assert on[:2].all() and 0 < on[2:].sum() < on[2:].size
@@ -187,7 +187,7 @@ def test_rows_of_strength_zero(loss):
         np.testing.assert_allclose(G[on], -(penalised * np.sign(W))[on], atol=1e-9)
         assert (np.abs(G[~on]) <= penalised[~on] + 1e-9).all()
     # at W = 0 the certificate does not call the start good
-    assert np.isnan(sj.duality_gap(q, np.zeros((D, K))))
+    assert sj.duality_gap(q, np.zeros((D, K))) > 1e-2
 
 
 # ------------------------------------------------------------------ where no dual is known

@@ -209,8 +209,8 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
 
 
 def along(X: Any, directions: jax.Array) -> jax.Array:
-    """The columns of X of these indices (f,), or X times these directions (d, f)."""
-    return X[:, directions] if directions.ndim == 1 else X @ directions
+    """The columns of X of these indices (f,), 0 for an index out of range; or X times directions (d, f)."""
+    return take(X, directions, 1) if directions.ndim == 1 else X @ directions
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:

@@ -24,6 +24,7 @@ from sparsejax.losses._function import as_pytree as as_pytree
 from sparsejax.losses._function import check_batch as check_batch
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
+from sparsejax.losses._graph import value_known as value_known
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._logistic import LogisticLoss

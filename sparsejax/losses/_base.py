@@ -152,7 +152,11 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
-        """Orthonormal columns (n, r) that span the predictions of the free features; None if unknown."""
+        """Orthonormal columns (n, r) that span the predictions of the free features; None if unknown.
+
+        ``free``: indices (f,), of which the index d stands for no feature; or directions (d, f); or integers
+        (k, f), the indices for each column of W, which need a basis for each column, (k, n, r), or None.
+        """
         raise NotImplementedError
 
     def dual_projection(

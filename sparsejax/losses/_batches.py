@@ -1,7 +1,7 @@
 """Least squares on rows that are read in batches and are never all in memory."""
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,12 +9,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, as_positive, check_bool, is_sparse
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 
 ROWS_AT_ONCE = 16384  # rows of a batch that are copied to float64 and multiplied at once: bounds the memory
+PRODUCT_ERROR = 16  # eps: relative error of the stored products, of sums of `ROWS_AT_ONCE` summands by BLAS
 
 
 class BatchedSquaredLoss(
@@ -26,12 +27,15 @@ class BatchedSquaredLoss(
     :math:`n_f` is their number. For cross-validation each block counts as one row: a fold gives some blocks
     the weight 0, and no data are read again. An evaluation costs d x d x k whatever n is.
 
+    The products of a block are about its own mean. Those of several blocks about any point are sums of
+    squares, the products within the blocks and the products of their means, so that no digits cancel.
+
     Args:
-      G: (F, d, d), mean of x'x in each block, about the origin.
-      B: (F, d, k) or (F, d), mean of x'y.
-      c: (F,), mean of ||y||^2.
-      x, y: (F, d) and (F, k) or (F,), means of x and of y.
-      origin: what has been subtracted from every x and y, (d,) and (k,) or (); 0 without an intercept.
+      G: (F, d, d), mean of x'x in each block, about the means of the block.
+      B: (F, d, k) or (F, d), mean of x'y, about the means of the block.
+      c: (F,), mean of ||y||^2, about the mean of the block.
+      x, y: (F, d) and (F, k) or (F,), means of x and of y minus the origin.
+      origin: the mean of all x and of all y, (d,) and (k,) or (); 0 without an intercept.
       weights: (F,), numbers of rows; 0 leaves a block out.
       scale: ().
 
@@ -63,15 +67,12 @@ class BatchedSquaredLoss(
 
     def gram(self) -> GramLoss:
         """The same function of W by X'X and X'Y of all blocks, centred at their means if b is fitted."""
-        w = self.weights
-        G, B, c = (jnp.tensordot(w, a, 1) for a in (self.G, self.B, self.c))
-        if self.has_intercept:
-            x, y = self._means()
-            total = jnp.sum(w)
-            G = G - total * x[:, None] * x[None]
-            B = B - total * (x.reshape((-1,) + (1,) * y.ndim) * y[None] if y.ndim else x * y)
-            c = c - total * jnp.sum(y * y)
-        return GramLoss(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
+        w, (x, y) = self.weights, self._about()
+        flat = y.reshape(len(w), -1)
+        G = jnp.tensordot(w, self.G, 1) + (w[:, None] * x).T @ x
+        B = jnp.tensordot(w, self.B, 1) + ((w[:, None] * x).T @ flat).reshape(self.params_shape)
+        c = w @ self.c + jnp.sum(w[:, None] * flat * flat)
+        return GramLoss.of_data(2 * self.scale * G, 2 * self.scale * B, self.scale * c)
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.gram()(W)
@@ -87,8 +88,15 @@ class BatchedSquaredLoss(
         return self.gram().dual_scaling(W, limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """Same as `GramLoss.facts`."""
-        return self.gram().facts(W)
+        """Same as `GramLoss.facts`; ``rounding`` covers the rounding of products and means, too."""
+        facts, w = self.gram().facts(W), self.weights
+        (x, y), size = self._about(), jnp.abs(W)
+        reach = jnp.abs(self.x) @ size + jnp.abs(self.y)
+        there = (w > 0).reshape((-1,) + (1,) * (reach.ndim - 1))
+        error = 4 * eps_of(W) * (reach + jnp.max(jnp.where(there, reach, 0), axis=0, keepdims=True))
+        each = ((2 * jnp.abs(x @ W - y) + error) * error).reshape(len(w), -1)
+        of_means = self.scale * jnp.sum(w * jnp.sum(each, axis=1))
+        return facts._replace(rounding=PRODUCT_ERROR * facts.rounding + of_means)
 
     def valid(self) -> jax.Array:
         """() boolean: no weight is negative and the scale is positive."""
@@ -109,24 +117,24 @@ class BatchedSquaredLoss(
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """The value of the loss at W with this intercept, (k,) or ()."""
         x0, y0 = self.origin
-        # With x = x0 + x~ and y = y0 + y~ the residual is x~ W - y~ + shift; its mean square, term by term:
-        shift = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape) + x0 @ W - y0
+        b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape)
+        # The mean square of the residuals of a block: about their mean, and the square of their mean.
         fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
         crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))
-        shifted = (self.x @ W - self.y).reshape(len(self.c), -1) @ shift.reshape(-1)
-        each = fitted - 2 * crossed + self.c + 2 * shifted + jnp.sum(shift * shift)
-        return self.scale * jnp.sum(self.weights * jnp.maximum(each, 0))
+        about = jnp.maximum(fitted - 2 * crossed + self.c, 0)
+        mean = (self.x @ W - self.y + (b + x0 @ W - y0)[None]).reshape(len(self.c), -1)
+        return self.scale * jnp.sum(self.weights * (about + jnp.sum(mean * mean, axis=1)))
+
+    def _about(self) -> tuple[jax.Array, jax.Array]:
+        """The means of the blocks about the mean of all if b is fitted, else about 0."""
+        if not self.has_intercept:
+            return self.x, self.y
+        x, y = self._means()
+        return self.x - x[None], self.y - y[None]
 
     def _means(self) -> tuple[jax.Array, jax.Array]:
         total = jnp.sum(self.weights)
         return safe_divide(self.weights @ self.x, total), safe_divide(self.weights @ self.y, total)
-
-
-class _Sums(NamedTuple):
-    """Sums over the rows of a block."""
-
-    products: "_Sum"  # (d + 1, d + k): the outer products of (1, x) and (x, y)
-    targets: "_Sum"  # (1 + k,): ||y||^2, then y
 
 
 class _Sum:
@@ -147,6 +155,41 @@ class _Sum:
         return self.total + self.compensation
 
 
+class _Moments:
+    """Number, mean and products about the mean of the rows (x, y) of a block, updated by some rows at a time.
+
+    Source: Chan, Golub & LeVeque, The American Statistician 37(3), 1983, pairwise update.
+    """
+
+    def __init__(self, d: int, k: int):
+        self.count = 0
+        self.mean = _Sum((d + k,))
+        self.products, self.squares = _Sum((d, d + k)), _Sum(())  # of x and (x, y); of ||y||^2
+
+    def add(self, rows: np.ndarray) -> None:
+        """Add rows (m, d + k), which are overwritten."""
+        if not len(rows):
+            return
+        d, m, old = len(self.products.total), len(rows), self.count
+        self.count += m
+        mean = rows.mean(0)
+        rows -= mean
+        left = rows.mean(0)  # the mean has been rounded, and so has what is left of it
+        rows -= left
+        self._add_products(rows.T[:d] @ rows, rows[:, d:])
+        # The squares of the two means about their common mean.
+        step = (mean - self.mean.total) + (left - self.mean.compensation)
+        apart = np.sqrt(old * m / self.count) * step
+        self._add_products(np.outer(apart[:d], apart), apart[d:])
+        self.mean.add(step * (m / self.count) if old else mean)
+        if not old:
+            self.mean.add(left)
+
+    def _add_products(self, products: np.ndarray, targets: np.ndarray) -> None:
+        self.products.add(products)
+        self.squares.add(np.sum(targets**2))
+
+
 def from_batches(
     batches: Iterable[tuple[Any, Any]],
     *,
@@ -157,52 +200,48 @@ def from_batches(
     """See `SquaredLoss.from_batches`."""
     folds = as_int("folds", folds, 1)
     check_bool("intercept", intercept)
-    sums: list[_Sums] = []
-    counts = np.zeros(folds)
-    seen, width, origin = 0, None, None
+    blocks: list[_Moments] = []
+    form: tuple[int, ...] = ()
+    seen, width = 0, None
     for number, batch in enumerate(_iterated(batches)):
         X, Y = checked_batch(number, batch, width)
-        if origin is None:
-            width, k = layout_of(batch, X, Y), int(np.prod(Y.shape[1:]))
-            d = X.shape[1]
-            origin = (X.mean(0), Y.mean(0)) if intercept else (np.zeros(d), np.zeros(Y.shape[1:]))
-            sums = [_Sums(_Sum((d + 1, d + k)), _Sum((1 + k,))) for _ in range(folds)]
+        if width is None:
+            width, form = layout_of(batch, X, Y), Y.shape[1:]
+            blocks = [_Moments(X.shape[1], int(np.prod(form))) for _ in range(folds)]
         for start in range(0, len(X), ROWS_AT_ONCE):
             x, y = X[start : start + ROWS_AT_ONCE], Y[start : start + ROWS_AT_ONCE]
-            both = np.ones((len(x), 1 + d + k))  # one copy of the rows, with a column of ones
-            np.subtract(x, origin[0], out=both[:, 1 : d + 1])
-            np.subtract(y.reshape(len(y), -1), np.reshape(origin[1], -1), out=both[:, d + 1 :])
+            both = np.concatenate([x, y.reshape(len(y), -1)], axis=1)
             for fold in range(folds):
                 # Row i of all rows belongs to fold i % folds; row 0 of ``both`` is row seen + start.
-                rows = both[(fold - seen - start) % folds :: folds]
-                targets = rows[:, d + 1 :]
-                sums[fold].products.add(rows[:, : d + 1].T @ rows[:, 1:])
-                sums[fold].targets.add(np.append(np.sum(targets**2), targets.sum(0)))
-                counts[fold] += len(rows)
+                blocks[fold].add(both[(fold - seen - start) % folds :: folds])
         seen += len(X)
-    if origin is None:
+    if width is None:
         raise ValueError(
             "batches is empty; at least one (X, Y) is needed. An iterator can be read once only."
         )
     if seen < folds:
         raise ValueError(f"folds must be at most the number of rows, {seen}, got {folds}.")
-    return _loss_of(sums, counts, origin, scale, intercept)
+    return _loss_of(blocks, form, scale, intercept)
 
 
 def _loss_of(
-    sums: list[_Sums], counts: np.ndarray, origin: Any, scale: ArrayLike | None, intercept: bool
+    blocks: list[_Moments], form: tuple[int, ...], scale: ArrayLike | None, intercept: bool
 ) -> BatchedSquaredLoss:
-    d, form = len(origin[0]), np.shape(origin[1])
-    products = np.stack([s.products.value / n for s, n in zip(sums, counts, strict=True)])
-    targets = np.stack([s.targets.value / n for s, n in zip(sums, counts, strict=True)])
-    G = products[:, 1:, :d]
+    d, counts = len(blocks[0].products.total), np.array([block.count for block in blocks], float)
+    products = np.stack([block.products.value / block.count for block in blocks])
+    means = [block.mean for block in blocks]
+    origin = np.zeros_like(means[0].total)
+    if intercept:
+        origin = counts @ np.stack([mean.value for mean in means]) / counts.sum()
+    mean = np.stack([(mean.total - origin) + mean.compensation for mean in means])
+    G = products[:, :, :d]
     leaves = {
         "G": (G + G.transpose(0, 2, 1)) / 2,
-        "B": products[:, 1:, d:].reshape(len(sums), d, *form),
-        "c": targets[:, 0],
-        "x": products[:, 0, :d],
-        "y": targets[:, 1:].reshape(len(sums), *form),
-        "origin": tuple(np.asarray(part) for part in origin),
+        "B": products[:, :, d:].reshape(len(blocks), d, *form),
+        "c": np.stack([block.squares.value / block.count for block in blocks]),
+        "x": mean[:, :d],
+        "y": mean[:, d:].reshape(len(blocks), *form),
+        "origin": (origin[:d], origin[d:].reshape(form)),
         "weights": counts,
     }
     dtype = jax.dtypes.canonicalize_dtype(np.float64)

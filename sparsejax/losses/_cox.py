@@ -17,6 +17,7 @@ from sparsejax.losses._cox_curvature import (
     centred,
     chain_squares,
 )
+from sparsejax.losses._free_features import span
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._risk_terms import Terms, balanced, levels_of, stopped, terms_of
@@ -265,9 +266,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             F = jnp.concatenate([jnp.ones((len(F), 1), self.dtype), F], axis=1)
         else:
             F = centred(F, there, self.places.strata)
-        U, sizes, _ = jnp.linalg.svd(self._as_rows(there[:, None] * F), full_matrices=False)
-        keep = sizes > max(F.shape) * eps_of(F) * sizes[0]
-        return jnp.where(keep[None], U, 0)
+        return span(self._as_rows(there[:, None] * F))
 
     def _in_risk(self) -> jax.Array:
         """(n,) by place, 1 for rows of positive weight in the risk set of some event, else 0."""

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
 from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss, Predictions
-from sparsejax.losses._gram import half_quadratic
+from sparsejax.losses._gram import GramLoss, half_quadratic
 from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
 
@@ -201,6 +201,12 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         for graph in self.graphs:
             valid &= graph.valid()
         return valid
+
+
+def value_known(loss: Any) -> bool:
+    """False for a `GramLoss` without its constant, alone or in a sum: no gap can be relative to P(0)."""
+    inner = loss.loss if isinstance(loss, SumLoss) else loss
+    return not (isinstance(inner, GramLoss) and inner.constant is None)
 
 
 def dense(matrix: Any) -> Any:

@@ -10,12 +10,13 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_intercept, as_positive, as_weights, check_bool, check_params
-from sparsejax._core.linalg import across, along, eps_of, opaque, safe_divide, safe_sqrt
+from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
 from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
 from sparsejax.losses._curvature import of_columns
+from sparsejax.losses._free_features import basis_of, projected
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes, sizes_of
@@ -245,17 +246,10 @@ class LinearModelLoss(Loss):
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
         """Orthonormal columns (n, r) that span X[:, free] and the intercept, where weights are not 0.
 
-        None where weights are by entry: each column of Y would need another basis.
+        A basis for each column of Y, (k, n, r), if weights are by entry or ``free`` is by column, (k, f).
         """
-        w = self._weights()
-        if w.ndim > 1 and w.shape[1] > 1:
-            return None
-        F = along(self.X, free)
-        if self.has_intercept:
-            F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
-        U, sizes, _ = jnp.linalg.svd(jnp.where(w.reshape(-1, 1) > 0, F, 0), full_matrices=False)
-        keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank
-        return jnp.where(keep[None], U, 0)
+        k = self.Y.shape[1] if self.Y.ndim > 1 else 1
+        return basis_of(self.X, free, self._weights(), k, self.has_intercept)
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
@@ -270,7 +264,7 @@ class LinearModelLoss(Loss):
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
-        dU = -(basis @ (basis.T @ (w * first)))
+        dU = -projected(basis, w * first)
         # The new dual point is s (U + dU): its change from U, per unit of weight.
         change = s * safe_divide(dU, w) + (s - 1) * first
         dU = w * change

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._base import InUnits
+from sparsejax.losses._free_features import projected
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import power_of_two
@@ -91,7 +92,7 @@ class BoundedSlopeLoss(LinearModelLoss):
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
-        u = first - safe_divide(basis @ (basis.T @ (w * first)), w)
+        u = first - safe_divide(projected(basis, w * first), w)
         _, low, high = self.bend
         over = jnp.max(jnp.where(w > 0, jnp.maximum(u / low, u / high), 0), axis=0)
         u = jnp.where(w > 0, jnp.clip(u / jnp.maximum(over, 1)[None], low, high), first)

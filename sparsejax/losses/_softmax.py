@@ -14,6 +14,7 @@ from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import looked_at
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
+from sparsejax.losses._free_features import by_column, projected
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
@@ -130,6 +131,10 @@ class SoftmaxLoss(LinearModelLoss):
         on_simplex = moved <= MAX_SUM_ERROR * H.shape[1] * eps_of(H)
         return jnp.where(on_simplex, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
 
+    def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
+        """Same as `LinearModelLoss.unpenalised_basis`; None for features that are free by class."""
+        return None if by_column(free) else super().unpenalised_basis(free)
+
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
@@ -137,7 +142,7 @@ class SoftmaxLoss(LinearModelLoss):
         H = self._predict(W) if H is None else H
         w = self.scale * self._weights() * jnp.ones_like(H)
         first = self.derivatives(H)[0]
-        change = -safe_divide(basis @ (basis.T @ (w * first)), w)
+        change = -safe_divide(projected(basis, w * first), w)
         change = s * (change - jnp.mean(change, axis=1, keepdims=True)) + (s - 1) * first
         divergence = jnp.where(w > 0, w * self.divergence(H, first, change), 0)
         return self.X.T @ (w * change), jnp.sum(divergence)

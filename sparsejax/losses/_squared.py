@@ -102,7 +102,7 @@ class SquaredLoss(LinearModelLoss):
         if not self.quadratic_model().exact:
             raise TypeError("gram: weights by entry give each column its own X'X; use weights by row.")
         A, B = self._majorizer(), self._target()
-        return GramLoss(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
+        return GramLoss.of_data(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
 
     @staticmethod
     def from_batches(

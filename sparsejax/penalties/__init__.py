@@ -38,6 +38,7 @@ from sparsejax.penalties._terms import joined as joined
 from sparsejax.penalties._terms import shared as shared
 from sparsejax.penalties._terms import split as split
 from sparsejax.penalties._terms import unpenalised as unpenalised
+from sparsejax.penalties._terms import unpenalised_entries as unpenalised_entries
 from sparsejax.penalties._total_variation import TotalVariation
 from sparsejax.penalties._warm import prox_columns as prox_columns
 from sparsejax.penalties._warm import prox_start as prox_start

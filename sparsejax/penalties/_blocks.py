@@ -58,8 +58,9 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
     r"""For each row the largest s with sZ in the sum of the dual balls, (d,); inf where Z is 0.
 
     The condition for a block is :math:`\|(s|z| - \text{strength})_+\| \le \text{bound}`. Its left side is
-    convex in s, so that Newton's method from above decreases to the answer; a last step along the chord to 0
-    makes the condition true even where Newton's method has not converged.
+    convex in s, so that Newton's method from above decreases to the answer. A last step along the chord to
+    the s at which the left side is still 0 makes the condition true even where Newton's method has not
+    converged, and where the bound is 0.
 
     Args:
       blocks: the blocks and their bounds.
@@ -86,7 +87,10 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
     s = lax.fori_loop(0, NEWTON_STEPS, step, start)
     norm = jnp.sqrt(blocks.total(left(s) ** 2))
     back = jnp.where(norm > blocks.bound, safe_divide(blocks.bound, norm), 1)
-    s = blocks.to_rows(s * back * (1 - 4 * eps_of(Zt)))
+    steepest = blocks.largest(jnp.where(sizes > 0, safe_divide(sizes, strength, jnp.inf), 0))
+    zero_until = jnp.where(jnp.isinf(steepest), 0, safe_divide(1.0, steepest))
+    s = zero_until + jnp.maximum(s - zero_until, 0) * back
+    s = blocks.to_rows(s * (1 - 4 * eps_of(Zt)))
     free = blocks.to_rows((need <= 0).astype(Zt.dtype)) > 0
     alone = jnp.min(safe_divide(strength, sizes, jnp.inf), axis=0)
     return jnp.where(free, jnp.inf, jnp.where(blocks.held, s, alone))

@@ -15,6 +15,7 @@ from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._in_units import rescaled, row_units
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
+from sparsejax.penalties._terms import penalised
 
 
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
@@ -171,3 +172,10 @@ def _(penalty: ExclusiveGroupL21, wanted: Callable[[], jax.Array]) -> jax.Array:
 def _(penalty: ExclusiveGroupL21, units: jax.Array) -> ExclusiveGroupL21:
     """Alpha of each group divided by the square of the unit of the group."""
     return scale_strengths(penalty, [1 / penalty.groups.maxima(units) ** 2])
+
+
+@penalised.register(ExclusiveGroupL21)
+def _(penalty: ExclusiveGroupL21, Wt: jax.Array) -> jax.Array:
+    """The rows in a group with a strength that is not 0."""
+    held = jnp.broadcast_to(cast(penalty.alpha, Wt) > 0, (penalty.groups.num_groups,))
+    return penalty.groups.spread(held.astype(Wt.dtype)) > 0

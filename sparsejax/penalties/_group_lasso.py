@@ -12,7 +12,7 @@ from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._row_penalty import cast, least_ratio
-from sparsejax.penalties._terms import SeveralTerms, covers
+from sparsejax.penalties._terms import SeveralTerms, penalised
 
 
 class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
@@ -155,6 +155,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
 
 
-@covers.register(GroupLasso)
+@penalised.register(GroupLasso)
 def _(penalty: GroupLasso, Wt: jax.Array) -> jax.Array:
     return penalty.held(Wt)

@@ -13,7 +13,7 @@ from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._row_penalty import RowPenalty, cast
 from sparsejax.penalties._simple import Box, SquaredL2
-from sparsejax.penalties._terms import covers, inside
+from sparsejax.penalties._terms import covers, either, inside, penalised
 from sparsejax.penalties._warm import prox_columns, prox_start
 
 
@@ -231,16 +231,20 @@ def _(penalty: Joint, W: jax.Array) -> jax.Array:
     return within & penalty._replace(box=None).smooth_where(W)
 
 
+@penalised.register(Joint)
+def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
+    """Where a core or the square depends on W; everywhere under a constraint."""
+    if penalty.positive or penalty.box is not None:
+        return jnp.ones(Wt.shape[1:], bool)
+    return _in_some_part(penalised, penalty, Wt)
+
+
 @covers.register(Joint)
 def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
-    covered = jnp.zeros(Wt.shape[1:], bool)
-    if penalty.square is not None:
-        covered |= cast(penalty.square.strength, Wt) > 0
-    for core in penalty.cores:
-        if isinstance(core, L1):
-            covered |= jnp.any(jnp.broadcast_to(core.entrywise(Wt) > 0, Wt.shape), axis=0)
-        elif isinstance(core, L21):
-            covered |= jnp.broadcast_to(jnp.asarray(core.alpha) > 0, covered.shape)
-        else:
-            covered |= covers(core, Wt)
-    return covered
+    return _in_some_part(covers, penalty, Wt)
+
+
+def _in_some_part(rule: Any, penalty: Joint, Wt: jax.Array) -> jax.Array:
+    """Where the rule holds for a core or for the square."""
+    parts = [part for part in (*penalty.cores, penalty.square) if part is not None]
+    return either(jnp.zeros(Wt.shape[1:], bool), *(rule(part, Wt) for part in parts))

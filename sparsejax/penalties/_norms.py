@@ -12,6 +12,7 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._in_units import by_entry, rescaled
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
+from sparsejax.penalties._terms import penalised
 
 
 class RowNormPenalty(SparseRowPenalty):
@@ -137,6 +138,15 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
 @rescaled.register(L1)
 def _(penalty: L1, units: jax.Array) -> L1:
     return penalty._by_row(1 / units)
+
+
+@penalised.register(L1)
+def _(penalty: L1, Wt: jax.Array) -> jax.Array:
+    """The rows, or for strengths by column or entry the entries, with a strength that is not 0."""
+    strength = penalty.entrywise(Wt)
+    if strength.shape[0] == 1:
+        return jnp.broadcast_to(strength[0] > 0, Wt.shape[1:])
+    return jnp.broadcast_to(strength > 0, Wt.shape)
 
 
 @by_entry.register(L1)

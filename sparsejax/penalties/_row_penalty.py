@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import row_units
-from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._terms import feasible, penalised
 from sparsejax.penalties._transposed import TransposedPenalty
 from sparsejax.penalties._warm import prox_start, prox_warm
 
@@ -62,6 +62,15 @@ def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
 def _(penalty: RowPenalty, W: jax.Array) -> jax.Array:
     """W, unchanged: a sum over rows is finite everywhere."""
     return W
+
+
+@penalised.register(RowPenalty)
+def _(penalty: RowPenalty, Wt: jax.Array) -> jax.Array:
+    """The rows in which a strength is not 0."""
+    rows = jnp.zeros(Wt.shape[1:], bool)
+    for name in penalty.strengths:
+        rows |= cast(getattr(penalty, name), Wt) > 0
+    return rows
 
 
 class SparseRowPenalty(RowPenalty):

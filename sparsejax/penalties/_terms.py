@@ -23,9 +23,15 @@ Parts = tuple[jax.Array, ...]  # one array for each term
 
 
 @Rule
-def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """(d,) boolean: the rows in which g has subgradients that are not 0, at some W; Wt (k, d)."""
+def penalised(penalty: Penalty, Wt: jax.Array) -> jax.Array:
+    """(d,) or (k, d) boolean: the rows or entries on which g depends, by its strengths; Wt (k, d)."""
     return jnp.ones(Wt.shape[1:], bool)
+
+
+@Rule
+def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
+    """(d,) or (k, d) boolean: where g has subgradients that are nonzero in one row or entry, at some W."""
+    return penalised(penalty, Wt)
 
 
 @Rule
@@ -179,13 +185,17 @@ class _Cycle(NamedTuple):
 def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
     """Parts whose sum is nearly Z, corrected so that the sum is Z.
 
-    The difference is shared equally by the terms that have subgradients other than 0 in its row (`covers`).
+    The difference is shared equally by the terms that have subgradients other than 0 in its place (`covers`).
+    The part of a term is 0 where the term does not depend on W, as where its strength is 0 (`penalised`).
     ``wanted``, 0 or 1 in each entry of each part, restricts the correction to the entries with 1, wherever
     some term that covers the row has a 1.
     """
-    parts = tuple(cleared(term, part) for term, part in zip(penalty.terms, parts, strict=True))
-    difference, shape = Z - sum(parts), columns(Z).shape
-    able = [like(jnp.broadcast_to(covers(t, columns(Z)).astype(Z.dtype), shape), Z) for t in penalty.terms]
+    parts = tuple(
+        like(jnp.where(_everywhere(penalised(term, columns(Z)), Z), columns(cleared(term, part)), 0), Z)
+        for term, part in zip(penalty.terms, parts, strict=True)
+    )
+    difference = Z - sum(parts)
+    able = [like(_everywhere(covers(term, columns(Z)), Z).astype(Z.dtype), Z) for term in penalty.terms]
     # A difference that no term covers goes to the last part, where the certificate takes it into account.
     able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
     if wanted is not None:
@@ -194,6 +204,22 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = 
         able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
     total = sum(able)
     return tuple(part + a / total * difference for part, a in zip(parts, able, strict=True))
+
+
+def either(*masks: jax.Array) -> jax.Array:
+    """Where some mask holds; each is by row, (d,), or by entry of W', (k, d)."""
+    wide = max(mask.ndim for mask in masks)
+    return functools.reduce(jnp.logical_or, [m[None] if m.ndim < wide else m for m in masks])
+
+
+def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array:
+    """Where no strength is > 0, by row (d,) or by entry of W' (k, d)."""
+    return ~either(*(penalised(term, columns(W)) for term in penalty.terms))
+
+
+def _everywhere(mask: jax.Array, Z: jax.Array) -> jax.Array:
+    """A mask by row or by entry of W', as one by entry."""
+    return jnp.broadcast_to(mask, columns(Z).shape)
 
 
 @jax.custom_jvp

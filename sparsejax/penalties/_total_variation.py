@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import cleared, covers, feasible, unpenalised
+from sparsejax.penalties._terms import cleared, covers, feasible, penalised, unpenalised
 from sparsejax.penalties._transposed import TransposedPenalty
 
 MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes five
@@ -145,6 +145,12 @@ def _(penalty: Any, W: jax.Array) -> jax.Array:
 def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
     """No row: subgradients sum to 0, so that none is nonzero in one row alone."""
     return jnp.zeros(Wt.shape[1:], bool)
+
+
+@penalised.register(TotalVariation)
+def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
+    """All rows, unless the strength is 0."""
+    return jnp.broadcast_to(cast(penalty.strength, Wt) > 0, Wt.shape[1:])
 
 
 @cleared.register(TotalVariation)

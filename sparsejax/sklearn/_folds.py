@@ -79,7 +79,7 @@ def chosen(
     check_choice("selection", selection, ("best", "1se"))
     penalty_of, has = family(estimator.penalty)
     dtype = loss.dtype
-    start = Problem(loss, penalty_of(jnp.zeros((), dtype), jnp.zeros((), dtype)))
+    start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
     betas = strengths("betas", estimator.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
     alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
     alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))

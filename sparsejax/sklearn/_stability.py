@@ -118,7 +118,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             penalty_of, has = family(self.penalty)
             beta = jnp.asarray(self.beta if "beta" in has else 0, X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
-            problem = Problem(loss, penalty_of(jnp.zeros((), X.dtype), beta))
+            problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))
             alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, DEFAULT_SPAN)
             stable = stability_selection(
                 problem,

@@ -15,6 +15,7 @@ from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.feature_subsets import most_features
 from sparsejax.driver.loop import empty_history, judged
+from sparsejax.dual_point import free_features
 from sparsejax.losses import sizes
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
@@ -265,7 +266,8 @@ def resume(
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
     value_at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN if a strength is NaN
-    scale = Scale(value_at_zero, norm_of(shared.C), None, shared.sizes, valid)
+    basis, free = free_features(problem, init)
+    scale = Scale(value_at_zero, norm_of(shared.C), basis, shared.sizes, valid, free)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
     solution = judged(W, certificate, tol, end.k, end.history, scale)
     return solution, PathState(end.point, blocks.alpha, blocks.alpha * end.point.t, path.alpha, path.norms)

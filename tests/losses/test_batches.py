@@ -72,3 +72,43 @@ def test_bad_batches(given, message):
 def test_more_folds_than_rows():
     with pytest.raises(ValueError, match="folds must be at most the number of rows, 50"):
         SquaredLoss.from_batches(batches(), folds=60)
+
+
+def extended(W, X, Y, rows=None):
+    """``||(X - mean) W - (Y - mean)||^2 / 2n`` in long doubles, X and Y of the rows given."""
+    X, Y, W = (np.asarray(a, np.longdouble) for a in (X, Y, W))
+    R = (X - X.mean(0)) @ W - (Y - Y.mean(0))
+    return float((R * R).sum() / (2 * len(X)))
+
+
+@pytest.mark.parametrize("zeros", [1, 17])
+@pytest.mark.parametrize("folds", [1, 3])
+def test_rows_far_from_the_first_batch(zeros, folds):
+    """The first batch is 0, all other rows are at 1e7: values, folds and the gap are those of the rows."""
+    rng = np.random.default_rng(1)
+    far = rng.standard_normal((1000, 6)) + 1e7
+    targets = (far[:, :2] - 1e7) + rng.standard_normal((1000, 2))
+    far[:zeros], targets[:zeros] = 0, 0
+    parts = [(far[:zeros], targets[:zeros])]
+    parts += [(far[i : i + 100], targets[i : i + 100]) for i in range(zeros, 1000, 100)]
+    loss = SquaredLoss.from_batches(parts, folds=folds, intercept=True)
+    p = sj.Problem(loss, L21(0.05))
+    good = np.eye(6, 2) - 1 / 6  # its columns sum to 0, so that the shift of the rows does not count
+    at_zero, least = extended(0 * good, far, targets), extended(good, far, targets)
+    least += 0.05 * float(L21(1.0).value(good))
+    np.testing.assert_allclose(loss(jnp.zeros((6, 2))), at_zero, rtol=1e-13)
+    for W in map(jnp.asarray, (good, jax.jit(sj.solve)(p).params, rng.standard_normal((6, 2)))):
+        # Rounding of products of 1e14/n that cancel, no more; the gap counts it.
+        value, size = extended(W, far, targets), np.sum(np.sqrt(np.diag(loss.gram().G)) @ np.abs(W)) ** 2
+        assert abs(float(loss(W)) - value) <= 1e-15 * (size + at_zero)
+        objective = value + 0.05 * float(L21(1.0).value(W))
+        excess = (objective - least) / max(objective, at_zero)
+        assert float(sj.duality_gap(p, W)) >= excess - 1e-12
+    if folds == 3:
+        W = jnp.asarray(good)
+        for held in range(3):
+            kept = loss.reweighted(loss.weights.at[held].set(0.0))
+            rest = np.arange(1000) % 3 != held
+            there = 2 * extended(W, far[rest], targets[rest]) * rest.sum()
+            size = np.sum(np.sqrt(np.diag(kept.gram().G)) @ np.abs(W)) ** 2 * 1000
+            assert abs(2000 * float(kept(W)) - there) <= 1e-14 * (size + there)

@@ -188,6 +188,11 @@ def test_penalty_objects_and_losses_of_ones_own():
     by_object = SparseRegressorCV(penalties.L21(0.5), alphas=[0.6, 0.2, 0.06], **options).fit(X, Y)
     np.testing.assert_allclose(by_name.scores_, by_object.scores_, atol=1e-9)
     np.testing.assert_allclose(by_object.alpha_, 2 * by_name.alpha_)
+    # a number of alphas: from the least factor of the sum that leaves no feature
+    known = penalties.L1(1.0) + penalties.NonNegative()
+    model = SparseRegressorCV(known, alphas=3, **options).fit(X, Y[:, 0])
+    loss = losses.SquaredLoss(X, Y[:, :1], intercept=True)
+    np.testing.assert_allclose(model.alphas_[0], sj.lambda_max(sj.Problem(loss, known)), rtol=1e-6)
 
 
 def test_strengths_by_feature():

@@ -1,0 +1,164 @@
+"""Dual points of a problem, by which the duality gap is computed: scaled, or projected for free features."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsejax._core.linalg import columns, like, once, safe_divide
+from sparsejax.losses import Facts, quadratic_scaling
+from sparsejax.penalties import Penalty, shared, unpenalised, unpenalised_entries
+from sparsejax.problem import Problem, even_strengths
+
+MAX_FREE_FEATURES = 64  # features of strength 0, of each column of W, with which a gap is known
+
+
+class Free(NamedTuple):
+    """The entries of W whose strengths are 0: where they are is known only in the program."""
+
+    entries: jax.Array  # (d,) or (k, d) boolean
+    some: jax.Array  # () boolean: there is such an entry
+    known: (
+        jax.Array
+    )  # () boolean: there are at most `MAX_FREE_FEATURES` in a column, and the loss has a basis
+
+
+class DualPoint(NamedTuple):
+    """A dual point, scaled to be feasible."""
+
+    gradient: jax.Array  # G, shape of W; P - D has the summand <G, W>
+    scaled: jax.Array  # minus the argument of the conjugate of the penalty
+    parts: tuple[jax.Array, ...]  # parts of -scaled, one for each term
+    change: jax.Array  # (), what the loss adds to P - D
+    limit: jax.Array  # (), less than 1 if no scale > 0 is feasible
+    left: jax.Array  # (), rounding error of the constraint of the free features
+
+
+def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Free | None]:
+    """What makes a dual point of the problem orthogonal to the features that are not penalised.
+
+    Returns:
+      The basis of their predictions, if one is known; and `Free`, or None if which features are free is known
+      before the program runs. Both are None if all features are penalised.
+    """
+    smooth, penalty = problem.smooth, problem.penalty
+    able, always = "free features" in smooth.provides, unpenalised(penalty, W.shape[0], W.dtype)
+    if always.shape[-1]:
+        return (smooth.unpenalised_basis(always) if able else None), None
+    if "dual" not in penalty.provides or even_strengths(problem):
+        return None, None
+    entries = unpenalised_entries(penalty, W)
+    some, count, d = jnp.any(entries), jnp.max(jnp.sum(entries, axis=-1)), W.shape[0]
+    if not able:
+        return None, Free(entries, some, jnp.zeros((), bool))
+
+    def basis_of(entries: jax.Array) -> jax.Array | None:
+        def chosen(mask: jax.Array) -> jax.Array:
+            # The index d stands for no feature.
+            return jnp.nonzero(mask, size=min(d, MAX_FREE_FEATURES), fill_value=d)[0]
+
+        return smooth.unpenalised_basis(chosen(entries) if entries.ndim == 1 else jax.vmap(chosen)(entries))
+
+    shape = jax.eval_shape(basis_of, entries)
+    if shape is None:
+        return None, Free(entries, some, jnp.zeros((), bool))
+    basis = once(some, lambda _: basis_of(entries), jnp.zeros(shape.shape, shape.dtype))
+    return basis, Free(entries, some, count <= MAX_FREE_FEATURES)
+
+
+def dual_point(
+    problem: Problem,
+    W: jax.Array,
+    facts: Facts,
+    free: tuple[jax.Array | None, Free | None],
+    parts: tuple[jax.Array, ...],
+) -> DualPoint:
+    """The dual point of W; ``free``: the `free_features` of the problem, ``parts``: of minus the gradient."""
+    basis, where = free
+    if basis is None:
+        return _scaled(problem, W, facts, parts)
+    if where is None:
+        return _projected(problem, W, facts, basis, None, parts)
+    return once(
+        where.some,
+        lambda _: _projected(problem, W, facts, basis, where.entries, parts),
+        _scaled(problem, W, facts, parts),
+    )
+
+
+def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array, ...]) -> DualPoint:
+    """The dual point sU with gradient sG for the best s; change = l*(sU) - l*(U)."""
+    smooth, penalty, G = problem.smooth, problem.penalty, facts.gradient
+    H = () if facts.predictions is None else (facts.predictions,)
+    finite = bool(penalty.finite_conjugate)
+    s, change = jnp.ones((), G.dtype), jnp.zeros((), G.dtype)
+    limit = penalty.dual_scale(-G, *_several(parts))
+    if "dual" in smooth.provides:
+        # A penalty that is a norm in some rows and squared in others: the best s for the loss may be > 1, but
+        # not for the sum with the conjugate of the squares.
+        limit = jnp.where(jnp.isinf(limit), limit, jnp.minimum(limit, 1)) if finite else limit
+        if facts.linear is None:
+            s_loss, change_loss = smooth.dual_scaling(W, limit, *H)
+        else:
+            linear = facts.linear + _slope(penalty, -G, parts, limit)
+            s_loss, change_loss = quadratic_scaling(linear, facts.value, limit)
+            change_loss -= (s_loss - 1) * (linear - facts.linear)
+        free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
+        s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
+        limit = jnp.where(limit == 0, 0, 1).astype(G.dtype)
+    scaled = tuple(s * part for part in parts)
+    return DualPoint(G, s * G, scaled, change, limit, jnp.zeros((), G.dtype))
+
+
+def _slope(
+    penalty: Penalty, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array
+) -> jax.Array | float:
+    """Of a conjugate that is affine along a ray: what it changes by from 0 to Z."""
+    if not penalty._offset:
+        return 0.0
+    s = jnp.minimum(limit, 1) / 2
+
+    def at(s: jax.Array) -> jax.Array:
+        return penalty.conjugate(s * Z, tuple(s * part for part in parts) if len(parts) > 1 else None)
+
+    return safe_divide(at(s) - at(0 * s), s)
+
+
+def _several(parts: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], ...]:
+    """Further arguments of `dual_scale`: the parts if there are several terms."""
+    return () if len(parts) == 1 else (parts,)
+
+
+def _projected(
+    problem: Problem,
+    W: jax.Array,
+    facts: Facts,
+    basis: jax.Array,
+    entries: jax.Array | None,
+    parts: tuple[jax.Array, ...],
+) -> DualPoint:
+    """A dual point U that is orthogonal to the predictions of unpenalised features.
+
+    Its gradient is X'U, projected, and for a norm also scaled into the dual ball. The change is what the
+    projection and the scaling add to the gap, a divergence of the loss.
+    """
+    smooth, penalty = problem.smooth, problem.penalty
+    H = () if facts.predictions is None else (facts.predictions,)
+    dG, change = smooth.dual_projection(W, basis, *H)
+    before, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
+    # They are 0 but for rounding.
+    if entries is not None:
+        G = like(jnp.where(jnp.broadcast_to(entries, columns(W).shape), 0, columns(before)), W)
+    elif free.ndim == 1:
+        G = before.at[free].set(0)
+    else:
+        G = before - free @ (free.T @ before)
+    left = jnp.sum(jnp.abs((before - G) * W))
+    parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
+    limit = penalty.dual_scale(-G, *_several(parts))
+    if not penalty.finite_conjugate:
+        s = jnp.minimum(limit, 1)
+        limit = jnp.where(limit > 0, jnp.ones_like(s), 0)
+        _, change = smooth.dual_projection(W, basis, facts.predictions, s)
+        G, parts = s * G, tuple(s * part for part in parts)
+    return DualPoint(G, G, parts, change, limit, left)

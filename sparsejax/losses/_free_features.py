@@ -1,0 +1,54 @@
+"""Bases of the predictions of features that are not penalised, to which a dual point must be orthogonal."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sparsejax._core.linalg import along, eps_of, safe_divide, safe_norm
+
+
+def span(F: jax.Array) -> jax.Array:
+    """Orthonormal columns (n, r) that span the columns of F (n, r); some are 0 if F has a lower rank.
+
+    NaN if columns are nearly dependent, and not to the last digits: the best parameters may then be so large
+    that they multiply the rounding of the constraint, and no gap is known.
+    """
+    U, sizes, _ = jnp.linalg.svd(F * safe_divide(1.0, safe_norm(F))[None], full_matrices=False)
+    keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank, of columns of length 1
+    unclear = jnp.any(keep & (sizes < eps_of(F) ** (1 / 3) * sizes[0]))
+    return jnp.where(unclear, jnp.nan, jnp.where(keep[None], U, 0))
+
+
+def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
+    """V (n, k) or (n,) projected on the columns of a basis (n, r), or column j on basis j of (k, n, r)."""
+    if basis.ndim == 2:
+        return basis @ (basis.T @ V)
+    return jnp.einsum("knr,kr->nk", basis, jnp.einsum("knr,nk->kr", basis, V))
+
+
+def by_column(free: jax.Array) -> bool:
+    """Whether ``free`` has indices of features for each column of W, (k, f), and not directions (d, f)."""
+    return free.ndim == 2 and bool(jnp.issubdtype(free.dtype, jnp.integer))
+
+
+def basis_of(X: Any, free: jax.Array, w: jax.Array, k: int, constant: bool) -> jax.Array:
+    """The `span` of X[:, free], and a constant column if ``constant``, where the weights are not 0.
+
+    One basis for all k columns of Y, (n, r); or one for each, (k, n, r), if ``free`` is by column or the
+    weights w, (n, k), are by entry.
+    """
+
+    def one(free: jax.Array, w: jax.Array) -> jax.Array:
+        F = along(X, free)
+        there = jnp.broadcast_to(w > 0, F.shape[:1]).astype(F.dtype)
+        if constant:
+            F = F - safe_divide(there @ F, jnp.sum(there))[None]  # the same span, better conditioned
+            F = jnp.concatenate([jnp.ones((F.shape[0], 1), F.dtype), F], axis=1)
+        return span(jnp.where(w[:, None] > 0, F, 0))
+
+    several = by_column(free)
+    if not several and (w.ndim == 1 or w.shape[1] == 1):
+        return one(free, w.reshape(-1))
+    columns = jnp.broadcast_to(w, (w.shape[0], k)).T
+    return jax.vmap(one, in_axes=(0 if several else None, 0))(free, columns)
