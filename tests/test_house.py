@@ -16,7 +16,7 @@ FLOORS = [
     ("_core", "groups", "prox", "kernels", "graphs", "metrics"),
     ("losses", "penalties"),
     ("solution", "problem"),
-    ("dual_point", "certificate"),
+    ("dual_point", "certificate", "predictions"),
     ("driver",),
     ("solvers", "compiling"),
     ("selection",),

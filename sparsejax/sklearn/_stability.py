@@ -1,5 +1,6 @@
 """A selector of the features that most subsamples of the rows select."""
 
+import warnings
 from typing import Any, Self
 
 import jax
@@ -14,7 +15,7 @@ from sparsejax.problem import Problem
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import FLOATS, precision, validate_data
+from sparsejax.sklearn._tables import precision, validated
 
 # The smallest default strength, relative to lambda_max: weaker ones would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -60,6 +61,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
 
     Warns:
       sparsejax.ConvergenceWarning: some gaps did not reach tol.
+      UserWarning: no feature is selected; the message says what to change.
     Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, ibid. 75, 2013.
 
     >>> import numpy as np
@@ -104,8 +106,8 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in LOSSES_OF_LABELS
-        X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
+        X, y = validated(
+            self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
             accept_sparse="csr",
         )  # fmt: skip
         if of_labels:
@@ -132,7 +134,28 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             self.support_, self.frequencies_ = np.asarray(stable.selected), np.asarray(stable.frequencies)
             self.bound_, self.gap_ = float(stable.bound), float(stable.gap.max())
         self.alphas_ = alphas
+        if not self.support_.any():
+            self._advise(X.shape[0])
         return self
+
+    def _advise(self, rows: int) -> None:
+        """Warn that nothing was selected, and say what to change."""
+        most = self.frequencies_.max()
+        text = (
+            f"StabilitySelector selected no feature: the largest frequency is {most:.2f}, and threshold is "
+            f"{self.threshold:g}. "
+        )
+        if most == 0:
+            text += f"No strength tried selects any: try weaker alphas, below {self.alphas_[-1]:.3g}. "
+        else:
+            text += (
+                f"Try weaker strengths, such as alphas=numpy.geomspace({self.alphas_[0]:.3g}, "
+                f"{self.alphas_[0] / 100:.3g}, 10), or a lower threshold, above 0.5 so that bound_ holds. "
+            )
+        text += (
+            f"A subsample has {int(self.fraction * rows)} of {rows} rows, of which few support few features."
+        )
+        warnings.warn(text, UserWarning, stacklevel=3)
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self)
