@@ -128,33 +128,11 @@ def cross_validate(
     check_bool(f"{NAME}: refit", refit)
     check_bool(f"{NAME}: per_output", per_output)
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
-    smooth = arguments.problem.smooth
-    if per_output:
-        _check_separable(arguments)
-    rows = rows_of(NAME, smooth, problem.smooth)
-    if scoring is not None:
-        check_scoring(NAME, scoring, smooth, arguments.init, problem.smooth)
-    fold_of, count, fewest = _folds(folds, rows)
-    check_progress(NAME, progress, arguments, checkpoint)
-    check_one_process(NAME, progress or checkpoint is not None, arguments)
-    store = checkpoint_of(
-        NAME, checkpoint, arguments, folds=fold_of, scoring=scoring, refit=refit, per_output=per_output
+    store, found = _solved(
+        arguments, problem, folds, scoring, refit, per_output, progress, checkpoint, keeps_fits=False
     )
-    task = _Folds(
-        count, scoring, rows - fewest if copies_rows(arguments.mode, arguments) else None, per_output
-    )
-    if progress or store is not None:
-        found = _in_chunks(arguments, fold_of, task, progress, store)
-    else:
-        found = _on_folds(arguments, fold_of, task)
-    warn_unconverged(arguments.problem, found.solution, arguments.tol)
-    result = _result(arguments, found, per_output)
-    if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
-        text = (
-            "no candidate has a finite score: on some fold the score is not defined, for example because all "
-            "its rows have one label."
-        )
-        warnings.warn(text, UserWarning, stacklevel=users_level())
+    smooth, result = arguments.problem.smooth, _result(arguments, found, per_output)
+    warn_undefined(result)
     if not refit:
         return result
     whole = functools.partial(solve, problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
@@ -167,6 +145,75 @@ def cross_validate(
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
 
 
+class Fits(NamedTuple):
+    """The solutions on all folds."""
+
+    params: jax.Array  # with the axes (folds, candidates), then the shape of W
+    intercept: jax.Array  # with the axes (folds, candidates), then the shape of the intercept
+
+
+def fits_on_folds(
+    problem: Problem,
+    penalties: Any,
+    *,
+    folds: ArrayLike,
+    tol: ArrayLike | None = None,
+    maxiter: ArrayLike = 20_000,
+    progress: bool = False,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> tuple[CrossValidation, Fits]:
+    """`cross_validate` by the held-out loss, with the solutions on all folds, for scores that need them."""
+    arguments = prepare_path(NAME, problem, penalties, None, "auto", tol, maxiter)
+    _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, keeps_fits=True)
+    return _result(arguments, found, False), with_axes(found.fits, arguments.shape, 1)
+
+
+def warn_undefined(result: CrossValidation) -> None:
+    """Warn outside jit if no candidate has a finite score."""
+    if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
+        text = (
+            "no candidate has a finite score: on some fold the score is not defined, for example because all "
+            "its rows have one label."
+        )
+        warnings.warn(text, UserWarning, stacklevel=users_level())
+
+
+def _solved(
+    arguments: PathArguments,
+    given: Problem,
+    folds: Any,
+    scoring: Scoring | None,
+    refit: bool,
+    per_output: bool,
+    progress: bool,
+    checkpoint: Any,
+    *,
+    keeps_fits: bool,
+) -> tuple[Checkpoint | None, "_Judged"]:
+    """Check the arguments and solve all folds; returns the checkpoint and the results."""
+    smooth = arguments.problem.smooth
+    if per_output:
+        _check_separable(arguments)
+    rows = rows_of(NAME, smooth, given.smooth)
+    if scoring is not None:
+        check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
+    fold_of, count, fewest = _folds(folds, rows)
+    check_progress(NAME, progress, arguments, checkpoint)
+    check_one_process(NAME, progress or checkpoint is not None, arguments)
+    options = {"folds": fold_of, "scoring": scoring, "refit": refit, "per_output": per_output}
+    if keeps_fits:
+        options["keeps_fits"] = True
+    store = checkpoint_of(NAME, checkpoint, arguments, **options)
+    most = rows - fewest if copies_rows(arguments.mode, arguments) else None
+    task = _Folds(count, scoring, most, per_output, keeps_fits)
+    if progress or store is not None:
+        found = _in_chunks(arguments, fold_of, task, progress, store)
+    else:
+        found = _on_folds(arguments, fold_of, task)
+    warn_unconverged(arguments.problem, found.solution, arguments.tol)
+    return store, found
+
+
 class _Judged(NamedTuple):
     """The results of one solution, or of all with the axes (folds, candidates)."""
 
@@ -174,6 +221,7 @@ class _Judged(NamedTuple):
     nonzero: jax.Array  # () integer, the number of nonzero weights
     solution: Solution  # without its weights, which the result does not hold
     score: jax.Array | None  # (); None if the score is minus the loss
+    fits: Fits | None = None  # W and the intercept, if they are kept
 
 
 def _check_separable(arguments: PathArguments) -> None:
@@ -218,6 +266,7 @@ class _Folds:
     scoring: Scoring | None
     most: int | None  # largest number of rows in a fit, if they are copied
     per_output: bool  # whether each column is judged by itself
+    keeps_fits: bool = False  # whether the solutions are kept
 
     def rounds(self, fold_of: jax.Array) -> int:
         return self.count
@@ -235,7 +284,8 @@ class _Folds:
         if self.per_output:
             each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `_check_separable` has seen
             return _Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
-        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score)
+        fits = Fits(W, b) if self.keeps_fits else None
+        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score, fits)
 
     def record(
         self, found: _Judged, solution: Solution, problem: Problem, fold_of: jax.Array, at: Any

@@ -1,5 +1,7 @@
 """Linear classification with any loss and penalty."""
 
+import numbers
+from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -8,11 +10,20 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from sparsejax.problem import Problem
-from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, as_penalty, choose, fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision
+from sparsejax.sklearn._problems import (
+    CLASSIFICATION,
+    Fitted,
+    as_penalty,
+    choose,
+    fitted,
+    groups_of,
+    loss_of,
+    widens,
+)
+from sparsejax.sklearn._tables import as_sample_weight, gathered, precision, validated
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -22,6 +33,34 @@ def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     if len(classes) < 2:
         raise ValueError(f"y has one class only, {classes.tolist()}; at least two classes are needed.")
     return classes, np.searchsorted(classes, y).clip(max=len(classes) - 1)
+
+
+def class_weights(
+    class_weight: Any, classes: np.ndarray, codes: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """The weight of each class, (classes,).
+
+    "balanced": the sum of all sample weights by the number of classes and the sum of the class. A dict has
+    weights >= 0 by label; a class that it does not have weighs 1.
+    """
+    if class_weight is None:
+        return np.ones(len(classes))
+    if isinstance(class_weight, str) and class_weight == "balanced":
+        return np.asarray(weights.sum() / (len(classes) * np.bincount(codes, weights, len(classes))))
+    if not isinstance(class_weight, Mapping):
+        raise ValueError(f'class_weight must be None, "balanced" or a dict, got {class_weight!r}.')
+    found = np.array([class_weight.get(label, 1.0) for label in classes.tolist()], dtype=object)
+    for label, value in zip(classes.tolist(), found, strict=True):
+        if not isinstance(value, numbers.Real) or not 0 <= float(value) < np.inf:
+            raise ValueError(f"class_weight of {label!r} must be a finite number >= 0, got {value!r}.")
+    known = sum(label in class_weight for label in classes.tolist())
+    if known < len(classes) and known < len(class_weight):
+        raise ValueError(
+            f"class_weight has {list(class_weight)!r}, which are not all labels of y, {classes.tolist()}."
+        )
+    if not found.any():
+        raise ValueError("class_weight has zeros only: at least one class must weigh more.")
+    return found.astype(float)
 
 
 def targets(loss: str, codes: np.ndarray, num_classes: int) -> np.ndarray:
@@ -41,7 +80,7 @@ def of_classes(found: Fitted) -> tuple[np.ndarray, np.ndarray]:
     return (coef[1:] - coef[:1], intercept[1:] - intercept[:1]) if len(coef) == 2 else (coef, intercept)
 
 
-def _has_probabilities(estimator: Any) -> bool:
+def has_probabilities(estimator: Any) -> bool:
     return estimator.loss in ("softmax", "logistic")
 
 
@@ -58,7 +97,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores ``X coef' + intercept``, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse=self._accept_sparse)
+        X = validated(self, X, reset=False, accept_sparse=self._accept_sparse)
         scores: np.ndarray = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.coef_) == 1 else scores
 
@@ -74,7 +113,7 @@ class ProbabilisticClassifier(LinearClassifier):
 
     _accept_sparse: ClassVar[Any] = "csr"
 
-    @available_if(_has_probabilities)
+    @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (n, classes): the softmax of the scores; for the logistic loss scaled sigmoids."""
         scores = self.decision_function(X)
@@ -88,13 +127,13 @@ class ProbabilisticClassifier(LinearClassifier):
         same = np.full_like(each, 1 / each.shape[1])
         return np.asarray(np.divide(each, total, out=same, where=total > 0))
 
-    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray]:
-        """X, the number of each row's class, and weights, with ``classes_`` set."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse=self._accept_sparse)
+    def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
+        """X, the number of each row's class, sample weights, and those by class; ``classes_`` is set."""
+        X, y = validated(self, X, y, accept_sparse=self._accept_sparse)
         weights = as_sample_weight(sample_weight, len(y))
         choose("loss", self.loss, CLASSIFICATION)
         self.classes_, codes = encoded(y, weights)
-        return X, codes, weights
+        return X, codes, weights, class_weights(self.class_weight, self.classes_, codes, weights)
 
     def _keep(self, found: Fitted) -> Self:
         """Set the fitted attributes."""
@@ -118,12 +157,16 @@ class SparseClassifier(ProbabilisticClassifier):
     which is never made dense.
 
     Args:
-      penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso"; or a penalty of
+      penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso", "group_lasso"; or a penalty of
         `sparsejax.penalties`, whose own strengths then apply instead of alpha and beta.
       loss: "softmax" (multinomial logistic regression); "logistic", "squared_hinge", "huber_hinge" (each
         class against the others), "squared" (least squares on 0 and 1, as in the source). Only the first two
         have probabilities.
-      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values).
+      groups: for "group_lasso", as `SparseRegressor`.
+      class_weight: None, "balanced" (the sum of all sample weights, divided by the number of classes and the
+        sum of the class), or a dict {label: weight >= 0}; it multiplies the sample weights.
+      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values); for
+        "group_lasso" () or one a group.
       beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       fit_intercept: fit b, which is not penalised.
       tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
@@ -153,6 +196,9 @@ class SparseClassifier(ProbabilisticClassifier):
     >>> model = SparseClassifier(alpha=0.1).fit(X, y)
     >>> np.flatnonzero(model.coef_.any(axis=0)).tolist(), model.predict(X[:2]).tolist()
     ([1], ['middle', 'high'])
+    >>> rare = SparseClassifier("l21", class_weight="balanced").fit(X, X[:, 1] > 1)
+    >>> rare.predict(X).sum() >= (X[:, 1] > 1).sum()
+    True
     """
 
     def __init__(
@@ -160,6 +206,8 @@ class SparseClassifier(ProbabilisticClassifier):
         penalty: Any = "exclusive_l21",
         *,
         loss: str = "softmax",
+        groups: Any = None,
+        class_weight: Any = None,
         alpha: Any = 0.01,
         beta: Any = 0.01,
         fit_intercept: bool = True,
@@ -168,6 +216,8 @@ class SparseClassifier(ProbabilisticClassifier):
     ):
         self.penalty = penalty
         self.loss = loss
+        self.groups = groups
+        self.class_weight = class_weight
         self.alpha = alpha
         self.beta = beta
         self.fit_intercept = fit_intercept
@@ -176,10 +226,11 @@ class SparseClassifier(ProbabilisticClassifier):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and labels y (n,)."""
-        X, codes, weights = self._read(X, y, sample_weight)
-        Y = targets(self.loss, codes, len(self.classes_))
-        table = gathered(X, Y, weights, widen=isinstance(self.penalty, str))
+        X, codes, weights, by_class = self._read(X, y, sample_weight)
+        Y, groups = targets(self.loss, codes, len(self.classes_)), groups_of(self, X.shape[1])
+        table = gathered(X, Y, weights * by_class[codes], widen=widens(self.penalty))
         with precision(X):
-            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
+            strengths = (self.alpha, self.beta)
+            penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
             return self._keep(fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter))

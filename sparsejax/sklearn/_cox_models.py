@@ -5,7 +5,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from sparsejax._core.compiled import Compiled
 from sparsejax.losses import CoxLoss
@@ -21,7 +21,7 @@ from sparsejax.sklearn._survival_targets import (
     read_targets,
     times_and_events,
 )
-from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import Table, as_sample_weight, gathered, precision, validated
 
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
@@ -39,7 +39,7 @@ class CoxModel(BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The logarithm of the relative risk, ``X coef``, (n,): the larger, the sooner the event."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
         return np.asarray(X @ self.coef_)
 
     def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
@@ -93,7 +93,7 @@ class CoxModel(BaseEstimator):
         """The checked X, targets and weights of the rows."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
-        X = validate_data(self, X, dtype=FLOATS, accept_sparse="csr", ensure_min_samples=2)
+        X = validated(self, X, accept_sparse="csr", ensure_min_samples=2)
         check_consistent_length(X, y)
         targets = read_targets(y, strata, entry)
         return X, targets, as_sample_weight(sample_weight, X.shape[0])
@@ -232,6 +232,7 @@ class SparseCoxCV(ByFolds, CoxModel):
         "concordance"; or a function as for `sparsejax.cross_validate`, with Y (n, 2): ranks of times, and
         events.
       selection: "best", or "1se": the fewest features within one standard error of the best score.
+      progress, checkpoint, verbose: as `SparseRegressorCV`.
 
     Attributes:
       alpha_, beta_: the chosen strengths; 0 for a strength that the penalty does not have.
@@ -267,6 +268,9 @@ class SparseCoxCV(ByFolds, CoxModel):
         selection: str = "best",
         tol: float | None = None,
         max_iter: int = 20_000,
+        progress: bool = False,
+        checkpoint: Any = None,
+        verbose: int = 0,
     ):
         self.penalty = penalty
         self.alphas = alphas
@@ -277,6 +281,9 @@ class SparseCoxCV(ByFolds, CoxModel):
         self.selection = selection
         self.tol = tol
         self.max_iter = max_iter
+        self.progress = progress
+        self.checkpoint = checkpoint
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None, entry: Any = None) -> Self:
         """Choose strengths on X (n, d) and the times of y, and fit; arguments as those of `SparseCox.fit`."""
@@ -285,6 +292,6 @@ class SparseCoxCV(ByFolds, CoxModel):
         table = self._table(X, targets, weights, folds)
         with precision(X):
             loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
-            choice = chosen(self, loss, table.folds, X.shape[1], self.selection)
+            choice = chosen(self, loss, table.folds, X.shape[1])
             self._chosen(choice)
             return self._keep(choice.found, loss, table, targets)

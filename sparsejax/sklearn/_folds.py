@@ -1,5 +1,7 @@
 """Estimators that choose their strengths by cross-validation, in one compiled call."""
 
+import copy
+import functools
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -8,13 +10,25 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from sparsejax._core.checks import check_choice
+from sparsejax.groups import Groups
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
-from sparsejax.selection.cross_validation import cross_validate
+from sparsejax.selection.cross_validation import cross_validate, fits_on_folds, warn_undefined
 from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
-from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, family, fitted, loss_of, strengths
+from sparsejax.sklearn._problems import (
+    CLASSIFICATION,
+    Fitted,
+    family,
+    fitted,
+    groups_of,
+    loss_of,
+    strengths,
+    widens,
+)
 from sparsejax.sklearn._regression import LinearRegressor
-from sparsejax.sklearn._tables import as_sample_weight, gathered, precision
+from sparsejax.sklearn._scorers import Judge, judge_of, judge_of_our_own, scorer_of
+from sparsejax.sklearn._tables import gathered, precision
+from sparsejax.sklearn._targets import Targets
 
 DEFAULT_SPAN = 1e-3  # the smallest strength tried by default, relative to lambda_max
 
@@ -48,22 +62,6 @@ def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray
     return folds
 
 
-def chosen_by_folds(
-    estimator: Any,
-    data: tuple[Any, np.ndarray, np.ndarray],
-    make: Any,
-    labels: np.ndarray,
-    classifier: bool,
-) -> Choice:
-    """Cross-validate the estimator's grid of strengths, and fit the best ones to all rows."""
-    X, Y, weights = data
-    folds = used_folds(estimator.cv, X, labels, weights, classifier)
-    table = gathered(X, Y, weights, folds=folds, widen=isinstance(estimator.penalty, str))
-    with precision(X):
-        loss = loss_of(table, make, estimator.fit_intercept)
-        return chosen(estimator, loss, table.folds, X.shape[1])
-
-
 def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: bool) -> np.ndarray:
     """`fold_of_rows`, each of which has a row with a weight."""
     folds = fold_of_rows(cv, X, y, classifier)
@@ -73,29 +71,61 @@ def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: 
 
 
 def chosen(
-    estimator: Any, loss: Any, folds: np.ndarray, num_features: int, selection: str = "best"
+    estimator: Any,
+    loss: Any,
+    folds: np.ndarray,
+    num_features: int,
+    groups: Groups | None = None,
+    judge: Judge | None = None,
 ) -> Choice:
-    """The best point of the grid, or the sparsest within one standard error of it, fitted to all rows."""
-    check_choice("selection", selection, ("best", "1se"))
-    penalty_of, has = family(estimator.penalty)
+    """The point of the grid that ``selection`` chooses, fitted to all rows; ``judge`` scores the fits."""
+    check_choice("selection", estimator.selection, ("best", "1se"))
+    verbose = check_verbose(estimator.verbose)
+    penalty_of, has = family(estimator.penalty, groups)
     dtype = loss.dtype
-    start = Problem(loss, penalty_of(jnp.zeros((), dtype), jnp.zeros((), dtype)))
+    # With the strengths of a penalty object as they are: `lambda_max` of a sum is a factor of these.
+    start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
     betas = strengths("betas", estimator.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
     alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
     alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
-    result = cross_validate(
-        start,
-        jax.vmap(jax.vmap(penalty_of))(alpha, beta),
-        folds=folds,
-        scoring=estimator.scoring,
-        tol=estimator.tol,
-        maxiter=estimator.max_iter,
-    )
-    best = selection == "best"
+    name = type(estimator).__name__
+    if verbose:
+        print(f"[{name}] {folds.max() + 1} folds x {alphas.size * betas.size} strengths")
+    grid = start, jax.vmap(jax.vmap(penalty_of))(alpha, beta)
+    options = {"folds": folds, "tol": estimator.tol, "maxiter": estimator.max_iter}
+    options |= {"progress": estimator.progress, "checkpoint": estimator.checkpoint}
+    if judge is None:
+        result = cross_validate(*grid, scoring=estimator.scoring, **options)
+    else:
+        result, fits = fits_on_folds(*grid, **options)
+        result = CrossValidation(
+            result.penalties, result.fold_loss, result.num_nonzero, result.gap, result.converged,
+            jnp.asarray(judge(fits), dtype),
+        )  # fmt: skip
+        warn_undefined(result)
+    best = estimator.selection == "best"
     index = result.index if best else result.index_1se
     problem = start.replace(penalty=result.best if best else result.best_1se)
     found = fitted(problem, num_features, estimator.tol, estimator.max_iter)
-    return Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
+    choice = Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
+    if verbose:
+        score = float(np.mean(choice.result.score, axis=0)[choice.index])
+        kept = int(found.coef.any(axis=0).sum())
+        print(f"[{name}] chosen: {chosen_text(choice, has)}, score {score:.4g}, {kept} features")
+    return choice
+
+
+def check_verbose(verbose: Any) -> bool:
+    """Whether anything is printed."""
+    if not isinstance(verbose, (bool, int, np.bool_, np.integer)) or verbose < 0:
+        raise ValueError(f"verbose must be False, True or an integer >= 0, got {verbose!r}.")
+    return bool(verbose)
+
+
+def chosen_text(choice: Choice, has: str) -> str:
+    """The chosen strengths in words."""
+    values = {"alpha": choice.alphas[choice.index[1]], "beta": choice.betas[choice.index[0]]}
+    return ", ".join(f"{name} {values[name]:.4g}" for name in has.split(", "))
 
 
 class ByFolds:
@@ -119,13 +149,20 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
 
     Args:
       penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
-      loss, fit_intercept, tol, max_iter: as `SparseRegressor`.
+      loss, quantile, groups, fit_intercept, tol, max_iter: as `SparseRegressor`.
       alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
         leaves no feature, down to a thousandth of it.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       cv: as in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits; every row
         must be held out once.
-      scoring: None for the least held-out loss, "r2", or a function as for `sparsejax.cross_validate`.
+      scoring: None for the least held-out loss, "r2", or a function ``(Y, predictions, weights)`` as for
+        `sparsejax.cross_validate`. Or any scorer of scikit-learn, by its name, such as
+        "neg_mean_absolute_error", or as a function ``(estimator, X, y)``, whose second argument is X; it gets
+        the sample weights, if there are any and it takes them. With an offset "r2" is of counts by exposure.
+      selection: "best", or "1se": the sparsest fit within one standard error of the best score.
+      progress: show a bar, and stop at Ctrl-C, as `sparsejax.cross_validate`; needs tqdm.
+      checkpoint: a folder for the solves made so far, from which a killed fit continues.
+      verbose: 1 prints a line before and a line after the folds.
 
     Attributes:
       alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
@@ -153,32 +190,71 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         penalty: Any = "l21",
         *,
         loss: Any = "squared",
+        quantile: float = 0.5,
+        groups: Any = None,
         alphas: Any = 10,
         betas: Any = 0.01,
         cv: Any = None,
         scoring: Any = None,
+        selection: str = "best",
         fit_intercept: bool = True,
         tol: float | None = None,
         max_iter: int = 20_000,
+        progress: bool = False,
+        checkpoint: Any = None,
+        verbose: int = 0,
     ):
         self.penalty = penalty
         self.loss = loss
+        self.quantile = quantile
+        self.groups = groups
         self.alphas = alphas
         self.betas = betas
         self.cv = cv
         self.scoring = scoring
+        self.selection = selection
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.max_iter = max_iter
+        self.progress = progress
+        self.checkpoint = checkpoint
+        self.verbose = verbose
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit."""
-        X, y = self._read(X, y)
-        data = X, y.reshape(len(y), -1), as_sample_weight(sample_weight, len(y))
-        choice = chosen_by_folds(self, data, self._make(), y, classifier=False)
-        self._chosen(choice)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
+        """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit; as `SparseRegressor.fit`."""
+        scorer = scorer_of(self.scoring)
+        X, targets = self._read(X, y, sample_weight, offset)
+        groups, by_row = groups_of(self, X.shape[1]), targets.weights.reshape(X.shape[0], -1).max(axis=1)
+        folds = used_folds(self.cv, X, targets.y, by_row, classifier=False)
+        table = gathered(X, targets.columns, targets.weights, folds=folds, widen=widens(self.penalty))
         with precision(X):
-            return self._keep(choice.found, choice.loss, y)
+            loss = loss_of(table, self._make(targets), self.fit_intercept)
+            judge = None if scorer is None else self._judge(scorer, X, targets, sample_weight, folds, loss)
+            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge)
+            self._chosen(choice)
+            return self._keep(choice.found, choice.loss, targets.y)
+
+    def _judge(
+        self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, loss: Any
+    ) -> Judge:
+        """Scores by scikit-learn, of the rows with a target."""
+        weights, y = targets.weights, targets.y
+        missing = np.isnan(y)
+        if weights.ndim > 1 or (missing.ndim > 1 and missing.any()):
+            raise ValueError(
+                f"scoring={self.scoring!r} of scikit-learn is for whole rows of y: with missing targets or "
+                'weights by entry use None or "r2".'
+            )
+        given = weights if sample_weight is not None or missing.any() else None
+
+        def shell_of(found: Fitted, rows: np.ndarray) -> Any:
+            model = copy.copy(self)._keep(found, loss, y)
+            if targets.exposure is not None:
+                offset = np.log(targets.exposure[rows])
+                model.__dict__["predict"] = functools.partial(type(self).predict, model, offset=offset)
+            return model
+
+        return judge_of(scorer, shell_of, X, y, given, folds, targets.Y.shape[1])
 
 
 class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
@@ -190,14 +266,22 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
 
     Args:
       penalty: as `SparseClassifier`; the strengths of a penalty object are multiplied by alphas.
-      loss, fit_intercept, tol, max_iter: as `SparseClassifier`.
+      loss, groups, class_weight, fit_intercept, tol, max_iter: as `SparseClassifier`; balanced weights are
+        those of all rows on each fold, and no score but the held-out loss has class weights.
       alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
         leaves no feature, down to a thousandth of it.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       cv: as in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable of splits;
         every row must be held out once.
-      scoring: None for the least held-out loss; "accuracy", "f1", "f1_micro", "roc_auc" or a function as for
-        `sparsejax.cross_validate`.
+      scoring: None for the least held-out loss; "accuracy", "f1", "f1_micro", "roc_auc", or a function
+        ``(Y, predictions, weights)``, as for `sparsejax.cross_validate`. Or any scorer of scikit-learn, by
+        its name, such as "balanced_accuracy", "average_precision" or "neg_log_loss", or as a function
+        ``(estimator, X, y)``, whose second argument is X; it gets the sample weights, if there are any and
+        it takes them.
+      selection: "best", or "1se": the sparsest fit within one standard error of the best score.
+      progress: show a bar, and stop at Ctrl-C, as `sparsejax.cross_validate`; needs tqdm.
+      checkpoint: a folder for the solves made so far, from which a killed fit continues.
+      verbose: 1 prints a line before and a line after the folds.
 
     Attributes:
       alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
@@ -224,28 +308,57 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         penalty: Any = "exclusive_l21",
         *,
         loss: str = "softmax",
+        groups: Any = None,
+        class_weight: Any = None,
         alphas: Any = 10,
         betas: Any = 0.01,
         cv: Any = None,
         scoring: Any = None,
+        selection: str = "best",
         fit_intercept: bool = True,
         tol: float | None = None,
         max_iter: int = 20_000,
+        progress: bool = False,
+        checkpoint: Any = None,
+        verbose: int = 0,
     ):
         self.penalty = penalty
         self.loss = loss
+        self.groups = groups
+        self.class_weight = class_weight
         self.alphas = alphas
         self.betas = betas
         self.cv = cv
         self.scoring = scoring
+        self.selection = selection
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.max_iter = max_iter
+        self.progress = progress
+        self.checkpoint = checkpoint
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Choose strengths on X (n, d) and labels y (n,), and fit."""
-        X, codes, weights = self._read(X, y, sample_weight)
-        data = X, targets(self.loss, codes, len(self.classes_)), weights
-        choice = chosen_by_folds(self, data, CLASSIFICATION[self.loss], codes, classifier=True)
+        scorer = scorer_of(self.scoring)
+        X, codes, weights, by_class = self._read(X, y, sample_weight)
+        groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
+        total = weights * by_class[codes]
+        folds = used_folds(self.cv, X, codes, total, classifier=True)
+        table = gathered(X, Y, total, folds=folds, widen=widens(self.penalty))
+        with precision(X):
+            loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
+            judge = None
+            if scorer is not None:
+                given = None if sample_weight is None else weights
+                judge = judge_of(scorer, self._shell, X, self.classes_[codes], given, folds, Y.shape[1])
+            elif self.scoring is not None and self.class_weight is not None:
+                # Classes weigh more in the fit, not in the score.
+                plain = gathered(X, Y, np.where(total > 0, weights, 0), folds=folds, widen=False)
+                judge = judge_of_our_own(self.scoring, loss, plain.weights, table.folds)
+            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge)
         self._chosen(choice)
         return self._keep(choice.found)
+
+    def _shell(self, found: Fitted, rows: np.ndarray) -> Any:
+        return copy.copy(self)._keep(found)

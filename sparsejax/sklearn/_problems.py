@@ -10,10 +10,13 @@ from sparsejax import losses, penalties
 from sparsejax._core.checks import as_strength
 from sparsejax._core.compiled import Compiled
 from sparsejax.certificate import lambda_max
+from sparsejax.groups import Groups
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import is_penalty
 from sparsejax.problem import Problem
+from sparsejax.sklearn._groups import as_groups
 from sparsejax.sklearn._tables import Table
+from sparsejax.sklearn._targets import ExposedPoissonLoss
 from sparsejax.solution import Solution
 from sparsejax.solvers import solve
 
@@ -29,6 +32,7 @@ CLASSIFICATION: dict[str, Callable[..., Loss]] = {
     "squared_hinge": losses.SquaredHingeLoss,
     "huber_hinge": losses.HuberHingeLoss,
 }
+GROUP_LASSO = "group_lasso"
 # For each name the function (alpha, beta) -> penalty, and which of the two strengths it uses.
 PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "l1": (lambda alpha, beta: penalties.L1(alpha), "alpha"),
@@ -37,6 +41,20 @@ PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "exclusive_lasso": (lambda alpha, beta: penalties.ExclusiveLasso(beta), "beta"),
     "exclusive_l21": (penalties.ExclusiveL21, "alpha, beta"),
 }
+
+
+def groups_of(estimator: Any, num_features: int) -> Groups | None:
+    """The groups of an estimator that is being fitted, if its penalty is "group_lasso"."""
+    if isinstance(estimator.penalty, str) and estimator.penalty == GROUP_LASSO:
+        return as_groups(estimator.groups, vars(estimator).get("feature_names_in_"), num_features)
+    if estimator.groups is not None:
+        raise ValueError(f'groups are for penalty="group_lasso", got penalty={estimator.penalty!r}.')
+    return None
+
+
+def widens(penalty: Any) -> bool:
+    """Whether a table for this penalty may have further columns."""
+    return isinstance(penalty, str) and penalty != GROUP_LASSO
 
 
 def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
@@ -50,13 +68,23 @@ def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
     raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}{other}, got {x!r}.")
 
 
-def as_penalty(penalty: Any, alpha: Any, beta: Any, num_features: int, width: int) -> Any:
+def as_penalty(
+    penalty: Any, alpha: Any, beta: Any, num_features: int, width: int, groups: Groups | None = None
+) -> Any:
     """The penalty with this name, alpha and beta; or the penalty object itself, which has its own strengths.
 
     Strengths by feature, (num_features,), are padded to ``width`` for the columns that fill up a table.
+    ``groups`` are those of "group_lasso".
     """
     if is_penalty(penalty):
         return penalty
+    if groups is not None:
+        values = np.asarray(as_strength("alpha", alpha))
+        if values.ndim and len(values) != groups.num_groups:
+            raise ValueError(
+                f"alpha has shape {values.shape}; it must be a number or one a group, ({groups.num_groups},)."
+            )
+        return penalties.GroupLasso(values, groups)
     make, _ = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
     def wide(name: str, strength: Any) -> Any:
@@ -65,7 +93,8 @@ def as_penalty(penalty: Any, alpha: Any, beta: Any, num_features: int, width: in
             return values
         if len(values) != num_features:
             raise ValueError(
-                f"{name} has shape {values.shape}; it must be a number or one a feature, ({num_features},)."
+                f"{name} has shape {values.shape}; it must be a number or one a feature, ({num_features},). "
+                f"To try several strengths use the CV form of the estimator, with {name}s=."
             )
         return np.pad(values, (0, width - num_features), mode="edge")
 
@@ -113,14 +142,17 @@ def mean_of(loss: Any) -> Any:
     if type(loss).mean is LinearModelLoss.mean:
         return None
     row = np.zeros((1, loss.X.shape[1]), loss.dtype)
-    return jax.tree.map(np.asarray, loss._replace(X=row, Y=loss.Y[:1], weights=None))
+    more = {"exposure": loss.exposure[:1]} if isinstance(loss, ExposedPoissonLoss) else {}
+    return jax.tree.map(np.asarray, loss._replace(X=row, Y=loss.Y[:1], weights=None, **more))
 
 
-def family(penalty: Any) -> tuple[Any, str]:
+def family(penalty: Any, groups: Groups | None = None) -> tuple[Any, str]:
     """The function (alpha, beta) -> penalty, and which of the two strengths it uses."""
     if is_penalty(penalty):
         known = penalties.as_penalty(penalty)
         return (lambda alpha, beta: known * alpha), "alpha"
+    if groups is not None:
+        return (lambda alpha, beta: penalties.GroupLasso(alpha, groups)), "alpha"
     return choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
 

@@ -1,12 +1,16 @@
 """Linear regression with any loss and penalty."""
 
+import functools
+import numbers
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from sparsejax import losses
 from sparsejax.losses import LinearModelLoss
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import (
@@ -15,10 +19,20 @@ from sparsejax.sklearn._problems import (
     as_penalty,
     choose,
     fitted,
+    groups_of,
     loss_of,
     mean_of,
+    widens,
 )
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision
+from sparsejax.sklearn._tables import as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._targets import (
+    Targets,
+    as_exposure,
+    as_targets,
+    checked_y,
+    default_smoothing,
+    exposed,
+)
 
 
 class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
@@ -29,26 +43,59 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         tags.input_tags.sparse = True
         return tags
 
-    def predict(self, X: Any) -> np.ndarray:
-        """The expected y, (n,) or (n, outputs): ``X coef' + intercept``, or for "poisson" its exponential."""
+    def predict(self, X: Any, offset: Any = None) -> np.ndarray:
+        """The expected y, (n,) or (n, outputs): ``X coef' + intercept``, or for "poisson" its exponential.
+
+        offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
+        """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False, accept_sparse="csr")
+        exposure = as_exposure(offset, self.loss, X.shape[0])
         H: np.ndarray = X @ self.coef_.T + self.intercept_
         if self._mean is None:
             return H
         with precision(H):
-            return np.asarray(self._mean.mean(H))
+            mean = np.asarray(self._mean.mean(H))
+        if exposure is None:
+            return mean
+        return mean * exposure.astype(mean.dtype).reshape(-1, *(1,) * (mean.ndim - 1))
 
-    def _read(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-        options = {"multi_output": True, "y_numeric": True, "accept_sparse": "csr"}
-        X, y = validate_data(self, X, y, dtype=FLOATS, **options)
-        return X, y
+    def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
+        """R^2 of the predictions, the mean over outputs; missing targets (NaN) do not count."""
+        predicted = np.asarray(self.predict(X, offset), float)
+        y = checked_y(self, y).astype(float)
+        check_consistent_length(predicted, y)
+        predicted, Y = predicted.reshape(len(y), -1), y.reshape(len(y), -1)
+        weights = as_sample_weight(sample_weight, *Y.shape)
+        each = weights if weights.ndim > 1 else np.broadcast_to(weights[:, None], Y.shape)
+        seen = ~np.isnan(Y) & (each > 0)
+        scores = [
+            r2_score(Y[rows, j], predicted[rows, j], sample_weight=each[rows, j])
+            for j, rows in enumerate(seen.T)
+        ]
+        return float(np.mean(scores))
 
-    def _make(self) -> Any:
+    def _read(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, Targets]:
+        if y is None:
+            validated(self, X, y, accept_sparse="csr")  # raises
+        X = validated(self, X, accept_sparse="csr")
+        return X, as_targets(self, X, y, sample_weight, offset)
+
+    def _make(self, targets: Targets) -> Any:
         """The function that makes the loss."""
         if callable(self.loss):
             return self.loss
-        return choose("loss", self.loss, REGRESSION, " or a function that makes a loss")
+        names = {**REGRESSION, "quantile": losses.QuantileLoss}
+        make = choose("loss", self.loss, names, " or a function that makes a loss")
+        if targets.exposure is not None:
+            return exposed
+        if self.loss == "quantile":
+            q = self.quantile
+            if isinstance(q, bool) or not isinstance(q, numbers.Real) or not 0 < float(q) < 1:
+                raise ValueError(f"quantile must be a number between 0 and 1, got {q!r}.")
+            smoothing = default_smoothing(targets.Y, targets.weights)
+            return functools.partial(make, q=float(q), smoothing=smoothing)
+        return make
 
     def _keep(self, found: Fitted, loss: LinearModelLoss, y: np.ndarray) -> Self:
         """Set the fitted attributes."""
@@ -64,9 +111,11 @@ class SparseRegressor(LinearRegressor):
 
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i) + g(W) ,
 
-    where s are the sample weights: weight k counts as k copies of the row, weight 0 leaves the row out. At
-    equal strengths ``penalty="l1"`` is scikit-learn's Lasso and ``"l21"`` its MultiTaskLasso. Columns of X
-    should be on comparable scales, as a StandardScaler makes them.
+    where s are the sample weights: weight k counts as k copies of the row, weight 0 leaves the row out. With
+    weights by entry, :math:`s_{ij}`, each entry has its own, and the loss is divided by their sum over the
+    number of outputs. A target that is NaN was not observed: it has weight 0, and no influence. At equal
+    strengths ``penalty="l1"`` is scikit-learn's Lasso and ``"l21"`` its MultiTaskLasso. Columns of X should
+    be on comparable scales, as a StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
@@ -74,11 +123,21 @@ class SparseRegressor(LinearRegressor):
 
     Args:
       penalty: "l21" (rows of coefficients vanish for all outputs at once), "l1", "l1_inf", "exclusive_lasso",
-        "exclusive_l21"; or a penalty of `sparsejax.penalties`, such as ``L1(0.1) + NonNegative()``, whose own
-        strengths then apply instead of alpha and beta.
-      loss: phi: "squared" (half the square), "huber", "poisson"; or a function that makes a
+        "exclusive_l21", "group_lasso" (groups of columns vanish together); or a penalty of
+        `sparsejax.penalties`, such as ``L1(0.1) + NonNegative()``, whose own strengths then apply instead of
+        alpha and beta.
+      loss: phi: "squared" (half the square), "huber", "poisson", "quantile"; or a function that makes a
         `losses.LinearModelLoss`, such as ``functools.partial(losses.HuberLoss, delta=2.0)``.
-      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values).
+      quantile: between 0 and 1, for "quantile": 0.5 is the median. The corner of the pinball loss is rounded
+        over 1/100 of the interquartile range of y, which lowers the loss by at most 1/200 of that range
+        (`losses.QuantileLoss`, with this ``smoothing``; of several outputs the smallest range counts, and
+        for a range of 0 the mean absolute deviation from the median).
+      groups: for "group_lasso", :math:`\sum_g \alpha_g \|W_g\|_F`: a list with an entry for each group, which
+        is a list of columns (indices, or names), or a text with which the names of its columns begin, as
+        "color_" after one-hot encoding. Or a ColumnTransformer, or the names of its output columns: a group
+        for each transformer. A column in none of the groups is a group of its own.
+      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values); for
+        "group_lasso" () or one a group, not multiplied by the root of the size of the group.
       beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       fit_intercept: fit b, which is not penalised.
       tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
@@ -104,6 +163,12 @@ class SparseRegressor(LinearRegressor):
     >>> model = SparseRegressor("l1", alpha=0.1).fit(X, 2 * X[:, 0] - X[:, 3])
     >>> np.flatnonzero(model.coef_).tolist(), model.gap_ < 1e-6
     ([0, 3], True)
+    >>> model = SparseRegressor("group_lasso", groups=[[0, 1], [2, 3]], alpha=0.2).fit(X, X[:, 0])
+    >>> np.flatnonzero(model.coef_).tolist()  # columns 0 and 1 stay together
+    [0, 1]
+    >>> model = SparseRegressor("l1", loss="quantile", quantile=0.9).fit(X, X[:, 0] + X[:, 1] ** 2)
+    >>> bool(0.8 < np.mean(X[:, 0] + X[:, 1] ** 2 <= model.predict(X)) < 1)
+    True
     """
 
     def __init__(
@@ -111,6 +176,8 @@ class SparseRegressor(LinearRegressor):
         penalty: Any = "l21",
         *,
         loss: Any = "squared",
+        quantile: float = 0.5,
+        groups: Any = None,
         alpha: Any = 0.01,
         beta: Any = 0.01,
         fit_intercept: bool = True,
@@ -119,20 +186,30 @@ class SparseRegressor(LinearRegressor):
     ):
         self.penalty = penalty
         self.loss = loss
+        self.quantile = quantile
+        self.groups = groups
         self.alpha = alpha
         self.beta = beta
         self.fit_intercept = fit_intercept
         self.tol = tol
         self.max_iter = max_iter
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to X (n, d) and y (n,) or (n, outputs)."""
-        X, y = self._read(X, y)
-        weights = as_sample_weight(sample_weight, len(y))
-        widen = isinstance(self.penalty, str)
-        table = gathered(X, y.reshape(len(y), -1), weights, widen=widen)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
+        """Fit to X (n, d) and y (n,) or (n, outputs).
+
+        Args:
+          X: (n, d).
+          y: (n,) or (n, outputs); NaN is a target that was not observed, which has no influence.
+          sample_weight: (n,), or (n, outputs) by entry of y, >= 0.
+          offset: (n,), for ``loss="poisson"``: the mean is ``exp(x'w + b + offset)``. For an exposure t, as
+            the length of time in which a count was taken, it is log t.
+        """
+        X, targets = self._read(X, y, sample_weight, offset)
+        groups = groups_of(self, X.shape[1])
+        table = gathered(X, targets.columns, targets.weights, widen=widens(self.penalty))
         with precision(X):
-            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
-            loss = loss_of(table, self._make(), self.fit_intercept)
+            strengths = (self.alpha, self.beta)
+            penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
+            loss = loss_of(table, self._make(targets), self.fit_intercept)
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
-            return self._keep(found, loss, y)
+            return self._keep(found, loss, targets.y)

@@ -8,13 +8,13 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sparsejax.problem import Problem
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import FLOATS, precision
+from sparsejax.sklearn._tables import precision, validated
 
 # The smallest default strength, relative to lambda_max: weaker ones would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -104,8 +104,8 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in LOSSES_OF_LABELS
-        X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
+        X, y = validated(
+            self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2,
             accept_sparse="csr",
         )  # fmt: skip
         if of_labels:
@@ -118,7 +118,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             penalty_of, has = family(self.penalty)
             beta = jnp.asarray(self.beta if "beta" in has else 0, X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
-            problem = Problem(loss, penalty_of(jnp.zeros((), X.dtype), beta))
+            problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))
             alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, DEFAULT_SPAN)
             stable = stability_selection(
                 problem,

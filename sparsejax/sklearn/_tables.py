@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils.validation import validate_data
 
 try:
     from jax import enable_x64
@@ -23,19 +24,80 @@ def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
 
 
-def as_sample_weight(sample_weight: Any, n: int) -> np.ndarray:
-    """Check sample weights, (n,), finite, >= 0 and not all zero; ones for None."""
+def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """scikit-learn's ``validate_data``, in whose errors the column is named that cannot be used."""
+    try:
+        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        found = None
+        if "could not convert string to float" in text or "must be a string or a real number" in text:
+            found = _first_column(X, _is_not_a_number, "holds {!r}, which is not a number: encode it first")
+        elif text.startswith("Input X contains"):
+            found = _first_column(X, _is_not_finite, "holds {!r}")
+        if found is None:
+            raise
+        first, *rest = text.split("\n")
+        raise type(error)("\n".join([f"{first.rstrip('.')}. {found}", *rest])) from None
+
+
+def names_of(X: Any) -> Any:
+    """The names of the columns of a DataFrame; None for anything else."""
+    try:
+        return list(X.columns)
+    except (AttributeError, TypeError):
+        return None
+
+
+def _first_column(X: Any, wrong: Any, what: str) -> str | None:
+    """The first column of X that has a wrong value, in words; None if there is none or X has no columns."""
+    names = names_of(X)
+    if sparse.issparse(X) or np.ndim(X) != 2:
+        return None
+    values = np.asarray(X, dtype=object)
+    for j, column in enumerate(values.T):
+        for value in column:
+            if wrong(value):
+                name = repr(names[j]) if names is not None else str(j)
+                return f"The column {name} {what.format(value)}."
+    return None
+
+
+def _is_not_a_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return True
+    return False
+
+
+def _is_not_finite(value: Any) -> bool:
+    return not _is_not_a_number(value) and not np.isfinite(float(value))
+
+
+def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> np.ndarray:
+    """Check sample weights: finite, >= 0 and not all zero; ones for None.
+
+    They are (n,), or with several ``outputs`` also (n, outputs).
+    """
     if sample_weight is None:
         return np.ones(n)
     weights = np.asarray(sample_weight, dtype=float)
-    if weights.shape != (n,):
-        raise ValueError(f"sample_weight must have shape ({n},), one for each row; got {weights.shape}.")
+    allowed = [(n,)] if outputs is None else [(n,), (n, outputs)]
+    if weights.shape not in allowed:
+        more = "" if outputs is None else f", or ({n}, {outputs}), one for each entry of y"
+        raise ValueError(
+            f"sample_weight must have shape ({n},), one for each row{more}; got {weights.shape}."
+        )
     if not np.isfinite(weights).all():
         raise ValueError("sample_weight has a value that is NaN or infinite; all must be finite.")
     if (weights < 0).any():
         raise ValueError(f"sample_weight must be >= 0, got {weights.min():g}.")
     if not weights.any():
         raise ValueError("sample_weight holds zeros only: at least one weight must be above zero.")
+    if weights.ndim == 2 and not weights.any(axis=0).all():
+        column = int(np.argmin(weights.any(axis=0)))
+        raise ValueError(f"sample_weight holds zeros only in column {column}: leave that output out.")
     return weights
 
 
@@ -44,7 +106,8 @@ class Table(NamedTuple):
 
     X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if the data are
     Y: np.ndarray  # (n', k)
-    weights: np.ndarray  # (n',), mean 1, so that a loss of default scale is a mean over the rows given
+    # (n',) or (n', k), mean 1, so that a loss of default scale is a mean over the rows given
+    weights: np.ndarray
     folds: np.ndarray  # (n',) integers, the fold of each row
 
 
@@ -63,9 +126,9 @@ def gathered(
     table is padded to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of
     zeros,
     whose coefficients are 0: folds and subsets of similar size share a compiled program. A sparse X is padded
-    by rows only.
+    by rows only. ``weights`` are by row, (n,), or by entry of Y, (n, k).
     """
-    weighted = np.flatnonzero(weights > 0)
+    weighted = np.flatnonzero(weights.reshape(len(weights), -1).any(axis=1))
     fold = np.zeros(X.shape[0], int) if folds is None else folds
     X, Y = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else _canonical(X), np.asarray(Y, X.dtype)
     # Rows are compared and sorted by a digest: to sort the rows themselves takes ten times as long.
@@ -75,8 +138,9 @@ def gathered(
     rows, width = _table_shape(n, d)
     # Padding rows are copies of the first row, which do not change the largest entry of a column.
     ix = weighted[np.append(first, np.full(rows - n, first[0]))]
-    mass = np.append(np.bincount(number.ravel(), weights[weighted]), np.zeros(rows - n))
-    mean_one = (mass * (rows / mass.sum())).astype(X.dtype)
+    mass = np.zeros((rows, *weights.shape[1:]))
+    np.add.at(mass, number.ravel(), weights[weighted])
+    mean_one = (mass * (mass.size / mass.sum())).astype(X.dtype)
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
         table = X[weighted[first]]
         table.resize((rows, d))

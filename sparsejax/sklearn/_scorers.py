@@ -1,0 +1,121 @@
+"""Scores of fits on folds: by the scorers of scikit-learn, or by our own with other weights."""
+
+import functools
+import inspect
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from sklearn.metrics import get_scorer
+
+from sparsejax.selection.cross_validation import Fits
+from sparsejax.selection.resampling import masked
+from sparsejax.selection.scoring import SCORES, score_of
+from sparsejax.sklearn._problems import Fitted
+
+_Scorer = type(get_scorer("r2"))  # a named scorer, which knows its metric and what it needs of an estimator
+
+# (fits with the axes (folds, betas, alphas)) -> scores, with these axes
+Judge = Callable[[Fits], np.ndarray]
+
+
+def scorer_of(scoring: Any) -> Any:
+    """The scorer of scikit-learn that ``scoring`` names or is; None if it is of `sparsejax.cross_validate`.
+
+    A function with ``X`` as its second argument, as ``(estimator, X, y)``, is a scorer of scikit-learn.
+
+    Raises:
+      TypeError, ValueError: scoring is no name of a scorer and no function.
+    """
+    if scoring is None or (isinstance(scoring, str) and scoring in SCORES):
+        return None
+    if isinstance(scoring, str):
+        try:
+            return get_scorer(scoring)
+        except (ValueError, KeyError):
+            raise ValueError(
+                f"scoring must be None, one of {', '.join(map(repr, SCORES))}, a name of "
+                f"sklearn.metrics.get_scorer_names(), or a function; got {scoring!r}."
+            ) from None
+    if not callable(scoring):
+        raise TypeError(f"scoring must be None, a name or a function, got {scoring!r}.")
+    return scoring if _arguments(scoring)[1:2] == ["X"] else None
+
+
+def _arguments(function: Any) -> list[str]:
+    try:
+        return list(inspect.signature(function).parameters)
+    except (TypeError, ValueError):  # functions written in C tell nothing
+        return []
+
+
+def _attributes(scorer: Any) -> dict[str, Any]:
+    return vars(scorer) if isinstance(scorer, _Scorer) else {}
+
+
+def judge_of(
+    scorer: Any,
+    shell_of: Callable[[Fitted, np.ndarray], Any],
+    X: Any,
+    y: np.ndarray,
+    weights: np.ndarray | None,
+    folds: np.ndarray,
+    outputs: int,
+) -> Judge:
+    """A function that scores all fits on their held-out rows.
+
+    The scorer is called once for coefficients of 0, so that what it cannot do is an error before all solves.
+
+    Args:
+      scorer: a scorer of scikit-learn.
+      shell_of: makes a fitted estimator of coefficients, for predictions of the rows given.
+      X, y: the data, y without missing values.
+      weights: sample weights for the scorer, (n,), or None; rows of weight 0 are left out.
+      folds: (n,), the fold that holds out each row.
+      outputs: the number of columns of coefficients.
+    """
+    metric = _attributes(scorer).get("_score_func", scorer)
+    takes_weights = weights is not None and "sample_weight" in _arguments(metric)
+
+    def score(coef: np.ndarray, intercept: np.ndarray, rows: np.ndarray) -> float:
+        options = {} if weights is None or not takes_weights else {"sample_weight": weights[rows]}
+        return scorer(shell_of(Fitted(coef, intercept, np.nan, 0), rows), X[rows], y[rows], **options)
+
+    def held_out(fold: int) -> np.ndarray:
+        return np.flatnonzero((folds == fold) & (True if weights is None else weights > 0))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        score(np.zeros((outputs, X.shape[1]), X.dtype), np.zeros(outputs, X.dtype), held_out(0))
+
+    def judge(fits: Fits) -> np.ndarray:
+        W, b = np.asarray(fits.params), np.asarray(fits.intercept)
+        scores = np.zeros(b.shape[:3])
+        for fold, *at in np.ndindex(*scores.shape):
+            one = (fold, *at)
+            scores[one] = score(W[one][: X.shape[1]].T, b[one], held_out(fold))
+        return scores
+
+    return judge
+
+
+def judge_of_our_own(scoring: Any, loss: Any, weights: np.ndarray, folds: np.ndarray) -> Judge:
+    """`judge_of` for a ``scoring`` of `sparsejax.cross_validate`, with other weights than the fit."""
+
+    def judge(fits: Fits) -> np.ndarray:
+        scores = []
+        for fold, of_fold in enumerate(zip(*fits, strict=True)):
+            plain = masked(jnp.asarray(weights, loss.dtype), jnp.asarray(folds == fold))
+            score = jax.vmap(jax.vmap(functools.partial(_score, scoring, loss), (0, 0, None)), (0, 0, None))
+            scores.append(np.asarray(score(*of_fold, plain)))
+        return np.stack(scores)
+
+    return judge
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(scoring: Any, loss: Any, W: Any, b: Any, weights: Any) -> Any:
+    return score_of(scoring, loss, W, b, weights)
