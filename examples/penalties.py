@@ -60,7 +60,9 @@ def main() -> None:
         print(LINE.format(name, f"{strengths[i]:.2g}", kept[i], rows, f"{path.gap[i]:.0e}"))
         cmap = plt.get_cmap("RdBu_r").copy()
         cmap.set_bad("0.85")
-        signed = ax.imshow(np.ma.masked_equal(W / np.abs(W).max(), 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto")
+        signed = ax.imshow(
+            np.ma.masked_equal(W / np.abs(W).max(), 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto"
+        )
         ax.set(xticks=range(4), yticks=range(12))
         ax.set_title(f"{name}\n{kept[i]} weights, {rows} rows", fontsize=9)
     fig.colorbar(signed, ax=axes, label="weight, over the largest", shrink=0.6)

@@ -177,9 +177,7 @@ def _tqdm(caller: str) -> Any:
     try:
         from tqdm.auto import tqdm  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            f'{caller}: progress=True needs tqdm: pip install "sparsejax[progress]".'
-        ) from None
+        raise ModuleNotFoundError(f"{caller}: progress=True needs tqdm: pip install tqdm.") from None
     return tqdm
 
 
