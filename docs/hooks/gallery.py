@@ -32,7 +32,7 @@ QUESTIONS = {
         "path_by_vmap", "stable_features", "false_discoveries", "reweighted", "tune_by_gradient",
     ],
     "How long until an event?": ["survival", "survival_genes"],
-    "Labels and outputs of other kinds": ["features_for_f1", "two_label_views", "outputs_as_features", "bags"],
+    "Other labels and outputs": ["features_for_f1", "bags", "two_label_views", "outputs_as_features"],
     "In your own program": ["prune_inputs", "your_own", "many_processes"],
 }  # fmt: skip
 PRINTED = 7  # lines of output in place of a picture

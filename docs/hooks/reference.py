@@ -4,13 +4,15 @@ import importlib
 import inspect
 import re
 
-import sparsejax
 from mkdocs.exceptions import PluginError
+
+import sparsejax
 
 OWN_PAGES = sparsejax.losses, sparsejax.penalties, sparsejax.solvers
 # The names that most readers look for, in this order; the other names of a module follow as they are listed.
 FIRST = {
-    "sparsejax": "solve Problem Solution path cross_validate lambda_max stability_selection tune rank_features",
+    "sparsejax": "solve Problem Solution path cross_validate lambda_max stability_selection tune "
+    "rank_features",
     "sparsejax.losses": "SquaredLoss LogisticLoss SoftmaxLoss CoxLoss PoissonLoss HuberLoss QuantileLoss "
     "SquaredHingeLoss HuberHingeLoss GraphLaplacian",
     "sparsejax.penalties": "L1 L21 ExclusiveL21 ExclusiveLasso GroupLasso ElasticNet SparseGroupLasso L1Inf "
