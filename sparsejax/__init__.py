@@ -13,6 +13,7 @@ from sparsejax._core.version import __version__ as __version__
 from sparsejax.certificate import duality_gap, lambda_max
 from sparsejax.losses import Loss
 from sparsejax.penalties import Penalty
+from sparsejax.predictions import predict
 from sparsejax.problem import Problem
 from sparsejax.selection import (
     CrossValidation,
@@ -69,6 +70,7 @@ __all__ = [
     "newton_admm",
     "path",
     "penalties",
+    "predict",
     "prox",
     "prox_newton",
     "rank_features",

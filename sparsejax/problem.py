@@ -11,7 +11,7 @@ from sparsejax._core.checks import is_eager, on_device
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
 from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
-from sparsejax.penalties import Penalty, as_penalty, feasible, rescaled, row_units
+from sparsejax.penalties import Penalty, as_penalty, feasible, is_penalty, rescaled, row_units
 from sparsejax.penalties import in_units as in_their_units
 
 
@@ -44,6 +44,12 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
     penalty: Any
 
     def __init__(self, smooth: Any, penalty: Any):
+        if is_penalty(smooth) and isinstance(penalty, Loss):
+            given, other = type(smooth).__name__, type(penalty).__name__
+            raise TypeError(
+                f"smooth must be callable, W -> (), got {given}. Problem takes the loss first, then the "
+                f"penalty: Problem({other}(...), {given}(...))."
+            )
         smooth = as_pytree(smooth)
         loss, known = as_loss(smooth), as_penalty(penalty)
         if "shape" in loss.provides:
@@ -68,7 +74,10 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 def as_protocol(caller: str, problem: Any) -> Problem:
     """The problem with its parts as `Loss` and `Penalty`, wrapped if needed; ``caller`` is for errors."""
     if not isinstance(problem, Problem):
-        raise TypeError(f"{caller}: problem must be a sparsejax.Problem, got {type(problem).__name__}.")
+        how = ""
+        if isinstance(problem, Loss):
+            how = f": write {caller}(sparsejax.Problem(loss, penalty), ...)"
+        raise TypeError(f"{caller}: problem must be a sparsejax.Problem, got {type(problem).__name__}{how}.")
     return problem._replace(smooth=as_loss(problem.smooth), penalty=as_penalty(problem.penalty))
 
 

@@ -1,6 +1,5 @@
 """The result of a solver: the solution, its certificate, and how the solver ended, as a code and as text."""
 
-import inspect
 import math
 import warnings
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.precision import SWITCH, users_level
 from sparsejax._core.pytree import Pytree
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
@@ -26,8 +26,8 @@ MESSAGES = {
         "and the start"
     ),
     STALLED: (
-        "stopped above tol with no progress left: at the precision of the dtype (use float64, or a "
-        "larger tol), or by a published stopping rule that the certificate does not bear out"
+        "stopped above tol with no progress left: at the precision of the dtype (use a larger tol), or by a "
+        "published stopping rule that the certificate does not bear out"
     ),
     HOST_FAILURE: "the solver called on the host failed",
     INTERRUPTED: "interrupted before it was done",
@@ -184,9 +184,25 @@ class Solution(
         if is_traced(self.status):
             raise TypeError("Solution.message is text: read it outside jit and vmap.")
         if self.status.ndim == 0:
-            return _message(int(self.status), bool(np.isnan(self.gap)))
+            return _message(int(self.status), np.asarray(self.gap))
         pairs = zip(np.ravel(self.status), np.ravel(self.gap), strict=True)
-        return [_message(int(code), bool(np.isnan(gap))) for code, gap in pairs]
+        return [_message(int(code), gap) for code, gap in pairs]
+
+    def __getattr__(self, name: str) -> Any:
+        """Say where the intercept and predictions are; Python calls this for names that do not exist."""
+        where = {
+            "intercept": "the loss has it: problem.smooth.intercept(solution.params)",
+            "predict": "write sparsejax.predict(solution, problem, X)",
+            "weights": "they are solution.params",
+            "coef_": "the weights are solution.params",
+            "intercept_": "the loss has it: problem.smooth.intercept(solution.params)",
+        }
+        if name not in where:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        raise AttributeError(
+            f"a Solution has no {name}: {where[name]}; sparsejax.predict(solution, problem, X) predicts new "
+            "rows."
+        )
 
 
 def number_of(solver: str) -> int:
@@ -196,10 +212,20 @@ def number_of(solver: str) -> int:
     return SOLVERS.index(solver)
 
 
-def _message(code: int, gap_unknown: bool) -> str:
-    if code == CONVERGED and gap_unknown:
+def _message(code: int, gap: Any) -> str:
+    """The text of a status; ``gap``, of the dtype of the solve, is NaN if it is not known."""
+    if code == CONVERGED and np.isnan(gap):
         return "converged: the residual is at most tol (no duality gap is known here)"
-    return MESSAGES[code]
+    return text_of_status(code, gap.dtype)
+
+
+def text_of_status(code: int, dtype: Any) -> str:
+    """The text of a status of a solve in this dtype: float32 has another remedy than float64."""
+    text = MESSAGES[code]
+    if code != STALLED or dtype != np.float32:
+        return text
+    data = "float64 data" if jax.dtypes.canonicalize_dtype(np.float64) == np.float64 else SWITCH
+    return text.replace("use a larger tol", f"use float64, by {data}, or a larger tol")
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
@@ -217,19 +243,10 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
         if converged.all():
             return
     worst = float(np.max(np.where(converged, 0, measure)))
-    text = MESSAGES[int(np.asarray(solution.status)[~converged].ravel()[0])]
+    text = text_of_status(int(np.asarray(solution.status)[~converged].ravel()[0]), gap.dtype)
     which = f"{int((~converged).sum())} of {converged.size} solves did" if converged.ndim else "the solve did"
     name = "residual" if np.isnan(gap).all() else "relative duality gap"
     message = f"{which} not converge ({name} {worst:.1e}): {text}."
     if any(map(is_traced, jax.tree.leaves(problem))):
         message = f"the derivative of a solution that did not converge is not reliable: {message}"
     warnings.warn(message, ConvergenceWarning, stacklevel=users_level())
-
-
-def users_level() -> int:
-    """The ``stacklevel`` with which `warnings.warn`, called by the caller, names the first user frame."""
-    frame: Any = inspect.currentframe()
-    package, level = __name__.split(".")[0], 0
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == package:
-        frame, level = frame.f_back, level + 1
-    return max(level, 1)

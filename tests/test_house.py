@@ -16,7 +16,7 @@ FLOORS = [
     ("_core", "groups", "prox", "kernels", "graphs", "metrics"),
     ("losses", "penalties"),
     ("solution", "problem"),
-    ("certificate",),
+    ("certificate", "predictions"),
     ("driver",),
     ("solvers", "compiling"),
     ("selection",),

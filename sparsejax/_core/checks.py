@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_sharded, looked_at, mesh_of
+from sparsejax._core.precision import SWITCH, is_cast
 
 DTYPES = (jnp.float32, jnp.float64)
 INT32_MAX = np.iinfo(np.int32).max
@@ -85,7 +86,14 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     if not isinstance(x, jax.Array):
         x = as_numpy(name, x)
     if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
-        raise TypeError(f"{name} has dtype {x.dtype}; real numbers are needed.")
+        hint = ""
+        if name == "Y" and x.dtype.kind in "USOT":
+            hint = (
+                " For two labels write Y = (labels == one_of_them).astype(float), for several Y = "
+                "(labels[:, None] == numpy.unique(labels)).astype(float). The estimators of "
+                "sparsejax.sklearn take labels as they are."
+            )
+        raise TypeError(f"{name} has dtype {x.dtype}; real numbers are needed.{hint}")
     if jnp.issubdtype(x.dtype, jnp.complexfloating):
         raise TypeError(f"{name} is complex ({x.dtype}); real numbers are needed.")
     if jnp.issubdtype(x.dtype, jnp.floating) and x.dtype not in DTYPES:
@@ -129,8 +137,14 @@ def _check_finite(name: str, x: Any, dtype: Any) -> None:
         if looked_at(_all_finite, x, dtype=dtype):
             return
         count, row, rest = looked_at(_not_finite, x, dtype=dtype)
+    large = is_cast(x.dtype) and looked_at(_all_finite, x, dtype=np.dtype(np.float64))
     where = (int(row), *(int(i) for i in np.unravel_index(rest, x.shape[1:])))[: x.ndim]
     at = f", the first at {where}" if where else ""
+    if large:
+        raise ValueError(
+            f"{name} has {int(count)} value(s) that are too large for float32{at}. {name} is float64, but "
+            f"JAX's 64-bit numbers are off: write {SWITCH} at the start of the program, or rescale {name}."
+        )
     raise ValueError(
         f"{name} has {int(count)} value(s) that are NaN, infinite or too large for "
         f"{dtype.name}{at}; all must be finite."

@@ -42,7 +42,7 @@ class LogisticLoss(LinearModelLoss):
 
     def check_targets(self) -> None:
         """Raise unless all labels are 0 or 1 and, with an intercept, both occur in every column."""
-        check_labels(self.Y, (0, 1), "LogisticLoss")
+        check_labels(self.Y, (0, 1), "LogisticLoss", others="of labels -1 and 1: Y > 0; of 1 and 2: Y - 1")
         if self.has_intercept and not is_traced(self.Y):
             constant = looked_at(_constant_columns, self.Y)
             if constant.any():

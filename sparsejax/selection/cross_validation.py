@@ -16,6 +16,7 @@ from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax.losses import LinearModelLoss
 from sparsejax.penalties import L1, NonNegative, Sum
@@ -39,7 +40,7 @@ from sparsejax.selection.scoring import (
     score_by_output,
     score_of,
 )
-from sparsejax.solution import Solution, users_level, warn_unconverged
+from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"

@@ -13,6 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
+from sparsejax import penalties as known_penalties
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.compiled import Compiled
@@ -277,12 +278,33 @@ def _same_structure(a: Any, b: Any) -> bool:
     return bool(first == jax.tree.structure(b))
 
 
+def _advice(penalty: Any, given: Any) -> str:
+    """How to make the penalties of a path from strengths, or from a list of penalties."""
+    leaves = jax.tree.leaves(given)
+    if leaves and isinstance(given, (list, tuple)) and all(_same_structure(penalty, one) for one in given):
+        return " Of a list of them write jax.tree.map(lambda *x: jnp.stack(x), *penalties)."
+    if is_penalty(given) or not all(
+        isinstance(x, (int, float, np.ndarray, np.number, jax.Array)) for x in leaves
+    ):
+        return ""
+    kind, names = type(penalty).__name__, penalty.strengths
+    if kind not in vars(known_penalties) or not names:
+        return ""
+    if len(names) > 1:
+        return f" Of {' and '.join(names)} (m,) write jax.vmap(sj.penalties.{kind})({', '.join(names)})."
+    others = [leaf for leaf in penalty._leaves if leaf not in names]
+    if others:
+        inner = ", ".join([names[0], *others])
+        return f" Write jax.vmap(lambda {names[0]}: sj.penalties.{kind}({inner}))(strengths)."
+    return f" Write jax.vmap(sj.penalties.{kind})(strengths)."
+
+
 def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
     """``penalties`` with one copy of the groups, which `jax.vmap` of a constructor has repeated."""
     if not _same_structure(penalty, penalties):
         raise TypeError(
             f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
-            f"axis on what varies; got {penalties!r}."
+            f"axis on what varies; got {penalties!r}.{_advice(penalty, penalties)}"
         )
 
     def shared(new: Any, old: Any) -> Any:

@@ -8,11 +8,12 @@ from scipy import sparse
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import choose
 from sparsejax.sklearn._tables import FLOATS, filled, precision
-from sparsejax.solution import ConvergenceWarning, users_level
+from sparsejax.solution import ConvergenceWarning
 
 MEASURES = {
     "f1": multivariate.f_beta,

@@ -83,6 +83,11 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def _make(self, targets: Targets) -> Any:
         """The function that makes the loss."""
+        if isinstance(self.loss, losses.Loss):
+            raise TypeError(
+                "loss must be a name or a function that makes a loss, such as losses.SquaredLoss, got a loss "
+                f"of its own data, {type(self.loss).__name__}."
+            )
         if callable(self.loss):
             return self.loss
         names = {**REGRESSION, "quantile": losses.QuantileLoss}

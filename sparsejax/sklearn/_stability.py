@@ -1,5 +1,6 @@
 """A selector of the features that most subsamples of the rows select."""
 
+import warnings
 from typing import Any, Self
 
 import jax
@@ -60,6 +61,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
 
     Warns:
       sparsejax.ConvergenceWarning: some gaps did not reach tol.
+      UserWarning: no feature is selected; the message says what to change.
     Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010; Shah & Samworth, ibid. 75, 2013.
 
     >>> import numpy as np
@@ -132,7 +134,28 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             self.support_, self.frequencies_ = np.asarray(stable.selected), np.asarray(stable.frequencies)
             self.bound_, self.gap_ = float(stable.bound), float(stable.gap.max())
         self.alphas_ = alphas
+        if not self.support_.any():
+            self._advise(X.shape[0])
         return self
+
+    def _advise(self, rows: int) -> None:
+        """Warn that nothing was selected, and say what to change."""
+        most = self.frequencies_.max()
+        text = (
+            f"StabilitySelector selected no feature: the largest frequency is {most:.2f}, and threshold is "
+            f"{self.threshold:g}. "
+        )
+        if most == 0:
+            text += f"No strength tried selects any: try weaker alphas, below {self.alphas_[-1]:.3g}. "
+        else:
+            text += (
+                f"Try weaker strengths, such as alphas=numpy.geomspace({self.alphas_[0]:.3g}, "
+                f"{self.alphas_[0] / 100:.3g}, 10), or a lower threshold, above 0.5 so that bound_ holds. "
+            )
+        text += (
+            f"A subsample has {int(self.fraction * rows)} of {rows} rows, of which few support few features."
+        )
+        warnings.warn(text, UserWarning, stacklevel=3)
 
     def _get_support_mask(self) -> np.ndarray:
         check_is_fitted(self)

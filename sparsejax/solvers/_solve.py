@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.driver import prepare, run
 from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, MESSAGES, ConvergenceError, ConvergenceWarning, Solution
+from sparsejax.solution import CONVERGED, ConvergenceError, ConvergenceWarning, Solution, text_of_status
 from sparsejax.solvers._chains import chain_of, pick
 
 
@@ -84,5 +84,5 @@ def _failure(solution: Solution, tol: Any) -> str:
     wanted = default_tol(solution.objective.dtype) if tol is None else np.asarray(tol).item()
     return (
         f"{name} {measure:.3g} after {int(solution.num_iters)} iterations, tol is {wanted:.3g}: "
-        f"{MESSAGES[int(solution.status)]}."
+        f"{text_of_status(int(solution.status), solution.objective.dtype)}."
     )

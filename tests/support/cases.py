@@ -112,8 +112,8 @@ def solution(loss: str, penalty: str) -> sj.Solution:
 
 APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_label_views.py
 NOT_SOLVERS = {
-    "cross_validate", "duality_gap", "lambda_max", "path", "rank_features", "solve", "stability_selection",
-    "tune",
+    "cross_validate", "duality_gap", "lambda_max", "path", "predict", "rank_features", "solve",
+    "stability_selection", "tune",
 }  # fmt: skip
 ENGINES = ("admm", "fista")  # the others are calls of these, or for one penalty
 

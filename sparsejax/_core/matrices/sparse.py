@@ -9,10 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.checks import INT32_MAX, as_float, as_float_on_host, is_sparse, is_traced
+from sparsejax._core.checks import (
+    INT32_MAX,
+    as_float,
+    as_float_on_host,
+    as_numpy,
+    is_eager,
+    is_sparse,
+    is_traced,
+)
 from sparsejax._core.linalg import column_sums as dense_column_sums
 from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
+from sparsejax._core.precision import tell_of_cast
 
 # Stored entries that a product reads at once: for one column of W, and at least for many columns.
 CHUNK_ENTRIES, MIN_CHUNK_ENTRIES = 8192, 1024
@@ -205,12 +214,16 @@ def divided(X: Any, units: jax.Array) -> Any:
 def as_matrix(name: str, X: Any) -> Any:
     """X checked: a matrix of scipy.sparse or jax.experimental.sparse as `Sparse`, else a dense array."""
     if isinstance(X, Products) or not is_sparse(X):
+        if not isinstance(X, (Products, jax.Array)):
+            X = as_numpy(name, X)
+            tell_of_cast(name, X.dtype, lambda: is_eager(()))
         return X if isinstance(X, Products) else as_float(name, X, (2,))
     if len(X.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(X.shape)}; it must be 2-d.")
     shape = n, d = (int(X.shape[0]), int(X.shape[1]))
     if max(n, d) >= INT32_MAX:  # before memory for one index a column is needed
         raise ValueError(f"{name} has shape {shape}; indices are int32, up to {INT32_MAX}.")
+    tell_of_cast(name, X.dtype, lambda: is_eager(()))
     by_column = _by_column(name, X)
     room = _room(by_column.nnz)
     if room > INT32_MAX:

@@ -1,0 +1,39 @@
+"""Says once a process that float64 data have become float32, and how to keep them."""
+
+import inspect
+import warnings
+from typing import Any
+
+import jax
+import numpy as np
+
+SWITCH = 'jax.config.update("jax_enable_x64", True)'  # before any array is made
+_told = False
+
+
+def users_level() -> int:
+    """The ``stacklevel`` with which `warnings.warn`, called by the caller, names the first user frame."""
+    frame: Any = inspect.currentframe()
+    package, level = __name__.split(".")[0], 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == package:
+        frame, level = frame.f_back, level + 1
+    return max(level, 1)
+
+
+def is_cast(dtype: Any) -> bool:
+    """Whether data of this dtype are float64 that JAX makes float32, because its 64-bit numbers are off."""
+    return bool(dtype == np.float64 and jax.dtypes.canonicalize_dtype(dtype) == np.float32)
+
+
+def tell_of_cast(name: str, given: Any, eager: Any) -> None:
+    """Warn if data of the dtype ``given`` will be cast, once a process and outside jit (``eager()``)."""
+    global _told  # noqa: PLW0603  (once a process)
+    if _told or not is_cast(given) or not eager():
+        return
+    _told = True
+    text = (
+        f"{name} is float64, but JAX's 64-bit numbers are off, so that sparsejax solves in float32, to a tol "
+        f"of 1e-4. To solve in float64, write {SWITCH} at the start of the program; to solve in float32 "
+        f"without this warning, pass {name}.astype(numpy.float32). (Said once.)"
+    )
+    warnings.warn(text, UserWarning, stacklevel=users_level())

@@ -1,0 +1,74 @@
+"""Predictions on new rows, from a solution and its problem."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from sparsejax._core.checks import check_bool, is_sparse
+from sparsejax._core.matrices.sparse import as_matrix
+from sparsejax.losses import LinearModelLoss, SumLoss, as_loss
+from sparsejax.problem import Problem, as_protocol
+from sparsejax.solution import Solution
+
+
+def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = False) -> jax.Array:
+    r"""The expected value of Y for the rows of X, :math:`\mu(XW + b)`.
+
+    W is ``solution.params`` and b ``problem.smooth.intercept(solution.params)``, which is 0 if the loss has
+    no intercept. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for `LogisticLoss`, the
+    probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b for all others.
+    The function may be called in jit, vmap and grad.
+
+    Args:
+      solution: of one problem. For the solutions of `sparsejax.path`:
+        ``jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)``.
+      problem: the problem that was solved; the penalty has no influence.
+      X: (m, d), new rows, with the columns of the data; converted to their dtype. It may be sparse.
+      linear: return XW + b.
+
+    Returns:
+      (m, k), or (m,) for a vector W.
+
+    Raises:
+      TypeError: the loss is not of X and Y, as `losses.LinearModelLoss` is.
+      ValueError: X has another number of columns, or ``solution`` is a batch.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> X = np.random.default_rng(0).standard_normal((40, 5))
+    >>> loss = sj.losses.LogisticLoss(X[:30], X[:30, 1] > 0, intercept=True)
+    >>> problem = sj.Problem(loss, sj.penalties.L1(0.02))
+    >>> solution = sj.solve(problem)
+    >>> probability = sj.predict(solution, problem, X[30:])
+    >>> probability.shape, bool(np.mean((probability > 0.5) == (X[30:, 1] > 0)) >= 0.9)
+    ((10,), True)
+    """
+    check_bool("predict: linear", linear)
+    if not isinstance(solution, Solution):
+        kind = type(solution).__name__
+        raise TypeError(
+            f"predict: solution must be a sparsejax.Solution, got {kind}: predict(solution, problem, X)."
+        )
+    known = as_protocol("predict", problem)
+    whole = as_loss(known.smooth)
+    loss = whole
+    while isinstance(loss, SumLoss):
+        loss = loss.loss
+    if not isinstance(loss, LinearModelLoss):
+        raise TypeError(
+            f"predict needs a loss of a linear model, such as SquaredLoss(X, Y), got {type(loss).__name__}: "
+            "write X @ solution.params."
+        )
+    W, shape = solution.params, tuple(loss.params_shape)
+    if jnp.shape(W) != shape:
+        raise ValueError(
+            f"predict: solution.params has shape {jnp.shape(W)}, and one W of this problem has {shape}: for "
+            "a batch write jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)."
+        )
+    X = as_matrix("X", X.astype(loss.dtype) if is_sparse(X) else X)
+    if X.shape[-1] != shape[0]:
+        raise ValueError(f"predict: X has {X.shape[-1]} columns; the problem has {shape[0]} features.")
+    if isinstance(X, jax.Array):
+        X = X.astype(loss.dtype)
+    H = X @ W + whole.intercept(W)[None]
+    return H if linear else loss.mean(H)

@@ -1,0 +1,389 @@
+"""Options of the estimators: weights of classes and entries, missing targets, groups, scorers.
+
+Each option is compared with scikit-learn, with repeated rows, or with the objective that it documents.
+"""
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import sklearn
+from scipy.optimize import minimize
+from sklearn.base import clone
+from sklearn.compose import ColumnTransformer
+from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
+from sklearn.metrics import balanced_accuracy_score, make_scorer
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+
+import sparsejax as sj
+from sparsejax import groups, losses, penalties
+from sparsejax.sklearn import (
+    SparseClassifier,
+    SparseClassifierCV,
+    SparseCoxCV,
+    SparseRegressor,
+    SparseRegressorCV,
+    StabilitySelector,
+)
+
+RNG = np.random.default_rng(0)
+X = RNG.standard_normal((60, 8))
+Y = X[:, :2] @ RNG.standard_normal((2, 3)) + 0.3 * RNG.standard_normal((60, 3))
+RARE = (X[:, 0] + 0.3 * X[:, 1] > 0.8).astype(int)
+CV = PredefinedSplit(np.arange(60) % 4)
+ALPHAS = [0.1, 0.02]
+HOLES = Y.copy()
+HOLES[::5, 0] = HOLES[1::3, 2] = np.nan
+HOLES[7] = np.nan
+
+
+def lasso(y, alpha, weights=None):
+    seen = ~np.isnan(y)
+    weights = None if weights is None else weights[seen]
+    return Lasso(alpha=alpha, tol=1e-12).fit(X[seen], y[seen], weights)
+
+
+# ------------------------------------------------------------------ targets and weights
+
+
+def test_missing_targets_are_left_out():
+    """Of one output the rows are; of several each column is a lasso of its observed rows."""
+    ours = SparseRegressor("l1", alpha=0.05, tol=1e-10).fit(X, HOLES[:, 0])
+    np.testing.assert_allclose(ours.coef_, lasso(HOLES[:, 0], 0.05).coef_, atol=1e-8)
+    ours = SparseRegressor("l1", alpha=0.05, tol=1e-10).fit(X, pd.DataFrame(HOLES))
+    seen = ~np.isnan(HOLES)
+    for j in range(3):
+        theirs = lasso(HOLES[:, j], 0.05 * seen.sum() / 3 / seen[:, j].sum())
+        np.testing.assert_allclose(ours.coef_[j], theirs.coef_, atol=1e-8)
+        np.testing.assert_allclose(ours.intercept_[j], theirs.intercept_, atol=1e-8)
+    filled = SparseRegressor("l1", alpha=0.05, tol=1e-10).fit(X, np.where(seen, Y, 99), seen.astype(float))
+    np.testing.assert_allclose(filled.coef_, ours.coef_, atol=1e-9)
+    scores = [lasso(Y[:, j], 0.05).score(X[seen[:, j]], Y[seen[:, j], j]) for j in range(3)]
+    assert abs(ours.score(X, HOLES) - np.mean(scores)) < 0.05
+
+
+def test_weights_by_entry():
+    weights = RNG.uniform(0, 2, (60, 3))
+    ours = SparseRegressor("l1", alpha=0.05, tol=1e-10).fit(X, Y, weights)
+    for j, w in enumerate(weights.T):
+        theirs = lasso(Y[:, j], 0.05 * weights.sum() / 3 / w.sum(), w)
+        np.testing.assert_allclose(ours.coef_[j], theirs.coef_, atol=1e-8)
+    same = SparseRegressor("l1", alpha=0.05).fit(X, Y, np.repeat(weights[:, :1], 3, axis=1))
+    by_row = SparseRegressor("l1", alpha=0.05).fit(X, Y, weights[:, 0])
+    np.testing.assert_array_equal(same.coef_, by_row.coef_)
+    times = RNG.integers(0, 3, (60, 3)).astype(float)
+    rows = np.repeat(np.arange(60), 2)
+    halves = np.stack([np.ceil(times / 2), np.floor(times / 2)], axis=1).reshape(120, 3)
+    once = SparseRegressor("l1", alpha=0.05).fit(X, Y, times)
+    twice = SparseRegressor("l1", alpha=0.05).fit(X[rows], Y[rows], halves)
+    np.testing.assert_allclose(once.coef_, twice.coef_, atol=1e-12)
+
+
+def test_cross_validation_with_missing_targets():
+    model = SparseRegressorCV("l1", alphas=ALPHAS, cv=CV, scoring="r2", tol=1e-12).fit(X, HOLES)
+    grid = {"alpha": ALPHAS}
+    search = GridSearchCV(SparseRegressor("l1", tol=1e-12), grid, cv=CV, refit=False).fit(X, HOLES)
+    theirs = np.stack([search.cv_results_[f"split{k}_test_score"] for k in range(4)])
+    np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-7)
+    with pytest.raises(ValueError, match="is for whole rows of y"):
+        SparseRegressorCV(scoring="neg_mean_squared_error", cv=CV).fit(X, HOLES)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+def test_class_weights_are_sample_weights(loss):
+    make = {"penalty": "l1", "loss": loss, "alpha": 0.05, "tol": 1e-10}
+    balanced = {c: 60 / 2 / (c == RARE).sum() for c in (0, 1)}
+    ours = SparseClassifier(**make, class_weight="balanced").fit(X, RARE)
+    by_hand = SparseClassifier(**make).fit(X, RARE, np.where(RARE, balanced[1], balanced[0]))
+    np.testing.assert_allclose(ours.coef_, by_hand.coef_, atol=1e-10)
+    by_dict = SparseClassifier(**make, class_weight=balanced).fit(X, RARE)
+    np.testing.assert_array_equal(ours.coef_, by_dict.coef_)
+    twice = SparseClassifier(**make, class_weight={1: 2}).fit(X, RARE)
+    rows = np.r_[np.arange(60), np.flatnonzero(RARE)]
+    np.testing.assert_array_equal(twice.coef_, SparseClassifier(**make).fit(X[rows], RARE[rows]).coef_)
+    weights = RNG.integers(1, 3, 60).astype(float)
+    rows = np.repeat(np.arange(60), weights.astype(int))
+    weighted = SparseClassifier(**make, class_weight="balanced").fit(X, RARE, weights)
+    repeated = SparseClassifier(**make, class_weight="balanced").fit(X[rows], RARE[rows])
+    np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-10)
+    if loss == "logistic":
+        saga = LogisticRegression(l1_ratio=1, solver="saga", C=1 / (0.05 * 60), class_weight="balanced")
+        theirs = saga.set_params(tol=1e-12, max_iter=100_000).fit(X, RARE)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-7)
+
+
+def test_poisson_with_an_offset():
+    time = RNG.uniform(0.5, 4, 60)
+    counts = RNG.poisson(time * np.exp(X[:, 0] / 2))
+    offset = np.log(time)
+    model = SparseRegressor(penalties.SquaredL2(0.1), loss="poisson", tol=1e-14)
+    model.fit(X, counts, offset=offset)
+
+    def objective(v):
+        h = X @ v[:8] + v[8] + offset
+        return np.mean(np.exp(h) - counts * h) + 0.05 * v[:8] @ v[:8]
+
+    best = minimize(objective, np.zeros(9), tol=1e-12).x
+    np.testing.assert_allclose(np.r_[model.coef_, model.intercept_], best, atol=1e-5)
+    rates = np.exp(X @ model.coef_ + model.intercept_)
+    np.testing.assert_allclose(model.predict(X), rates)
+    np.testing.assert_allclose(model.predict(X, offset=offset), rates * time)
+    # a constant only moves the intercept
+    moved = clone(model).fit(X, counts, offset=offset + 3)
+    np.testing.assert_allclose(moved.coef_, model.coef_, atol=1e-6)
+    np.testing.assert_allclose(moved.intercept_, model.intercept_ - 3, atol=1e-6)
+    again = pickle.loads(pickle.dumps(model))
+    np.testing.assert_array_equal(again.predict(X, offset=offset), model.predict(X, offset=offset))
+    with sklearn.config_context(enable_metadata_routing=True):
+        routed = SparseRegressor("l1", loss="poisson", tol=1e-10)
+        routed.set_fit_request(offset=True).set_score_request(offset=True).set_predict_request(offset=True)
+        search = GridSearchCV(
+            make_pipeline(StandardScaler(), routed), {"sparseregressor__alpha": ALPHAS}, cv=CV
+        )
+        search.fit(X, counts, offset=offset)
+        assert np.isfinite(search.best_score_)
+    options = {"alphas": ALPHAS, "cv": CV, "loss": "poisson", "tol": 1e-10}
+    chosen = SparseRegressorCV("l1", scoring="neg_mean_poisson_deviance", **options)
+    chosen.fit(X, counts, offset=offset)
+    rows = np.arange(60) % 4 == 0
+    part = SparseRegressor("l1", loss="poisson", alpha=ALPHAS[0], tol=1e-10)
+    part.fit(X[~rows], counts[~rows], offset=offset[~rows])
+    mean = part.predict(X[rows], offset=offset[rows])
+    deviance = sklearn.metrics.mean_poisson_deviance(counts[rows], mean)
+    np.testing.assert_allclose(chosen.scores_[0, 0, 0], -deviance, atol=1e-6)
+
+
+@pytest.mark.parametrize("q", [0.5, 0.9])
+def test_quantiles(q):
+    """As low as scikit-learn's linear programme, up to what rounding the corner may cost."""
+    y = Y[:, 0]
+
+    def objective(model):
+        r = y - X @ model.coef_ - model.intercept_
+        return np.mean(np.maximum(q * r, (q - 1) * r)) + 0.02 * np.abs(model.coef_).sum()
+
+    ours = SparseRegressor("l1", loss="quantile", quantile=q, alpha=0.02).fit(X, y)
+    theirs = QuantileRegressor(quantile=q, alpha=0.02).fit(X, y)
+    spread = 0.01 * np.subtract(*np.quantile(y, [0.75, 0.25]))
+    assert 0 <= objective(ours) - objective(theirs) + 1e-12 <= spread * max(q, 1 - q) ** 2
+    assert ours.gap_ <= 1e-6 and abs(np.mean(y <= ours.predict(X)) - q) < 0.07
+    constant = SparseRegressor("l1", loss="quantile", quantile=q).fit(X, np.ones(60))
+    assert not constant.coef_.any() and np.isclose(constant.intercept_, 1)
+
+
+# ------------------------------------------------------------------ groups
+
+TABLE = pd.DataFrame({
+    "age": X[:, 0],
+    "size": X[:, 1],
+    "color": np.array(["r", "g", "b"])[RNG.integers(0, 3, 60)],
+})  # fmt: skip
+ENCODED = ColumnTransformer([("num", StandardScaler(), ["age", "size"]), ("cat", OneHotEncoder(), ["color"])])
+ENCODED.set_output(transform="default")
+
+
+def test_groups_in_every_form():
+    """Indices, names, a prefix, a ColumnTransformer, and the names of its columns."""
+    y = TABLE["age"] + 2 * (TABLE["color"] == "r") + 0.1 * Y[:, 0]
+    encoder = clone(ENCODED).set_params(cat=OneHotEncoder(sparse_output=False))
+    array = encoder.fit_transform(TABLE)
+    names = encoder.get_feature_names_out()
+    frame = pd.DataFrame(array, columns=names)
+    problem_groups = groups.from_lists([[2, 3, 4], [0], [1]], num_features=5)
+    loss = losses.SquaredLoss(array, y.to_numpy()[:, None], intercept=True)
+    problem = sj.Problem(loss, penalties.GroupLasso(0.2, problem_groups))
+    expected = np.asarray(sj.solve(problem, tol=1e-10).params)[:, 0]
+    for given in ([[2, 3, 4]], [list(names[2:])], ["cat__color"], "cat__", [["num__age"], "cat__"]):
+        model = SparseRegressor("group_lasso", groups=given, alpha=0.2, tol=1e-10).fit(frame, y)
+        np.testing.assert_allclose(model.coef_, expected, atol=1e-7)
+        assert clone(model).get_params()["groups"] == given
+    by_transformer = SparseRegressor("group_lasso", groups=[[0, 1], [2, 3, 4]], alpha=0.2).fit(array, y).coef_
+    for data, given in ((frame, encoder), (array, encoder), (array, names), (frame, clone(encoder))):
+        model = SparseRegressor("group_lasso", groups=given, alpha=0.2).fit(data, y)
+        np.testing.assert_array_equal(model.coef_, by_transformer)
+    pipeline = make_pipeline(
+        clone(encoder).set_output(transform="pandas"), SparseRegressor("group_lasso", groups=["cat__"])
+    )
+    search = GridSearchCV(pipeline, {"sparseregressor__alpha": ALPHAS}, cv=CV).fit(TABLE, y)
+    assert search.best_score_ > 0.9
+    weights = SparseRegressor("group_lasso", groups=[[2, 3, 4]], alpha=[0.2, 0.0, 9.0]).fit(array, y)
+    assert weights.coef_[1] == 0 and weights.coef_[0] != 0
+
+
+def test_groups_of_the_other_estimators():
+    given = [[0, 1], [2, 3], [4, 5, 6, 7]]
+    for model in (
+        SparseRegressorCV("group_lasso", groups=given, alphas=ALPHAS, cv=CV).fit(X, Y),
+        SparseClassifier("group_lasso", groups=given, loss="squared", alpha=0.1).fit(X, RARE),
+        SparseClassifierCV("group_lasso", groups=given, loss="squared", alphas=ALPHAS, cv=CV).fit(X, RARE),
+    ):
+        alive = model.coef_.any(axis=0)
+        assert alive[0] and alive[0] == alive[1] and alive[2] == alive[3] and len(set(alive[4:])) == 1
+
+
+# ------------------------------------------------------------------ choosing strengths
+
+
+def held_out_accuracy(estimator, X, y):
+    return balanced_accuracy_score(y, estimator.predict(X))
+
+
+SCORERS = {
+    "balanced_accuracy": "balanced_accuracy",
+    "average_precision": "average_precision",
+    "neg_log_loss": "neg_log_loss",
+    "accuracy": "accuracy",
+    "roc_auc": "roc_auc",
+    "a function": held_out_accuracy,
+    "make_scorer": make_scorer(balanced_accuracy_score, adjusted=True),
+}
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_every_scorer_is_that_of_a_grid_search(name):
+    scoring = SCORERS[name]
+    options = {"loss": "logistic", "class_weight": {0: 1, 1: 3}, "tol": 1e-12}
+    model = SparseClassifierCV("l1", alphas=ALPHAS, cv=CV, scoring=scoring, **options).fit(X, RARE)
+    grid = GridSearchCV(
+        SparseClassifier("l1", **options), {"alpha": ALPHAS}, cv=CV, scoring=scoring, refit=False
+    )
+    found = grid.fit(X, RARE).cv_results_
+    theirs = np.stack([found[f"split{k}_test_score"] for k in range(4)])
+    np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-8)
+
+
+def test_scorers_of_regressors():
+    weights = RNG.uniform(0, 2, 60) * (np.arange(60) != 3)
+    scorer = "neg_mean_absolute_error"
+    model = SparseRegressorCV("l1", alphas=ALPHAS, cv=CV, scoring=scorer, tol=1e-12).fit(X, Y, weights)
+    rows = np.arange(60) % 4 == 1
+    part = SparseRegressor("l1", alpha=ALPHAS[1], tol=1e-12).fit(X[~rows], Y[~rows], weights[~rows])
+    error = np.abs(part.predict(X[rows]) - Y[rows]).mean(axis=1)
+    expected = -np.average(error, weights=weights[rows])
+    np.testing.assert_allclose(model.scores_[1, 1, 0], expected, atol=1e-8)
+
+
+def test_one_standard_error_progress_and_checkpoint(tmp_path, capsys):
+    alphas, noisy = np.geomspace(1, 0.01, 16), Y + np.random.default_rng(1).standard_normal((60, 3))
+    options = {"alphas": alphas, "cv": CV}
+    best = SparseRegressorCV("l21", **options).fit(X, noisy)
+    sparse = SparseRegressorCV("l21", selection="1se", **options).fit(X, noisy)
+    result = best.cross_validation_
+    assert best.alpha_ == alphas[result.index[1]] and sparse.alpha_ == alphas[result.index_1se[1]]
+    assert sparse.alpha_ > best.alpha_
+    same = SparseRegressor(alpha=sparse.alpha_).fit(X, noisy)
+    np.testing.assert_allclose(sparse.coef_, same.coef_, atol=1e-5)
+    shown = SparseRegressorCV("l21", progress=True, checkpoint=tmp_path / "fits", verbose=1, **options)
+    shown.fit(X, noisy)
+    np.testing.assert_allclose(shown.scores_, best.scores_, atol=1e-5)
+    out, err = capsys.readouterr()
+    assert "[SparseRegressorCV] 4 folds x 16 strengths" in out and "chosen: alpha" in out
+    assert "64/64" in err and list((tmp_path / "fits").iterdir())
+    again = clone(shown).fit(X, noisy)
+    np.testing.assert_array_equal(again.scores_, shown.scores_)
+
+
+def test_strengths_of_a_penalty_object_are_factors():
+    """`lambda_max` of a sum is a factor of its strengths, which must not be 0."""
+    penalty = penalties.L1(2.0) + penalties.NonNegative()
+    model = SparseRegressorCV(penalty, alphas=5, cv=CV).fit(X, Y[:, 0])
+    loss = losses.SquaredLoss(X, Y[:, 0], intercept=True)
+    np.testing.assert_allclose(model.alphas_[0], sj.lambda_max(sj.Problem(loss, penalty)), rtol=1e-6)
+    assert (model.coef_ >= 0).all() and model.coef_.any()
+
+
+def test_a_selector_that_selects_nothing_says_what_to_change():
+    noise = np.random.default_rng(1).standard_normal(60)
+    with pytest.warns(UserWarning, match=r"selected no feature: .* threshold is 1\. Try weaker strengths"):
+        StabilitySelector(alphas=[0.3, 0.2], num_subsamples=20, threshold=1.0).fit(X, noise)
+    with pytest.warns(UserWarning, match=r"No strength tried selects any: try weaker alphas, below 50"):
+        StabilitySelector(alphas=[60.0, 50.0], num_subsamples=20).fit(X, noise)
+
+
+# ------------------------------------------------------------------ errors
+
+FRAME = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["e", "f", "g"]})
+NAN = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 0.0]})
+BAD = {
+    "text": (lambda: SparseRegressor().fit(FRAME, [1, 2, 3]), r"to float: 'e'\. The column 'b' holds 'e'"),
+    "text of an array": (lambda: SparseRegressor().fit(FRAME.to_numpy(), [1, 2, 3]), "column 1 holds 'e'"),
+    "NaN": (
+        lambda: SparseRegressor().fit(NAN, [1, 2, 3]),
+        r"contains NaN\. The column 'b' holds nan",
+    ),
+    "several alphas": (lambda: SparseRegressor(alpha=[0.1, 0.2]).fit(X, Y), "use the CV form .* alphas="),
+    "a loss": (lambda: SparseRegressor(loss=losses.SquaredLoss(X, Y)).fit(X, Y), "loss must be a name"),
+    "no target": (
+        lambda: SparseRegressor().fit(X, pd.DataFrame({"u": Y[:, 0], "v": np.nan})),
+        "column 'v' of y is NaN in every row",
+    ),
+    "weights of an output": (
+        lambda: SparseRegressor().fit(X, Y, np.ones((60, 3)) * [1, 0, 1]),
+        "zeros only in column 1",
+    ),
+    "weights by entry": (lambda: SparseRegressor().fit(X, Y, np.ones((60, 2))), r"or \(60, 3\), one for"),
+    "quantile": (
+        lambda: SparseRegressor(loss="quantile", quantile=1.5).fit(X, Y),
+        "quantile must be a",
+    ),
+    "offset": (lambda: SparseRegressor().fit(X, Y, offset=np.ones(60)), 'offset is for loss="poisson"'),
+    "offset shape": (
+        lambda: SparseRegressor(loss="poisson").fit(X, RARE, offset=np.ones(3)),
+        r"offset must have shape \(60,\)",
+    ),
+    "infinite offset": (
+        lambda: SparseRegressor(loss="poisson").fit(X, RARE, offset=np.full(60, -np.inf)),
+        "offset has a value",
+    ),
+    "groups": (lambda: SparseRegressor(groups=[[0]]).fit(X, Y), 'groups are for penalty="group_lasso"'),
+    "no groups": (lambda: SparseRegressor("group_lasso").fit(X, Y), "needs groups, such as"),
+    "group of no name": (lambda: SparseRegressor("group_lasso", groups=["q"]).fit(X, Y), "X has no names"),
+    "a prefix": (
+        lambda: SparseRegressor("group_lasso", groups=["q"]).fit(TABLE[["age"]], Y),
+        "no column of X has a name that begins with 'q'",
+    ),
+    "a name": (
+        lambda: SparseRegressor("group_lasso", groups=[["q"]]).fit(TABLE[["age"]], Y),
+        "group 0 has the column 'q', which X does not have",
+    ),
+    "an index": (lambda: SparseRegressor("group_lasso", groups=[[9]]).fit(X, Y), "group 0 has index 9"),
+    "a number": (lambda: SparseRegressor("group_lasso", groups=[3]).fit(X, Y), "must list columns"),
+    "alpha by group": (
+        lambda: SparseRegressor("group_lasso", groups=[[0, 1]], alpha=[1.0, 2.0]).fit(X, Y),
+        r"one a group, \(7,\)",
+    ),
+    "another transformer": (
+        lambda: SparseRegressor("group_lasso", groups=ENCODED).fit(X, Y),
+        "ColumnTransformer is not fitted",
+    ),
+    "class_weight": (
+        lambda: SparseClassifier(class_weight="equal").fit(X, RARE),
+        "must be None, .balanced",
+    ),
+    "class_weight label": (lambda: SparseClassifier(class_weight={7: 1}).fit(X, RARE), "not all labels of y"),
+    "class_weight < 0": (
+        lambda: SparseClassifier(class_weight={1: -1}).fit(X, RARE),
+        "class_weight of 1",
+    ),
+    "scoring": (lambda: SparseClassifierCV(scoring="best").fit(X, RARE), "get_scorer_names"),
+    "scoring type": (lambda: SparseClassifierCV(scoring=3).fit(X, RARE), "a name or a function"),
+    "no probabilities": (
+        lambda: SparseClassifierCV(loss="squared", scoring="neg_log_loss").fit(X, RARE),
+        "predict_proba",
+    ),
+    "selection": (lambda: SparseRegressorCV(selection="2se").fit(X, Y), "selection must be one of"),
+    "verbose": (lambda: SparseRegressorCV(verbose="yes").fit(X, Y), "verbose must be"),
+    "progress": (lambda: SparseRegressorCV(progress="yes").fit(X, Y), "progress must be True or False"),
+    "checkpoint": (lambda: SparseRegressorCV(checkpoint=3).fit(X, Y), "checkpoint must be the path"),
+    "verbose of Cox": (lambda: SparseCoxCV(verbose=-1).fit(X, 1 + Y[:, 0] ** 2), "verbose must be"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_options(case):
+    fit, message = BAD[case]
+    with pytest.raises((ValueError, TypeError, AttributeError), match=message):
+        fit()
