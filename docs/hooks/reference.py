@@ -11,7 +11,7 @@ import sparsejax
 OWN_PAGES = sparsejax.losses, sparsejax.penalties, sparsejax.solvers
 # The names that most readers look for, in this order; the other names of a module follow as they are listed.
 FIRST = {
-    "sparsejax": "solve Problem Solution path cross_validate lambda_max stability_selection tune "
+    "sparsejax": "Problem Solution path cross_validate lambda_max stability_selection tune predict "
     "rank_features",
     "sparsejax.losses": "SquaredLoss LogisticLoss SoftmaxLoss CoxLoss PoissonLoss HuberLoss QuantileLoss "
     "SquaredHingeLoss HuberHingeLoss GraphLaplacian",
