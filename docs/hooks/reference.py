@@ -16,7 +16,8 @@ FIRST = {
     "sparsejax.losses": "SquaredLoss LogisticLoss SoftmaxLoss CoxLoss PoissonLoss HuberLoss QuantileLoss "
     "SquaredHingeLoss HuberHingeLoss GraphLaplacian",
     "sparsejax.penalties": "L1 L21 ExclusiveL21 ExclusiveLasso GroupLasso ElasticNet SparseGroupLasso L1Inf "
-    "ExclusiveGroupL21 ExclusiveGroupLasso SortedL1 slope_strengths TotalVariation SumTo NonNegative Box",
+    "ExclusiveGroupL21 ExclusiveGroupLasso SortedL1 slope_strengths TotalVariation SumTo "
+    "NonNegative Box SquaredL2 Sum",
     "sparsejax.prox": "l1 l2 squared_l1 exclusive_l21",
     "sparsejax.solvers": "solve admm prox_newton working_set variational_newton newton_admm fista",
     "sparsejax.sklearn": "SparseClassifier SparseClassifierCV SparseRegressor SparseRegressorCV SparseCox "
