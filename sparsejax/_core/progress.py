@@ -177,7 +177,9 @@ def _tqdm(caller: str) -> Any:
     try:
         from tqdm.auto import tqdm  # noqa: PLC0415
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(f"{caller}: progress=True needs tqdm: pip install tqdm.") from None
+        raise ModuleNotFoundError(
+            f'{caller}: progress=True needs tqdm (the extra "sparsejax[progress]"): pip install tqdm.'
+        ) from None
     return tqdm
 
 
