@@ -197,7 +197,7 @@ class SparseClassifier(ProbabilisticClassifier):
     >>> np.flatnonzero(model.coef_.any(axis=0)).tolist(), model.predict(X[:2]).tolist()
     ([1], ['middle', 'high'])
     >>> rare = SparseClassifier("l21", class_weight="balanced").fit(X, X[:, 1] > 1)
-    >>> rare.predict(X).sum() >= (X[:, 1] > 1).sum()
+    >>> bool(rare.predict(X).sum() >= (X[:, 1] > 1).sum())
     True
     """
 
