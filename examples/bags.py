@@ -1,4 +1,4 @@
-"""Bags of instances: which instances make a bag positive?
+"""Which instances make a bag positive?
 
 A bag is positive if at least one of its instances lies near one of two hidden points. The model chooses few
 instances of the training set as prototypes; a bag's features are its similarities to them. Prints the

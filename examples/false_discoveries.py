@@ -1,4 +1,4 @@
-"""False discoveries bounded: SLOPE at the sequence of Benjamini and Hochberg.
+"""How many of the selected features are false? SLOPE bounds their share.
 
 An orthogonal design of 300 features, noise of variance 1, so that the share of false discoveries that SLOPE
 makes is at most q in expectation. Beside it the lasso at the universal strength, which finds less, and at the

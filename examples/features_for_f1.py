@@ -1,4 +1,4 @@
-"""Trained for the measure that counts: F1 of a rare class, with few features.
+"""How do I train for F1 when the class is rare, with few features?
 
 One digit against the nine others, a tenth of the rows. With few features and little weight on the loss, a
 model trained for the Hamming loss calls nothing positive; trained for F1 it finds the digit. More weight on

@@ -1,4 +1,4 @@
-"""Rows spread over processes: one script, started once or many times.
+"""My rows lie in several processes: how do I solve with all of them?
 
 Every process has its own rows, here made from a seed and elsewhere read from its part of a file, and none has
 all of them. `jax.make_array_from_process_local_data` says that they are the parts of one array; from there on

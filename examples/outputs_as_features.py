@@ -1,4 +1,4 @@
-"""Outputs as features of one another: OFA-Lasso where the outputs are functions of each other.
+"""Can one output help to predict another? Outputs as features.
 
 The first output is linear in the inputs, the second a wave of the first. A lasso on the inputs cannot say
 the second; OFA-Lasso has kernel columns of the other output, and predicts both together. Prints the errors.

@@ -1,4 +1,4 @@
-"""Parts of a whole: a lasso of log-contrasts does not depend on how large the whole was.
+"""My columns are parts of a whole: how do I use ratios alone?
 
 Compositions of 40 parts, as bacteria in a sample. Six parts matter, by ratios. The counts are taken at one
 depth, and later ones at a hundred times that: with ``L1 + SumTo(0)`` the prediction is the same, with ``L1``

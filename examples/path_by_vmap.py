@@ -1,4 +1,4 @@
-"""A path is a vmap of strengths, and so is anything else: twenty strengths, then four losses at once.
+"""How do the weights change with the strength? A path is a vmap.
 
 `jax.vmap` of the constructor makes penalties with a leading axis; `sj.path` solves them in one compiled
 program. The same works by hand, over whatever is a leaf of the problem: here quarters of the rows, as

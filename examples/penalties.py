@@ -1,4 +1,4 @@
-"""What each penalty leaves: one small problem, eight penalties, the weights as a picture each.
+"""What does each penalty keep? Eight penalties on one small problem.
 
 Twelve features, four outputs. Features 0 and 1 matter to all outputs, 2 to 5 to one output each, and 6 and
 7 are nearly copies of 0 and 1. Every penalty is as strong as comes nearest to 16 of the 48 weights. Prints a
@@ -60,9 +60,12 @@ def main() -> None:
         print(LINE.format(name, f"{strengths[i]:.2g}", kept[i], rows, f"{path.gap[i]:.0e}"))
         cmap = plt.get_cmap("RdBu_r").copy()
         cmap.set_bad("0.85")
-        ax.imshow(np.ma.masked_equal(W / np.abs(W).max(), 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto")
+        signed = ax.imshow(
+            np.ma.masked_equal(W / np.abs(W).max(), 0), cmap=cmap, vmin=-1, vmax=1, aspect="auto"
+        )
         ax.set(xticks=range(4), yticks=range(12))
         ax.set_title(f"{name}\n{kept[i]} weights, {rows} rows", fontsize=9)
+    fig.colorbar(signed, ax=axes, label="weight, over the largest", shrink=0.6)
     fig.supxlabel("output", fontsize=9)
     fig.supylabel("feature", fontsize=9)
     fig.suptitle("Weights, over the largest; blue below 0, red above, grey: exactly zero", fontsize=11)

@@ -1,4 +1,4 @@
-"""Neighbouring features belong together: the fused lasso finds bands where the lasso finds single channels.
+"""Neighbouring features belong together: which bands matter?
 
 A spectrum of 200 channels, 80 samples; two bands matter. The strengths of both parts are chosen by folds, on
 a grid. Prints how many pieces each keeps and the errors of the weights, writes ``pieces.png``.

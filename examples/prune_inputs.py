@@ -1,4 +1,4 @@
-"""Which pixels does a network need? A prox after each step removes inputs exactly; one picture a penalty.
+"""Which inputs does my network need? A prox after each step.
 
 A small classifier of the digits that scikit-learn ships is trained three times, with l2,1, the exclusive
 lasso and exclusive l2,1 on the rows of its first layer (one row a pixel). Prints accuracies and the number

@@ -1,4 +1,4 @@
-"""Less bias than l2,1: MCP by a few reweighted solves, each from where the last one ended.
+"""Can I have less bias than l2,1? MCP by a few reweighted solves.
 
 A concave penalty p(||w_i||) is replaced by its tangent at the last answer, so that a row that is large is
 hardly penalised any more: ``alpha_i = p'(||w_i||)``. Each step is a convex problem with a certificate, and

@@ -1,4 +1,4 @@
-"""Features that stay when the rows change: stability selection, with a bound of what is there by chance.
+"""Would other rows select the same features?
 
 Six of 200 features matter. A path is solved on 40 halves of the rows, in one call; a feature is kept that
 at least 80 % of them select. Beside it the choice of cross-validation, which predicts well and keeps too

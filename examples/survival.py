@@ -1,4 +1,4 @@
-"""Which measurements tell how long until an event? Cox's partial likelihood with l1, chosen by folds.
+"""Which measurements tell how long until an event? Cox's model, chosen by folds.
 
 Simulated patients, of whom some were only seen until a time: 5 of 60 correlated measurements matter. Prints a
 table and writes ``survival.png`` into the current directory. Run it with ``python examples/survival.py``; it

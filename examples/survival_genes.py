@@ -1,4 +1,4 @@
-"""Which genes tell how long patients stay free of metastases? Cox's model with l1, beside Coxnet.
+"""Which genes tell how long patients stay free of metastases? Beside Coxnet.
 
 The breast cancer data of scikit-survival (Desmedt et al., 2007): 198 patients, 51 events, 76 genes and some
 clinical values. The strength is chosen by folds within nine tenths of the patients, by the held-out partial

@@ -1,4 +1,4 @@
-"""All strengths at once: a penalty of one strength for each group of features, tuned by gradient.
+"""How do I choose many strengths at once? By the gradient.
 
 Three blocks of features: all matter, some matter, none does. A grid over three strengths would be thousands
 of solves; the derivative of the solution shows the way down in some twenty. Prints the strengths and the

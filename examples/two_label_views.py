@@ -1,4 +1,4 @@
-"""Two kinds of labels at once: parity and size of handwritten digits.
+"""My rows have two kinds of labels: how do I use both?
 
 A linear model of every pair of labels (even and 0 or 1, odd and 0 or 1, ...), in which the labels of each
 view compete for pixels and pairs that share a label share weights. Trained on few digits; prints the areas

@@ -1,4 +1,4 @@
-"""Of features that say the same, few: groups from correlation on scikit-learn's breast cancer data.
+"""My features say the same: how do I keep one of each kind?
 
 Thirty measurements of cell nuclei, many nearly the same (radius, perimeter, area). Every pair with a
 correlation above 0.6 is a group whose members compete. Prints how correlated the best eight are, beside

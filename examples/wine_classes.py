@@ -1,4 +1,4 @@
-"""Classes that compete for features: exclusive l2,1 on scikit-learn's wines, as a fitted model.
+"""What is special about each class? Classes that compete for features.
 
 Every class keeps its own few of the 13 measurements; a measurement that no class wants is gone for all.
 Prints the accuracy on wines not seen and what tells each class apart.

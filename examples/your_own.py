@@ -1,4 +1,4 @@
-"""Plugging in your own: a penalty by its value and prox, a loss by its function of the residuals.
+"""How do I use my own penalty or loss?
 
 The penalty is a square of the sum of the weights, so that they balance; the loss is log cosh. Neither knows
 a dual, so that the residual decides. Prints the answer and what is said about it.

@@ -42,6 +42,13 @@ PLAIN = (
     "papers/mm11",
     "papers/multivariate",
 )
+TUTORIAL = (
+    "tutorial/1-a-table-and-a-question",
+    "tutorial/2-fit-and-read",
+    "tutorial/3-choose-the-strength",
+    "tutorial/4-stable-and-true",
+    "tutorial/5-in-jax",
+)
 
 
 @pytest.fixture
@@ -70,7 +77,7 @@ def run(page):
 def test_every_page_is_run():
     pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     programs = {page for page in pages if "\n```python\n" in text_of(page)}
-    assert programs == {*PAGES, *PLAIN, *ELSEWHERE}
+    assert programs == {*PAGES, *PLAIN, *TUTORIAL, *ELSEWHERE}
 
 
 def test_the_first_page_has_the_program_of_the_readme():
@@ -126,3 +133,16 @@ def test_a_solver_in_the_table_gets_paths(table):
     path = sj.path(problem, jax.vmap(sj.penalties.L1)(jnp.array([0.2, 0.1])), mode="warm", tol=1e-10)
     assert path.converged.all()
     assert path.num_iters[0] == names["solution"].num_iters != names["known"].num_iters
+
+
+@pytest.mark.parametrize("page", TUTORIAL)
+def test_a_page_of_the_tutorial_prints_what_it_says(page, tmp_path, monkeypatch, capsys):
+    """And draws the pictures that it shows."""
+    monkeypatch.chdir(tmp_path)
+    run(page)
+    text = text_of(page)
+    shown = "".join(re.findall(r"^```text\n(.*?)^```", text, re.S | re.M))
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == shown.splitlines()
+    for name in re.findall(r"!\[.*?\]\((\S+\.png)\)", text):
+        assert (tmp_path / name).stat().st_size > 0
+        assert (DOCS / page).with_name(name).stat().st_size < 60_000

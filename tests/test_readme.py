@@ -21,15 +21,21 @@ BASES = {"Loss", "LinearModelLoss", "SumLoss", "GramLoss", "BatchedSquaredLoss"}
 SOLVER_PAGE = README.parent / "docs" / "choose-a-solver.md"
 
 
-def test_first_example_prints_what_it_says():
-    text = README.read_text()
-    code = re.search(r"```python\n(.*?)```", text, re.S).group(1)
+def test_first_example_prints_what_it_says(tmp_path, monkeypatch):
+    """And the block after it draws the picture; the third one solves a problem of any X and Y."""
+    monkeypatch.chdir(tmp_path)
+    text, names = README.read_text(), {}
+    first, second, third = re.findall(r"```python\n(.*?)```", text, re.S)
     expected = re.search(r"```text\n(.*?)```", text, re.S).group(1)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(first, "README.md", "exec"), names)
     assert printed.getvalue() == expected
-    assert len(code.splitlines()) <= 14
+    assert len(first.splitlines()) <= 14
+    exec(compile(second, "README.md", "exec"), names)
+    assert (tmp_path / "features.png").stat().st_size > 0
+    exec(compile(third, "README.md", "exec"), names := {"X": np.eye(30, 5), "Y": np.eye(30, 5)})
+    assert names["gap"] <= 1e-4
 
 
 def test_its_two_commands_are_the_ones_ci_runs():

@@ -12,6 +12,21 @@ BLOCK = re.compile(
 EXAMPLE = re.compile(r"^(?P<indent> *)>>> [^\n]*\n(?:(?P=indent)[^\n]+\n)*", re.M)
 
 
+# An entry of a list of arguments or attributes that describes several names: "a, b: what they are".
+SECTION = re.compile(r"^(?P<indent> *)(?:Args|Attributes):\n(?:(?:(?P=indent) +[^\n]*)?\n)*", re.M)
+SEVERAL = re.compile(
+    r"^(?P<indent>  )(?P<names>\*{0,2}\w+(?:, \*{0,2}\w+)+):(?P<text>[^\n]*\n(?:(?P=indent) +[^\n]*\n)*)",
+    re.M,
+)
+
+
+def _each(match: re.Match[str]) -> str:
+    """An entry for each name, as griffe reads one name an entry and takes the others for a type."""
+    first, *others = match["names"].split(", ")
+    entries = [f"{match['indent']}{first}:{match['text']}"]
+    return "".join(entries + [f"{match['indent']}{name}: see `{first}`.\n" for name in others])
+
+
 def _block(match: re.Match[str]) -> str:
     indent = match["indent"]
     tex = " ".join(
@@ -22,7 +37,8 @@ def _block(match: re.Match[str]) -> str:
 
 def as_markdown(text: str) -> str:
     """The docstring with ``$`` and ``$$`` for roles and directives, and fences around its examples."""
-    text = BLOCK.sub(_block, text + "\n")
+    text = SECTION.sub(lambda section: SEVERAL.sub(_each, section.group()), text + "\n")
+    text = BLOCK.sub(_block, text)
     text = EXAMPLE.sub(r"\g<indent>```pycon\n\g<0>\g<indent>```\n", text)
     text = ROLE.sub(lambda match: f"${' '.join(match.group(1).split())}$", text)
     text = re.sub(r"^( *[\w, *]+: )>", r"\1\\>", text, flags=re.M)  # an argument "x: >= 0" is no quotation

@@ -1,11 +1,15 @@
 """The gallery: every script of examples/ is run when the site is built, and shown with what it leaves.
 
+Its first page asks the questions of `QUESTIONS`, each with a small picture: the script's first one, or, of a
+script that draws nothing, the first lines that it prints.
+
 That is kept in build/gallery as long as the script has not changed: remove the folder after a change of the
 package (continuous integration starts from a fresh clone).
 """
 
 import ast
 import hashlib
+import html
 import os
 import shutil
 import subprocess
@@ -19,6 +23,19 @@ from mkdocs.structure.files import File
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "gallery"
 SECONDS = 300  # of one script at most
+# The scripts in the order of need. A script that is named in no list is an error.
+QUESTIONS = {
+    "Which features?": [
+        "select_features", "wine_classes", "penalties", "uncorrelated_features", "parts_of_a_whole", "pieces",
+    ],
+    "How strong, and is it true?": [
+        "path_by_vmap", "stable_features", "false_discoveries", "reweighted", "tune_by_gradient",
+    ],
+    "How long until an event?": ["survival", "survival_genes"],
+    "Other labels and outputs": ["features_for_f1", "bags", "two_label_views", "outputs_as_features"],
+    "In your own program": ["prune_inputs", "your_own", "many_processes"],
+}  # fmt: skip
+PRINTED = 7  # lines of output in place of a picture
 # The scripts compile much and compute little: as the tests, without what makes long programs fast.
 QUICK = (
     "--xla_disable_hlo_passes=tree_reduction_rewriter,while-loop-invariant-code-motion,"
@@ -60,19 +77,35 @@ def page_of(script: Path, folder: Path, pictures: list[str]) -> str:
     )
 
 
+def card_of(script: Path, folder: Path, title: str, pictures: list[str]) -> str:
+    """The entry of one script on the first page: its picture and its question, one link."""
+    if pictures:
+        shown = f'<img src="{pictures[0]}" alt="" loading="lazy">'
+    else:
+        lines = (folder / "output.txt").read_text(encoding="utf-8").strip().splitlines()
+        shown = f"<pre>{html.escape(chr(10).join(lines[:PRINTED]))}</pre>"
+    return f'<a class="card" href="{script.stem}/">{shown}<span>{html.escape(title)}</span></a>'
+
+
 def on_files(files, config):
     """Run the scripts, two at a time, and add their pages."""
-    scripts = sorted((ROOT / "examples").glob("*.py"))
+    scripts = {path.stem: path for path in sorted((ROOT / "examples").glob("*.py"))}
+    asked = [name for names in QUESTIONS.values() for name in names]
+    if sorted(asked) != sorted(scripts):
+        raise PluginError(f"QUESTIONS and examples/ differ: {', '.join(set(asked) ^ set(scripts))}")
     with ThreadPoolExecutor(2) as pool:
-        folders = list(pool.map(ran, scripts))
-    lines = ["# Gallery", "", "Every script runs in seconds; these are its words and pictures.", ""]
-    for script, folder in zip(scripts, folders, strict=True):
-        pictures = sorted(path.name for path in folder.glob("*.png"))
-        page = page_of(script, folder, pictures)
-        files.append(File.generated(config, f"gallery/{script.stem}.md", content=page))
-        for name in pictures:
-            files.append(File.generated(config, f"gallery/{name}", abs_src_path=str(folder / name)))
-        title = page.splitlines()[0].removeprefix("# ")
-        lines.append(f"- [{title}]({script.stem}.md)")
+        folders = dict(zip(asked, pool.map(ran, [scripts[name] for name in asked]), strict=True))
+    lines = ["# Gallery", "", "Scripts by question. The page of each one shows all that it prints and draws."]
+    for heading, names in QUESTIONS.items():
+        cards = []
+        for name in names:
+            script, folder = scripts[name], folders[name]
+            pictures = sorted(path.name for path in folder.glob("*.png"))
+            page = page_of(script, folder, pictures)
+            files.append(File.generated(config, f"gallery/{name}.md", content=page))
+            for picture in pictures:
+                files.append(File.generated(config, f"gallery/{picture}", abs_src_path=str(folder / picture)))
+            cards.append(card_of(script, folder, page.splitlines()[0].removeprefix("# "), pictures))
+        lines += ["", f"## {heading}", "", '<div class="cards">', *cards, "</div>"]
     files.append(File.generated(config, "gallery/index.md", content="\n".join(lines) + "\n"))
     return files

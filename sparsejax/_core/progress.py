@@ -178,7 +178,7 @@ def _tqdm(caller: str) -> Any:
         from tqdm.auto import tqdm  # noqa: PLC0415
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f'{caller}: progress=True needs tqdm: pip install "sparsejax[progress]".'
+            f'{caller}: progress=True needs tqdm (the extra "sparsejax[progress]"): pip install tqdm.'
         ) from None
     return tqdm
 

@@ -21,7 +21,9 @@ from sparsejax.penalties._row_penalty import (
 
 
 class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta")):
-    r"""Exclusive l2,1: ``g(W) = sum_i alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``.
+    r"""Exclusive l2,1: drops features, and lets the columns compete for the others.
+
+    .. math:: g(W) = \sum_i \alpha_i \|w_i\|_2 + \beta_i \|w_i\|_1^2
 
     The first term removes features from all classes; the second makes the classes compete for the features
     that are left.
@@ -88,7 +90,9 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
 
 
 class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
-    r"""Exclusive lasso over the entries of each row: ``g(W) = sum_i beta_i ||w_i||_1^2``.
+    r"""Exclusive lasso: the columns compete for each feature.
+
+    .. math:: g(W) = \sum_i \beta_i \|w_i\|_1^2
 
     A row is zero only if its gradient is zero: the penalty selects classes for each feature, but not
     features.

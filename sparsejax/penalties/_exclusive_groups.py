@@ -19,7 +19,9 @@ from sparsejax.penalties._terms import penalised
 
 
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
-    r"""Exclusive group l2,1 over groups of features: ``g(W) = sum_g alpha_g (sum_{i in g} ||w_i||_2)^2``.
+    r"""Exclusive group l2,1: the features of a group compete.
+
+    .. math:: g(W) = \sum_g \alpha_g \Big(\sum_{i \in g} \|w_i\|_2\Big)^2
 
     Features of a group compete with each other, so that of redundant features few are selected; groups do not
     compete. For a W of one column this is the exclusive lasso over groups of features of Campbell & Allen

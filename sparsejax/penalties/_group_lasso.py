@@ -16,7 +16,9 @@ from sparsejax.penalties._terms import SeveralTerms, penalised
 
 
 class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
-    r"""Group lasso: ``g(W) = sum_g alpha_g ||W_g||_F``, W_g the rows of group g.
+    r"""Group lasso: a group of features is kept or dropped as a whole.
+
+    .. math:: g(W) = \sum_g \alpha_g \|W_g\|_F, \qquad W_g \text{ the rows of group } g
 
     All rows of a group become zero together. Groups may overlap: a row is then zero if one of its groups is
     (the latent group lasso of Jacob, Obozinski & Vert is another function). The sum over overlapping groups

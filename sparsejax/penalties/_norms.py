@@ -45,7 +45,9 @@ class RowNormPenalty(SparseRowPenalty):
 
 
 class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
-    r"""Lasso: ``g(W) = sum_ij strength_ij |w_ij|``.
+    r"""Lasso: entries become exactly zero.
+
+    .. math:: g(W) = \sum_{ij} \text{strength}_{ij}\, |w_{ij}|
 
     Args:
       strength: >= 0, shape () or (d,), one a row; for a W of (d, k) also (d, k), or one a column, (k,), where
@@ -160,7 +162,9 @@ def _(penalty: L1, params_shape: tuple[int, ...]) -> L1:
 
 
 class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
-    r"""Row-sparse group lasso: ``g(W) = sum_i alpha_i ||w_i||_2``.
+    r"""Row-sparse group lasso: a feature is kept or dropped for all columns.
+
+    .. math:: g(W) = \sum_i \alpha_i \|w_i\|_2
 
     Args:
       alpha: >= 0, shape () or (d,).
@@ -208,7 +212,9 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
 
 
 class L1Inf(RowNormPenalty, leaves=("alpha",)):
-    r"""Row-sparse group lasso by the largest entry: ``g(W) = sum_i alpha_i max_j |w_ij|``.
+    r"""Row-sparse group lasso by the largest entry.
+
+    .. math:: g(W) = \sum_i \alpha_i \max_j |w_{ij}|
 
     Entries below the largest of their row cost nothing, so that classes share features, and the largest
     entries of a row are mostly equal. Equal entries change together, so that derivatives of solutions are

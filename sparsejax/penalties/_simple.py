@@ -23,7 +23,9 @@ from sparsejax.penalties._terms import feasible
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
-    r"""Ridge: ``g(W) = sum_i strength_i/2 ||w_i||_2^2``. A row is zero only if its gradient is zero.
+    r"""Ridge; a row is zero only if its gradient is zero.
+
+    .. math:: g(W) = \sum_i \tfrac12\, \text{strength}_i\, \|w_i\|_2^2
 
     Args:
       strength: >= 0, shape () or (d,).

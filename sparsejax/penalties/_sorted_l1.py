@@ -17,7 +17,9 @@ from sparsejax.penalties._transposed import TransposedPenalty
 
 
 class SortedL1(TransposedPenalty, leaves=("strength",)):
-    r"""SLOPE: ``g(W) = sum_i strengths_i ||w||_(i)``, the norms of the rows in decreasing order.
+    r"""SLOPE: the largest strength for the largest row norm.
+
+    .. math:: g(W) = \sum_i \text{strengths}_i\, \|w\|_{(i)}, \qquad \|w\|_{(1)} \ge \|w\|_{(2)} \ge \dots
 
     The first strength multiplies the largest norm. Rows with nearly equal effects get the same norm. With
     `slope_strengths` and orthogonal features the expected share of false discoveries is at most q. For a

@@ -19,7 +19,9 @@ MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes five
 
 
 class TotalVariation(TransposedPenalty, leaves=("strength",)):
-    r"""``g(W) = strength sum_i |w_(i+1) - w_i|``, summed over columns.
+    r"""Total variation of each column: neighbouring rows become equal.
+
+    .. math:: g(W) = \text{strength} \sum_i \|w_{i+1} - w_i\|_1
 
     Each column of the answer is piecewise constant. A constant column has the value 0: `sparsejax.lambda_max`
     is the strength from which every column is constant. The sum with `L1` of one number is the fused lasso,

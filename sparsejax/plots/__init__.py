@@ -1,4 +1,4 @@
-r"""Pictures of this library's results, by matplotlib (``pip install "sparsejax[plots]"``).
+r"""Pictures of this library's results, by matplotlib (``python -m pip install matplotlib``).
 
 Each function draws one picture into ``ax``, or into a new pyplot figure if ``ax`` is None, and returns the
 `matplotlib.axes.Axes`, whose titles, labels and limits the caller may change. It changes no settings of

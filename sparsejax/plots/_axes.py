@@ -45,7 +45,7 @@ def library() -> Any:
         import matplotlib.ticker  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            'sparsejax.plots needs matplotlib: python -m pip install "sparsejax[plots]".'
+            'sparsejax.plots needs matplotlib (the extra "sparsejax[plots]"): pip install matplotlib.'
         ) from error
     return matplotlib
 

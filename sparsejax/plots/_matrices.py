@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 MAX_NAMED_LINES = 40  # rows or columns of a map that all get their name
 MAX_MAP_LINES = 300  # rows of a map, so that each is a pixel high at least
+MAX_BARS = 40  # bars of one output, so that each has room for its name
+POSITIVE, NEGATIVE = "#0072B2", "#D55E00"  # of Okabe & Ito: blue and vermilion
 
 
 def support(
@@ -25,19 +27,21 @@ def support(
     task_names: Iterable[str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """A map of the weights, features by tasks, of the features that have nonzero weights.
+    """The nonzero weights: bars with a sign for one output, a map of features by tasks for several.
 
-    Weights that are exactly zero are hatched; all others, however small, have a colour. Features whose
-    weights are all zero are left out, and the label says how many there are. Colours go from dark to light,
-    negative to positive, with the square root of the weight, so that the signs of small weights can be seen.
-    If there are more than 300 features, a line of the map stands for several adjacent ones and shows the
-    largest weight for each task.
+    Features whose weights are all zero are left out, and the label says how many there are.
+
+    One output (k = 1) has a bar for each feature, the largest weight first; of more than 40 features the 40
+    largest are drawn. Several outputs have a map. Weights that are exactly zero are hatched in the map; all
+    others, however small, have a colour. Colours go from dark to light, negative to positive, with the square
+    root of the weight, so that the signs of small weights can be seen. If there are more than 300 features, a
+    line of the map stands for several adjacent ones and shows the largest weight for each task.
 
     Args:
       weights: a `Solution` of one problem, or W, (d, k) or (d,).
       feature_names: d names; by default numbers.
-      task_names: k names; by default numbers.
-      ax: axes to draw into; None for new ones. The colour bar takes a part of their place.
+      task_names: k names; by default numbers. The name of a single output is written beside "weight".
+      ax: axes to draw into; None for new ones. The colour bar of a map takes a part of their place.
 
     Returns:
       The axes.
@@ -68,6 +72,9 @@ def support(
     columns = names_of(f"{name}: task_names", task_names, W.shape[1])
     kept = np.flatnonzero(np.any(W != 0, axis=1))
     axes = axes_of(name, ax)
+    if W.shape[1] == 1 and len(kept):
+        _bars(axes, W[:, 0], kept, rows, "weight" if task_names is None else f"weight ({columns[0]})")
+        return axes
     each = -(-len(kept) // MAX_MAP_LINES)  # features for each line of the map
     several = f", {each} to a line" if each > 1 else ""
     axes.set(xlabel="task", ylabel=f"feature ({len(kept)} of {len(W)} are kept{several})")
@@ -175,6 +182,19 @@ def _largest(W: np.ndarray, each: int) -> np.ndarray:
     blocks = np.pad(W, ((0, -len(W) % each), (0, 0))).reshape(-1, each, W.shape[1])
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
     return largest[:, 0]
+
+
+def _bars(ax: "Axes", w: np.ndarray, kept: np.ndarray, names: list[str], label: str) -> None:
+    """Draw a horizontal bar for each kept feature, the largest weight at the top."""
+    order = kept[np.argsort(-np.abs(w[kept]), kind="stable")][:MAX_BARS]
+    places = np.arange(len(order))
+    colours = [POSITIVE if w[i] > 0 else NEGATIVE for i in order]
+    ax.barh(places, w[order], color=colours, height=0.7)
+    ax.axvline(0, color=FAINT, linewidth=0.8)
+    _label(ax.yaxis, [names[i] for i in order])
+    largest = f", the {MAX_BARS} largest are drawn" if len(kept) > MAX_BARS else ""
+    ax.set(xlabel=label, ylabel=f"feature ({len(kept)} of {len(w)} are kept{largest})")
+    ax.set_ylim(len(order) - 0.5, -0.5)
 
 
 def _map(ax: "Axes", values: Any, label: str, **scale: Any) -> None:

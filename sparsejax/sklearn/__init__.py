@@ -6,7 +6,7 @@ Nothing else in the library imports this package. docs/scikit-learn.md has examp
 try:
     import sklearn  # noqa: F401
 except ModuleNotFoundError as error:
-    text = 'sparsejax.sklearn needs scikit-learn: python -m pip install "sparsejax[sklearn]"'
+    text = 'sparsejax.sklearn needs scikit-learn (the extra "sparsejax[sklearn]"): pip install scikit-learn'
     raise ModuleNotFoundError(text) from error
 
 from sparsejax.sklearn._classification import SparseClassifier

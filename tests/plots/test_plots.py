@@ -310,18 +310,32 @@ def test_support_tells_zero_from_small(ax):
     assert ax.get_ylabel() == "feature (2 of 2000 are kept)"
 
 
-def test_support_of_a_vector_of_one_sign(ax):
-    plots.support([0.0, 2.0, 1.0], feature_names=["x", "y", "z"], ax=ax)
-    np.testing.assert_array_equal(ax.images[0].get_array(), [[2], [1]])
-    assert (ax.images[0].norm.vmin, ax.images[0].norm.vmax) == (0, 2)
-    assert [x.get_text() for x in ax.get_yticklabels()] == ["y", "z"]
+def test_support_of_one_sign(ax):
+    plots.support(np.eye(3, 2) + np.eye(3, 2, k=1), ax=ax)
+    assert (ax.images[0].norm.vmin, ax.images[0].norm.vmax) == (0, 1)
+
+
+def test_support_of_one_output_has_bars_with_signs(ax):
+    plots.support([0.0, 1.0, -2.0], feature_names=["x", "y", "z"], task_names=["malignant"], ax=ax)
+    assert [bar.get_width() for bar in ax.patches] == [-2, 1]
+    assert len({bar.get_facecolor() for bar in ax.patches}) == 2
+    assert [x.get_text() for x in ax.get_yticklabels()] == ["z", "y"]
+    assert (ax.get_xlabel(), list(ax.images)) == ("weight (malignant)", [])
+
+
+def test_support_of_one_output_of_many_features(ax):
+    W = np.linspace(1, 2, 1001)[:, None]
+    plots.support(W, ax=ax)
+    np.testing.assert_array_equal([bar.get_width() for bar in ax.patches], W[:-41:-1, 0])
+    assert ax.get_ylabel() == "feature (1001 of 1001 are kept, the 40 largest are drawn)"
+    assert "task" not in ax.get_xlabel()
 
 
 def test_support_of_more_features_than_lines(ax):
-    W = np.zeros((1001, 1))
+    W = np.zeros((1001, 2))
     W[1:] = np.where(np.arange(1000) % 4 == 1, -5, 1)[:, None]
     plots.support(W, ax=ax)
-    np.testing.assert_array_equal(ax.images[0].get_array(), np.full((250, 1), -5))
+    np.testing.assert_array_equal(ax.images[0].get_array(), np.full((250, 2), -5))
     assert ax.get_ylabel() == "feature (1000 of 1001 are kept, 4 to a line)"
     assert ax.yaxis.get_major_formatter()(1, 0) == "5"
 
