@@ -51,9 +51,10 @@ def test_throw():
     assert "raise maxiter" in text
     with pytest.raises(sj.ConvergenceError, match=r"tol is 1e-06"):
         sj.solve(p, maxiter=0, throw=True)
-    unpenalised = p.replace(penalty=penalties.L21(np.zeros(D)))
+    X = np.random.default_rng(0).standard_normal((20, D))
+    no_gap = sj.Problem(sj.losses.GramLoss(X.T @ X, X.T @ np.ones((20, 2))), penalties.L21(1.0))
     with pytest.raises(sj.ConvergenceError, match=r"residual \S+ after 1 iterations"):
-        sj.solve(unpenalised, tol=1e-13, maxiter=1, throw=True)
+        sj.solve(no_gap, tol=1e-13, maxiter=1, throw=True)
     assert bool(sj.solve(p, throw=True).converged)
     with pytest.raises(TypeError, match="throw=True cannot raise inside jit"):
         jax.jit(lambda p: sj.solve(p, throw=True))(p)

@@ -14,13 +14,12 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import as_int, as_numpy, check_bool, is_eager, is_traced
+from sparsejax._core.checks import check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process, mesh_of
 from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax.losses import LinearModelLoss, num_rows
-from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.path_runner import (
@@ -33,10 +32,11 @@ from sparsejax.selection.path_runner import (
     unsolved,
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
-from sparsejax.selection.resampling import copies_rows, masked, restricted, rows_of, weights_of
+from sparsejax.selection.resampling import copies_rows, folds_of, masked, restricted, rows_of, weights_of
 from sparsejax.selection.scoring import (
     Scoring,
     check_scoring,
+    check_separable,
     loss_by_output,
     score_by_output,
     score_of,
@@ -199,12 +199,12 @@ def _solved(
     """Check the arguments and solve all folds; returns the checkpoint and the results."""
     smooth = arguments.problem.smooth
     if per_output:
-        _check_separable(arguments)
+        check_separable(NAME, arguments)
     rows = rows_of(NAME, smooth, given.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
-    fold_of, count, fewest = _folds(folds, rows)
+    fold_of, count, fewest = folds_of(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     judge = None if checkpoint is None else text_of_scoring(scoring)
@@ -230,27 +230,6 @@ class _Judged(NamedTuple):
     solution: Solution  # without its weights, which the result does not hold
     score: jax.Array | None  # (); None if the score is minus the loss
     fits: Fits | None = None  # W and the intercept, if they are kept
-
-
-def _check_separable(arguments: PathArguments) -> None:
-    """Raise unless the columns of the problem do not meet, each with one strength."""
-    smooth, penalty = arguments.problem.smooth, arguments.problem.penalty
-    parts = penalty.parts if isinstance(penalty, Sum) else (penalty,)
-    entries = [part for part in parts if type(part) is L1]
-    plain = len(entries) == 1 and all(type(part) in (L1, NonNegative) for part in parts)
-    if not plain or jnp.ndim(entries[0].strength):
-        raise TypeError(
-            f"{NAME}: per_output needs a penalty of one number for each column, L1(strength), alone or with "
-            f"NonNegative(), got {penalty!r}."
-        )
-    if len(arguments.shape) != 1:
-        raise ValueError(f"{NAME}: per_output needs candidates with one leading axis, got {arguments.shape}.")
-    apart = isinstance(smooth, LinearModelLoss) and smooth.quadratic_model().separable
-    if not apart or len(smooth.params_shape) < 2:
-        raise TypeError(
-            f"{NAME}: per_output needs a loss of a Y (n, k) whose columns do not meet, as SquaredLoss or "
-            f"LogisticLoss, got {type(smooth).__name__} of W {tuple(smooth.params_shape)}."
-        )
 
 
 def _result(arguments: PathArguments, found: _Judged, per_output: bool) -> CrossValidation:
@@ -297,7 +276,7 @@ class _Folds:
         score = None if self.scoring is None else judge(self.scoring, test, W, b, weights)
         without_weights = solution._replace(params=solution.num_iters)
         if self.per_output:
-            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `_check_separable` has seen
+            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `check_separable` has seen
             return _Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
         fits = Fits(W, b) if self.keeps_fits else None
         return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score, fits)
@@ -404,23 +383,3 @@ def _in_chunks(
                 text, _result(arguments, whole, task.per_output) if folds > 1 and done else None
             )
     return found
-
-
-def _folds(folds: Any, n: int) -> tuple[jax.Array, int, int]:
-    """Check ``folds``; returns the fold of every row (n,), how many folds, and the rows of the smallest."""
-    if is_traced(folds):
-        raise TypeError("folds must be known outside jit: their number is a shape.")
-    if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
-        count = as_int("folds", folds, 0)
-        if not 2 <= count <= n:
-            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
-        return jnp.arange(n) % count, count, n // count
-    labels = as_numpy("folds", folds)
-    if labels.shape != (n,) or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"folds must be an integer, or one integer a row, ({n},); got {labels.dtype} {labels.shape}."
-        )
-    count = int(labels.max()) + 1
-    if not 2 <= count <= n or not np.array_equal(np.unique(labels), np.arange(count)):
-        raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
-    return jnp.asarray(labels), count, int(np.bincount(labels).min())

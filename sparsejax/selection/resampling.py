@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import as_int, is_eager
+from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import Loss, num_rows, rows_alone
@@ -93,3 +93,23 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
         if pairs:
             masks[i + 1, order[size : 2 * size]] = True
     return masks
+
+
+def folds_of(folds: Any, n: int) -> tuple[jax.Array, int, int]:
+    """Check ``folds``; returns the fold of every row (n,), how many folds, and the rows of the smallest."""
+    if is_traced(folds):
+        raise TypeError("folds must be known outside jit: their number is a shape.")
+    if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
+        count = as_int("folds", folds, 0)
+        if not 2 <= count <= n:
+            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
+        return jnp.arange(n) % count, count, n // count
+    labels = as_numpy("folds", folds)
+    if labels.shape != (n,) or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"folds must be an integer, or one integer a row, ({n},); got {labels.dtype} {labels.shape}."
+        )
+    count = int(labels.max()) + 1
+    if not 2 <= count <= n or not np.array_equal(np.unique(labels), np.arange(count)):
+        raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
+    return jnp.asarray(labels), count, int(np.bincount(labels).min())

@@ -16,6 +16,7 @@ from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.matrices.sharded import first_of, looked_at
 from sparsejax._core.programs import identity_of, text_of_program
 from sparsejax.losses import LinearModelLoss, Loss
+from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.selection.resampling import weights_of
 
 Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
@@ -224,3 +225,26 @@ def _check_function(caller: str, scoring: Scoring, smooth: Loss, init: Any, weig
             f"{caller}: scoring must be a function (Y, predictions, weights) -> () of all rows; those that "
             f"are not held out have weight 0: {error}"
         ) from error
+
+
+def check_separable(caller: str, arguments: Any) -> None:
+    """Raise unless the columns of the problem do not meet, each with one strength."""
+    smooth, penalty = arguments.problem.smooth, arguments.problem.penalty
+    parts = penalty.parts if isinstance(penalty, Sum) else (penalty,)
+    entries = [part for part in parts if type(part) is L1]
+    plain = len(entries) == 1 and all(type(part) in (L1, NonNegative) for part in parts)
+    if not plain or jnp.ndim(entries[0].strength):
+        raise TypeError(
+            f"{caller}: per_output needs a penalty of one number for each column, L1(strength), alone or "
+            f"with NonNegative(), got {penalty!r}."
+        )
+    if len(arguments.shape) != 1:
+        raise ValueError(
+            f"{caller}: per_output needs candidates with one leading axis, got {arguments.shape}."
+        )
+    apart = isinstance(smooth, LinearModelLoss) and smooth.quadratic_model().separable
+    if not apart or len(smooth.params_shape) < 2:
+        raise TypeError(
+            f"{caller}: per_output needs a loss of a Y (n, k) whose columns do not meet, as SquaredLoss or "
+            f"LogisticLoss, got {type(smooth).__name__} of W {tuple(smooth.params_shape)}."
+        )

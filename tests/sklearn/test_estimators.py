@@ -534,7 +534,7 @@ def test_bad_input(case):
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.delitem(sys.modules, "sparsejax.sklearn")
-    with pytest.raises(ModuleNotFoundError, match=r'pip install "sparsejax\[sklearn\]"'):
+    with pytest.raises(ModuleNotFoundError, match=r'"sparsejax\[sklearn\]"\): pip install scikit-learn'):
         importlib.import_module("sparsejax.sklearn")
 
 
