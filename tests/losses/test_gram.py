@@ -116,7 +116,7 @@ def test_products_of_data_are_accepted(dtype, condition):
     """Targets that the features fit exactly have the least constant; rounding refuses none of them."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
-        d = int(rng.integers(1, 40))
+        d = (1, 7, 39)[seed % 3]  # few shapes: each is compiled
         X = rng.standard_normal((60, d)) * np.geomspace(1, condition**-1, d)
         X = (X @ np.linalg.qr(rng.standard_normal((d, d)))[0]).astype(dtype)
         y = X @ rng.standard_normal(d).astype(dtype)
