@@ -135,7 +135,7 @@ def _solution(
 
     def solved(problem: Problem, W: jax.Array, mask: jax.Array, b: jax.Array) -> jax.Array:
         system = _system(problem, W, mask)
-        # Squared, because tol goes with the root of the measure. It costs one or two steps more, little
+        # `accurate` takes the root of the measure, hence the square. One or two more steps cost little
         # compared with the factorisation.
         finer = EXACT_INVERSE_TOL_FACTOR**2 if system.exact else 1
         return accurate(system.matvec, b, system.precondition, measure * finer)

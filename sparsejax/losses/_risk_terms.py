@@ -69,9 +69,9 @@ class Terms(NamedTuple):
     def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
         r"""An upper bound of the least sum over events of ``weights KL(q || p)`` at the dual point sU.
 
-        The draws q of the bound: the share s stops as p does, and the share 1 - s stops at the events of the
-        same time, in proportion to their weights. All events of one time have the same distribution of the
-        draws that stop among them.
+        For each event, p is the distribution over the rows at risk at h. The bound takes q = s p + (1 - s) e,
+        where e is the distribution over the events of the same time in proportion to their weights. Within
+        the events of one time, q is the same for all of them.
         """
         counted = self.tied > 0
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)

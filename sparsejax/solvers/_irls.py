@@ -56,10 +56,10 @@ def irls(
     n x n by Woodbury's identity. For other losses it is one Newton step, by conjugate gradients with that
     factorisation (of their quadratic bound) as preconditioner, halved until it decreases.
 
-    What it cannot do: a row that is zero in the minimiser only shrinks, so without ``polish`` no row is
-    exactly zero. A row that is zero by mistake leaves zero by a constant factor at each step, from
-    :math:`\epsilon` on (never, if there were no :math:`\epsilon`). And :math:`\epsilon` biases the result: in
-    the paper's example at alpha = 1 by 4e-5 and 2e-9 of the objective for 1e-2 and 1e-4.
+    Its limits: a row that is zero in the minimiser only shrinks, so without ``polish`` no row is exactly
+    zero. A row that is zero by mistake grows from :math:`\epsilon` by a constant factor at each step. And
+    :math:`\epsilon` biases the result: in the paper's example at alpha = 1 by 4e-5 of the objective for
+    :math:`\epsilon` = 1e-2, and by 2e-9 for 1e-4.
 
     Args:
       problem: a loss with a majorizer (`SquaredLoss`, `LogisticLoss`, the hinge losses) and
@@ -69,8 +69,9 @@ def irls(
       maxiter: steps, >= 0.
       history: record that many steps (it makes each of them evaluate the certificate).
       epsilon: > 0, the smoothing at the end, relative to the largest row norm of the first W.
-      faithful: that smoothing from the first step on. By default it starts at 1 and is halved at every step,
-        since a small one keeps rows that are near zero there for long.
+      faithful: use the smoothing ``epsilon`` from the first step on, as the paper does. By default the
+        smoothing starts at 1 and is halved at every step: a small smoothing keeps rows that are near zero
+        there for many steps.
       polish: return the prox-gradient point of the last W, which has exact zeros.
 
     Returns:
