@@ -117,7 +117,9 @@ def first_step(smooth: Loss, init: jax.Array) -> jax.Array:
 
 def residual_step(smooth: Loss, W: jax.Array) -> jax.Array:
     """1/L for the residual alone: `cautious_step` if the loss has a majorizer, else `first_step` at W."""
-    majorizer = smooth.quadratic_model().majorizer
-    if majorizer is not None:
-        return cautious_step(jnp.sum(majorizer() ** 2))
+    model = smooth.quadratic_model()
+    if model.trace is not None:
+        return cautious_step(model.trace())
+    if model.majorizer is not None:
+        return cautious_step(jnp.sum(model.majorizer() ** 2))
     return first_step(smooth, W)

@@ -16,6 +16,7 @@ from sparsejax.losses._cox_curvature import (
     bounding_rows,
     centred,
     chain_squares,
+    trace_bound,
 )
 from sparsejax.losses._free_features import span
 from sparsejax.losses._quadratic_model import QuadraticModel
@@ -195,6 +196,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         in_memory = not isinstance(X, Products)
         return QuadraticModel(
             majorizer=self._majorizer if in_memory else None,
+            trace=self._trace if in_memory else None,
             least_squares_at=self._least_squares_at if in_memory else None,
             num_rows=int(X.shape[-2]),
             column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
@@ -231,6 +233,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # If X is a constant of a user's jit, XLA would spend minutes on folding products of A at compile
         # time.
         return opaque(A)
+
+    def _trace(self) -> jax.Array:
+        w = self._weights()
+        return trace_bound(self._sorted(self.X), w, self.scale * w * self._sorted(self.event), self.places)
 
     def dual_scaling(
         self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None

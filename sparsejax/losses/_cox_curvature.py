@@ -33,9 +33,7 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     Each event takes the bound with the smaller trace.
     """
     counted, strata = weights > 0, places.strata
-    X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), strata), 0)
-    squares = jnp.sum(X * X, axis=1)
-    half = running_sum(squares, strata)[places.ends] / 2
+    X, squares, half = _half_squares(X, counted, places)
     kappa = _leverage(X)
     small = half <= kappa * jnp.sum(squares)
     # A row is at risk for the events from the end of its own time on only.
@@ -43,6 +41,18 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     bound = sums_to_come(jnp.zeros_like(weights), at_ends, strata) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
     return jnp.sqrt(bound)[:, None] * X
+
+
+def trace_bound(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:
+    """(), an upper bound of the trace of the Hessian: the first bound of `bounding_rows` for every event."""
+    return jnp.sum(events * _half_squares(X, weights > 0, places)[2])
+
+
+def _half_squares(X: jax.Array, counted: jax.Array, places: Places) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """X centred by stratum, the squares of its rows, and half their sum over the rows at risk, (n,)."""
+    X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), places.strata), 0)
+    squares = jnp.sum(X * X, axis=1)
+    return X, squares, running_sum(squares, places.strata)[places.ends] / 2
 
 
 def _leverage(X: jax.Array) -> jax.Array:

@@ -15,6 +15,7 @@ class QuadraticModel(NamedTuple):
     None means that the field is not known. H are the predictions if ``facts`` returned them, else None.
 
     * ``majorizer()``: A, (m, d), with :math:`\nabla^2 f \preceq I_k \otimes A^\top A + L \otimes I_d`;
+    * ``trace()``: (), an upper bound of the trace of A'A that costs less than A;
     * ``exact``: True if that bound is the Hessian at every W, so that f is quadratic;
     * ``laplacian()``: L, (k, k); None: L = 0;
     * ``target()``: for a quadratic f, B (shape of the targets) with ``f = 1/2 ||AW - B||^2`` + constant;
@@ -40,6 +41,7 @@ class QuadraticModel(NamedTuple):
     """
 
     majorizer: Callable[[], jax.Array] | None = None
+    trace: Callable[[], jax.Array] | None = None
     exact: bool = False
     laplacian: Callable[[], jax.Array] | None = None
     target: Callable[[], jax.Array] | None = None
