@@ -73,11 +73,22 @@ class Classes(NamedTuple):
         mean = safe_divide(jnp.sum(jnp.where(self.present, b, 0)), jnp.sum(self.present.astype(b.dtype)))
         return jnp.where(self.present, b - mean, 0)
 
+    def step(self, b: jax.Array) -> jax.Array:
+        """b after a damped Newton step."""
+        gradient, matrix = self.imbalance(b)
+        return b + damped(self.centred(jnp.linalg.solve(matrix, -gradient)), eps_of(b))[0]
+
     def newton(self, b: jax.Array) -> jax.Array:
         """The value b with the derivative of the minimiser, which one more Newton step has."""
         gradient, matrix = self.imbalance(b)
         step = self.centred(jnp.linalg.solve(lax.stop_gradient(matrix), -gradient))
         return b + (step - lax.stop_gradient(step))
+
+
+def damped(step: jax.Array, eps: float, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
+    """The Newton step multiplied as in `balance_classes`, and the range of its entries."""
+    length = (jnp.max(step) - jnp.min(step)) / temperature
+    return jnp.where(length > eps, jnp.log1p(length) / jnp.where(length > eps, length, 1), 1) * step, length
 
 
 @jax.jit
@@ -104,8 +115,8 @@ def balance_classes(classes: Classes) -> jax.Array:
         # at temperature 1; then cooling, once steps are short.
         gradient, matrix = classes.imbalance(b, temperature)
         step = classes.centred(jnp.linalg.solve(matrix, -gradient))
-        length = (jnp.max(step) - jnp.min(step)) / temperature
-        b = b + jnp.where(length > eps, jnp.log1p(length) / jnp.where(length > eps, length, 1), 1) * step
+        step, length = damped(step, eps, temperature)
+        b = b + step
         last = (temperature <= 1) & (
             (jnp.max(jnp.abs(gradient)) <= 4 * eps * total) | (length <= 4 * eps * (1 + jnp.max(jnp.abs(b))))
         )

@@ -1,7 +1,7 @@
 """Multinomial logistic regression, with one column of Y for each class."""
 
 import math
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import looked_at
+from sparsejax._core.matrices.sparse import Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._free_features import by_column, projected
@@ -58,8 +59,15 @@ class SoftmaxLoss(LinearModelLoss):
 
     def quadratic_model(self) -> QuadraticModel:
         """The model of a loss whose columns are not separable, without ``least_squares_at``."""
-        model = super().quadratic_model()
+        model, X = super().quadratic_model(), self.X
+        if isinstance(X, Sparse):
+            model = model._replace(column_sizes=lambda: (X.sizes, X.data.shape[0]))
         return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
+
+    def sparse_columns_at(self, ix: jax.Array) -> Self:
+        """Same as ``columns_at``, but columns of a sparse X stay sparse, with room for all entries."""
+        X = self.X
+        return self._replace(X=X.sparse_columns_at(ix)) if isinstance(X, Sparse) else self.columns_at(ix)
 
     def check_targets(self) -> None:
         """Raise unless rows are distributions and, with an intercept, every class has a row."""
@@ -154,10 +162,37 @@ class SoftmaxLoss(LinearModelLoss):
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         classes = self._classes(H)
         b = lax.stop_gradient(balance_classes(lax.stop_gradient(classes)))
-        # A class without a row gets an intercept so low that its probability underflows to exactly 0.
+        away = lax.stop_gradient(self._absent(H, b))
+        return jnp.where(classes.present, classes.newton(b), away)[None]
+
+    def near_intercept(self, H: jax.Array) -> jax.Array:
+        """The best intercept (k,) at predictions H (n, k) without one, a start for `near`."""
+        if not self.has_intercept:
+            return jnp.zeros_like(H[0])
+        return balance_classes(self._classes(H))
+
+    def near(self, H: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """The value, its derivative in the predictions (n, k), and an intercept nearer to the best than b.
+
+        That intercept, one Newton step from b, is used for both. H are the predictions without intercept.
+        """
+        if self.has_intercept:
+            classes = self._classes(H)
+            b = classes.step(b)
+            H = H + jnp.where(classes.present, b, self._absent(H, b))[None]
+        # `entries` and `derivatives` with one exponential for both.
+        top = jnp.max(H, axis=1, keepdims=True)
+        E = jnp.exp(H - top)
+        total = jnp.sum(E, axis=1, keepdims=True)
+        missing = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
+        each = jnp.log(total) - jnp.sum(self.Y * (H - top), axis=1, keepdims=True) + missing * top
+        w = self.scale * self._weights()
+        return jnp.sum(w * each), w * (E / total - self.Y), b
+
+    def _absent(self, H: jax.Array, b: jax.Array) -> jax.Array:
+        """An intercept so low that the probability of a class without a row underflows to exactly 0."""
         least = 2 - float(np.log(np.finfo(H.dtype).smallest_subnormal))
-        away = jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least
-        return jnp.where(classes.present, classes.newton(b), lax.stop_gradient(-away))[None]
+        return -(jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least)
 
     def _slope_sums(self, slopes: jax.Array) -> jax.Array:
         """The sum of slopes of each class minus the mean of the sums: equal intercepts change nothing."""

@@ -13,11 +13,11 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
-from sparsejax.losses import Facts, num_rows
+from sparsejax.losses import Facts, SoftmaxLoss, num_rows
 from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
-from sparsejax.solvers import _admm
+from sparsejax.solvers import _admm, _class_steps
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._fista import iterated
 
@@ -46,7 +46,8 @@ def working_set(
 
     For a sparse X with many rows the working set is sparse too. It holds at most an eighth of the features
     and half of the entries of X, and `fista` solves its problem: the cost of a product is proportional to the
-    number of entries.
+    number of entries. With `SoftmaxLoss` and a sparse X it is always sparse, with up to a third of the
+    features and all entries: the curvature of a class is far below the bound that `admm` needs.
 
     If more rows are active than the working set holds, or if rounds make no progress, the first of
     `newton_admm`, `admm` and `fista` that takes the problem continues from the last W.
@@ -94,7 +95,11 @@ def _part(smooth: Any, m: int) -> Any:
     """The loss of m features, as shapes without values; for a sparse X its matrix is dense if m is small."""
     if smooth.quadratic_model().majorizer is not None:
         return smooth
-    return jax.eval_shape(lambda smooth: smooth.columns_at(jnp.zeros(m, jnp.int32)), smooth)
+    return jax.eval_shape(lambda smooth: _columns_at(smooth, jnp.zeros(m, jnp.int32)), smooth)
+
+
+def _columns_at(smooth: Any, ix: jax.Array) -> Any:
+    return smooth.sparse_columns_at(ix) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
 
 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
@@ -104,7 +109,8 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
     if _part(smooth, m).quadratic_model().majorizer is not None:
         return m
-    return min(params_shape[0], max(m, params_shape[0] // 8))
+    share = 8 if smooth.quadratic_model().separable else 3
+    return min(params_shape[0], max(m, params_shape[0] // share))
 
 
 def suits(problem: Problem) -> bool:
@@ -170,9 +176,11 @@ def _rounds(
         if by_fista:  # few entries make products fast: leave out rows that will hardly become active
             slopes = jnp.where(slopes > MIN_SLOPE, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
-        part = problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
+        part = problem._replace(smooth=_columns_at(smooth, ix), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
-        if by_fista:
+        if by_fista and isinstance(part.smooth, SoftmaxLoss):
+            solution = _class_steps.iterated(part, start, wanted, jnp.int32(MAX_INNER_ITERATIONS))
+        elif by_fista:
             solution = iterated(part, start, wanted, jnp.int32(MAX_INNER_ITERATIONS), 0, finish=False)
         else:
             factor = factorise(part.smooth)

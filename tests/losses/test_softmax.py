@@ -163,6 +163,18 @@ def test_a_class_without_a_row_where_values_are_not_looked_at():
     assert np.isfinite(b).all() and (softmax(X @ np.asarray(s.params) + b, axis=1)[:, -1] == 0).all()
 
 
+def test_intercepts_by_steps(rng):
+    """A few steps of `near` find the best intercept; value and derivative are then those of the loss."""
+    loss, W = problem("SoftmaxLoss", "L21").smooth, rng.standard_normal((D, K))
+    value, gradient, best = facts(loss, W)
+    b = jnp.zeros(K)
+    for _ in range(8):
+        found, U, b = loss.near(loss.X @ W, b)
+    np.testing.assert_allclose(found, value, rtol=1e-13)
+    np.testing.assert_allclose(loss.X.T @ U, gradient, atol=1e-13)
+    np.testing.assert_allclose(b, best, atol=1e-10)
+
+
 # ------------------------------------------------------------------ with the rest of the library
 
 

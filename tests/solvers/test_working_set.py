@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 
 import sparsejax as sj
 from sparsejax.driver.feature_subsets import chosen, working_set_size
@@ -120,6 +121,27 @@ def test_solve_takes_it_for_few_samples():
     solutions = sj.path(logistic, jax.vmap(sj.penalties.L21)(alphas))
     assert solutions.converged.all() and not np.any(solutions.params[0])
     np.testing.assert_allclose(solutions.objective[1], sj.admm(logistic).objective, rtol=1e-5)
+
+
+@pytest.mark.parametrize("penalty", ["L1", "L21"])
+def test_classes_of_a_sparse_x(penalty):
+    """Against `admm` on a dense X. As in a fold, the rows of a class may have no weight."""
+    some = np.where(np.abs(X) > 1.2, X, 0)
+    Y = np.eye(K)[np.arange(N) % K]
+    weights = np.where(np.arange(N) < 14, np.linspace(0.5, 2, N), 0)
+    absent = jnp.asarray(np.where(Y[:, 2] > 0, 0, weights))
+    sparse, dense = (
+        sj.losses.SoftmaxLoss(A, Y, weights=weights, intercept=True)
+        for A in (scipy.sparse.csr_array(some), some)
+    )
+    for each in (jnp.asarray(weights), absent):
+        p = sj.Problem(sparse.reweighted(each), PENALTIES[penalty](0.02))
+        same = p.replace(smooth=dense.reweighted(each))
+        assert pick(p).function is sj.working_set
+        s = sj.solve(p, tol=1e-8)
+        assert s.converged and s.solver == "working_set" and 0 < np.count_nonzero(s.params) < s.params.size
+        np.testing.assert_allclose(s.objective, sj.admm(same, tol=1e-8).objective, rtol=5e-8)
+        np.testing.assert_allclose(same(s.params), p(s.params), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("jit", "ratio"), [(False, 1e3), (True, 1e5)])

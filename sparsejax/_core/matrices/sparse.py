@@ -117,11 +117,19 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
 
         A sparse result has `room` stored entries; if the columns together have more, the rest are left out.
         """
+        dense = self.shape[0] * ix.shape[0] <= MAX_DENSE_SIZE
+        return self._selected(ix, self.data.shape[0] if dense else self.room, dense)
+
+    def sparse_columns_at(self, ix: jax.Array) -> "Sparse":
+        """The columns ``ix``, sparse with room for all entries of X; the index d gives zeros."""
+        return self._selected(ix, self.data.shape[0], False)
+
+    def _selected(self, ix: jax.Array, room: int, dense: bool) -> Any:
+        """The columns ``ix``, dense or sparse, with room for as many stored entries."""
         (n, d), m = self.shape, ix.shape[0]
-        dense = n * m <= MAX_DENSE_SIZE
         none = ix >= d
         sizes = jnp.where(none, 0, take(self.sizes, ix, 0))
-        room = min(self.data.shape[0], n * m) if dense else self.room
+        room = min(room, n * m)
         ends = jnp.minimum(jnp.cumsum(sizes, dtype=jnp.int32), room)
         starts = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
         # The column of each place of the result: how many columns begin at or before it, counting empty ones.
