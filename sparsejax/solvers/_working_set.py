@@ -102,6 +102,14 @@ def _columns_at(smooth: Any, ix: jax.Array) -> Any:
     return smooth.sparse_columns_at(ix) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
 
 
+def _by_fista(part: Problem, start: jax.Array, tol: jax.Array) -> Solution:
+    """The solution of a working set by `fista`, for softmax losses in the form that carries predictions."""
+    most = jnp.int32(MAX_INNER_ITERATIONS)
+    if isinstance(part.smooth, SoftmaxLoss):
+        return _class_steps.iterated(part, start, tol, most)
+    return iterated(part, start, tol, most, 0, finish=False)
+
+
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """Number of features in a working set; it is larger if the working set is sparse."""
     smooth = problem.smooth
@@ -178,10 +186,8 @@ def _rounds(
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
         part = problem._replace(smooth=_columns_at(smooth, ix), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
-        if by_fista and isinstance(part.smooth, SoftmaxLoss):
-            solution = _class_steps.iterated(part, start, wanted, jnp.int32(MAX_INNER_ITERATIONS))
-        elif by_fista:
-            solution = iterated(part, start, wanted, jnp.int32(MAX_INNER_ITERATIONS), 0, finish=False)
+        if by_fista:
+            solution = _by_fista(part, start, wanted)
         else:
             factor = factorise(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
