@@ -255,7 +255,7 @@ def judged(claim: Claim, value: Any, best: Any, size: Any) -> Tally:
 def check(cell: Cell, lane: Lane, problem: sj.Problem, claims: list[Claim], other: np.ndarray) -> Tally:
     """Judge the claims of one lane; ``other``: more points that may be better, (number, *W.shape)."""
     with numbers_of.long_doubles():
-        value = lambda W: conic.objective(problem, W)
+        value = conic.objective_of(problem)
         start = np.asarray(problem.penalty.prox(jnp.zeros(problem.smooth.params_shape)), LONG)
         at_zero = value(repaired(cell, start))
         points = [c.W for c in claims if np.isfinite(c.W).all()] + [W for W in other if np.isfinite(W).all()]
@@ -312,15 +312,15 @@ def run_cell(cell: Cell, number: int, lanes: int, seed: int, share_conic: float)
     alone = [lane.problem(cell) for lane in drawn]
     batch, one = stacked(alone), SOLVERS.get(cell.solver)
     solver = sj.solve if one is None else one.function
-    together = jax.vmap(lambda p, tol: solver(p, tol=tol))
-    jitted = jax.jit(lambda p, tol: solver(p, tol=tol))
+    together = jax.vmap(lambda p, tol: solver(p, tol=tol, maxiter=certificates.MOST))
+    jitted = jax.jit(lambda p, tol: solver(p, tol=tol, maxiter=certificates.MOST))
     answers = {"in a batch": together(batch, tols)}
     total = Tally(disturbed=lanes_disturbed(batch, tols, answers["in a batch"], together, rng))
     if number % 2:
         singles = stacked([lane.problem(cell, np.float32) for lane in drawn])
         loose = jnp.maximum(tols, 1e-4).astype(jnp.float32)
         answers["float32"] = together(singles, loose)
-    by_itself = [solver(p, tol=t) for p, t in zip(alone, tols, strict=True)]
+    by_itself = [solver(p, tol=t, maxiter=certificates.MOST) for p, t in zip(alone, tols, strict=True)]
     answers["alone"] = jax.tree.map(lambda *x: np.stack(x), *by_itself)
     if number % 5 == 0:
         under_jit = [jitted(p, t) for p, t in zip(alone, tols, strict=True)]
