@@ -283,7 +283,7 @@ def check(cell: Cell, lane: Lane, problem: sj.Problem, claims: list[Claim], othe
 # ------------------------------------------------------------------ the run
 
 
-def other_solver(problem: sj.Problem, used: str) -> Any:
+def other_solver(problem: sj.Problem) -> Any:
     fit = [name for name in ("fista", "admm", "davis_yin") if SOLVERS[name].fits(problem) is None]
     return SOLVERS[fit[0]].function
 
@@ -325,7 +325,7 @@ def run_cell(cell: Cell, number: int, lanes: int, seed: int, share_conic: float)
     if number % 5 == 0:
         under_jit = [jitted(p, t) for p, t in zip(alone, tols, strict=True)]
         answers["under jit"] = jax.tree.map(lambda *x: np.stack(x), *under_jit)
-    other = other_solver(as_protocol("solve", alone[0]), cell.solver)
+    other = other_solver(as_protocol("solve", alone[0]))
     further = jax.vmap(lambda p, W: other(p, W, tol=0.0, maxiter=1000))(batch, answers["in a batch"].params)
     near = moved(np.asarray(answers["in a batch"].params), rng)
     gaps = [np.asarray(jax.jit(jax.vmap(sj.duality_gap))(batch, jnp.asarray(W))) for W in near]
