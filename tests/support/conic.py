@@ -4,6 +4,7 @@ Both from the formulas in `loss_cases` and `penalty_cases`.
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,7 +77,7 @@ def _edges(graph: Any) -> list[tuple[int, int, float]]:
 
 def _rows_of_cox(loss: Any) -> dict[str, np.ndarray]:
     """Times, strata and entries that have the order in which the loss has sorted the rows."""
-    places, n = loss.places, len(loss.event)
+    places, event, n = loss.places, np.asarray(loss.event), len(loss.event)
     by_row = lambda x: np.asarray(x)[np.argsort(np.asarray(places.order))]
     time = n - by_row(places.ends).astype(float)
     found = {"time": time, "strata": np.zeros(n) if places.strata is None else by_row(places.strata)}
@@ -84,7 +85,7 @@ def _rows_of_cox(loss: Any) -> dict[str, np.ndarray]:
         leaf, last = by_row(places.windows.leaf), by_row(places.windows.last)
         # before the earliest time with an event at which the row is at risk
         found["entry"] = np.array([
-            min([time[j] for j in range(n) if leaf[j] == last[i] and loss.event[j]], default=time[i]) - 0.5
+            min([time[j] for j in range(n) if leaf[j] == last[i] and event[j]], default=time[i]) - 0.5
             for i in range(n)
         ])  # fmt: skip
         found["entry"] = np.minimum(found["entry"], time - 0.5)
@@ -135,6 +136,29 @@ def penalty_value(penalty: Any, W: Any) -> float:
 
 
 # ------------------------------------------------------------------ problems
+
+
+def objective_of(problem: sj.Problem) -> Callable[[Any], Any]:
+    """`objective` of many points: the events of Cox's loss and who is at risk are found once."""
+    loss = problem.smooth
+    if not isinstance(loss, sj.losses.CoxLoss):
+        return lambda W: objective(problem, W)
+    X, event = numbers(loss.X), np.asarray(loss.event)
+    w = np.ones(len(X)) if loss.weights is None else numbers(loss.weights)
+    rows = _rows_of_cox(loss)
+    terms = survival_terms(rows.pop("time"), event, ties=loss.ties, weights=w, **rows)
+    events, each = np.where(w > 0, event * w, 0), np.array([weight for weight, *_ in terms])
+    factors = np.zeros((len(terms), len(X)), X.dtype)
+    for i, (_, risk, shares) in enumerate(terms):
+        factors[i, risk] = shares
+
+    def value(W: Any) -> Any:
+        h = X @ numbers(W).reshape(len(W))
+        sums = logsumexp(np.broadcast_to(h, factors.shape), b=factors, axis=1) if len(terms) else each
+        likelihood = each @ sums - events @ np.where(events > 0, h, 0)
+        return float(loss.scale) * likelihood + penalty_value(problem.penalty, W)
+
+    return value
 
 
 def objective(problem: sj.Problem, W: Any) -> Any:
