@@ -18,7 +18,7 @@ from sparsejax._core.checks import check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process, mesh_of
 from sparsejax._core.precision import users_level
-from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
+from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax.losses import LinearModelLoss, num_rows
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
@@ -314,28 +314,18 @@ def _work(arguments: PathArguments, folds: int) -> int:
 
 def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
     """The results of all folds, a part of them on each core; Ctrl-C ends the work between two calls."""
-    with bar_of(NAME, None, shown=False, deferred=False) as bar:
-        return _in_parts(arguments, fold_of, task, min(task.count, cores()), bar)[0]
-
-
-def _in_parts(
-    arguments: PathArguments, fold_of: jax.Array, task: _Folds, threads: int, bar: Bar
-) -> tuple[_Judged, int]:
-    """The results of the folds that are done, and their number; all are, unless ``bar.stop`` is set.
-
-    The folds are divided among threads; each solves its folds one after the other.
-    """
     numbers = np.arange(task.count, dtype=np.int32)
-    each = -(-task.count // threads)
+    each = -(-task.count // min(task.count, cores()))
     some = [numbers[i : i + each] for i in range(0, task.count, each)]
     nothing = _unsolved_folds(arguments, fold_of, task, each)
     data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in some]
-    places = run_in_chunks(arguments, task, data, nothing, bar)
-    done = [min(int(place.round), n) for place, (_, n) in zip(places, data, strict=True)]
+    with bar_of(NAME, None, shown=False, deferred=False) as bar:
+        places = run_in_chunks(arguments, task, data, nothing, bar)
     found = [
-        jax.tree.map(lambda leaf, n=n: leaf[:n], place.found) for place, n in zip(places, done, strict=True)
+        jax.tree.map(lambda leaf, n=n: leaf[:n], place.found)
+        for place, (_, n) in zip(places, data, strict=True)
     ]
-    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *found)), sum(done)
+    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *found))
 
 
 def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds, count: int) -> _Judged:
@@ -375,15 +365,16 @@ def _in_chunks(
     arguments: PathArguments, fold_of: jax.Array, task: _Folds, progress: bool, store: Checkpoint | None
 ) -> _Judged:
     """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
-    folds, count = task.count, num_penalties(arguments.penalties, arguments.axes)
+    nothing, folds = _unsolved_folds(arguments, fold_of, task, task.count), task.count
+    count = num_penalties(arguments.penalties, arguments.axes)
     with bar_of(NAME, folds * count, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "warm":
-            # A checkpoint has one part, so that it continues on any number of cores.
-            several = store is None and jax.default_backend() == "cpu" and mesh_of(arguments[:5]) is None
-            found, folds = _in_parts(arguments, fold_of, task, min(folds, cores()) if several else 1, bar)
+            data = fold_of, np.arange(folds, dtype=np.int32), np.int32(folds)
+            (place,) = run_in_chunks(arguments, task, [(data, folds)], nothing, bar)
+            found, folds = place.found, int(place.round)
         else:
             call = lambda some: _on_folds(arguments._replace(penalties=some), fold_of, task)
-            nothing, bar.each = _unsolved_folds(arguments, fold_of, task, folds), folds
+            bar.each = folds
             found = run_in_slices(arguments, call, nothing, 1, bar)
         if bar.stop.is_set():
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
