@@ -59,8 +59,9 @@ def prox_newton(
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
     of their columns of A, in float32, with a Newton step on the support every 2 sweeps (every 6 for single
     entries), until 5 % of the violation of the optimality conditions is left. A step therefore costs two
-    products with X; all other costs depend on the number of active features. Groups of very different sizes
-    use the iteration of `variational_newton` on all features instead.
+    products with X; all other costs depend on the number of active features. Two kinds of problem use the
+    iteration of `variational_newton` on all features instead: X with at most 64 rows or columns, and groups
+    of very different sizes.
 
     `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
     can move, or if no step lowers the objective.
@@ -151,8 +152,11 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
     share = NEAR_SHARE if rows >= init.shape[0] else 0.0
-    descent = Descent(problem, tol, rows) if by_blocks(problem) else None
-    scalars = _by_scalars(problem, init, tol, rows) if descent is None else None
+    # With at most 64 rows or columns the systems of `Newton` have one tile, and its steps are fewer.
+    by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
+    by_scalars &= columns(init).shape[0] == 1 and penalty.row_norm(init.shape).entries is None
+    descent = None if by_scalars else Descent(problem, tol, rows)
+    scalars = _by_scalars(problem, init, tol, rows) if by_scalars else None
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the trial as W, if the objective falls by a share of the promised change."""

@@ -199,7 +199,7 @@ def test_columns_of_all_sizes_and_copies():
 def test_strength_zero_by_row_is_left_to_the_engine():
     smooth = LOSSES["logistic"](*made(60, 8))
     p = sj.Problem(smooth, sj.penalties.L1(np.where(np.arange(8) == 0, 0.0, 0.05)))
-    solution, engine = sj.prox_newton(p), sj.admm(p)
+    solution, engine = sj.prox_newton(p, tol=1e-10), sj.admm(p, tol=1e-10)
     assert solution.converged == engine.converged
     np.testing.assert_allclose(solution.params, engine.params, atol=1e-6)
 
