@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import once, safe_divide
+from sparsejax._core.linalg import conjugate_gradients, once, safe_divide
 from sparsejax._core.tiles import (
     TILE,
     factorised,
@@ -386,15 +386,5 @@ def _by_conjugate_gradients(
         turned = x - unit * to_features(of_blocks(unit * x, size), size)
         return jnp.where(on, x @ G + RIDGE_SHARE * L * x + bend * turned, 0)
 
-    def body(c: Any) -> Any:
-        x, r, q, size_of_r, i = c
-        Hq = hessian(q)
-        step = safe_divide(size_of_r, jnp.sum(q * Hq))
-        x, r = x + step * q, r - step * Hq
-        new = jnp.sum(r * r / scale)
-        return x, r, r / scale + safe_divide(new, size_of_r) * q, new, i + 1
-
-    first = jnp.sum(slope * slope / scale)
-    goal, start = CG_SHARE**2 * first, (jnp.zeros_like(slope), -slope, -slope / scale, first, jnp.int32(0))
-    x, *_ = lax.while_loop(lambda c: (c[3] > goal) & (c[4] < MAX_CG_STEPS), body, start)
+    x, _ = conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)
     return x, jnp.ones((), bool)
