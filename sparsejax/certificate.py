@@ -147,6 +147,9 @@ def relative_gap(
 def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     r"""Relative duality gap of W: ``(P - D)/max(|P|, P(0))``, 0 where both are 0.
 
+    If the penalty excludes W = 0 (`SumTo` of another total than 0, a `Box`), P at the nearest point that the
+    penalty allows stands in place of P(0).
+
     With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
     :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality
 

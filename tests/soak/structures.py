@@ -256,7 +256,9 @@ def check(cell: Cell, lane: Lane, problem: sj.Problem, claims: list[Claim], othe
     """Judge the claims of one lane; ``other``: more points that may be better, (number, *W.shape)."""
     with numbers_of.long_doubles():
         value = conic.objective_of(problem)
-        start = np.asarray(problem.penalty.prox(jnp.zeros(problem.smooth.params_shape)), LONG)
+        # Gaps are relative to P at the point nearest to 0 that fulfils the constraints.
+        shape = problem.smooth.params_shape
+        start = np.full(shape, LONG(1) / shape[0] if "SumTo 1" in cell.penalty else LONG(0))
         at_zero = value(repaired(cell, start))
         points = [c.W for c in claims if np.isfinite(c.W).all()] + [W for W in other if np.isfinite(W).all()]
         feasible = [repaired(cell, W) for W in points]
