@@ -1,7 +1,9 @@
 """Functions compiled for eager calls, with options that compile fast, once for arguments of any origin."""
 
+import contextlib
 import functools
 import os
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +14,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from sparsejax._core.checks import default_device, is_eager
 from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
-from sparsejax._core.threads import threads_for
+from sparsejax._core.threads import factorises_batches, one_at_a_time, threads_for
 
 # Compiler options of XLA for eager calls on a CPU: they halve the time to compile; programs run as fast.
 OPTIONS = {
@@ -70,6 +72,7 @@ class Compiled:
         self.nested = jax.jit(function, static_argnames=static)
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
+        self._batched: dict[Any, bool] = {}
 
     def _jitted(
         self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]
@@ -101,8 +104,18 @@ class Compiled:
             leaves = jax.tree.leaves(args)
             mesh = mesh_of(leaves)
             check_same(leaves, mesh)
-        with threads_for(leaves):
-            return jax.block_until_ready(self._jitted(mesh or only_device(leaves), options(), static)(*args))
+        program = self._jitted(mesh or only_device(leaves), options(), static)
+        alone = threading.active_count() > 1 and self._factorises_batches(program, args)
+        with threads_for(leaves), one_at_a_time() if alone else contextlib.nullcontext():
+            return jax.block_until_ready(program(*args))
+
+    def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:
+        """`factorises_batches` of the program for these arguments, remembered by their shapes."""
+        leaves, tree = jax.tree.flatten(args)
+        key = program, tree, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)
+        if key not in self._batched:
+            self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
+        return self._batched[key]
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call the function with ``shared`` and each of the parts, at the same time; nothing is traced.
@@ -124,7 +137,16 @@ class Compiled:
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """The program compiled for arguments of these shapes, which are not traced; threads may call it."""
         where = mesh_of(args) or only_device(jax.tree.leaves(args))
-        return self._jitted(where, options(each=True), static).lower(*args).compile()
+        traced = self._jitted(where, options(each=True), static).trace(*args)
+        compiled = traced.lower().compile()
+        if not factorises_batches(traced.jaxpr.jaxpr):
+            return compiled
+
+        def alone(*args: Any) -> Any:
+            with one_at_a_time():
+                return jax.block_until_ready(compiled(*args))
+
+        return alone
 
 
 def only_device(leaves: list[Any]) -> jax.Device | None:

@@ -1,4 +1,4 @@
-"""The number of threads of BLAS on the host."""
+"""Threads on the host: the number of BLAS, and programs that must not run at the same time."""
 
 import contextlib
 import functools
@@ -9,6 +9,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, Jaxpr
+
+# Of several matrices at once they share their work between the threads of XLA, and wait for all parts.
+FACTORISATIONS = ("cholesky", "eigh", "lu", "qr", "geqrf", "householder_product", "svd")
+_ONE_AT_A_TIME = threading.Lock()  # held by programs with such a factorisation
 
 MAX_ONE_THREAD_SIZE = 1024  # rows or columns: programs with larger arguments keep all threads of BLAS
 
@@ -44,3 +49,34 @@ def _pools() -> Any:
     # The controller knows only libraries that are loaded now; jaxlib loads this one later to call LAPACK.
     importlib.import_module("scipy.linalg.cython_lapack")
     return ThreadpoolController()
+
+
+def factorises_batches(jaxpr: Jaxpr) -> bool:
+    """Whether a program, a jaxpr, has a matrix factorisation of several matrices at once."""
+    for equation in jaxpr.eqns:
+        batched = equation.primitive.name in FACTORISATIONS and equation.invars[0].aval.ndim > 2
+        if batched or any(map(factorises_batches, _inner(tuple(equation.params.values())))):
+            return True
+    return False
+
+
+def _inner(value: Any) -> Iterator[Jaxpr]:
+    """The jaxprs in a parameter of an equation."""
+    if isinstance(value, tuple | list):
+        for one in value:
+            yield from _inner(one)
+    elif isinstance(value, ClosedJaxpr):
+        yield value.jaxpr
+    elif isinstance(value, Jaxpr):
+        yield value
+
+
+@contextlib.contextmanager
+def one_at_a_time() -> Iterator[None]:
+    """A context for programs with factorisations of several matrices at once: one thread is in it at a time.
+
+    With jaxlib 0.10.2 on a CPU such programs, running at the same time, can wait for one another for ever:
+    each holds a thread of XLA while its parts wait for a free thread. Alone each of them uses all threads.
+    """
+    with _ONE_AT_A_TIME if jax.default_backend() == "cpu" else contextlib.nullcontext():
+        yield

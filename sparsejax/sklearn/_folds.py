@@ -110,7 +110,7 @@ def chosen(
     choice = Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
     if verbose:
         score = float(np.mean(choice.result.score, axis=0)[choice.index])
-        kept = int(found.coef.any(axis=0).sum())
+        kept = int(np.atleast_2d(found.coef).any(axis=0).sum())
         print(f"[{name}] chosen: {chosen_text(choice, has)}, score {score:.4g}, {kept} features")
     return choice
 

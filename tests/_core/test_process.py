@@ -86,3 +86,31 @@ def test_threads_that_throw_leave_the_filters_of_warnings():
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: sj.solve(problem, throw=True), range(64)))
     assert warnings.filters == before
+
+
+TOGETHER = """
+from concurrent.futures import ThreadPoolExecutor
+import jax, jax.numpy as jnp, numpy as np
+from sparsejax._core.compiled import Compiled
+
+A = np.random.default_rng(0).standard_normal((6, 120, 120)).astype(np.float32)
+A = A @ A.transpose(0, 2, 1) + np.eye(120, dtype=np.float32)
+starts = [np.float32(i) for i in range(12)]
+for one in (jnp.linalg.cholesky, lambda M: jnp.linalg.eigh(M)[0]):
+    turn = lambda i, s: s + jnp.sum(jax.vmap(one)(A + s * 1e-12))
+    function = Compiled(lambda start: jax.lax.fori_loop(0, 10, turn, start))
+    at_once = function.together((), [(start,) for start in starts])
+    with ThreadPoolExecutor(3) as pool:
+        by_threads = list(pool.map(function, starts))
+    for found in (at_once, by_threads):
+        np.testing.assert_allclose(found, [function(start) for start in starts], rtol=1e-5)
+print("done")
+"""
+
+
+def test_threads_that_factorise_many_matrices_do_not_wait_for_ever():
+    """With jaxlib 0.10.2 they do on two cores, unless they take turns."""
+    run = subprocess.run(
+        [sys.executable, "-c", TOGETHER], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert run.stdout == "done\n", run.stderr

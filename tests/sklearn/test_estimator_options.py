@@ -286,6 +286,12 @@ def test_one_standard_error_progress_and_checkpoint(tmp_path, capsys):
     np.testing.assert_array_equal(again.scores_, shown.scores_)
 
 
+def test_verbose_of_cox_counts_the_features(capsys):
+    model = SparseCoxCV(alphas=4, cv=3, verbose=1).fit(X, np.exp(Y[:, 0]))
+    assert np.count_nonzero(model.coef_) > 1
+    assert f" {np.count_nonzero(model.coef_)} features\n" in capsys.readouterr().out
+
+
 def test_strengths_of_a_penalty_object_are_factors():
     """`lambda_max` of a sum is a factor of its strengths, which must not be 0."""
     penalty = penalties.L1(2.0) + penalties.NonNegative()
