@@ -112,7 +112,9 @@ class Compiled:
     def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:
         """`factorises_batches` of the program for these arguments, remembered by their shapes."""
         leaves, tree = jax.tree.flatten(args)
-        key = program, tree, tuple((np.shape(leaf), np.result_type(leaf)) for leaf in leaves)
+        arrays = (jax.Array, np.ndarray, np.generic)
+        kinds = tuple(leaf.dtype if isinstance(leaf, arrays) else type(leaf) for leaf in leaves)
+        key = program, tree, kinds, tuple(map(np.shape, leaves))
         if key not in self._batched:
             self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
         return self._batched[key]

@@ -54,8 +54,9 @@ def _pools() -> Any:
 def factorises_batches(jaxpr: Jaxpr) -> bool:
     """Whether a program, a jaxpr, has a matrix factorisation of several matrices at once."""
     for equation in jaxpr.eqns:
-        batched = equation.primitive.name in FACTORISATIONS and equation.invars[0].aval.ndim > 2
-        if batched or any(map(factorises_batches, _inner(tuple(equation.params.values())))):
+        first: Any = equation.invars[0].aval if equation.invars else None
+        several = equation.primitive.name in FACTORISATIONS and first.ndim > 2
+        if several or any(map(factorises_batches, _inner(tuple(equation.params.values())))):
             return True
     return False
 

@@ -15,7 +15,7 @@ from penalty_cases import D
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax._core.compiled import Compiled
+from sparsejax._core.compiled import Compiled, options
 from sparsejax._core.threads import MAX_ONE_THREAD_SIZE, one_blas_thread
 
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -85,6 +85,7 @@ def test_a_second_solve_compiles_nothing(case):
 
 def test_a_gap_is_compiled_once_for_points_of_all_kinds():
     """A solution, and numbers of numpy."""
+    options()  # the first call in a process compiles a program to learn what XLA knows
     p, top = problem(loss=losses.SquaredLoss(X[2:], Y[2:])), sj.Problem(LOSS, penalties.L21(0.1))
     with compiled() as names:
         s = sj.solve(p)
