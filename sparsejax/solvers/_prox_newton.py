@@ -37,6 +37,7 @@ MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
 # old one again, if the last step has left at most this share of the gap.
 NEAR_SHARE = 0.2
 MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of what the model promises
+MIN_CROSSING = 1e-3  # the least share of a refused step that is tried next
 MIN_STEP_LENGTH = 1e-6  # the shortest step that is tried, as a share of the whole step
 
 
@@ -51,7 +52,7 @@ def prox_newton(
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
     A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`). The step is
-    halved until the objective falls by a share of what the model promises. At small strengths, or with labels
+    shortened until the objective falls by a share of what the model promises. At small strengths, or with labels
     that are nearly separated, a few steps replace thousands of first-order ones. For a least squares loss the
     model is exact, and a step exchanges features only.
 
@@ -59,9 +60,8 @@ def prox_newton(
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
     of their columns of A, in float32, with a Newton step on the support every 2 sweeps (every 6 for single
     entries), until 5 % of the violation of the optimality conditions is left. A step therefore costs two
-    products with X; all other costs depend on the number of active features. Two kinds of problem use the
-    iteration of `variational_newton` on all features instead: X with at most 64 rows or columns, and groups
-    of very different sizes.
+    products with X; all other costs depend on the number of active features. Groups of very
+    different sizes use the iteration of `variational_newton` on all features instead.
 
     `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
     can move, or if no step lowers the objective.
@@ -152,11 +152,8 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     zero = jnp.zeros_like(init)
     rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
     share = NEAR_SHARE if rows >= init.shape[0] else 0.0
-    # With at most 64 rows or columns the systems of `Newton` have one tile, and its steps are fewer.
-    by_scalars = min(rows, init.shape[0]) <= TILE or not by_blocks(problem)
-    by_scalars &= columns(init).shape[0] == 1 and penalty.row_norm(init.shape).entries is None
-    descent = None if by_scalars else Descent(problem, tol, rows)
-    scalars = _by_scalars(problem, init, tol, rows) if by_scalars else None
+    descent = Descent(problem, tol, rows) if by_blocks(problem) else None
+    scalars = _by_scalars(problem, init, tol, rows) if descent is None else None
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the trial as W, if the objective falls by a share of the promised change."""
@@ -164,14 +161,15 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         fall = (s.facts.value - facts.value) + (s.penalised - penalised)
         rounding = s.facts.rounding + facts.rounding
         falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
-        stuck = ~(s.promised < 0) | (~falls & (s.length / 2 <= MIN_STEP_LENGTH))
+        shorter = s.length * _crossing(s, facts)
+        stuck = ~(s.promised < 0) | (~falls & (shorter <= MIN_STEP_LENGTH))
         again = safe_divide(certificate.measure, s.measure) * certificate.measure
         near = model.exact | ((again <= tol) | (certificate.measure <= share * s.measure)) & (s.length == 1)
         old = s.W, s.facts, s.penalised, s.measure
         new = s.trial, facts, penalised, certificate.measure
         W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
         s = s._replace(W=W, facts=facts, penalised=penalised, measure=measure)
-        return s._replace(taken=falls, stuck=stuck, near=near)
+        return s._replace(taken=falls, stuck=stuck, near=near, length=jnp.where(falls, s.length, shorter))
 
     def direction(s: State) -> State:
         """The state with a new step: to the answer of the quadratic problem at W."""
@@ -183,7 +181,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype), gram=gram)
 
     def attempt(s: State) -> State:
-        s = once(s.taken, direction, s._replace(length=s.length / 2))
+        s = once(s.taken, direction, s)
         return s._replace(trial=s.W + s.length * s.change)
 
     facts = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
@@ -204,6 +202,18 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
     )
     limit = jnp.minimum(maxiter, MAX_QUADRATIC_STEPS if model.exact else MAX_STEPS)
     return Loop(problem, init, algorithm, tol, limit, history).run()[0]
+
+
+def _crossing(s: State, facts: Facts) -> jax.Array:
+    """The share of a refused step at whose end the tangents of the loss at W and at the trial cross.
+
+    It is 1/2 for a quadratic loss, and small for a loss with a kink near W, such as a hinge. There the loss
+    is at least what the tangents say, and at the crossing the least that they allow. It is at most 1/2.
+    """
+    change = s.length * s.change
+    at_W, at_trial = jnp.sum(s.facts.gradient * change), jnp.sum(facts.gradient * change)
+    share = (facts.value - s.facts.value - at_trial) / (at_W - at_trial)
+    return jnp.where(share > 0, jnp.clip(share, MIN_CROSSING, 0.5), 0.5)
 
 
 def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) -> Callable[[State], jax.Array]:
