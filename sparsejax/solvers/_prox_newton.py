@@ -52,9 +52,9 @@ def prox_newton(
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
     A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`). The step is
-    shortened until the objective falls by a share of what the model promises. At small strengths, or with labels
-    that are nearly separated, a few steps replace thousands of first-order ones. For a least squares loss the
-    model is exact, and a step exchanges features only.
+    shortened until the objective falls by a share of what the model promises. At small strengths, or with
+    labels that are nearly separated, a few steps replace thousands of first-order ones. For a least squares
+    loss the model is exact, and a step exchanges features only.
 
     The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
