@@ -42,8 +42,9 @@ MAX_CG_STEPS = 2000
 SHIFT_PER_MEAN_EIGENVALUE = 0.2
 MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
 MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
-# Systems are gathered on a multiple of the first number of features, at most on the second.
-GATHER_TILE_FEATURES, MAX_GATHERED_FEATURES = 64, 512
+# Systems are gathered on a multiple of the first number of features, at most on the third. On fewer than the
+# second they are gathered only if that is half the number of rows.
+GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 512
 
 
 # ------------------------------------------------------------------ gathered features
@@ -52,15 +53,15 @@ GATHER_TILE_FEATURES, MAX_GATHERED_FEATURES = 64, 512
 def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     """The number of features on which the system is gathered; None to keep all of them.
 
-    It is half the number of rows of the data: few supports are larger.
+    It is half the number of rows of the data, since few supports are larger; at most half of the features.
     """
     smooth, penalty = problem.smooth, problem.penalty
-    n = num_rows(smooth)
+    n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
-    wanted = least_active(penalty) + n / 2
-    m = min(GATHER_TILE_FEATURES * math.ceil(max(wanted, 1) / GATHER_TILE_FEATURES), MAX_GATHERED_FEATURES)
-    return m if W.shape[0] >= 2 * m else None
+    wanted = T * math.ceil(max(least_active(penalty) + n / 2, 1) / T)
+    m = min(wanted, MAX_GATHERED_FEATURES, T * (d // (2 * T)))
+    return m if m >= min(wanted, MIN_GATHERED_FEATURES) else None
 
 
 def _on_features(problem: Problem, ix: jax.Array) -> Problem:
@@ -100,6 +101,10 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     if _has_row_norm_hessian(smooth, penalty, W):
         rows = _row_norm_inverse(smooth, gram, penalty.row_norm(W.shape), W, mask)
         return _System(mask * G, matvec, rows, True)
+    if _has_one_column_of_norms(smooth, penalty, W):
+        return _System(
+            mask * G, matvec, _newton_inverse(smooth, gram, penalty.row_norm(W.shape), W, mask), True
+        )
     return _System(mask * G, matvec, _splitting_inverse(smooth, gram, penalty, W, mask), False)
 
 
@@ -264,6 +269,30 @@ def _dense_inverse(matvec: Product, W: jax.Array) -> Product:
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(H))
     factor = jnp.linalg.cholesky(H + shift * jnp.eye(W.size, dtype=W.dtype))
     return lambda R: cho_solve((factor, True), R.ravel()).reshape(R.shape)
+
+
+def _has_one_column_of_norms(smooth: Loss, penalty: Penalty, W: jax.Array) -> bool:
+    """Whether `_newton_inverse` applies: one column, and the penalty a norm of each entry."""
+    model = smooth.quadratic_model()
+    if "row norm" not in penalty.provides or model.least_squares_at is None or model.laplacian is not None:
+        return False
+    norm = penalty.row_norm(W.shape)
+    plain = norm is not None and norm.groups is None
+    return plain and W.size == W.shape[0] <= MAX_GATHERED_FEATURES
+
+
+def _newton_inverse(
+    smooth: Loss, gram: jax.Array | None, row_norm: RowNorm, W: jax.Array, mask: jax.Array
+) -> Product:
+    """The inverse of the Hessian on the support: A'A of the loss to second order at W, and the ridge."""
+    if gram is None:
+        A = smooth.quadratic_model().least_squares_at(W, None)[0]  # type: ignore[misc]  # it is known
+        gram = A.T @ A
+    on, ridge = mask.reshape(-1) > 0, row_norm.ridge
+    shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(gram)) + (0 if ridge is None else ridge)
+    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, shift, 1))
+    root = jnp.linalg.cholesky(M, symmetrize_input=False)
+    return lambda R: cho_solve((root, True), R.reshape(-1)).reshape(R.shape)
 
 
 def _has_row_norm_hessian(smooth: Loss, penalty: Penalty, W: jax.Array) -> bool:
