@@ -416,7 +416,7 @@ TABLE = {
         TypeError,
         "proximal: params must be arrays, got float: 1.0",
     ),
-    "optax, a penalised number": (lambda: trained(jnp.ones(())), ValueError, "W is a single number"),
+    "optax, a penalised number": (lambda: trained(jnp.ones(())), ValueError, "V is a single number"),
 }
 
 

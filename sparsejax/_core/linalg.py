@@ -221,17 +221,24 @@ def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
 # Solvers work on the transpose of W (d, k) or (d,): with the features last, every step is a vector operation.
 
 
-def columns(W: jax.Array) -> jax.Array:
-    """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,)."""
-    check_array(W)
+def columns(W: jax.Array, name: str = "W") -> jax.Array:
+    """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,); ``name`` is for errors."""
+    check_array(W, name)
     if W.ndim == 0:
         raise ValueError(
-            "W is a single number; one W is (d, k) or (d,): give it an axis, or leave it unpenalised, as "
-            "penalties.ByLeaf does."
+            f"{name} is a single number; one W is (d, k) or (d,): give it an axis, or leave it unpenalised, "
+            "as penalties.ByLeaf does."
         )
     if W.ndim not in (1, 2):
-        raise ValueError(f"W has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them.")
+        raise ValueError(
+            f"{name} has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them."
+        )
     return W[None] if W.ndim == 1 else W.T
+
+
+def mask_columns(mask: jax.Array) -> jax.Array:
+    """`columns` of a boolean array of the shape of W."""
+    return mask[None] if mask.ndim == 1 else mask.T
 
 
 def like(Wt: jax.Array, W: jax.Array) -> jax.Array:

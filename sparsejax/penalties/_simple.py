@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import DTYPES, as_strength, check_array, is_traced
+from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
@@ -95,6 +95,7 @@ class NonNegative(Penalty, leaves=()):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """max(V, 0)."""
+        check_array(V, "V")
         return jnp.where(V > 0, V, 0)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
@@ -157,18 +158,20 @@ class Box(Penalty, leaves=("low", "high")):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """V, each entry moved to the nearest point of its interval."""
-        low, high = self.bounds(columns(V))
-        return like(jnp.clip(columns(V), low, high), V)
+        Vt = columns(V, "V")
+        low, high = self.bounds(Vt)
+        return like(jnp.clip(Vt, low, high), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij); infinite bounds count as 0, see `dual_scale`."""
-        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(columns(Z)))
-        return jnp.sum(jnp.maximum(low * columns(Z), high * columns(Z)))
+        Zt = columns(Z, "Z")
+        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(Zt))
+        return jnp.sum(jnp.maximum(low * Zt, high * Zt))
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if an entry has the sign of an infinite bound, else inf."""
-        low, high = self.bounds(columns(Z))
-        Zt = columns(Z)
+        Zt = columns(Z, "Z")
+        low, high = self.bounds(Zt)
         outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
         return jnp.where(jnp.any(outside), 0, jnp.inf).astype(Z.dtype)
 
@@ -211,7 +214,7 @@ def as_bound(name: str, x: Any) -> jax.Array:
     if is_traced(x):
         return x
     try:
-        value = np.asarray(x)
+        value = as_numpy(name, x)
         value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None

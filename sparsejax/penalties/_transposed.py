@@ -27,7 +27,8 @@ class TransposedPenalty(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        Vt = columns(V, "V")
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), Vt, scaling)
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
@@ -36,11 +37,11 @@ class TransposedPenalty(Penalty):
         The condition is not checked, since rounding can violate it. ``aux`` is a point at which Z is nearly a
         subgradient, or a split of Z; closed forms do not use it.
         """
-        return self._conjugate(columns(Z))
+        return self._conjugate(columns(Z, "Z"))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s >= 0 such that ``conjugate(s * Z)`` is finite; inf if it is finite for all s."""
-        return self._dual_scale(columns(Z))
+        return self._dual_scale(columns(Z, "Z"))
 
     # ------------------------------------------------------------------ the hooks
 
