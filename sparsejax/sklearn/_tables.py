@@ -22,9 +22,11 @@ MIN_TABLE_ROWS = 128
 
 
 def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's ``validate_data``; masked arrays, whose masks it would drop, are an error."""
+    """scikit-learn's ``validate_data``; masks, which it would drop, and dates as numbers are errors."""
     check_unmasked("X", X)
     check_unmasked("y", y)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        as_real("X", X)
     return _validate_data(estimator, X, y, **options)
 
 
@@ -32,6 +34,17 @@ def check_unmasked(name: str, x: Any) -> None:
     """Raise a TypeError for a masked array of numpy."""
     if isinstance(x, np.ma.MaskedArray):
         as_numpy(name, x)
+
+
+def as_real(name: str, x: Any) -> np.ndarray:
+    """An array of real numbers as float64; numbers in an array of objects, as pandas has them, are taken."""
+    found = as_numpy(name, x)
+    try:
+        if found.dtype.kind in "biufO":
+            return found.astype(float)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name} has dtype {found.dtype}; real numbers are needed.")
 
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
@@ -97,7 +110,7 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
     """
     if sample_weight is None:
         return np.ones(n)
-    weights = as_numpy("sample_weight", sample_weight).astype(float)
+    weights = as_real("sample_weight", sample_weight)
     allowed = [(n,)] if outputs is None else [(n,), (n, outputs)]
     if weights.shape not in allowed:
         more = "" if outputs is None else f", or ({n}, {outputs}), one for each entry of y"

@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
 from sparsejax.losses import PoissonLoss
-from sparsejax.sklearn._tables import as_sample_weight, names_of
+from sparsejax.sklearn._tables import as_real, as_sample_weight, names_of
 
 SHARE_OF_SPREAD = 0.01  # the default smoothing of a quantile, relative to the interquartile range of y
 
@@ -75,7 +75,7 @@ def as_exposure(offset: Any, loss: Any, n: int) -> np.ndarray | None:
         return None
     if loss != "poisson":
         raise ValueError(f'offset is for loss="poisson", got loss={loss!r}.')
-    offset = np.asarray(offset, dtype=float)
+    offset = as_real("offset", offset)
     if offset.shape != (n,):
         raise ValueError(f"offset must have shape ({n},), one for each row; got {offset.shape}.")
     with np.errstate(over="ignore", under="ignore"):
