@@ -6,6 +6,9 @@ from fuzz import Drawn, outcome, violations
 
 import sparsejax as sj
 
+MASKED = np.ma.masked_array(np.ones((4, 2)), np.eye(4, 2))
+DATES = np.full(12, np.datetime64("1970-01-02"))  # 1, as a number
+
 
 def test_a_few_hundred():
     _, wrong = violations(calls=300, seed=0)
@@ -29,6 +32,46 @@ def test_a_few_hundred():
         ("lambda_max", "init", 1.0),
         ("tune_threshold", "v", np.full(12, np.datetime64("2020-01-01"))),
         ("from_lists", "lists", "text"),
+        ("from_batches", "batches", [(MASKED, MASKED)] * 2),
+        ("L21 prox", "scaling", "0.1"),
+        ("L21 prox", "scaling", -1.0),
+        ("L21 prox", "V", np.ones((4, 2), bool)),
+        ("L21 conjugate", "Z", 1j),
+        ("ExclusiveGroupL21 dual_scale", "Z", MASKED),
+        ("Sum", "parts", 3),
+        ("Box", "low", np.ma.masked),
+        ("slope_strengths", "q", 1e-320),
+        ("mean_abs_correlation", "selected", np.ma.masked_array([0, 1], [True, False])),
+        ("path", "checkpoint", "a\0b"),
+        ("to_jaxopt", "problem", 1.5),
+        ("ProximalGradient", "has_aux", []),
+        ("plots.convergence", "optimum", [None]),
+        ("plots.convergence", "optimum", np.nan),
+        ("plots.correlation", "selected", np.ma.masked_array([0, 1], [True, False])),
+        ("plots.stability", "threshold", -np.inf),
+        ("uncorrelated_group.fit", "loss", np.zeros(2)),
+        ("most_violated", "measure", sj.Problem),
+        ("mil.fit", "y", [[1, 2], [3]]),
+        ("multivariate.predict", "threshold", 1j),
+        ("multivariate.predict", "threshold", np.nan),
+        ("one_vs_rest.score", "y", [[1, 2], [3]]),
+        ("one_vs_rest.score", "y", np.array([np.inf, 1, 2] * 4)),
+        ("SparseRegressor", "fit_intercept", 1),
+        ("SparseRegressor", "max_iter", -1),
+        ("SparseRegressor", "sample_weight", len),
+        ("SparseRegressor", "sample_weight", DATES),
+        ("SparseRegressor", "X", np.array([DATES] * 4).T),
+        ("SparseRegressor offset", "offset", DATES),
+        ("SparseRegressorCV", "cv", 13),
+        ("SparseRegressorCV", "alphas", [[1, 2], [3]]),
+        ("SparseCox", "entry", np.array([{}] * 12)),
+        ("LabelViewsClassifier", "alpha", []),
+        ("LabelViewsClassifier", "beta", -1.0),
+        ("UncorrelatedGroupClassifier", "groups", 3),
+        ("StabilitySelector", "beta", "0.1"),
+        ("OFALassoRegressor", "max_iter", "text"),
+        ("MultivariateClassifier", "max_iter", 1.5),
+        ("MultivariateClassifier", "budget", [[1, 2], [3]]),
     ],
 )
 def test_found_and_mended(name, argument, value):

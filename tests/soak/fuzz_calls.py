@@ -117,7 +117,7 @@ TIMES = {**TABLES, "y": np.stack([LABELS[:, 0], 1.0 + np.arange(N)], axis=1)}
 LATE = {"strata": np.arange(N) % 2, "entry": 0.5 * np.arange(N)}
 ONE = {"penalty": "l1", "alpha": 0.1, "beta": 0.1, "tol": 1e-4, "max_iter": 100}
 FOLDS = {
-    **{"penalty": "l1", "alphas": [0.2, 0.1], "betas": 0.1, "tol": 1e-4, "max_iter": 100},
+    **{"penalty": "exclusive_l21", "alphas": [0.2, 0.1], "betas": 0.1, "tol": 1e-4, "max_iter": 100},
     **{"cv": 3, "scoring": None, "selection": "best", "progress": False, "checkpoint": None, "verbose": 0},
 }
 LINES = {"groups": None, "fit_intercept": True}
@@ -133,7 +133,13 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     "SparseCox": {**ONE, "ties": "breslow", **TIMES, **LATE},
     "SparseCoxCV": {**FOLDS, "ties": "breslow", **TIMES, **LATE},
     "StabilitySelector": {
-        **{"penalty": "l1", "loss": "squared", "alphas": [0.2, 0.1], "beta": 0.1, "num_subsamples": 4},
+        **{
+            "penalty": "exclusive_l21",
+            "loss": "squared",
+            "alphas": [0.2, 0.1],
+            "beta": 0.1,
+            "num_subsamples": 4,
+        },
         **{"fraction": 0.5, "threshold": 0.6, "random_state": 0, "tol": 1e-4, "X": X, "y": Y[:, 0]},
     },
     "UncorrelatedGroupClassifier": {
@@ -201,14 +207,14 @@ def drawn(picture: Callable[..., Any]) -> Callable[..., Any]:
     return draw
 
 
-NAMES = {"feature_names": list("abcd"), "ax": None}
+NAMES = {"feature_names": None, "ax": None}
 PICTURES: dict[str, dict[str, Any]] = {
-    "convergence": {"solutions": SOLUTION, "quantity": "gap", "optimum": None, "ax": None},
+    "convergence": {"solutions": SOLUTION, "quantity": "objective", "optimum": 0.5, "ax": None},
     "correlation": {"X": X, "selected": np.array([0, 2]), **NAMES},
     "cross_validation": {"result": FOLDED, "strengths": [0.2, 0.1], "ax": None},
     "path": {"solutions": SOLUTIONS, "strengths": [0.2, 0.1], "chosen": 1, "task": 0, **NAMES},
     "stability": {"result": STABLE, "strengths": [0.2, 0.1], "threshold": 0.6, **NAMES},
-    "support": {"weights": Y[:D], "task_names": list("ab"), **NAMES},
+    "support": {"weights": Y[:D], "task_names": None, **NAMES},
     "tuning": {"tunings": TUNED, "ax": None},
 }
 
@@ -224,7 +230,7 @@ def shrunk(x: Any, strength: Any = 1.0, scaling: Any = 1.0) -> Any:
 def trained(params: Any, step_size: Any, penalty: Any, optimizer: Any) -> Any:
     """One step of `proximal`."""
     found = proximal(optimizer, penalty, step_size)
-    return found.update(jax.tree.map(jnp.zeros_like, params), found.init(params), params)
+    return found.update(params, found.init(params), params)
 
 
 def descended(init_params: Any, hyperparams_prox: Any, **options: Any) -> Any:
@@ -387,20 +393,17 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             **{"maxiter": 50, "tol": 1e-3, "stepsize": 0.0, "has_aux": False},
         },
     ),
-    "ProjectedGradient": (jaxopt.ProjectedGradient, {"fun": squares, "projection": shrunk, "tol": 1e-3}),
+    "ProjectedGradient": (jaxopt.ProjectedGradient, {"fun": squares, "projection": shrunk}),
     "FromProx": (jaxopt.FromProx, {"fun": shrunk, "value": None}),
     "from_projection": (jaxopt.from_projection, {"projection": shrunk}),
     "jaxopt.prox": (jaxopt.prox, {"penalty": penalties.L1}),
     "to_jaxopt": (jaxopt.to_jaxopt, {"problem": PROBLEM}),
     **{f"plots.{name}": (drawn(getattr(plots, name)), good) for name, good in PICTURES.items()},
     **{name: (fit_of(name), good) for name, good in ESTIMATORS.items()},
-    "SparseRegressor groups": (
-        fit_of("SparseRegressor"),
-        {**ESTIMATORS["SparseRegressor"], **GROUPED_BY, "loss": "squared"},
-    ),
+    "SparseRegressor groups": (fit_of("SparseRegressor"), {**TABLES, **GROUPED_BY, "alpha": 0.1}),
     "SparseRegressor offset": (
         fit_of("SparseRegressor"),
-        {**ESTIMATORS["SparseRegressor"], "loss": "poisson", "y": np.arange(N) % 3, "offset": np.zeros(N)},
+        {**TABLES, "loss": "poisson", "y": np.arange(N) % 3, "offset": np.zeros(N)},
     ),
     **{
         f"{name}.{method}": (method_of(name, method), good)
