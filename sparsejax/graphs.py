@@ -94,7 +94,8 @@ def from_views(*views: ArrayLike) -> jax.Array:
 
     Raises:
       TypeError: no view, or one that is neither an integer nor a real array.
-      ValueError: a number below 1; more than 46340 combinations; a similarity that is empty, not square, negative or not finite.
+      ValueError: a number below 1; a similarity that is empty, not square, negative or not finite; more than
+        46340 combinations.
     Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
 
     >>> import sparsejax as sj
