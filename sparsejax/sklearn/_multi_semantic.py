@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
-from sparsejax._core.checks import as_nonnegative, as_numpy, as_strength
+from sparsejax._core.checks import as_nonnegative, as_strength
 from sparsejax.graphs import from_views
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
@@ -15,7 +15,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision, validate_data
+from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, gathered, precision, validate_data
 
 
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
@@ -131,11 +131,9 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of rows whose labels are right in all views."""
-        predicted, y = self.predict(X), as_numpy("y", y)
-        if y.shape != predicted.shape:
-            raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
-        right = (y == predicted).reshape(len(y), -1).all(axis=1)
-        return float(np.average(right, weights=as_sample_weight(sample_weight, len(y))))
+        predicted = self.predict(X)
+        right = (as_labels(y, predicted.shape) == predicted).reshape(len(predicted), -1).all(axis=1)
+        return float(np.average(right, weights=as_sample_weight(sample_weight, len(right))))
 
     def _views(self) -> list[np.ndarray]:
         return [np.asarray(self.classes_)] if self._flat else list(self.classes_)

@@ -12,7 +12,7 @@ from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import check_max_iter, choose
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, filled, precision, validate_data
+from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, filled, precision, validate_data
 from sparsejax.solution import ConvergenceWarning
 
 MEASURES = {
@@ -266,11 +266,10 @@ class MILESClassifier(LinearClassifier):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
         """The share of bags whose label is right; the weight of a bag is that of its first row."""
-        predicted, y = self.predict(X, bag_ids), as_numpy("y", y)
-        if y.shape != predicted.shape:
-            raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
-        first, weights = numbered(bag_ids, len(y))[1], as_sample_weight(sample_weight, len(y))
-        return float(np.average((y == predicted)[first], weights=weights[first]))
+        predicted = self.predict(X, bag_ids)
+        right, first = as_labels(y, predicted.shape) == predicted, numbered(bag_ids, len(predicted))[1]
+        weights = as_sample_weight(sample_weight, len(right))
+        return float(np.average(right[first], weights=weights[first]))
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

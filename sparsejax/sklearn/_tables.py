@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data as _validate_data
 
 from sparsejax._core.checks import as_numpy
@@ -45,6 +46,15 @@ def as_real(name: str, x: Any) -> np.ndarray:
     except (TypeError, ValueError):
         pass
     raise TypeError(f"{name} has dtype {found.dtype}; real numbers are needed.")
+
+
+def as_labels(y: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Labels to compare with predictions of this shape: none of them missing or infinite."""
+    y = as_numpy("y", y)
+    if y.shape != shape:
+        raise ValueError(f"y has shape {y.shape}; {shape} is needed for this X.")
+    assert_all_finite(y, input_name="y")
+    return y
 
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:

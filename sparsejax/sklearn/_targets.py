@@ -73,7 +73,7 @@ def as_exposure(offset: Any, loss: Any, n: int) -> np.ndarray | None:
     """The exposure ``exp(offset)``, (n,); None without an offset."""
     if offset is None:
         return None
-    if loss != "poisson":
+    if not isinstance(loss, str) or loss != "poisson":
         raise ValueError(f'offset is for loss="poisson", got loss={loss!r}.')
     offset = as_real("offset", offset)
     if offset.shape != (n,):

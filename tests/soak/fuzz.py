@@ -471,6 +471,7 @@ def arguments_of(name: str) -> dict[str, Any]:
 # The words for a part of an argument, or for it in the function that it is passed on to.
 WORDS = {
     **{"batches": "batch", "sizes": "size", "params": "V", "init_params": "init", "measure": "measures"},
+    "parts": "penalty",
     **{"random_state": "RandomState", "sample_weight": "Sample weights"},
 }
 
@@ -519,6 +520,7 @@ def honest(result: Any) -> bool:
 RIGHT = {
     *(("from_lists", "lists"), ("multivariate.fit", "progress"), ("prox.l1", "x"), ("observed", "Y")),
     *(("OFALassoRegressor", "degree"), ("OFALassoRegressor", "output_bandwidth")),
+    ("OFALassoRegressor", "beta"),
     *(("StabilitySelector.transform", "X"), ("ProximalGradient", "init_params")),
     *((name, "y") for name in CALLS if name.startswith("SparseRegressor")),
 }
