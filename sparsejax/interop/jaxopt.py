@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import check_bool
+from sparsejax._core.checks import as_number, check_bool
 from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem, check_problem
 from sparsejax.solution import Solution
@@ -194,7 +194,8 @@ class ProximalGradient:
         check_bool("ProximalGradient: has_aux", has_aux)
         self._fun = _Fun(fun, has_aux)
         self._prox = prox or _Projection(_identity, True)
-        self._options: dict[str, Any] = {"maxiter": maxiter, "tol": tol, "stepsize": stepsize or None}
+        step = as_number("ProximalGradient: stepsize", stepsize) or None
+        self._options: dict[str, Any] = {"maxiter": maxiter, "tol": tol, "stepsize": step}
 
     def run(self, init_params: Any, hyperparams_prox: Any = None, *args: Any, **kwargs: Any) -> OptStep:
         """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``."""

@@ -7,7 +7,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from sparsejax._core.checks import as_numpy
+from sparsejax._core.checks import as_numpy, check_choice
 from sparsejax._core.compiled import Compiled
 from sparsejax.losses import CoxLoss
 from sparsejax.metrics import concordance_index
@@ -94,6 +94,7 @@ class CoxModel(BaseEstimator):
         """The checked X, targets and weights of the rows."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
+        check_choice("ties", self.ties, ("breslow", "efron"))
         X = validated(self, X, accept_sparse="csr", ensure_min_samples=2)
         check_consistent_length(X, y)
         targets = read_targets(y, strata, entry)

@@ -516,12 +516,12 @@ def honest(result: Any) -> bool:
 
 
 # What is wrong elsewhere is right here: groups of several lengths, a function that is told of the progress,
-# any rank, targets of which some are missing, strengths that the kernel does not have, columns of any kind.
+# any rank, targets of which some are missing, what the kernel or a single output does not have.
 RIGHT = {
     *(("from_lists", "lists"), ("multivariate.fit", "progress"), ("prox.l1", "x"), ("observed", "Y")),
     *(("OFALassoRegressor", "degree"), ("OFALassoRegressor", "output_bandwidth")),
     ("OFALassoRegressor", "beta"),
-    *(("StabilitySelector.transform", "X"), ("ProximalGradient", "init_params")),
+    ("ProximalGradient", "init_params"),
     *((name, "y") for name in CALLS if name.startswith("SparseRegressor")),
 }
 # Functions of W that are defined at what is not finite, where they are NaN or infinite.
@@ -539,7 +539,7 @@ def draw(rng: np.random.Generator) -> tuple[str, str, Drawn]:
     known = isinstance(drawn.value, np.ndarray) and drawn.value.dtype.kind == "f"
     if (
         (drawn.value is None and good[argument] is None)
-        or (name, argument) in RIGHT
+        or ((name, argument) in RIGHT and not isinstance(drawn.value, np.ma.MaskedArray))
         or (name in UNCHECKED and argument != "scaling" and known and drawn.value.ndim < 3)
     ):
         drawn = drawn._replace(never=False)

@@ -155,19 +155,19 @@ ESTIMATORS: dict[str, dict[str, Any]] = {
     },
 }
 SCORED = {"X": X, "y": np.arange(N) % 3}
+# Without those that are scikit-learn's own.
 METHODS: dict[str, dict[str, dict[str, Any]]] = {
     "SparseRegressor": {"predict": {"X": X}, "score": TABLES},
-    "SparseClassifier": {"predict": {"X": X}, "predict_proba": {"X": X}, "score": WEIGHED},
+    "SparseClassifier": {"predict": {"X": X}, "predict_proba": {"X": X}},
     "SparseCox": {
         "predict": {"X": X},
         "predict_survival_function": {"X": X, "times": [1.0, 2.0], "strata": LATE["strata"]},
         "score": TIMES,
     },
-    "StabilitySelector": {"transform": {"X": X}},
-    "UncorrelatedGroupClassifier": {"predict_proba": {"X": X}, "score": WEIGHED},
+    "UncorrelatedGroupClassifier": {"predict_proba": {"X": X}},
     "LabelViewsClassifier": {"marginals": {"X": X}, "score": WEIGHED},
     "MILESClassifier": {"predict": {"X": X, "bag_ids": np.arange(N)}},
-    "OFALassoRegressor": {"predict": {"X": X}, "score": {"X": X, "y": Y[:, 0]}},
+    "OFALassoRegressor": {"predict": {"X": X}},
     "multivariate": {
         "predict": {"X": X, "threshold": 0.0},
         "decision_function": {"X": X},
