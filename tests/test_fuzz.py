@@ -38,6 +38,8 @@ def test_a_few_hundred():
         ("L21 prox", "V", np.ones((4, 2), bool)),
         ("L21 conjugate", "Z", 1j),
         ("ExclusiveGroupL21 dual_scale", "Z", MASKED),
+        ("ExclusiveGroupL21 value", "W", np.ones((3, 2))),
+        ("ExclusiveGroupL21 conjugate", "Z", np.ones((3, 2))),
         ("observed", "Y", np.ma.masked_array(np.ones((12, 2)), np.eye(12, 2))),
         ("Sum", "parts", 3),
         ("Box", "low", np.ma.masked),

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax import prox
-from sparsejax._core.checks import as_strength, check_array
+from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_norm, tiny_of
 from sparsejax.groups import Groups
 from sparsejax.penalties._row_penalty import (
@@ -19,6 +19,7 @@ from sparsejax.penalties._row_penalty import (
     where_unsquared,
 )
 from sparsejax.penalties._terms import split
+from sparsejax.penalties._transposed import checked
 
 
 class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
@@ -100,7 +101,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
             which Z is (nearly) a subgradient, from which a split is computed; or None: then W is a point
             that nearly attains the supremum, found by a prox.
         """
-        check_array(Z, "Z")
+        checked(self, Z, "Z")
         strength = cast(self.strength, Z)
         if not isinstance(aux, tuple):
             if aux is None:

@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
-from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
+from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._row_penalty import (
@@ -20,6 +20,7 @@ from sparsejax.penalties._row_penalty import (
     where_unsquared,
 )
 from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._transposed import checked
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
@@ -152,25 +153,25 @@ class Box(Penalty, leaves=("low", "high")):
 
     def value(self, W: jax.Array) -> jax.Array:
         """0, or inf if an entry is outside."""
-        low, high = self.bounds(columns(W))
-        Wt = columns(W)
+        Wt = checked(self, W, "W")
+        low, high = self.bounds(Wt)
         return jnp.where(jnp.all((Wt >= low) & (Wt <= high)), 0, jnp.inf).astype(W.dtype)
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """V, each entry moved to the nearest point of its interval."""
-        Vt = columns(V, "V")
+        Vt = checked(self, V, "V")
         low, high = self.bounds(Vt)
         return like(jnp.clip(Vt, low, high), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij); infinite bounds count as 0, see `dual_scale`."""
-        Zt = columns(Z, "Z")
+        Zt = checked(self, Z, "Z")
         low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(Zt))
         return jnp.sum(jnp.maximum(low * Zt, high * Zt))
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if an entry has the sign of an infinite bound, else inf."""
-        Zt = columns(Z, "Z")
+        Zt = checked(self, Z, "Z")
         low, high = self.bounds(Zt)
         outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
         return jnp.where(jnp.any(outside), 0, jnp.inf).astype(Z.dtype)

@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
 from sparsejax.losses import PoissonLoss
-from sparsejax.sklearn._tables import as_real, as_sample_weight, names_of
+from sparsejax.sklearn._tables import as_real, as_sample_weight, check_unmasked, names_of
 
 SHARE_OF_SPREAD = 0.01  # the default smoothing of a quantile, relative to the interquartile range of y
 
@@ -35,6 +35,7 @@ def checked_y(estimator: Any, y: Any) -> np.ndarray:
     if y is None:
         kind = type(estimator).__name__
         raise ValueError(f"This {kind} estimator requires y to be passed, but the target y is None.")
+    check_unmasked("y", y)
     names = names_of(y)
     options = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
     y = check_array(y, dtype=None, estimator=estimator, **options)
