@@ -3,7 +3,7 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
 from sparsejax._core.checks import as_numpy
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked
@@ -89,14 +89,16 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
         strata = as_numpy("strata", strata)
-        check_consistent_length(time, strata)
-        if strata.ndim != 1 or any(map(is_missing, strata.tolist())):
+        if strata.shape != time.shape:
+            raise ValueError(
+                f"strata has shape {strata.shape} and y {time.shape}: inconsistent numbers of samples."
+            )
+        if any(map(is_missing, strata.tolist())):
             raise ValueError("strata must be (n,), one label a row, none of them missing.")
         labels, codes = np.unique(strata, return_inverse=True)
     if entry is not None:
         entry = as_real("entry", entry)
-        check_consistent_length(time, entry)
-        if entry.ndim != 1 or not np.isfinite(entry).all() or (entry >= time).any():
+        if entry.shape != time.shape or not np.isfinite(entry).all() or (entry >= time).any():
             raise ValueError("entry must be (n,), finite, and before the time of each row.")
     return Targets(time, event, codes, labels, entry)
 
