@@ -60,6 +60,7 @@ def test_a_few_hundred():
         ("multivariate.predict", "threshold", 1j),
         ("multivariate.predict", "threshold", np.nan),
         ("one_vs_rest.score", "y", [[1, 2], [3]]),
+        ("one_vs_rest.score", "y", np.full(12, "a")),
         ("one_vs_rest.score", "y", np.array([np.inf, 1, 2] * 4)),
         ("SparseRegressor", "fit_intercept", 1),
         ("SparseRegressor", "max_iter", -1),

@@ -309,6 +309,17 @@ def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {x!r}.")
 
 
+def check_comparable(y: np.ndarray, known: np.ndarray) -> None:
+    """Raise unless labels y can equal the known ones: texts if these are texts, and never containers."""
+    try:
+        set(y.ravel().tolist())
+    except TypeError as error:
+        raise TypeError(f"y has labels that are no numbers or texts: {error}.") from None
+    texts = {labels.dtype.kind in "US" for labels in (y, known) if labels.dtype.kind != "O"}
+    if len(texts) > 1:
+        raise TypeError(f"y has labels of dtype {y.dtype}; those of the fit have dtype {known.dtype}.")
+
+
 def check_labels(
     Y: jax.Array, allowed: tuple[int, int], owner: str = "", *, name: str = "Y", others: str = ""
 ) -> None:

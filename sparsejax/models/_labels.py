@@ -6,7 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import INT32_MAX, as_float, as_number, as_numpy, check_labels, is_traced
+from sparsejax._core.checks import (
+    INT32_MAX,
+    as_float,
+    as_number,
+    as_numpy,
+    check_comparable,
+    check_labels,
+    is_traced,
+)
 from sparsejax.metrics import r2
 
 Classes = tuple[Any, ...]
@@ -91,7 +99,9 @@ def decoded(positive: Any, classes: Classes) -> Any:
 def agreement(y: Any, predicted: Any) -> float:
     """The share of the labels that are predicted correctly."""
     predicted = np.asarray(predicted)
-    return float(np.mean(labels_of(y, len(predicted))[0] == predicted))
+    y, _ = labels_of(y, len(predicted))
+    check_comparable(y, predicted)
+    return float(np.mean(y == predicted))
 
 
 def r2_score(Y: Any, predicted: jax.Array) -> float:

@@ -132,7 +132,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of rows whose labels are right in all views."""
         predicted = self.predict(X)
-        right = (as_labels(y, predicted.shape) == predicted).reshape(len(predicted), -1).all(axis=1)
+        right = (as_labels(y, predicted) == predicted).reshape(len(predicted), -1).all(axis=1)
         return float(np.average(right, weights=as_sample_weight(sample_weight, len(right))))
 
     def _views(self) -> list[np.ndarray]:

@@ -267,7 +267,7 @@ class MILESClassifier(LinearClassifier):
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
         """The share of bags whose label is right; the weight of a bag is that of its first row."""
         predicted = self.predict(X, bag_ids)
-        right, first = as_labels(y, predicted.shape) == predicted, numbered(bag_ids, len(predicted))[1]
+        right, first = as_labels(y, predicted) == predicted, numbered(bag_ids, len(predicted))[1]
         weights = as_sample_weight(sample_weight, len(right))
         return float(np.average(right[first], weights=weights[first]))
 

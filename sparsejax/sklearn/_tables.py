@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data as _validate_data
 
-from sparsejax._core.checks import as_numpy
+from sparsejax._core.checks import as_numpy, check_comparable
 
 try:
     from jax import enable_x64
@@ -48,11 +48,12 @@ def as_real(name: str, x: Any) -> np.ndarray:
     raise TypeError(f"{name} has dtype {found.dtype}; real numbers are needed.")
 
 
-def as_labels(y: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Labels to compare with predictions of this shape: none of them missing or infinite."""
+def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
+    """Labels to compare with predictions: none of them missing or infinite."""
     y = as_numpy("y", y)
-    if y.shape != shape:
-        raise ValueError(f"y has shape {y.shape}; {shape} is needed for this X.")
+    if y.shape != predicted.shape:
+        raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
+    check_comparable(y, predicted)
     assert_all_finite(y, input_name="y")
     return y
 

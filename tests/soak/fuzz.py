@@ -471,7 +471,7 @@ def arguments_of(name: str) -> dict[str, Any]:
 # The words for a part of an argument, or for it in the function that it is passed on to.
 WORDS = {
     **{"batches": "batch", "sizes": "size", "params": "V", "init_params": "init", "measure": "measures"},
-    "parts": "penalty",
+    **{"parts": "penalty", "y": "Y"},
     **{"random_state": "RandomState", "sample_weight": "Sample weights"},
 }
 
