@@ -200,9 +200,9 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     """The problem on one array, ``params`` as this array, and the function that restores the pytree.
 
-    If ``params`` is an array already, all are returned unchanged.
+    If ``params`` is an array with an axis already, all are returned unchanged.
     """
-    if jax.tree_util.all_leaves([params]):
+    if jax.tree_util.all_leaves([params]) and np.ndim(params) > 0:
         return problem, params, lambda W: W
     vector, restore = ravel_pytree(params)
     flat = problem._replace(

@@ -55,6 +55,7 @@ def test_a_few_hundred():
         ("plots.correlation", "selected", np.ma.masked_array([0, 1], [True, False])),
         ("plots.stability", "threshold", -np.inf),
         ("uncorrelated_group.fit", "loss", np.zeros(2)),
+        ("uncorrelated_group.fit", "Y", [[1, 2], [3]]),
         ("most_violated", "measure", sj.Problem),
         ("mil.fit", "y", [[1, 2], [3]]),
         ("multivariate.predict", "threshold", 1j),

@@ -163,7 +163,7 @@ def fit(
 def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:
     """Y converted for the loss, and the two classes of the labels, or None."""
     classes: Classes | None
-    numbers = is_traced(Y) or np.asarray(Y).dtype.kind in "iuf"
+    numbers = is_traced(Y) or as_numpy("Y", Y).dtype.kind in "iuf"
     if loss == "squared" and numbers:
         Y = as_float("Y", Y, (1, 2), dtype)
         values = set() if is_traced(Y) else set(np.unique(np.asarray(Y)).tolist())

@@ -521,7 +521,7 @@ RIGHT = {
     *(("from_lists", "lists"), ("multivariate.fit", "progress"), ("prox.l1", "x"), ("observed", "Y")),
     *(("OFALassoRegressor", "degree"), ("OFALassoRegressor", "output_bandwidth")),
     ("OFALassoRegressor", "beta"),
-    ("ProximalGradient", "init_params"),
+    *(("ProximalGradient", "init_params"), ("ByLeaf", "penalties")),
     *((name, "y") for name in CALLS if name.startswith("SparseRegressor")),
 }
 # Functions of W that are defined at what is not finite, where they are NaN or infinite.
