@@ -30,7 +30,7 @@ def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     Multiplication or division by a power of 2 does not round. Multiply strengths by the inverse, which is
     opaque to XLA: XLA rewrites ``a / unit / norm`` as ``a / (unit * norm)``, whose product may underflow.
     """
-    top = lax.stop_gradient(jnp.max(jnp.abs(x)))
+    top = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     fine = (top >= tiny_of(x)) & jnp.isfinite(top)
     exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # - 2: the inverse is a normal number too
     exponent = jnp.maximum(exponent, np.finfo(x.dtype).minexp)
@@ -50,8 +50,8 @@ def safe_norm(x: jax.Array) -> jax.Array:
 
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
-    """The square root where x > 0, else 0 with derivative 0."""
-    return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1)), 0)
+    """The square root where x > 0, 0 with derivative 0 where x <= 0, NaN of NaN."""
+    return jnp.where(x <= 0, 0, jnp.sqrt(jnp.where(x <= 0, 1, x)))
 
 
 def norm(x: jax.Array) -> jax.Array:

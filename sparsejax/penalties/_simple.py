@@ -97,7 +97,7 @@ class NonNegative(Penalty, leaves=()):
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """max(V, 0)."""
         check_array(V, "V")
-        return jnp.where(V > 0, V, 0)
+        return jnp.where(V <= 0, 0, V)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries > 0, boolean."""

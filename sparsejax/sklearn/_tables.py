@@ -179,6 +179,8 @@ def gathered(
     ix = weighted[np.append(first, np.full(rows - n, first[0]))]
     mass = np.zeros((rows, *weights.shape[1:]))
     np.add.at(mass, number.ravel(), weights[weighted])
+    # By a power of 2, which does not round: the sum of the largest or least numbers is finite and not 0.
+    mass = np.ldexp(mass, -np.frexp(mass.max())[1])
     mean_one = (mass * (mass.size / mass.sum())).astype(X.dtype)
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
         table = X[weighted[first]]
