@@ -3,6 +3,7 @@
 A similarity is a symmetric (k, k) array of nonnegative weights with a zero diagonal.
 """
 
+import math
 from functools import reduce
 from typing import Any
 
@@ -12,9 +13,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, check_labels, is_traced
+from sparsejax._core.checks import as_float, as_numpy, as_positive, check_labels, is_traced
 
 __all__ = ["from_views", "ngd_similarity"]
+
+MAX_NODES = 46_340  # of a graph, whose similarities are then less than 2**31 numbers
 
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
@@ -91,7 +94,8 @@ def from_views(*views: ArrayLike) -> jax.Array:
 
     Raises:
       TypeError: no view, or one that is neither an integer nor a real array.
-      ValueError: a number below 1; a similarity that is empty, not square, negative or not finite.
+      ValueError: a number below 1; a similarity that is empty, not square, negative or not finite; more than
+        46340 combinations.
     Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
 
     >>> import sparsejax as sj
@@ -103,8 +107,11 @@ def from_views(*views: ArrayLike) -> jax.Array:
     """
     if not views:
         raise TypeError("from_views needs at least one view.")
-    dtype = next((as_float(f"view {v}", S, (2,)).dtype for v, S in enumerate(views) if np.ndim(S) > 0), None)
-    parts = [_view(f"view {v}", S, dtype) for v, S in enumerate(views)]
+    named = [(f"view {v}", view) for v, view in enumerate(views)]
+    dtype = next((as_float(*known, (2,)).dtype for known in named if _ndim(*known) > 0), None)
+    parts = [_view(*known, dtype) for known in named]
+    if (size := math.prod(len(S) for S in parts)) > MAX_NODES:
+        raise ValueError(f"the views have {size} combinations of labels; at most {MAX_NODES} are possible.")
 
     def product(a: jax.Array, b: jax.Array) -> jax.Array:
         one_a, one_b = (jnp.eye(len(x), dtype=x.dtype) for x in (a, b))
@@ -113,13 +120,19 @@ def from_views(*views: ArrayLike) -> jax.Array:
     return reduce(product, parts)
 
 
+def _ndim(name: str, view: Any) -> int:
+    return view.ndim if isinstance(view, jax.Array) else as_numpy(name, view).ndim
+
+
 def _view(name: str, view: Any, dtype: np.dtype | None) -> jax.Array:
     """The similarity of one view's labels: symmetric, with a zero diagonal."""
-    if np.ndim(view) == 0:
+    if _ndim(name, view) == 0:
         if np.asarray(view).dtype.kind not in "iu":
             raise TypeError(f"{name} must be a number of labels or a similarity matrix, got {view!r}.")
         if view < 1:
             raise ValueError(f"{name} must have at least 1 label, got {view}.")
+        if view > MAX_NODES:  # XLA ends the process for much larger arrays
+            raise ValueError(f"{name} must have at most {MAX_NODES} labels, got {view}.")
         S = jnp.ones((int(view), int(view)), jnp.result_type(float) if dtype is None else dtype)
     else:
         S = as_float(name, view, (2,), dtype)

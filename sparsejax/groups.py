@@ -7,6 +7,7 @@ leaves, so that a problem with groups passes through jit and vmap.
 
 import warnings
 from collections.abc import Iterable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -191,25 +192,30 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
     >>> sj.groups.from_lists([[0, 1], [1, 2]], num_features=4).members.tolist()
     [0, 1, 1, 2]
     """
+    return read_lists("lists", lists, num_features)
+
+
+def read_lists(name: str, lists: Any, num_features: int) -> Groups:
+    """`from_lists`; ``name`` is what errors call the lists."""
     num_features = as_int("num_features", num_features, 1)
     if isinstance(lists, str) or not isinstance(lists, Iterable):
-        raise TypeError(f"lists must be lists of features, one for each group, got {lists!r}.")
+        raise TypeError(f"{name} must be lists of features, one for each group, got {lists!r}.")
     rows = []
     for g, group in enumerate(lists):
         if isinstance(group, str) or not isinstance(group, Iterable):
-            raise TypeError(f"lists must hold a list for each group; group {g} is {group!r}.")
-        row = as_numpy(f"lists: group {g}", list(group))
+            raise TypeError(f"{name} must hold a list for each group; group {g} is {group!r}.")
+        row = as_numpy(f"{name}: group {g}", list(group))
         if row.size == 0:
-            raise ValueError(f"lists: group {g} is empty.")
+            raise ValueError(f"{name}: group {g} is empty.")
         if row.ndim != 1 or row.dtype.kind not in "iu":
-            raise TypeError(f"lists: group {g} must list integer indices of features, got {row.tolist()}.")
+            raise TypeError(f"{name}: group {g} must list integer indices of features, got {row.tolist()}.")
         outside = row[(row < 0) | (row >= num_features)]
         if outside.size:
             allowed = f"0 ... {num_features - 1}, by num_features"
-            raise ValueError(f"lists: group {g} has index {outside[0]}; it must be in {allowed}.")
+            raise ValueError(f"{name}: group {g} has index {outside[0]}; it must be in {allowed}.")
         if len(np.unique(row)) < len(row):
             values, counts = np.unique(row, return_counts=True)
-            raise ValueError(f"lists: group {g} has feature {values[counts > 1][0]} more than once.")
+            raise ValueError(f"{name}: group {g} has feature {values[counts > 1][0]} more than once.")
         rows.append(row)
     members = np.concatenate(rows) if rows else np.zeros(0, int)
     ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])

@@ -189,8 +189,12 @@ def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax
 @partial(jax.jit, static_argnames="same")
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
-    # Two divisions, since the square of a small bandwidth would underflow.
-    row = lambda i, x: jnp.exp(-(_zero_to_itself(i, distances(x), same) / bandwidth) / bandwidth / 2)
+
+    def row(i: jax.Array, x: jax.Array) -> jax.Array:
+        d2 = _zero_to_itself(i, distances(x), same)
+        # Two divisions, since the square of a small bandwidth would underflow; the least ones are 0 in XLA.
+        return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
+
     return _by_blocks(row, jnp.arange(X.shape[0]), X)
 
 

@@ -92,13 +92,18 @@ def even_strengths(problem: Problem) -> bool:
     return all(np.ndim(strength) == 0 for strength in split_strengths(problem.penalty)[0])
 
 
-def as_protocol(caller: str, problem: Any) -> Problem:
-    """The problem with its parts as `Loss` and `Penalty`, wrapped if needed; ``caller`` is for errors."""
+def check_problem(caller: str, problem: Any) -> None:
+    """Raise a TypeError unless the argument is a `Problem`; ``caller`` is for the message."""
     if not isinstance(problem, Problem):
         how = ""
         if isinstance(problem, Loss):
             how = f": write {caller}(sparsejax.Problem(loss, penalty), ...)"
         raise TypeError(f"{caller}: problem must be a sparsejax.Problem, got {type(problem).__name__}{how}.")
+
+
+def as_protocol(caller: str, problem: Any) -> Problem:
+    """The problem with its parts as `Loss` and `Penalty`, wrapped if needed; ``caller`` is for errors."""
+    check_problem(caller, problem)
     return problem._replace(smooth=as_loss(problem.smooth), penalty=as_penalty(problem.penalty))
 
 
@@ -195,9 +200,9 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     """The problem on one array, ``params`` as this array, and the function that restores the pytree.
 
-    If ``params`` is an array already, all are returned unchanged.
+    If ``params`` is an array with an axis already, all are returned unchanged.
     """
-    if jax.tree_util.all_leaves([params]):
+    if jax.tree_util.all_leaves([params]) and np.ndim(params) > 0:
         return problem, params, lambda W: W
     vector, restore = ravel_pytree(params)
     flat = problem._replace(

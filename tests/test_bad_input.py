@@ -411,12 +411,17 @@ TABLE = {
         TypeError,
         "from_projection: projection must be callable, got Array",
     ),
+    "value of W with too few rows": (
+        lambda: L21(np.ones(4)).value(np.ones((1, 2))),
+        ValueError,
+        r"W has shape \(1, 2\)\. L21: alpha has shape \(4,\)",
+    ),
     "optax, params of Python": (
         lambda: trained(1.0),
         TypeError,
         "proximal: params must be arrays, got float: 1.0",
     ),
-    "optax, a penalised number": (lambda: trained(jnp.ones(())), ValueError, "W is a single number"),
+    "optax, a penalised number": (lambda: trained(jnp.ones(())), ValueError, "V is a single number"),
 }
 
 

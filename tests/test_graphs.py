@@ -155,6 +155,17 @@ BAD = {
     "traced": (lambda: jax.jit(ngd_similarity)(Y[0]), ValueError, "Y has shape"),
     "no view": (from_views, TypeError, "at least one view"),
     "size 0": (lambda: from_views(2, 0), ValueError, "view 1 must have at least 1 label, got 0"),
+    "size of XLA's end": (
+        lambda: from_views(2**31),
+        ValueError,
+        "view 0 must have at most 46340 labels, got",
+    ),
+    "sizes": (
+        lambda: from_views(300, 300),
+        ValueError,
+        "views have 90000 combinations of labels; at most 46340",
+    ),
+    "size ragged": (lambda: from_views([[1, 2], [3]]), ValueError, "view 0 is not a rectangular array"),
     "size 2.0": (lambda: from_views(2.0), TypeError, "view 0 must be a number of labels or .* got 2.0"),
     "size True": (lambda: from_views(True), TypeError, "view 0 must be a number of labels"),
     "not square": (lambda: from_views(2, S[:1]), ValueError, r"view 1 has shape \(1, 2\).* square"),

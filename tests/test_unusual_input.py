@@ -35,6 +35,13 @@ def test_integers_become_the_default_float(dtype):
     assert L21(3).alpha.dtype == ExclusiveLasso([1, 2]).beta.dtype == default
 
 
+@pytest.mark.parametrize("init", [-1.5, np.float64(0)])
+def test_the_unknown_of_a_plain_function_may_be_a_number(init):
+    s = sj.fista(sj.Problem(lambda w: (w - 1) ** 2 / 2, penalties.NonNegative()), init)
+    assert s.params.shape == () and bool(s.converged)
+    np.testing.assert_allclose(s.params, 1, rtol=1e-5)
+
+
 def test_dtype_of_x_rules():
     loss = SquaredLoss(X.astype(np.float32), Y, weights=np.ones(8), scale=np.float64(0.5))
     assert {leaf.dtype for leaf in jax.tree.leaves(loss)} == {np.dtype(np.float32)}

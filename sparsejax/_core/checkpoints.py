@@ -39,7 +39,10 @@ class Checkpoint:
         self.directory, self._name = Path(directory), name
         if self.directory.exists() and not self.directory.is_dir():
             raise ValueError(f"{name} must be the path of a folder, but {self.directory} is a file.")
-        self.directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except ValueError as error:  # a null character
+            raise ValueError(f"{name} must be the path of a folder, got {directory!r}: {error}.") from None
         for left in self.directory.glob("*" + TEMPORARY):
             left.unlink(missing_ok=True)  # a process was killed while it wrote this file
         self._call = {"format": FORMAT, "function": caller, **call}

@@ -208,12 +208,27 @@ def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     return value
 
 
-def check_array(W: Any) -> None:
-    """Raise unless W is an array of JAX or numpy, not of integers."""
+def check_array(W: Any, name: str = "W") -> None:
+    """Raise unless W is an array of JAX or numpy, of real floating numbers; ``name`` is for errors."""
     if not isinstance(W, jax.Array | np.ndarray | np.generic):
-        raise TypeError(f"W must be an array of JAX or numpy, got {type(W).__name__}: use jnp.asarray(W).")
-    if jnp.issubdtype(W.dtype, jnp.integer):
-        raise TypeError(f"W has dtype {W.dtype}; float32 or float64 is needed.")
+        kind = type(W).__name__
+        raise TypeError(f"{name} must be an array of JAX or numpy, got {kind}: use jnp.asarray({name}).")
+    if isinstance(W, np.ma.MaskedArray):
+        as_numpy(name, W)  # raises
+    if not jnp.issubdtype(W.dtype, jnp.floating):
+        raise TypeError(f"{name} has dtype {W.dtype}; float32 or float64 is needed.")
+
+
+def check_step(name: str, x: Any) -> None:
+    """Raise unless a concrete step size is a finite real number >= 0, of any floating dtype."""
+    if is_traced(x):
+        return
+    value = as_numpy(name, x)
+    real = jnp.issubdtype(value.dtype, jnp.floating) or jnp.issubdtype(value.dtype, jnp.integer)
+    if value.ndim or not real:
+        raise TypeError(f"{name} must be a number, got {x!r}.")
+    if not 0 <= value < np.inf:
+        raise ValueError(f"{name} must be >= 0 and finite, got {x!r}.")
 
 
 def check_params(W: Any, shape: tuple[int, ...]) -> None:
@@ -292,6 +307,17 @@ def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
     """Raise unless x is one of the allowed strings."""
     if not isinstance(x, str) or x not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {x!r}.")
+
+
+def check_comparable(y: np.ndarray, known: np.ndarray) -> None:
+    """Raise unless labels y can equal the known ones: texts if these are texts, and never containers."""
+    try:
+        set(y.ravel().tolist())
+    except TypeError as error:
+        raise TypeError(f"y has labels that are no numbers or texts: {error}.") from None
+    texts = {labels.dtype.kind in "US" for labels in (y, known) if labels.dtype.kind != "O"}
+    if len(texts) > 1:
+        raise TypeError(f"y has labels of dtype {y.dtype}; those of the fit have dtype {known.dtype}.")
 
 
 def check_labels(

@@ -30,7 +30,7 @@ def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     Multiplication or division by a power of 2 does not round. Multiply strengths by the inverse, which is
     opaque to XLA: XLA rewrites ``a / unit / norm`` as ``a / (unit * norm)``, whose product may underflow.
     """
-    top = lax.stop_gradient(jnp.max(jnp.abs(x)))
+    top = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     fine = (top >= tiny_of(x)) & jnp.isfinite(top)
     exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # - 2: the inverse is a normal number too
     exponent = jnp.maximum(exponent, np.finfo(x.dtype).minexp)
@@ -50,8 +50,8 @@ def safe_norm(x: jax.Array) -> jax.Array:
 
 
 def safe_sqrt(x: jax.Array) -> jax.Array:
-    """The square root where x > 0, else 0 with derivative 0."""
-    return jnp.where(x > 0, jnp.sqrt(jnp.where(x > 0, x, 1)), 0)
+    """The square root where x > 0, 0 with derivative 0 where x <= 0, NaN of NaN."""
+    return jnp.where(x <= 0, 0, jnp.sqrt(jnp.where(x <= 0, 1, x)))
 
 
 def norm(x: jax.Array) -> jax.Array:
@@ -221,17 +221,24 @@ def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
 # Solvers work on the transpose of W (d, k) or (d,): with the features last, every step is a vector operation.
 
 
-def columns(W: jax.Array) -> jax.Array:
-    """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,)."""
-    check_array(W)
+def columns(W: jax.Array, name: str = "W") -> jax.Array:
+    """The transpose of W: (k, d) for W (d, k), (1, d) for W (d,); ``name`` is for errors."""
+    check_array(W, name)
     if W.ndim == 0:
         raise ValueError(
-            "W is a single number; one W is (d, k) or (d,): give it an axis, or leave it unpenalised, as "
-            "penalties.ByLeaf does."
+            f"{name} is a single number; one W is (d, k) or (d,): give it an axis, or leave it unpenalised, "
+            "as penalties.ByLeaf does."
         )
     if W.ndim not in (1, 2):
-        raise ValueError(f"W has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them.")
+        raise ValueError(
+            f"{name} has shape {W.shape}; one W is (d, k) or (d,): use jax.vmap for a batch of them."
+        )
     return W[None] if W.ndim == 1 else W.T
+
+
+def mask_columns(mask: jax.Array) -> jax.Array:
+    """`columns` of a boolean array of the shape of W."""
+    return mask[None] if mask.ndim == 1 else mask.T
 
 
 def like(Wt: jax.Array, W: jax.Array) -> jax.Array:

@@ -19,6 +19,7 @@ from sparsejax._core.linalg import (
     conjugate_gradients,
     eps_of,
     like,
+    mask_columns,
     norm,
     once,
     safe_divide,
@@ -237,7 +238,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     due = measure > 64 * eps_of(W)
     if m is None:
         return once(due, lambda _: _settle(problem, W), nothing)
-    on = jnp.any(columns(problem.penalty.smooth_where(W)), axis=0)
+    on = jnp.any(mask_columns(problem.penalty.smooth_where(W)), axis=0)
     fits = jnp.sum(on) <= m
 
     def some(_: Any) -> tuple[jax.Array, jax.Array]:

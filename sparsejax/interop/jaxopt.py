@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import as_number, check_bool
 from sparsejax.penalties import Penalty
-from sparsejax.problem import Problem
+from sparsejax.problem import Problem, check_problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import fista
 
@@ -190,9 +191,11 @@ class ProximalGradient:
         for name, function in (("fun", fun), ("prox", prox)):
             if not callable(function) and not (name == "prox" and function is None):
                 raise TypeError(f"ProximalGradient: {name} must be callable, got {function!r}.")
+        check_bool("ProximalGradient: has_aux", has_aux)
         self._fun = _Fun(fun, has_aux)
         self._prox = prox or _Projection(_identity, True)
-        self._options: dict[str, Any] = {"maxiter": maxiter, "tol": tol, "stepsize": stepsize or None}
+        step = as_number("ProximalGradient: stepsize", stepsize) or None
+        self._options: dict[str, Any] = {"maxiter": maxiter, "tol": tol, "stepsize": step}
 
     def run(self, init_params: Any, hyperparams_prox: Any = None, *args: Any, **kwargs: Any) -> OptStep:
         """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``."""
@@ -248,6 +251,7 @@ def to_jaxopt(problem: Problem, **options: Any) -> Any:
 
     Raises:
       ImportError: jaxopt is not installed.
+      TypeError: ``problem`` is no `Problem`.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -256,6 +260,7 @@ def to_jaxopt(problem: Problem, **options: Any) -> Any:
     >>> solver.maxiter
     7
     """
+    check_problem("to_jaxopt", problem)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         import jaxopt  # noqa: PLC0415

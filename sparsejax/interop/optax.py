@@ -9,6 +9,7 @@ import numpy as np
 import optax
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import as_numpy
 from sparsejax.penalties import is_penalty
 
 __all__ = ["ProximalState", "proximal"]
@@ -71,7 +72,7 @@ def proximal(
     if not is_penalty(penalty):
         raise TypeError(f"proximal: penalty must have prox(V, scaling), got {penalty!r}.")
     if not callable(step_size) and not isinstance(step_size, jax.core.Tracer):
-        value = np.asarray(step_size)
+        value = as_numpy("proximal: step_size", step_size)
         if value.ndim or value.dtype.kind not in "fiu" or not 0 < value < np.inf:
             raise ValueError(f"proximal: step_size must be > 0 and finite, or a schedule, got {step_size!r}.")
     inner = optax.with_extra_args_support(optimizer)

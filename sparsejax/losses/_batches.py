@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int, as_positive, check_bool, is_sparse
+from sparsejax._core.checks import as_int, as_numpy, as_positive, check_bool, is_sparse
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._base import Facts, Loss
 from sparsejax.losses._gram import GramLoss
@@ -286,7 +286,7 @@ def _numbers(name: str, a: Any) -> np.ndarray:
     """A dense, real, finite array in float64, which numpy has even where JAX's 64-bit numbers are off."""
     if is_sparse(a):
         raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")
-    a = np.asarray(a)
+    a = as_numpy(name, a)
     if a.dtype.kind not in "fiub":
         raise TypeError(f"{name} has dtype {a.dtype}; real numbers are needed.")
     numbers: np.ndarray = a.astype(np.float64, copy=False)

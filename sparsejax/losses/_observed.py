@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.checks import as_float, as_numpy, is_traced
 from sparsejax._core.matrices.sharded import check_here
 
 
@@ -42,10 +42,7 @@ def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
     [0, 1]
     """
     check_here("Y", Y)
-    try:
-        numbers: Any = Y if is_traced(Y) else np.asarray(Y)
-    except ValueError as error:  # ragged lists
-        raise ValueError(f"Y is not a rectangular array: {error}") from None
+    numbers: Any = Y if is_traced(Y) else as_numpy("Y", Y)
     if is_traced(Y):
         missing: Any = jnp.isnan(numbers)
     else:

@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, check_labels, check_weights, is_traced
+from sparsejax._core.linalg import unit_of
 
 
 def concordance_index(
@@ -71,7 +72,8 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     valid = jnp.all((event == 0) | (event == 1)) & ~jnp.any(jnp.isnan(risk))
     if jnp.issubdtype(time.dtype, jnp.floating):
         valid &= ~jnp.any(jnp.isnan(time))
-    w = jnp.ones(n, np.int32) if weights is None else weights
+    # In units of the largest weight, by a power of 2: products of two weights neither overflow nor vanish.
+    w = jnp.ones(n, np.int32) if weights is None else weights / unit_of(weights)[0]
     order = jnp.lexsort((event == 0, time))  # by rising time; at one time events come first
     t, e, w, rank = time[order], event[order] == 1, w[order], _ranks(risk)[order]
     edge = jnp.concatenate([(t[1:] != t[:-1]) | (e[1:] != e[:-1]), jnp.ones(1, bool)])

@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_numpy, check_bool, is_traced
 from sparsejax._core.linalg import eps_of
 
 
@@ -133,7 +133,7 @@ def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
         raise ValueError(f"X is empty: its shape is {X.shape}.")
     if not isinstance(index, jax.Array):
         try:
-            index = np.asarray(index)
+            index = as_numpy(name, index)
         except ValueError as error:  # ragged lists
             raise ValueError(f"{name} is not a list of columns: {error}") from None
     if index.ndim != 1:

@@ -6,15 +6,24 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checks import INT32_MAX, as_float, as_numpy, check_labels, is_traced
+from sparsejax._core.checks import (
+    INT32_MAX,
+    as_float,
+    as_number,
+    as_numpy,
+    check_comparable,
+    check_labels,
+    is_traced,
+)
+from sparsejax.metrics import r2
 
 Classes = tuple[Any, ...]
 PRESENT: Classes = (0, 1)  # the classes of labels given as 0 and 1
 SIGNS: Classes = (-1, 1)  # the classes of labels given as -1 and 1
 
 
-def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
-    """The labels y (n,), checked, and the sorted classes, of which there must be at least two."""
+def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """The labels y (n,), checked, and the sorted different labels."""
     y = as_numpy("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
@@ -26,9 +35,14 @@ def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tu
         kind = "a NaN" if np.isnan(y).any() else "an infinity"
         raise ValueError(f"y has {kind} among its labels.")
     try:
-        classes = np.unique(y)
+        return y, np.unique(y)
     except TypeError:
         raise TypeError("y has labels of several kinds, which cannot be sorted.") from None
+
+
+def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
+    """`labels_of`, of which there must be at least two."""
+    y, classes = labels_of(y, n)
     if len(classes) < 2:
         (one,) = classes.tolist()
         shown = f"{one:g}" if isinstance(one, float) else repr(one)
@@ -84,7 +98,25 @@ def decoded(positive: Any, classes: Classes) -> Any:
 
 def agreement(y: Any, predicted: Any) -> float:
     """The share of the labels that are predicted correctly."""
-    y, predicted = np.asarray(y), np.asarray(predicted)
-    if y.shape != predicted.shape or not y.size:
-        raise ValueError(f"y must have one label for each of X's {len(predicted)} rows, got shape {y.shape}.")
+    predicted = np.asarray(predicted)
+    y, _ = labels_of(y, len(predicted))
+    check_comparable(y, predicted)
     return float(np.mean(y == predicted))
+
+
+def r2_score(Y: Any, predicted: jax.Array) -> float:
+    """`sparsejax.metrics.r2` of the predictions for some X."""
+    Y = as_float("Y", Y, (1, 2))
+    if Y.shape != predicted.shape:
+        raise ValueError(f"Y has shape {Y.shape}; {predicted.shape} is needed for this X.")
+    return float(r2(Y, predicted))
+
+
+def as_threshold(x: Any) -> Any:
+    """A threshold on scores: a number, not NaN; a traced one is not checked."""
+    if is_traced(x):
+        return x
+    threshold = as_number("threshold", x)
+    if np.isnan(threshold):
+        raise ValueError("threshold must be a number, got NaN.")
+    return threshold

@@ -21,7 +21,7 @@ from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_t
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
-from sparsejax.models._labels import decoded, positives
+from sparsejax.models._labels import as_threshold, decoded, positives
 from sparsejax.models._summary import summary
 
 __all__ = ["Model", "embed", "fit", "median_bandwidth"]
@@ -68,7 +68,8 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
 
         Whole numbers, such as -1 and 1, are int32.
         """
-        return decoded(self.decision_function(instances, bag_ids) > threshold, self.linear.classes)
+        scores = self.decision_function(instances, bag_ids)
+        return decoded(scores > as_threshold(threshold), self.linear.classes)
 
     def score(self, instances: ArrayLike, bag_ids: Any, y: Any) -> float:
         """The measure that the model was fitted for, see `multivariate.Model.score`."""
@@ -213,8 +214,8 @@ def fit(
         raise TypeError("mil.fit works on the host; inside jit use embed and multivariate.fit.")
     X, ids = _check(instances, bag_ids)
     bags = int(ids.max()) + 1
-    if np.shape(y) != (bags,):
-        raise ValueError(f"y must have shape ({bags},), one label for each bag; got {np.shape(y)}.")
+    if (shape := as_numpy("y", y).shape) != (bags,):
+        raise ValueError(f"y must have shape ({bags},), one label for each bag; got {shape}.")
     sigma = median_bandwidth(X) if bandwidth is None else bandwidth
     centres = X if prototypes is None else as_float("prototypes", prototypes, (2,), X.dtype)
     S = embed(X, ids, centres, sigma)

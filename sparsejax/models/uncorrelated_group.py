@@ -6,11 +6,20 @@ import jax
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.checks import as_float, as_numpy, check_choice, is_traced
 from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
-from sparsejax.metrics import r2
-from sparsejax.models._labels import PRESENT, SIGNS, Classes, decoded, positives, presence, two_classes
+from sparsejax.models._labels import (
+    PRESENT,
+    SIGNS,
+    Classes,
+    as_threshold,
+    decoded,
+    positives,
+    presence,
+    r2_score,
+    two_classes,
+)
 from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
@@ -83,15 +92,16 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
         If `classes` is None, the score is `sparsejax.metrics.r2`.
         """
         if self.classes is None:
-            return float(r2(Y, self.decision_function(X)))
-        predicted = np.asarray(self._positive(X, None))
-        if np.shape(Y) != predicted.shape:
-            raise ValueError(f"Y has shape {np.shape(Y)}; {predicted.shape} is needed.")
+            return r2_score(Y, self.decision_function(X))
+        predicted, shape = np.asarray(self._positive(X, None)), as_numpy("Y", Y).shape
+        if shape != predicted.shape:
+            raise ValueError(f"Y has shape {shape}; {predicted.shape} is needed for this X.")
         vector = predicted.ndim == 1 and self.classes not in (PRESENT, SIGNS)
         true = positives(Y, self.classes) if vector else np.asarray(presence("Y", Y, None, (1, 2))[0]) == 1
         return float(np.mean((predicted == true).reshape(len(true), -1).all(axis=1)))
 
     def _positive(self, X: ArrayLike, threshold: float | None) -> jax.Array:
+        threshold = None if threshold is None else as_threshold(threshold)
         if self.loss == "logistic":
             threshold = 0.5 if threshold is None else threshold
             if not is_traced(threshold) and not 0 < threshold < 1:
@@ -141,8 +151,7 @@ def fit(
     >>> model.predict(X).shape, bool(model.solution.converged)
     ((4, 2), True)
     """
-    if loss not in LOSSES:
-        raise ValueError(f"loss must be one of {', '.join(LOSSES)}, got {loss!r}.")
+    check_choice("loss", loss, tuple(LOSSES))
     X = as_float("X", X, (2,))
     Y, classes = _targets(Y, X.dtype, loss)
     make: Any = LOSSES[loss]
@@ -154,7 +163,7 @@ def fit(
 def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:
     """Y converted for the loss, and the two classes of the labels, or None."""
     classes: Classes | None
-    numbers = is_traced(Y) or np.asarray(Y).dtype.kind in "iuf"
+    numbers = is_traced(Y) or as_numpy("Y", Y).dtype.kind in "iuf"
     if loss == "squared" and numbers:
         Y = as_float("Y", Y, (1, 2), dtype)
         values = set() if is_traced(Y) else set(np.unique(np.asarray(Y)).tolist())

@@ -16,6 +16,7 @@ from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._in_units import rescaled, row_units
 from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
 from sparsejax.penalties._terms import penalised
+from sparsejax.penalties._transposed import checked
 
 
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
@@ -111,7 +112,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         W = ``aux``, increased until it is feasible. If ``aux`` is None, W is a point that nearly attains the
         supremum of <Z, W> - g(W), found by a prox with a large step.
         """
-        Zt = columns(Z)
+        Zt = checked(self, Z, "Z")
         alpha, groups = cast(self.alpha, Zt), self.groups
         if aux is None:
             # argmax <Z, W> - g(W) - ||W||^2 / (2 t), for a large t
@@ -131,7 +132,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """0 if Z is not 0 in some row that is in no group, else inf."""
-        return self._dual_scale(columns(Z))
+        return self._dual_scale(checked(self, Z, "Z"))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)

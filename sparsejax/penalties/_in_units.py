@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from sparsejax._core.checks import check_step
 from sparsejax._core.linalg import opaque, unit_of
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rules import Rule
@@ -41,6 +42,7 @@ def prox_in_units(
     penalty: Penalty, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
 ) -> jax.Array:
     """``prox(penalty, V, scaling)``, computed in units of V: squares of V neither overflow nor underflow."""
+    check_step("scaling", scaling)
     scaling = jnp.asarray(scaling, V.dtype)
     if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
         return prox(penalty, V, scaling)

@@ -19,6 +19,7 @@ from sparsejax.penalties._row_penalty import (
     where_unsquared,
 )
 from sparsejax.penalties._terms import split
+from sparsejax.penalties._transposed import checked
 
 
 class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
@@ -100,6 +101,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
             which Z is (nearly) a subgradient, from which a split is computed; or None: then W is a point
             that nearly attains the supremum, found by a prox.
         """
+        checked(self, Z, "Z")
         strength = cast(self.strength, Z)
         if not isinstance(aux, tuple):
             if aux is None:

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import DTYPES, as_strength, check_array, is_traced
-from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
+from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
+from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._row_penalty import (
@@ -20,6 +20,7 @@ from sparsejax.penalties._row_penalty import (
     where_unsquared,
 )
 from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._transposed import checked
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
@@ -95,7 +96,8 @@ class NonNegative(Penalty, leaves=()):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """max(V, 0)."""
-        return jnp.where(V > 0, V, 0)
+        check_array(V, "V")
+        return jnp.where(V <= 0, 0, V)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries > 0, boolean."""
@@ -151,24 +153,26 @@ class Box(Penalty, leaves=("low", "high")):
 
     def value(self, W: jax.Array) -> jax.Array:
         """0, or inf if an entry is outside."""
-        low, high = self.bounds(columns(W))
-        Wt = columns(W)
+        Wt = checked(self, W, "W")
+        low, high = self.bounds(Wt)
         return jnp.where(jnp.all((Wt >= low) & (Wt <= high)), 0, jnp.inf).astype(W.dtype)
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """V, each entry moved to the nearest point of its interval."""
-        low, high = self.bounds(columns(V))
-        return like(jnp.clip(columns(V), low, high), V)
+        Vt = checked(self, V, "V")
+        low, high = self.bounds(Vt)
+        return like(jnp.clip(Vt, low, high), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij); infinite bounds count as 0, see `dual_scale`."""
-        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(columns(Z)))
-        return jnp.sum(jnp.maximum(low * columns(Z), high * columns(Z)))
+        Zt = checked(self, Z, "Z")
+        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(Zt))
+        return jnp.sum(jnp.maximum(low * Zt, high * Zt))
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if an entry has the sign of an infinite bound, else inf."""
-        low, high = self.bounds(columns(Z))
-        Zt = columns(Z)
+        Zt = checked(self, Z, "Z")
+        low, high = self.bounds(Zt)
         outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
         return jnp.where(jnp.any(outside), 0, jnp.inf).astype(Z.dtype)
 
@@ -211,7 +215,7 @@ def as_bound(name: str, x: Any) -> jax.Array:
     if is_traced(x):
         return x
     try:
-        value = np.asarray(x)
+        value = as_numpy(name, x)
         value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
     except (TypeError, ValueError):
         raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None

@@ -152,6 +152,7 @@ def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
     [1.64 1.28 1.04]
     """
     d, share = as_int("d", d, 1), as_float("q", q, (0,))
-    if not is_traced(share) and not 0 < np.asarray(share) < 1:
+    # A share whose (2d)-th part counts as 0 would give infinite strengths.
+    if not is_traced(share) and not 2 * d * np.finfo(share.dtype).tiny <= np.asarray(share) < 1:
         raise ValueError(f"q must be in (0, 1), got {np.asarray(share):g}.")
     return -ndtri(share / (2 * d) * jnp.arange(1, d + 1, dtype=share.dtype))

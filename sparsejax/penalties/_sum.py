@@ -1,6 +1,6 @@
 """Sums of penalties: a single term if the prox has a closed form, else several terms."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -67,6 +67,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
     parts: tuple[Any, ...]
 
     def __init__(self, parts: Sequence[Any]):
+        if not isinstance(parts, Iterable):
+            raise TypeError(f"parts must be a sequence of penalties, got {parts!r}.")
         flat: list[Any] = []
         for part in parts:
             known = as_penalty(part)

@@ -9,11 +9,21 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, tiny_of
+from sparsejax._core.linalg import (
+    columns,
+    conjugate_gradients,
+    eps_of,
+    like,
+    mask_columns,
+    norm,
+    safe_divide,
+    tiny_of,
+)
 from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import prox_in_units
 from sparsejax.penalties._rules import Rule
+from sparsejax.penalties._transposed import checked
 from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
 
 MAX_CYCLES = 1000  # of Dykstra's algorithm
@@ -104,11 +114,12 @@ class SeveralTerms(Penalty):
 
     def value(self, W: jax.Array) -> jax.Array:
         """g(W), shape ()."""
-        return self._value(columns(W))
+        return self._value(checked(self, W, "W"))
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The proximal point of V; with several terms by iteration to the last digits."""
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        Vt = checked(self, V, "V")
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), Vt, scaling)
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
@@ -118,7 +129,7 @@ class SeveralTerms(Penalty):
         computed; or None, then W is computed too.
         """
         if len(self.terms) == 1:
-            return self._conjugate(columns(Z))
+            return self._conjugate(checked(self, Z, "Z"))
         parts = self._parts(Z, aux)
         return sum(
             (term.conjugate(part) for term, part in zip(self.terms, parts, strict=True)),
@@ -128,12 +139,13 @@ class SeveralTerms(Penalty):
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s at which the conjugates of all parts of sZ are finite; ``aux`` as for `conjugate`."""
         if len(self.terms) == 1:
-            return self._dual_scale(columns(Z))
+            return self._dual_scale(checked(self, Z, "Z"))
         parts = self._parts(Z, aux)
         scales = [term.dual_scale(part) for term, part in zip(self.terms, parts, strict=True)]
         return jnp.min(jnp.stack(scales))
 
     def _parts(self, Z: jax.Array, aux: Any) -> Parts:
+        checked(self, Z, "Z")
         if isinstance(aux, tuple):
             return aux
         if aux is None:
@@ -300,5 +312,5 @@ def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:
     for term, other in zip(terms, others, strict=False):
         point = like(other, W)
         on = term.smooth_where(point) if "support" in term.provides else point != 0
-        Wt = jnp.where(columns(on), Wt, 0)
+        Wt = jnp.where(mask_columns(on), Wt, 0)
     return columns(feasible(penalty, like(Wt, W)))

@@ -11,6 +11,16 @@ from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import prox_in_units
 
 
+def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
+    """The transpose of W; an error if the penalty does not fit it, in which W has this name."""
+    Wt = columns(W, name)
+    try:
+        penalty.check(W.shape)
+    except ValueError as error:
+        raise ValueError(f"{name} has shape {W.shape}. {error}") from None
+    return Wt
+
+
 class TransposedPenalty(Penalty):
     """Implements the protocol by hooks on ``Wt`` = W' (k, d), whose rows are the columns of W.
 
@@ -23,11 +33,12 @@ class TransposedPenalty(Penalty):
 
     def value(self, W: jax.Array) -> jax.Array:
         """g(W), shape ()."""
-        return self._value(columns(W))
+        return self._value(checked(self, W, "W"))
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), columns(V), scaling)
+        Vt = checked(self, V, "V")
+        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), Vt, scaling)
         return like(found, V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
@@ -36,11 +47,11 @@ class TransposedPenalty(Penalty):
         The condition is not checked, since rounding can violate it. ``aux`` is a point at which Z is nearly a
         subgradient, or a split of Z; closed forms do not use it.
         """
-        return self._conjugate(columns(Z))
+        return self._conjugate(checked(self, Z, "Z"))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s >= 0 such that ``conjugate(s * Z)`` is finite; inf if it is finite for all s."""
-        return self._dual_scale(columns(Z))
+        return self._dual_scale(checked(self, Z, "Z"))
 
     # ------------------------------------------------------------------ the hooks
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import numpy as np
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.checks import as_numpy, is_traced
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -77,10 +77,7 @@ def as_real(name: str, x: Any) -> np.ndarray:
     """The argument ``name`` as a numpy array of real numbers; an error if it is traced or something else."""
     if any(map(is_traced, jax.tree.leaves(x))):
         raise TypeError(f"{name} is traced: draw outside jit and vmap.")
-    try:
-        found = np.asarray(x)
-    except ValueError as error:  # ragged lists
-        raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    found = as_numpy(name, x)
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold real numbers, got {type(x).__name__} of {found.dtype}.")
     return found

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import jax
 import numpy as np
 
-from sparsejax._core.checks import check_choice
+from sparsejax._core.checks import as_number, check_choice
 from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, legend, style
 from sparsejax.selection.tuning import Tuning
 from sparsejax.solution import History, Solution
@@ -61,7 +61,9 @@ def convergence(
     if quantity == "objective":
         ends = [np.asarray(x.objective) for x in found.values() if isinstance(x, Solution)]
         seen = min(np.nanmin(np.append(values[key], [*ends, np.nan])) for key in values)
-        lowest = seen if optimum is None else float(optimum)
+        lowest = seen if optimum is None else as_number(f"{name}: optimum", optimum)
+        if not np.isfinite(lowest):
+            raise ValueError(f"{name}: optimum must be finite, got {lowest:g}.")
         if seen < lowest - 1e-4 * abs(lowest):
             raise ValueError(f"{name}: optimum is {lowest:g}, but an objective of {seen:g} was reached.")
         label = "objective over the lowest, relative" if lowest else "objective over the lowest"

@@ -214,7 +214,8 @@ def stability(
     labels = names_of(f"{name}: feature_names", feature_names, share.shape[1])
     selected, largest = np.asarray(result.selected), share.max(axis=0)
     threshold = None if threshold is None else as_number(f"{name}: threshold", threshold)
-    if threshold is not None and not np.array_equal(largest >= threshold - 1e-6, selected):
+    fits = threshold is None or (0 < threshold <= 1 and np.array_equal(largest >= threshold - 1e-6, selected))
+    if not fits:
         raise ValueError(f"{name}: threshold {threshold:g} is not the one that selected these features.")
     axes = axes_of(name, ax)
     ranks = np.lexsort((-share.mean(axis=0), -largest))

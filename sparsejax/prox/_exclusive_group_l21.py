@@ -22,7 +22,16 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, conjugate_gradients, eps_of, like, norm, safe_divide, safe_norm
+from sparsejax._core.linalg import (
+    columns,
+    conjugate_gradients,
+    eps_of,
+    like,
+    norm,
+    safe_divide,
+    safe_norm,
+    unit_of,
+)
 from sparsejax.groups import Groups, check_groups
 from sparsejax.prox._arguments import factor, floating
 
@@ -72,8 +81,9 @@ def exclusive_group_l21(
             f"prox.exclusive_group_l21: alpha has shape {strength.shape}; it must be a scalar or one value a "
             f"group, ({groups.num_groups},)."
         )
-    U, _ = exclusive_group_l21_columns(columns(V), strength, groups, None)
-    return like(U, V)
+    unit, _ = unit_of(V)  # squares of V neither overflow nor underflow; the prox of cV is c times that of V
+    U, _ = exclusive_group_l21_columns(columns(V / unit), strength, groups, None)
+    return unit * like(U, V)
 
 
 class Warm(NamedTuple):

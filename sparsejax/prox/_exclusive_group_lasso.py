@@ -50,7 +50,7 @@ def views_support(views: Views, Wt: jax.Array) -> jax.Array:
     """(k, d) bool: the entries whose groups are not zero in all views."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
-        on &= (view_norms(view, Wt) > 0)[view_group_of(view)]
+        on &= (view_norms(view, Wt) != 0)[view_group_of(view)]
     return on
 
 
@@ -67,7 +67,8 @@ def view_columns(
     """The prox of one view, and the thresholds (d,); ``theta`` and ``rough`` as `exclusive_l21_columns`."""
     norms = view_norms(view, Vt)
     shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, rough)
-    return Vt * safe_divide(shrunk, norms)[view_group_of(view)], theta
+    factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms))
+    return Vt * factor[view_group_of(view)], theta
 
 
 class _Cycle(NamedTuple):

@@ -133,7 +133,14 @@ class ProbabilisticClassifier(LinearClassifier):
         weights = as_sample_weight(sample_weight, len(y))
         choose("loss", self.loss, CLASSIFICATION)
         self.classes_, codes = encoded(y, weights)
-        return X, codes, weights, class_weights(self.class_weight, self.classes_, codes, weights)
+        by_class = class_weights(self.class_weight, self.classes_, codes, weights)
+        if self.fit_intercept is True and has_probabilities(self) and not by_class.all():
+            label = self.classes_[np.argmin(by_class)]
+            raise ValueError(
+                f"class_weight of {label!r} is 0, so that no row has this label, and its best intercept is "
+                "infinite: leave its rows out, or use fit_intercept=False."
+            )
+        return X, codes, weights, by_class
 
     def _keep(self, found: Fitted) -> Self:
         """Set the fitted attributes."""

@@ -7,6 +7,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
+from sparsejax._core.checks import as_numpy, check_choice
 from sparsejax._core.compiled import Compiled
 from sparsejax.losses import CoxLoss
 from sparsejax.metrics import concordance_index
@@ -21,7 +22,7 @@ from sparsejax.sklearn._survival_targets import (
     read_targets,
     times_and_events,
 )
-from sparsejax.sklearn._tables import Table, as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import Table, as_real, as_sample_weight, gathered, precision, validated
 
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
@@ -53,7 +54,7 @@ class CoxModel(BaseEstimator):
           strata: (rows,) labels if the model was fitted with strata, else None.
         """
         h = self.predict(X).astype(float)
-        times = self.event_times_ if times is None else np.asarray(times, dtype=float)
+        times = self.event_times_ if times is None else as_real("times", times)
         if times.ndim != 1 or np.isnan(times).any():
             raise ValueError("times must be (times,), without NaN.")
         codes = self._codes(strata, len(h))
@@ -81,7 +82,7 @@ class CoxModel(BaseEstimator):
             raise ValueError(f"the model was fitted {fitted_with} strata: its predictions are, too.")
         if self.strata_ is None:
             return np.zeros(rows, int)
-        strata = np.asarray(strata)
+        strata = as_numpy("strata", strata)
         if strata.shape != (rows,):
             raise ValueError(f"strata must have shape ({rows},), one label a row; got {strata.shape}.")
         if not np.isin(strata, self.strata_).all():
@@ -93,6 +94,7 @@ class CoxModel(BaseEstimator):
         """The checked X, targets and weights of the rows."""
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
+        check_choice("ties", self.ties, ("breslow", "efron"))
         X = validated(self, X, accept_sparse="csr", ensure_min_samples=2)
         check_consistent_length(X, y)
         targets = read_targets(y, strata, entry)

@@ -18,6 +18,7 @@ from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
 from sparsejax.sklearn._problems import (
     CLASSIFICATION,
     Fitted,
+    check_max_iter,
     family,
     fitted,
     groups_of,
@@ -48,7 +49,14 @@ def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray
     """The fold that holds out each row, (n,), from anything that scikit-learn accepts as cv."""
     n = len(y)
     folds, times = np.full(n, -1), np.zeros(n, int)
-    for number, (train, test) in enumerate(check_cv(cv, y, classifier=classifier).split(X, y)):
+    try:
+        splits = [
+            (np.arange(n)[train], np.arange(n)[test])
+            for train, test in check_cv(cv, y, classifier=classifier).split(X, y)
+        ]
+    except (TypeError, ValueError, IndexError) as error:
+        raise ValueError(f"cv must be None, a number, a splitter or pairs of rows of X: {error}") from None
+    for number, (train, test) in enumerate(splits):
         folds[test] = number
         times[test] += 1
         if (np.bincount(np.concatenate([train, test]), minlength=n) != 1).any():
@@ -81,6 +89,7 @@ def chosen(
     """The point of the grid that ``selection`` chooses, fitted to all rows; ``judge`` scores the fits."""
     check_choice("selection", estimator.selection, ("best", "1se"))
     verbose = check_verbose(estimator.verbose)
+    check_max_iter(estimator.max_iter)
     penalty_of, has = family(estimator.penalty, groups)
     dtype = loss.dtype
     # With the strengths of a penalty object as they are: `lambda_max` of a sum is a factor of these.

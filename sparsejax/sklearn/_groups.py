@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from sklearn.compose import ColumnTransformer
 
-from sparsejax.groups import Groups, from_lists
+from sparsejax.groups import Groups, read_lists
 
 SEPARATOR = "__"  # between the names of a transformer and of its column, in scikit-learn
 
@@ -31,10 +31,10 @@ def as_groups(groups: Any, names: Any, num_features: int) -> Groups:
         raise ValueError("penalty='group_lasso' needs groups, such as groups=[[0, 1], [2, 3]].")
     lists = _lists(groups, None if names is None else [str(name) for name in names], num_features)
     inside = np.zeros(num_features, bool)
-    known = from_lists(lists, num_features=num_features)  # checks the indices
+    known = read_lists("groups", lists, num_features)  # checks the indices
     inside[np.asarray(known.members)] = True
     alone = [[int(j)] for j in np.flatnonzero(~inside)]
-    return from_lists([*lists, *alone], num_features=num_features) if alone else known
+    return read_lists("groups", [*lists, *alone], num_features) if alone else known
 
 
 def _lists(groups: Any, names: list[str] | None, num_features: int) -> list[list[int]]:

@@ -4,10 +4,10 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.metrics import accuracy_score
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
+from sparsejax._core.checks import as_nonnegative, as_strength
 from sparsejax.graphs import from_views
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
@@ -15,7 +15,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_sample_weight, gathered, precision, validate_data
+from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, gathered, precision, validate_data
 
 
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
@@ -91,13 +91,14 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         classes, codes = [view[0] for view in views], [view[1] for view in views]
         sizes = tuple(len(labels) for labels in classes)
         Y = np.eye(int(np.prod(sizes)))[np.ravel_multi_index(codes, sizes)]
-        alpha = np.asarray(self.alpha)
+        alpha = np.asarray(as_strength("alpha", self.alpha))
+        beta = as_nonnegative("beta", self.beta, X.dtype)
         table = gathered(X, Y, weights, widen=alpha.ndim == 0)
         with precision(X):
             loss = smooth = loss_of(table, SquaredLoss, True)
             if len(sizes) > 1:
-                smooth = loss + GraphLaplacian(from_views(*sizes), self.beta)
-            problem = Problem(smooth, ExclusiveGroupLasso(self.alpha, label_views(*sizes)))
+                smooth = loss + GraphLaplacian(from_views(*sizes), beta)
+            problem = Problem(smooth, ExclusiveGroupLasso(alpha, label_views(*sizes)))
             found = fitted(problem, X.shape[1], self.tol, self.max_iter, loss)
         self.classes_ = classes[0] if self._flat else classes
         self.coef_, self.intercept_ = (found.coef, found.intercept) if len(sizes) > 1 else of_classes(found)
@@ -130,8 +131,9 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of rows whose labels are right in all views."""
-        right = (np.asarray(y) == self.predict(X)).reshape(len(y), -1).all(axis=1)
-        return float(accuracy_score(np.ones(len(right), bool), right, sample_weight=sample_weight))
+        predicted = self.predict(X)
+        right = (as_labels(y, predicted) == predicted).reshape(len(predicted), -1).all(axis=1)
+        return float(np.average(right, weights=as_sample_weight(sample_weight, len(right))))
 
     def _views(self) -> list[np.ndarray]:
         return [np.asarray(self.classes_)] if self._flat else list(self.classes_)

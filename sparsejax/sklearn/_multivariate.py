@@ -5,15 +5,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_numpy
 from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
-from sparsejax.sklearn._problems import choose
-from sparsejax.sklearn._tables import FLOATS, filled, precision, validate_data
+from sparsejax.sklearn._problems import check_max_iter, choose
+from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, filled, precision, validate_data
 from sparsejax.solution import ConvergenceWarning
 
 MEASURES = {
@@ -43,6 +42,7 @@ def select(
     n, d = X.shape
     made = choose("measure", measure, MEASURES)() if isinstance(measure, str) else measure
     budget = max(1, round(d**0.5)) if budget is None else budget
+    check_max_iter(options["maxiter"], 1)
     ones = np.ones((n, 1))
     X = sparse.hstack([X, ones], "csc") if sparse.issparse(X) else np.append(np.asarray(X, float), ones, 1)
     options |= {"measure": made, "budget": _with_ones_column(budget)}
@@ -70,7 +70,8 @@ def select(
 
 def _with_ones_column(budget: Any) -> Any:
     """The budget plus 1, for the column of ones; an invalid budget as it is, for `fit` to refuse."""
-    number = np.ndim(budget) == 0 and np.asarray(budget).dtype.kind in "iuf"
+    given = as_numpy("budget", budget)
+    number = given.ndim == 0 and given.dtype.kind in "iuf"
     return budget + 1 if number and budget > 0 else budget
 
 
@@ -265,10 +266,10 @@ class MILESClassifier(LinearClassifier):
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
         """The share of bags whose label is right; the weight of a bag is that of its first row."""
-        first = numbered(bag_ids, len(y))[1]
-        weights = None if sample_weight is None else np.asarray(sample_weight)[first]
-        predicted = self.predict(X, bag_ids)[first]
-        return float(accuracy_score(np.asarray(y)[first], predicted, sample_weight=weights))
+        predicted = self.predict(X, bag_ids)
+        right, first = as_labels(y, predicted) == predicted, numbered(bag_ids, len(predicted))[1]
+        weights = as_sample_weight(sample_weight, len(right))
+        return float(np.average(right[first], weights=weights[first]))
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

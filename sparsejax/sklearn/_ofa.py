@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_positive, check_choice, default_tol
 from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
-from sparsejax.sklearn._problems import fitted, loss_of
+from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
 from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision, validate_data
 from sparsejax.solution import warn_unconverged
 
@@ -97,6 +97,8 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = validate_data(
             self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, ensure_min_samples=2
         )
+        if self.max_iter is not None:
+            check_max_iter(self.max_iter)
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(X.dtype)
         with precision(X):

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax import losses, penalties
-from sparsejax._core.checks import as_strength
+from sparsejax._core.checks import as_int, as_numpy, as_strength, check_bool
 from sparsejax._core.compiled import Compiled
 from sparsejax.certificate import lambda_max
 from sparsejax.groups import Groups
@@ -115,8 +115,14 @@ _intercept = Compiled(lambda loss, W: loss.intercept(W))
 
 def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: Loss | None = None) -> Fitted:
     """Solve the problem of a table; ``loss`` gives the intercept if the problem's own loss does not."""
+    check_max_iter(max_iter)
     solution = solve(problem, tol=tol, maxiter=max_iter)
     return as_fitted(solution, problem.smooth if loss is None else loss, num_features)
+
+
+def check_max_iter(max_iter: Any, low: int = 0) -> None:
+    """Raise unless this is an integer; solvers take it as maxiter, by which their errors call it."""
+    as_int("max_iter", max_iter, low, floats=True)
 
 
 def as_fitted(solution: Solution, loss: Loss, num_features: int) -> Fitted:
@@ -128,6 +134,7 @@ def as_fitted(solution: Solution, loss: Loss, num_features: int) -> Fitted:
 
 def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:
     """The loss of a table at its default scale, which is the weighted mean over the user's rows."""
+    check_bool("fit_intercept", fit_intercept)
     loss = make(table.X, table.Y, weights=table.weights, intercept=fit_intercept)
     if not isinstance(loss, LinearModelLoss):
         raise TypeError(
@@ -165,7 +172,7 @@ def strengths(
     """
     if not used:
         return np.zeros(1, dtype)
-    values = np.asarray(given)
+    values = as_numpy(name, given)
     if problem is not None and values.ndim == 0 and values.dtype.kind in "iu":
         if values < 2:
             raise ValueError(f"{name} must be a number of strengths >= 2, or the strengths; got {given!r}.")

@@ -11,6 +11,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
+from sparsejax._core.checks import as_strength
 from sparsejax.problem import Problem
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
@@ -118,7 +119,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with precision(X):
             penalty_of, has = family(self.penalty)
-            beta = jnp.asarray(self.beta if "beta" in has else 0, X.dtype)
+            beta = as_strength("beta", self.beta if "beta" in has else 0).astype(X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
             problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))
             alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, DEFAULT_SPAN)

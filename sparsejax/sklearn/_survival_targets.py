@@ -3,9 +3,10 @@
 from typing import Any, NamedTuple
 
 import numpy as np
-from sklearn.utils.validation import check_consistent_length, column_or_1d
+from sklearn.utils.validation import column_or_1d
 
-from sparsejax.sklearn._tables import Table, check_unmasked
+from sparsejax._core.checks import as_numpy
+from sparsejax.sklearn._tables import Table, as_real, check_unmasked
 
 
 class Targets(NamedTuple):
@@ -39,7 +40,9 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
     try:
         numbers = x if x.dtype.kind in "iuf" else x.astype(float)
     except (TypeError, ValueError):
-        raise ValueError(f"{name} in y must be numbers, got {x.dtype}.") from None
+        numbers = None
+    if numbers is None or x.dtype.kind in "cmM":
+        raise ValueError(f"{name} in y must be numbers, got {x.dtype}.")
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name} in y has a value that is NaN or infinite; all must be finite.")
     return numbers
@@ -54,7 +57,7 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     try:
         names = list(y.columns)  # of a DataFrame
     except AttributeError:
-        y = np.asarray(y)
+        y = as_numpy("y", y)
         names = list(y.dtype.names or ())
     if not names:
         array = np.asarray(y)
@@ -62,7 +65,8 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
             return array[:, 0], array[:, 1]
         if array.ndim == 2 and array.shape[1] != 1:
             raise ValueError(f"y has shape {array.shape}; its columns must be (event, time).")
-        return np.ones(len(array), bool), column_or_1d(array, warn=True)
+        time = column_or_1d(array, warn=True)
+        return np.ones(len(time), bool), time
     if len(names) != 2:
         raise ValueError(f"y must have two columns, event and time; it has {names}.")
     read = {name: np.asarray(y[name]) for name in names}
@@ -84,15 +88,17 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
-        strata = np.asarray(strata)
-        check_consistent_length(time, strata)
-        if strata.ndim != 1 or any(map(is_missing, strata.tolist())):
+        strata = as_numpy("strata", strata)
+        if strata.shape != time.shape:
+            raise ValueError(
+                f"strata has shape {strata.shape} and y {time.shape}: inconsistent numbers of samples."
+            )
+        if any(map(is_missing, strata.tolist())):
             raise ValueError("strata must be (n,), one label a row, none of them missing.")
         labels, codes = np.unique(strata, return_inverse=True)
     if entry is not None:
-        entry = np.asarray(entry, dtype=float)
-        check_consistent_length(time, entry)
-        if entry.ndim != 1 or not np.isfinite(entry).all() or (entry >= time).any():
+        entry = as_real("entry", entry)
+        if entry.shape != time.shape or not np.isfinite(entry).all() or (entry >= time).any():
             raise ValueError("entry must be (n,), finite, and before the time of each row.")
     return Targets(time, event, codes, labels, entry)
 

@@ -6,9 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils import assert_all_finite
 from sklearn.utils.validation import validate_data as _validate_data
 
-from sparsejax._core.checks import as_numpy
+from sparsejax._core.checks import as_numpy, check_comparable
 
 try:
     from jax import enable_x64
@@ -22,9 +23,11 @@ MIN_TABLE_ROWS = 128
 
 
 def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's ``validate_data``; masked arrays, whose masks it would drop, are an error."""
+    """scikit-learn's ``validate_data``; masks, which it would drop, and dates as numbers are errors."""
     check_unmasked("X", X)
     check_unmasked("y", y)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        as_real("X", X)
     return _validate_data(estimator, X, y, **options)
 
 
@@ -32,6 +35,27 @@ def check_unmasked(name: str, x: Any) -> None:
     """Raise a TypeError for a masked array of numpy."""
     if isinstance(x, np.ma.MaskedArray):
         as_numpy(name, x)
+
+
+def as_real(name: str, x: Any) -> np.ndarray:
+    """An array of real numbers as float64; numbers in an array of objects, as pandas has them, are taken."""
+    found = as_numpy(name, x)
+    try:
+        if found.dtype.kind in "biufO":
+            return found.astype(float)
+    except (TypeError, ValueError):
+        pass
+    raise TypeError(f"{name} has dtype {found.dtype}; real numbers are needed.")
+
+
+def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
+    """Labels to compare with predictions: none of them missing or infinite."""
+    y = as_numpy("y", y)
+    if y.shape != predicted.shape:
+        raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
+    check_comparable(y, predicted)
+    assert_all_finite(y, input_name="y")
+    return y
 
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
@@ -97,7 +121,7 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
     """
     if sample_weight is None:
         return np.ones(n)
-    weights = as_numpy("sample_weight", sample_weight).astype(float)
+    weights = as_real("sample_weight", sample_weight)
     allowed = [(n,)] if outputs is None else [(n,), (n, outputs)]
     if weights.shape not in allowed:
         more = "" if outputs is None else f", or ({n}, {outputs}), one for each entry of y"
@@ -155,6 +179,8 @@ def gathered(
     ix = weighted[np.append(first, np.full(rows - n, first[0]))]
     mass = np.zeros((rows, *weights.shape[1:]))
     np.add.at(mass, number.ravel(), weights[weighted])
+    # By a power of 2, which does not round: the sum of the largest or least numbers is finite and not 0.
+    mass = np.ldexp(mass, -np.frexp(mass.max())[1])
     mean_one = (mass * (mass.size / mass.sum())).astype(X.dtype)
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
         table = X[weighted[first]]

@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
 from sparsejax.losses import PoissonLoss
-from sparsejax.sklearn._tables import as_sample_weight, names_of
+from sparsejax.sklearn._tables import as_real, as_sample_weight, check_unmasked, names_of
 
 SHARE_OF_SPREAD = 0.01  # the default smoothing of a quantile, relative to the interquartile range of y
 
@@ -35,6 +35,7 @@ def checked_y(estimator: Any, y: Any) -> np.ndarray:
     if y is None:
         kind = type(estimator).__name__
         raise ValueError(f"This {kind} estimator requires y to be passed, but the target y is None.")
+    check_unmasked("y", y)
     names = names_of(y)
     options = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
     y = check_array(y, dtype=None, estimator=estimator, **options)
@@ -73,9 +74,9 @@ def as_exposure(offset: Any, loss: Any, n: int) -> np.ndarray | None:
     """The exposure ``exp(offset)``, (n,); None without an offset."""
     if offset is None:
         return None
-    if loss != "poisson":
+    if not isinstance(loss, str) or loss != "poisson":
         raise ValueError(f'offset is for loss="poisson", got loss={loss!r}.')
-    offset = np.asarray(offset, dtype=float)
+    offset = as_real("offset", offset)
     if offset.shape != (n,):
         raise ValueError(f"offset must have shape ({n},), one for each row; got {offset.shape}.")
     with np.errstate(over="ignore", under="ignore"):

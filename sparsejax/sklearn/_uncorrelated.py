@@ -10,7 +10,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
-from sparsejax.groups import Groups, from_correlation, from_lists
+from sparsejax.groups import Groups, from_correlation, read_lists
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import LinearClassifier, ProbabilisticClassifier, encoded, targets
@@ -167,7 +167,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
                 groups, self.groups_ = competing(pairs, table.X.shape[1]), competing(pairs, d)
             else:
                 given = isinstance(self.groups, Groups)
-                groups = self.groups_ = self.groups if given else from_lists(self.groups, d)
+                groups = self.groups_ = self.groups if given else read_lists("groups", self.groups, d)
             loss = loss_of(table, make, True)
             problem = Problem(loss, ExclusiveGroupL21(self.alpha, groups))
             return fitted(problem, d, self.tol, self.max_iter)

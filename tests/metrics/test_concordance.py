@@ -53,6 +53,14 @@ def test_concordance_of_any_number_of_rows(n):
         np.testing.assert_allclose(found, by_pairs(time, event, risk, w), rtol=1e-12)
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e300])
+def test_concordance_does_not_depend_on_the_unit_of_weights(unit):
+    """Their products may be 0 or infinite."""
+    time, event, risk, weights = drawn(0)
+    found = jitted(time, event, risk, unit * weights)
+    np.testing.assert_allclose(found, jitted(time, event, risk, weights), rtol=1e-13)
+
+
 def test_concordance_under_vmap():
     """Over risks and over masks of rows; a lane without pairs is NaN and disturbs no other."""
     time, event, risk, weights = drawn(2)

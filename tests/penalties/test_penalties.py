@@ -50,6 +50,15 @@ def test_prox_is_the_minimiser(name, rng):
     assert (ours == 0).any()
 
 
+@every
+def test_nan_is_not_hidden(name, rng):
+    """Inside jit, where nothing is raised: neither by the value nor by the prox."""
+    W = rng.standard_normal((D, K))
+    W[1, 0] = np.nan
+    assert np.isnan(jax.jit(spread(name).value)(W))
+    assert np.isnan(jax.jit(spread(name).prox)(W)[1, 0])
+
+
 # ------------------------------------------------------------------ conjugates and the dual ball
 
 

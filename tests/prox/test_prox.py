@@ -14,6 +14,7 @@ from hypothesis.extra.numpy import arrays
 from properties import assert_firm, assert_optimal, drawn, properties
 
 from sparsejax import penalties, prox
+from sparsejax.groups import from_lists
 
 ids = [p.name for p in PROXES]
 every = pytest.mark.parametrize("p", PROXES, ids=ids)
@@ -382,3 +383,11 @@ def test_penalty_prox_is_the_row_prox(penalty, row, by_row, rng):
 
 
 prox_of = jax.jit(lambda penalty, V, scaling: penalty.prox(V, scaling))
+
+
+@pytest.mark.parametrize("unit", [1e-300, 1e300])
+def test_exclusive_group_l21_does_not_depend_on_the_unit(unit, rng):
+    """Squares of V are 0 or infinite."""
+    V, pairs = rng.standard_normal((4, 2)), from_lists([[0, 1], [2, 3]], 4)
+    ours, plain = (prox.exclusive_group_l21(W, 0.3, pairs) for W in (unit * V, V))
+    np.testing.assert_allclose(ours, unit * plain, rtol=1e-13)

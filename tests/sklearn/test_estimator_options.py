@@ -49,6 +49,15 @@ def lasso(y, alpha, weights=None):
 # ------------------------------------------------------------------ targets and weights
 
 
+@pytest.mark.parametrize("unit", [5e-324, 1e308])
+def test_the_unit_of_weights_has_no_influence(unit):
+    """Their sum may be infinite, or its inverse."""
+    alone, weighted = (
+        SparseRegressor("l1", alpha=0.05).fit(X, Y[:, 0], w) for w in (None, np.full(60, unit))
+    )
+    np.testing.assert_array_equal(weighted.coef_, alone.coef_)
+
+
 def test_missing_targets_are_left_out():
     """Of one output the rows are; of several each column is a lasso of its observed rows."""
     ours = SparseRegressor("l1", alpha=0.05, tol=1e-10).fit(X, HOLES[:, 0])

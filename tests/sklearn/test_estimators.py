@@ -464,7 +464,7 @@ BAD = {
         "intercept must be True or False",
     ),
     "tol": (lambda: SparseRegressor(tol=-1.0).fit(X, Y), "tol"),
-    "max_iter": (lambda: SparseRegressor(max_iter=2.5).fit(X, Y), "maxiter"),
+    "max_iter": (lambda: SparseRegressor(max_iter=2.5).fit(X, Y), "max_iter must be an integer"),
     "weights": (lambda: SparseRegressor().fit(X, Y, -np.ones(60)), "sample_weight must be >= 0, got -1"),
     "no weights": (lambda: SparseRegressor().fit(X, Y, np.zeros(60)), "sample_weight holds zeros only"),
     "few weights": (

@@ -313,7 +313,7 @@ def as_measure(measure: Any) -> Measure:
     """A `Measure` as it is; a function converted by `contingency`; an error for anything else."""
     if isinstance(measure, Measure):
         return measure
-    if callable(measure):
+    if callable(measure) and not isinstance(measure, type):
         made = {hamming, f_beta, prbep, precision_at, recall_at, roc_area}
         if measure in made:
             raise TypeError(f"measure is the function {measure.__name__}: call it, {measure.__name__}(...).")

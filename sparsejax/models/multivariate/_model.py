@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.pytree import Pytree
-from sparsejax.models._labels import Classes, decoded, positives
+from sparsejax.models._labels import Classes, as_threshold, decoded, positives
 from sparsejax.models._summary import summary
 from sparsejax.models.multivariate._data import as_data
 from sparsejax.models.multivariate._measures import Measure
@@ -137,7 +137,7 @@ class Model(
 
         Whole numbers, such as -1 and 1, come as int32. For the threshold see `tune_threshold`.
         """
-        return decoded(self.decision_function(X) > threshold, self.classes)
+        return decoded(self.decision_function(X) > as_threshold(threshold), self.classes)
 
     def score(self, X: Any, y: Any) -> float:
         """The score at the measure that the model was fitted for, for labels y (n,); greater is better.

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.pytree import Pytree
-from sparsejax.metrics import r2
+from sparsejax.models._labels import r2_score
 from sparsejax.models._summary import summary
 from sparsejax.models.ofa_lasso._certificate import Lasso
 from sparsejax.models.ofa_lasso._kernel_columns import Data, Input, Kernel, inputs
@@ -76,7 +76,7 @@ class Model(
 
     def score(self, X: ArrayLike, Y: ArrayLike) -> float:
         """`sparsejax.metrics.r2` of `predict`: the mean over outputs of the variance explained."""
-        return float(r2(Y, self.predict(X)))
+        return r2_score(Y, self.predict(X))
 
     def predict(self, X: ArrayLike) -> jax.Array:
         """The outputs of the rows of X, (m, d): ``predict_with_info(X).y``."""
