@@ -95,19 +95,29 @@ def _part(smooth: Any, m: int) -> Any:
     """The loss of m features, as shapes without values; for a sparse X its matrix is dense if m is small."""
     if smooth.quadratic_model().majorizer is not None:
         return smooth
-    return jax.eval_shape(lambda smooth: _columns_at(smooth, jnp.zeros(m, jnp.int32)), smooth)
+    none = jnp.zeros(m, jnp.int32)
+    return jax.eval_shape(lambda smooth: _columns_at(smooth, none, _row_order(smooth)), smooth)
 
 
-def _columns_at(smooth: Any, ix: jax.Array) -> Any:
-    return smooth.sparse_columns_at(ix) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
+def _row_order(smooth: Any) -> jax.Array | None:
+    """What `_columns_at` needs besides the columns, the same for all working sets."""
+    return smooth.row_order() if isinstance(smooth, SoftmaxLoss) else None
 
 
-def _by_fista(part: Problem, start: jax.Array, tol: jax.Array) -> Solution:
-    """The solution of a working set by `fista`, for softmax losses in the form that carries predictions."""
+def _columns_at(smooth: Any, ix: jax.Array, order: jax.Array | None) -> Any:
+    """The loss of some features; that of softmax has a sparse matrix if X is sparse."""
+    return smooth.sparse_columns_at(ix, order) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
+
+
+def _by_fista(part: Problem, start: jax.Array, step: jax.Array, tol: jax.Array) -> tuple[Solution, jax.Array]:
+    """The solution of a working set by `fista`, and the step from which the next one starts.
+
+    For softmax losses `fista` has a form that carries predictions.
+    """
     most = jnp.int32(MAX_INNER_ITERATIONS)
     if isinstance(part.smooth, SoftmaxLoss):
-        return _class_steps.iterated(part, start, tol, most)
-    return iterated(part, start, tol, most, 0, finish=False)
+        return _class_steps.iterated(part, start, step, tol, most)
+    return iterated(part, start, tol, most, 0, finish=False), step
 
 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
@@ -139,7 +149,7 @@ class State(NamedTuple):
     gradient: jax.Array  # shape of W, the gradient of the loss at W
     measure: jax.Array  # gap (or residual) at W
     wanted: jax.Array  # gap to which the next round solves its problem
-    rho: jax.Array  # the last rho of `admm`
+    rho: jax.Array  # the last rho of `admm`, or the last step of `fista`
     limited: jax.Array  # whether the last round stopped at `MAX_INNER_ITERATIONS`
     over: jax.Array  # whether the loop ends, since more rounds would make no progress
 
@@ -152,6 +162,7 @@ def _rounds(
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
     by_fista = _part(smooth, m).quadratic_model().majorizer is None
+    order = _row_order(smooth)
     sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()
     if model.majorizer is not None:
         squares = jnp.sum(model.majorizer() ** 2)
@@ -159,8 +170,7 @@ def _rounds(
         # rho starts near the mean eigenvalue of the Hessian of a working set: columns have similar norms.
         rho = jnp.where(squares > 0, squares / d, 1)
     else:
-        step = first_step(smooth, init)
-        rho = 0.1 / step
+        rho = step = first_step(smooth, init)
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the gap and the gradient at W, and with the settings of the next round."""
@@ -184,10 +194,10 @@ def _rounds(
         if by_fista:  # few entries make products fast: leave out rows that will hardly become active
             slopes = jnp.where(slopes > MIN_SLOPE, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
-        part = problem._replace(smooth=_columns_at(smooth, ix), penalty=penalty.rows_at(ix))
+        part = problem._replace(smooth=_columns_at(smooth, ix, order), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
-            solution = _by_fista(part, start, wanted)
+            solution, rho = _by_fista(part, start, rho, wanted)
         else:
             factor = factorise(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
