@@ -173,9 +173,11 @@ def _first_steps(problem: Problem, init: jax.Array, by_fista: bool) -> tuple[jax
     """1/L for the residual, and the first rho of `admm` or the first step of `fista`."""
     smooth = problem.smooth
     majorizer = smooth.quadratic_model().majorizer
-    if by_fista:
+    if majorizer is None:  # the working set of a sparse X may be dense, and have one
         first = first_step(smooth, init)
-        return first if majorizer is None else residual_step(smooth, init), first
+        return first, first if by_fista else 0.1 / first
+    if by_fista:
+        return residual_step(smooth, init), first_step(smooth, init)
     squares = jnp.sum(majorizer() ** 2)
     # rho starts near the mean eigenvalue of the Hessian of a working set: columns have similar norms.
     return cautious_step(squares), jnp.where(squares > 0, squares / init.shape[0], 1)
