@@ -47,6 +47,8 @@ class Algorithm:
         link continues. An algorithm with ``leaves`` has this status also where others count as stalled.
       split: ``split(state)``: a subgradient of each term of the penalty for the certificate, if there are
         several terms.
+      facts: ``facts(state)``: the `Facts` of the loss at the candidate, nearly, for an algorithm without a
+        finish that has parts of them at hand.
       quick: the loss in a form that is cheaper to evaluate. It is used until its certificate meets tol; the
         loss itself then confirms that certificate.
       ended: ``ended(state)``: the stopping rule of an algorithm that is kept as published. If it stops the
@@ -75,6 +77,7 @@ class Algorithm:
     learn: Callable[[Any, Facts, Certificate], Any] | None = None
     leaves: Callable[[Any], jax.Array] | None = None
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
+    facts: Callable[[Any], Facts] | None = None
     quick: Loss | None = None
     ended: Callable[[Any], jax.Array] | None = None
 
@@ -216,7 +219,7 @@ class Loop:
             now = algorithm.split(carry.state)
             parts = jax.tree.map(lambda a, b: jnp.where(finish, a, b), carry.parts, now)
             settle = carry.round > 0 if self.polishes else False
-        facts = self._facts(W, carry.exact)
+        facts = self._facts(W, carry)
         step = algorithm.step(carry.state)
         c = certify(self.problem, W, step, self.scale, facts, parts, settle)
         lowest = jnp.fmin(carry.lowest, c.objective + facts.rounding)
@@ -227,13 +230,15 @@ class Loop:
             again = ~(carry.exact | finish) & (c.measure <= jnp.maximum(self.tol, self.floor))
         return _Certified(W, parts, c, facts, lowest, finish, again)
 
-    def _facts(self, W: jax.Array, exact: jax.Array) -> Facts:
-        """The facts of the loss at W if ``exact`` or there is no quick form, else those of the quick form."""
+    def _facts(self, W: jax.Array, carry: _Carry) -> Facts:
+        """The facts of the loss at W, or of its quick form, if there is one, unless ``carry.exact``."""
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
+        if self.algorithm.facts is not None:
+            return self.algorithm.facts(carry.state)
         if quick is None:
             facts: Facts = smooth.facts(W, sizes)
         else:
-            facts = once(exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
+            facts = once(carry.exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
         return facts
 
     def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 
 MAX_COLUMN_STEPS = 100  # Newton or bisection steps; bisection alone needs about 60 in float64
 MAX_CLASS_STEPS = 200  # damped Newton steps
+SHORT_CLASS_STEP = 2.0**16  # in units of eps: Newton steps as short as this shrink until they are rounding
 FIRST_RANGE = 16.0  # range of the predictions of a row at the first temperature: softmax does not underflow
 
 
@@ -55,17 +56,23 @@ class Classes(NamedTuple):
     def imbalance(self, b: jax.Array, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
         """Gradient (k,) of the objective with ``T logsumexp((h_i + b)/T)``, and a matrix (k, k) >= Hessian.
 
-        T is the temperature. The gradient is projected to intercepts with a fixed sum. The Hessian is written
-        as the Laplacian of a graph of classes, so that nothing cancels; the matrix is the Hessian plus a
-        matrix along the direction in which it is singular, plus a ridge of the order of rounding errors.
+        T is the temperature. The gradient is projected to intercepts with a fixed sum.
         """
         P = jax.nn.softmax(jnp.where(self.present[None], (self.H + b[None]) / temperature, -jnp.inf), axis=1)
         P = jnp.where(jnp.any(self.present), P, 0)
-        mass = self.w @ P
-        off = P.T @ (self.w[:, None] * P) / temperature * (1 - jnp.eye(b.shape[0], dtype=b.dtype))
+        return self.imbalance_of(self.w @ P, P.T @ (self.w[:, None] * P) / temperature)
+
+    def imbalance_of(self, mass: jax.Array, products: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """`imbalance` at probabilities P (n, k), from w'P (k,) and P' diag(w) P (k, k), by the temperature.
+
+        The Hessian is written as the Laplacian of a graph of classes, so that nothing cancels; the matrix is
+        the Hessian plus a matrix along the direction in which it is singular, plus a ridge of the order of
+        rounding errors.
+        """
+        off = products * (1 - jnp.eye(mass.shape[0], dtype=mass.dtype))
         total = jnp.sum(self.counts)
         constant = self.counts[:, None] * safe_divide(self.counts, total)[None]
-        ridge = jnp.where(self.present, eps_of(b) * total, 1)
+        ridge = jnp.where(self.present, eps_of(mass) * total, 1)
         return self.centred(mass - self.counts), jnp.diag(jnp.sum(off, axis=1) + ridge) - off + constant
 
     def centred(self, b: jax.Array) -> jax.Array:
@@ -73,10 +80,10 @@ class Classes(NamedTuple):
         mean = safe_divide(jnp.sum(jnp.where(self.present, b, 0)), jnp.sum(self.present.astype(b.dtype)))
         return jnp.where(self.present, b - mean, 0)
 
-    def step(self, b: jax.Array) -> jax.Array:
-        """b after a damped Newton step."""
-        gradient, matrix = self.imbalance(b)
-        return b + damped(self.centred(jnp.linalg.solve(matrix, -gradient)), eps_of(b))[0]
+    def step(self, S: jax.Array) -> jax.Array:
+        """A damped Newton step (k,) of the intercepts at probabilities P; S = diag(sqrt(w)) P, (n, k)."""
+        gradient, matrix = self.imbalance_of(safe_sqrt(self.w) @ S, S.T @ S)
+        return damped(self.centred(jnp.linalg.solve(matrix, -gradient)), eps_of(S))[0]
 
     def newton(self, b: jax.Array) -> jax.Array:
         """The value b with the derivative of the minimiser, which one more Newton step has."""
@@ -101,6 +108,10 @@ def balance_classes(classes: Classes) -> jax.Array:
     makes the objective generalised self-concordant (Sun & Tran-Dinh, Mathematical Programming 178, 2019).
     The curvature underflows where predictions differ by hundreds: a temperature, which falls to 1, divides
     them at first.
+
+    Rounding can leave a gradient beyond the stopping rule: where all rows have the same predictions, as at
+    W = 0, the rounding errors of their probabilities are equal and add up. So short steps that no longer
+    shrink end the loop too.
     """
     H, w, present = classes.H, classes.w, classes.present
     b = jnp.where(present, jnp.log(jnp.where(present, classes.counts, 1)), 0)
@@ -110,23 +121,25 @@ def balance_classes(classes: Classes) -> jax.Array:
     eps, total = eps_of(H), jnp.sum(classes.counts)
 
     def body(carry: Any) -> Any:
-        b, temperature, _, n = carry
+        b, temperature, before, _, n = carry
         # The damped Newton step; then the stopping rule: a gradient or a step of the order of rounding errors
-        # at temperature 1; then cooling, once steps are short.
+        # at temperature 1, or a short step that has not halved; then cooling, once steps are short.
         gradient, matrix = classes.imbalance(b, temperature)
         step = classes.centred(jnp.linalg.solve(matrix, -gradient))
         step, length = damped(step, eps, temperature)
         b = b + step
-        last = (temperature <= 1) & (
-            (jnp.max(jnp.abs(gradient)) <= 4 * eps * total) | (length <= 4 * eps * (1 + jnp.max(jnp.abs(b))))
-        )
+        size = 1 + jnp.max(jnp.abs(b))
+        last = (jnp.max(jnp.abs(gradient)) <= 4 * eps * total) | (length <= 4 * eps * size)
+        last |= (length <= SHORT_CLASS_STEP * eps * size) & (length >= before / 2)
+        last &= temperature <= 1
         temperature = jnp.where(length <= 1, jnp.maximum(temperature / 2, 1), temperature)
-        return b, temperature, ~last & jnp.isfinite(length), n + 1
+        return b, temperature, length, ~last & jnp.isfinite(length), n + 1
 
     start = (
         classes.centred(b),
         jnp.maximum(jnp.max(highest - lowest) / FIRST_RANGE, 1),
+        jnp.full((), jnp.inf, b.dtype),
         jnp.ones((), bool),
         jnp.int32(0),
     )
-    return lax.while_loop(lambda c: c[2] & (c[3] < MAX_CLASS_STEPS), body, start)[0]
+    return lax.while_loop(lambda c: c[3] & (c[4] < MAX_CLASS_STEPS), body, start)[0]

@@ -1,7 +1,7 @@
 """Multinomial logistic regression, with one column of Y for each class."""
 
 import math
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import looked_at
 from sparsejax._core.matrices.sparse import Sparse
@@ -23,6 +23,15 @@ from sparsejax.losses._sizes import Sizes
 
 HESSIAN_COLUMNS_AT_ONCE = 16  # columns of a Hessian that are computed at once by Hessian-vector products
 MAX_SUM_ERROR = 16  # in units of k eps: a row of changes with a larger sum is outside the simplex
+
+
+class Near(NamedTuple):
+    """A softmax loss with an intercept near the best one."""
+
+    value: jax.Array  # ()
+    slopes: jax.Array  # (n, k), derivative of the value in the predictions
+    b: jax.Array  # (k,), the intercept
+    H: jax.Array  # (n, k), predictions with the intercept
 
 
 class SoftmaxLoss(LinearModelLoss):
@@ -64,10 +73,16 @@ class SoftmaxLoss(LinearModelLoss):
             model = model._replace(column_sizes=lambda: (X.sizes, X.data.shape[0]))
         return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
 
-    def sparse_columns_at(self, ix: jax.Array) -> Self:
+    def row_order(self) -> jax.Array | None:
+        """What `sparse_columns_at` needs besides the columns: the entries of a sparse X row by row."""
+        return self.X.row_order() if isinstance(self.X, Sparse) else None
+
+    def sparse_columns_at(self, ix: jax.Array, order: jax.Array | None) -> Self:
         """Same as ``columns_at``, but columns of a sparse X stay sparse, with room for all entries."""
         X = self.X
-        return self._replace(X=X.sparse_columns_at(ix)) if isinstance(X, Sparse) else self.columns_at(ix)
+        if not isinstance(X, Sparse) or order is None:
+            return self.columns_at(ix)
+        return self._replace(X=X.sparse_columns_at(ix, order))
 
     def check_targets(self) -> None:
         """Raise unless rows are distributions and, with an intercept, every class has a row."""
@@ -171,23 +186,27 @@ class SoftmaxLoss(LinearModelLoss):
             return jnp.zeros_like(H[0])
         return balance_classes(self._classes(H))
 
-    def near(self, H: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """The value, its derivative in the predictions (n, k), and an intercept nearer to the best than b.
+    def near(self, H: jax.Array, b: jax.Array) -> Near:
+        """The loss at predictions H (n, k) without intercept, with an intercept nearer to the best than b.
 
-        That intercept, one Newton step from b, is used for both. H are the predictions without intercept.
+        That intercept is one Newton step from b. The probabilities after the step are those at b, times a
+        factor for each class, so that both need one exponential of H.
         """
-        if self.has_intercept:
-            classes = self._classes(H)
-            b = classes.step(b)
-            H = H + jnp.where(classes.present, b, self._absent(H, b))[None]
-        # `entries` and `derivatives` with one exponential for both.
+        classes, moved = self._classes(H), jnp.zeros_like(b)
+        w, H = classes.w[:, None], H + jnp.where(classes.present, b, self._absent(H, b))[None]
         top = jnp.max(H, axis=1, keepdims=True)
         E = jnp.exp(H - top)
         total = jnp.sum(E, axis=1, keepdims=True)
+        if self.has_intercept:
+            moved = classes.step(E * (safe_sqrt(w) / total))
+            factor = jnp.exp(moved)
+            E, total = E * factor[None], (E @ factor)[:, None]
+        # `entries` and `derivatives`; what the step adds to <y, h> is summed by class.
         missing = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         each = jnp.log(total) - jnp.sum(self.Y * (H - top), axis=1, keepdims=True) + missing * top
-        w = self.scale * self._weights()
-        return jnp.sum(w * each), w * (E / total - self.Y), b
+        value = jnp.sum(w * each) - classes.counts @ moved
+        slopes = (self.scale * w) * (E / total - self.Y)
+        return Near(self.scale * value, slopes, b + moved, H + moved[None])
 
     def _absent(self, H: jax.Array, b: jax.Array) -> jax.Array:
         """An intercept so low that the probability of a class without a row underflows to exactly 0."""

@@ -46,5 +46,5 @@ def prox_in_units(
     scaling = jnp.asarray(scaling, V.dtype)
     if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
         return prox(penalty, V, scaling)
-    unit, _ = unit_of(V)
-    return unit * prox(in_units(penalty, unit, jnp.ones((), V.dtype)), V / unit, scaling)
+    unit, inverse = unit_of(V)
+    return unit * prox(in_units(penalty, unit, jnp.ones((), V.dtype)), V * inverse, scaling)

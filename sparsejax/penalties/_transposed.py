@@ -37,9 +37,10 @@ class TransposedPenalty(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        Vt = checked(self, V, "V")
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), Vt, scaling)
-        return like(found, V)
+        checked(self, V, "V")
+        return prox_in_units(
+            self, lambda penalty, V, step: like(penalty._prox(columns(V), step), V), V, scaling
+        )
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1``.

@@ -1,5 +1,6 @@
 """Pictures over the strength: paths, cross-validation, stability selection."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def path(
     Args:
       solutions: the result of `sparsejax.path`, with one leading axis of m strengths.
       strengths: (m,), in any unit and order, such as ``alphas`` or ``alphas / lambda_max``.
-      chosen: the index of a strength to mark, or a `CrossValidation` over the same strengths, whose two
-        choices are marked as in `sparsejax.plots.cross_validation`.
+      chosen: the index of a strength to mark, or a `CrossValidation` over the same strengths, such as
+        ``cross_validation_`` of an estimator, whose two choices are marked as in
+        `sparsejax.plots.cross_validation`.
       task: the column of W whose coefficients are drawn; None for the norms of the rows.
       feature_names: d names; by default numbers.
       ax: axes to draw into; None for new ones.
@@ -290,11 +292,12 @@ def _marks_of(chosen: Any, count: int) -> dict[str, int]:
         return {}
     if not isinstance(chosen, CrossValidation):
         return {"chosen": as_int("plots.path: chosen", chosen, 0, count - 1)}
-    if chosen.score.shape[1:] != (count,):
-        raise ValueError(
-            f"plots.path: chosen has candidates {chosen.score.shape[1:]}, but the path has ({count},)."
-        )
-    return dict(zip(CHOICES, (int(chosen.index), int(chosen.index_1se)), strict=True))
+    candidates = chosen.score.shape[1:]
+    # The results of the estimators have the axes (betas, alphas): with one beta they are those of a path.
+    if math.prod(candidates) != count or candidates[-1] != count:
+        raise ValueError(f"plots.path: chosen has candidates {candidates}, but the path has ({count},).")
+    both = _index(chosen.index)[-1], _index(chosen.index_1se)[-1]
+    return dict(zip(CHOICES, both, strict=True))
 
 
 def _mark(ax: "Axes", x: np.ndarray, marks: dict[str, int]) -> None:

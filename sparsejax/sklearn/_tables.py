@@ -20,6 +20,9 @@ FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others be
 # Data up to this size are padded in rows and columns, which costs hardly any time.
 MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
 MIN_TABLE_ROWS = 128
+# A sparse X of so few columns becomes dense if it has at most so many numbers then (128 MB in float64): the
+# solvers for few features, which form X'X, are hundreds of times faster there than first-order steps.
+MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
 
 
 def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
@@ -143,7 +146,7 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
 class Table(NamedTuple):
     """The distinct rows of the data with their weights, padded by rows of weight 0 and columns of zeros."""
 
-    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if the data are
+    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if the data are, and many columns
     Y: np.ndarray  # (n', k)
     # (n',) or (n', k), mean 1, so that a loss of default scale is a mean over the rows given
     weights: np.ndarray
@@ -165,7 +168,7 @@ def gathered(
     table is padded to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of
     zeros,
     whose coefficients are 0: folds and subsets of similar size share a compiled program. A sparse X is padded
-    by rows only. ``weights`` are by row, (n,), or by entry of Y, (n, k).
+    by rows only; with few columns the table is dense. ``weights`` are by row, (n,), or by entry of Y, (n, k).
     """
     weighted = np.flatnonzero(weights.reshape(len(weights), -1).any(axis=1))
     fold = np.zeros(X.shape[0], int) if folds is None else folds
@@ -185,7 +188,8 @@ def gathered(
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
         table = X[weighted[first]]
         table.resize((rows, d))
-        return Table(table, Y[ix], mean_one, fold[ix])
+        dense = d <= MAX_DENSE_COLUMNS and rows * d <= MAX_DENSE_SIZE
+        return Table(table.toarray() if dense else table, Y[ix], mean_one, fold[ix])
     table = X[ix]
     if widen and width > d:
         table = np.append(table, np.zeros((rows, width - d), X.dtype), axis=1)

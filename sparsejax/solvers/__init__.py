@@ -55,6 +55,11 @@ def _small(problem: Problem) -> bool:
     return _newton_admm.suits(problem) or (one_column and _newton_admm.few_features(problem))
 
 
+def _by_features(problem: Problem) -> bool:
+    """Whether `working_set` suits the problem: many features, or classes that are too many for Newton."""
+    return _working_set.suits(problem) or (_working_set.all_features(problem) and not _small(problem))
+
+
 SOLVERS.update({
     "variational_newton": Solver(
         variational_newton,
@@ -78,7 +83,7 @@ SOLVERS.update({
         _working_set.unfit,
         "the engine on the features that matter, for sparse rows on many features",
         _working_set.LINK,
-        _working_set.suits,
+        _by_features,
         then=(_newton_admm.link_if_fit, _admm.link_if_fit, _fista.link_if_fit),
     ),
     "newton_admm": Solver(

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import eps_of
+from sparsejax._core.matrices.products import times
 from sparsejax.driver import Algorithm, Loop
-from sparsejax.driver.curvature import first_step
-from sparsejax.losses import SoftmaxLoss
+from sparsejax.losses import Facts, SoftmaxLoss
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._fista import GROWTH, ITERATIONS_PER_CHECK, MAX_HALVINGS
@@ -28,11 +28,10 @@ class Point(NamedTuple):
 
 
 class State(NamedTuple):
-    """As the state of `fista`, with predictions."""
+    """As the state of `fista`, with predictions and without a momentum sequence."""
 
     at: Point  # the last prox point
     ahead: Point  # the extrapolated point
-    t: jax.Array  # (), momentum sequence
     step: jax.Array  # (), 1/L
 
 
@@ -45,62 +44,74 @@ class _Trial(NamedTuple):
     n: jax.Array  # () int32, trials so far
 
 
-def iterated(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array) -> Solution:
+def iterated(
+    problem: Problem, init: jax.Array, step: jax.Array, tol: jax.Array, maxiter: jax.Array
+) -> tuple[Solution, jax.Array]:
     """`fista` without its finish, for a `SoftmaxLoss`, to call inside a compiled program.
 
     The predictions of the extrapolated point follow from those of the last two points, so that a step needs
-    one product XW and one X'U. The intercept follows W by one Newton step in each evaluation; certificates
-    use the best intercept.
+    one product XW and one X'U. The intercept follows W by one Newton step in each evaluation. So the gap is
+    right up to what two steps leave of the imbalance, and the caller certifies the answer. The momentum is
+    that of greedy FISTA (Liang, Luo & Schoenlieb, SIAM Journal on Scientific Computing 44(3), 2022), which
+    here takes a sixth less steps than that of `fista`.
 
     Args:
       problem, init, tol, maxiter: as `sparsejax.fista`, checked.
+      step: a first estimate of 1/L, such as the step of a similar problem.
 
     Returns:
-      `Solution`.
+      `Solution`, and the last step.
 
     Never raises: the caller has checked the arguments.
 
     >>> import jax, jax.numpy as jnp, sparsejax as sj
     >>> Y = jax.nn.one_hot(jnp.array([0, 1, 2, 0]), 3)
     >>> problem = sj.Problem(sj.losses.SoftmaxLoss(jnp.eye(4), Y, intercept=True), sj.penalties.L21(0.05))
-    >>> bool(iterated(problem, jnp.zeros((4, 3)), jnp.float32(1e-5), jnp.int32(1000)).converged)
+    >>> options = jnp.asarray(1.0), jnp.asarray(1e-5), jnp.int32(1000)
+    >>> bool(iterated(problem, jnp.zeros((4, 3)), *options)[0].converged)
     True
     """
     smooth: SoftmaxLoss = problem.smooth
-    H = smooth.X @ init
+    H = times(smooth.X, init)
     start = Point(init, H, smooth.near_intercept(H))
     algorithm = Algorithm(
-        state=State(start, start, jnp.ones((), init.dtype), first_step(smooth, init)),
+        state=State(start, start, step),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s), s),
         candidate=lambda s: s.at.W,
         step=lambda s: s.step,
         check_every=ITERATIONS_PER_CHECK,
+        facts=lambda s: _facts(smooth, s.at),
     )
-    return Loop(problem, init, algorithm, tol, maxiter, 0, finish=False).run()[0]
+    solution, state = Loop(problem, init, algorithm, tol, maxiter, 0, finish=False).run()
+    return solution, state.step
+
+
+def _facts(smooth: SoftmaxLoss, at: Point) -> Facts:
+    """The facts of the loss at a point, with an intercept one Newton step from that of the point."""
+    near = smooth.near(at.H, at.b)
+    rounding = 10 * eps_of(near.value) * jnp.abs(near.value)
+    return Facts(near.value, times(smooth.X, near.slopes, transposed=True), rounding, None, near.H)
 
 
 def _iterate(problem: Problem, s: State) -> State:
-    """One iteration, as that of `fista`."""
+    """One iteration, as that of `fista`, with the momentum 1, the limit of its sequence, until a restart."""
     smooth: SoftmaxLoss = problem.smooth
-    V = s.ahead
-    value, U, b = smooth.near(V.H, V.b)
-    G, V = smooth._gradient(U), V._replace(b=b)
+    near = smooth.near(s.ahead.H, s.ahead.b)
+    G, V = times(smooth.X, near.slopes, transposed=True), s.ahead._replace(b=near.b)
     eps = eps_of(G)
 
     def attempt(last: _Trial) -> _Trial:
         step = last.step / 2
         W = problem.penalty.prox(V.W - step * G, step)
-        D, H = W - V.W, smooth.X @ W
-        reached, _, b = smooth.near(H, V.b)
-        bound = value + jnp.sum(G * D) + jnp.sum(D * D) / (2 * step)
-        rounding = 10 * eps * (jnp.abs(value) + jnp.sum(jnp.abs(G * W)))
-        return _Trial(Point(W, H, b), step, reached <= bound + rounding, last.n + 1)
+        D, H = W - V.W, times(smooth.X, W)
+        reached = smooth.near(H, V.b)
+        bound = near.value + jnp.sum(D * (G + D / (2 * step)))
+        rounding = 10 * eps * (jnp.abs(near.value) + jnp.sum(jnp.abs(G * W)))
+        return _Trial(Point(W, H, reached.b), step, reached.value <= bound + rounding, last.n + 1)
 
     # The first trial halves this step, which is therefore twice the one to try.
     first = _Trial(V, 2 * GROWTH * s.step, jnp.zeros((), bool), jnp.int32(0))
     found = lax.while_loop(lambda c: ~c.short & (c.n <= MAX_HALVINGS), attempt, first)
     at = found.at
     uphill = jnp.sum((V.W - at.W) * (at.W - s.at.W)) > 0
-    t = jnp.where(uphill, 1, s.t)
-    t_next = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
-    return State(at, at.beyond(s.at, jnp.where(uphill, 0, (t - 1) / t_next)), t_next, found.step)
+    return State(at, at.beyond(s.at, jnp.where(uphill, 0.0, 1.0).astype(G.dtype)), found.step)

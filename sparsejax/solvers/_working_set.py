@@ -9,9 +9,10 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, take
+from sparsejax._core.matrices.products import Products
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
-from sparsejax.driver.curvature import cautious_step, factorise, first_step
+from sparsejax.driver.curvature import cautious_step, factorise, first_step, residual_step
 from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
 from sparsejax.losses import Facts, SoftmaxLoss, num_rows
 from sparsejax.penalties import by_entry, least_active
@@ -46,8 +47,10 @@ def working_set(
 
     For a sparse X with many rows the working set is sparse too. It holds at most an eighth of the features
     and half of the entries of X, and `fista` solves its problem: the cost of a product is proportional to the
-    number of entries. With `SoftmaxLoss` and a sparse X it is always sparse, with up to a third of the
-    features and all entries: the curvature of a class is far below the bound that `admm` needs.
+    number of entries. With `SoftmaxLoss` `fista` solves the problem of every working set, because the
+    curvature of a class is far below the bound that `admm` needs. If X is sparse, the working set is always
+    sparse, with up to a third of the features and all entries; if X is dense and has less than 512 features,
+    the working set may hold all of them.
 
     If more rows are active than the working set holds, or if rounds make no progress, the first of
     `newton_admm`, `admm` and `fista` that takes the problem continues from the last W.
@@ -95,30 +98,52 @@ def _part(smooth: Any, m: int) -> Any:
     """The loss of m features, as shapes without values; for a sparse X its matrix is dense if m is small."""
     if smooth.quadratic_model().majorizer is not None:
         return smooth
-    return jax.eval_shape(lambda smooth: _columns_at(smooth, jnp.zeros(m, jnp.int32)), smooth)
+    none = jnp.zeros(m, jnp.int32)
+    return jax.eval_shape(lambda smooth: _columns_at(smooth, none, _row_order(smooth)), smooth)
 
 
-def _columns_at(smooth: Any, ix: jax.Array) -> Any:
-    return smooth.sparse_columns_at(ix) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
+def _row_order(smooth: Any) -> jax.Array | None:
+    """What `_columns_at` needs besides the columns, the same for all working sets."""
+    return smooth.row_order() if isinstance(smooth, SoftmaxLoss) else None
 
 
-def _by_fista(part: Problem, start: jax.Array, tol: jax.Array) -> Solution:
-    """The solution of a working set by `fista`, for softmax losses in the form that carries predictions."""
+def _columns_at(smooth: Any, ix: jax.Array, order: jax.Array | None) -> Any:
+    """The loss of some features; that of softmax has a sparse matrix if X is sparse."""
+    return smooth.sparse_columns_at(ix, order) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
+
+
+def _by_fista(part: Problem, start: jax.Array, step: jax.Array, tol: jax.Array) -> tuple[Solution, jax.Array]:
+    """The solution of a working set by `fista`, and the step from which the next one starts.
+
+    For softmax losses `fista` has a form that carries predictions.
+    """
     most = jnp.int32(MAX_INNER_ITERATIONS)
     if isinstance(part.smooth, SoftmaxLoss):
-        return _class_steps.iterated(part, start, tol, most)
-    return iterated(part, start, tol, most, 0, finish=False)
+        return _class_steps.iterated(part, start, step, tol, most)
+    return iterated(part, start, tol, most, 0, finish=False), step
 
 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """Number of features in a working set; it is larger if the working set is sparse."""
     smooth = problem.smooth
+    if all_features(problem):
+        return params_shape[0]
     rows = num_rows(smooth) or params_shape[0]
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
     if _part(smooth, m).quadratic_model().majorizer is not None:
         return m
     share = 8 if smooth.quadratic_model().separable else 3
     return min(params_shape[0], max(m, params_shape[0] // share))
+
+
+def all_features(problem: Problem) -> bool:
+    """Whether a working set of all features suits the problem: for softmax losses of few features.
+
+    The curvature of a class is far below the bound that `admm` needs, and all classes share one Hessian:
+    `fista` takes a tenth of the time of either.
+    """
+    smooth = problem.smooth
+    return isinstance(smooth, SoftmaxLoss) and not isinstance(smooth.X, Products) and smooth.X.shape[1] < MANY
 
 
 def suits(problem: Problem) -> bool:
@@ -139,9 +164,23 @@ class State(NamedTuple):
     gradient: jax.Array  # shape of W, the gradient of the loss at W
     measure: jax.Array  # gap (or residual) at W
     wanted: jax.Array  # gap to which the next round solves its problem
-    rho: jax.Array  # the last rho of `admm`
+    rho: jax.Array  # the last rho of `admm`, or the last step of `fista`
     limited: jax.Array  # whether the last round stopped at `MAX_INNER_ITERATIONS`
     over: jax.Array  # whether the loop ends, since more rounds would make no progress
+
+
+def _first_steps(problem: Problem, init: jax.Array, by_fista: bool) -> tuple[jax.Array, jax.Array]:
+    """1/L for the residual, and the first rho of `admm` or the first step of `fista`."""
+    smooth = problem.smooth
+    majorizer = smooth.quadratic_model().majorizer
+    if majorizer is None:  # the working set of a sparse X may be dense, and have one
+        first = first_step(smooth, init)
+        return first, first if by_fista else 0.1 / first
+    if by_fista:
+        return residual_step(smooth, init), first_step(smooth, init)
+    squares = jnp.sum(majorizer() ** 2)
+    # rho starts near the mean eigenvalue of the Hessian of a working set: columns have similar norms.
+    return cautious_step(squares), jnp.where(squares > 0, squares / init.shape[0], 1)
 
 
 def _rounds(
@@ -151,21 +190,16 @@ def _rounds(
     smooth, penalty = problem.smooth, by_entry(problem.penalty, init.shape)
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
-    by_fista = _part(smooth, m).quadratic_model().majorizer is None
+    by_fista = isinstance(smooth, SoftmaxLoss) or _part(smooth, m).quadratic_model().majorizer is None
+    room = int(MAX_ACTIVE_SHARE * m) if m < d else d
+    order = _row_order(smooth)
     sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()
-    if model.majorizer is not None:
-        squares = jnp.sum(model.majorizer() ** 2)
-        step = cautious_step(squares)
-        # rho starts near the mean eigenvalue of the Hessian of a working set: columns have similar norms.
-        rho = jnp.where(squares > 0, squares / d, 1)
-    else:
-        step = first_step(smooth, init)
-        rho = 0.1 / step
+    step, rho = _first_steps(problem, init, by_fista)
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:
         """The state with the gap and the gradient at W, and with the settings of the next round."""
         measure, on = certificate.measure, active(s.W)
-        over = ~(measure <= MAX_GAP_RATIO * s.measure) | (jnp.sum(on) > int(MAX_ACTIVE_SHARE * m))
+        over = ~(measure <= MAX_GAP_RATIO * s.measure) | (jnp.sum(on) > room)
         if sizes is not None:
             over |= jnp.sum(jnp.where(on, sizes, 0)) > int(MAX_ACTIVE_SHARE * most)
         # With penalties that make rows compete, rows become 0 late: the answer of a loosely solved problem
@@ -184,10 +218,10 @@ def _rounds(
         if by_fista:  # few entries make products fast: leave out rows that will hardly become active
             slopes = jnp.where(slopes > MIN_SLOPE, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)
-        part = problem._replace(smooth=_columns_at(smooth, ix), penalty=penalty.rows_at(ix))
+        part = problem._replace(smooth=_columns_at(smooth, ix, order), penalty=penalty.rows_at(ix))
         start, rho, wanted = take(s.W, ix, 0), s.rho, s.wanted
         if by_fista:
-            solution = _by_fista(part, start, wanted)
+            solution, rho = _by_fista(part, start, rho, wanted)
         else:
             factor = factorise(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))

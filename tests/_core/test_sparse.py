@@ -11,6 +11,7 @@ import scipy.sparse
 from jax.experimental import sparse
 
 import sparsejax as sj
+from sparsejax._core.matrices.sparse import _by_chunks, as_matrix
 from sparsejax.losses import CoxLoss, LogisticLoss, SquaredLoss
 from sparsejax.penalties import L1, L21
 
@@ -91,7 +92,7 @@ def test_working_sets_that_stay_sparse(monkeypatch):
     """Where their columns are too many to be dense: gathered entries, in more than one chunk."""
     for name in ("MAX_DENSE_SIZE", "MIN_ROOM_ENTRIES"):
         monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 0)
-    for name in ("CHUNK_ENTRIES", "MIN_CHUNK_ENTRIES"):
+    for name in ("CHUNK_ENTRIES", "MIN_CHUNK_ENTRIES", "MIN_LARGE_CHUNK_ENTRIES"):
         monkeypatch.setattr(f"sparsejax._core.matrices.sparse.{name}", 512)
     dense, stored = both(lambda X: LogisticLoss(X, (TARGETS[:, 0] > 0) * 1.0, intercept=True), WIDE[:, :1100])
     top = float(sj.lambda_max(sj.Problem(dense, L1(1.0))))
@@ -105,6 +106,24 @@ def test_working_sets_that_stay_sparse(monkeypatch):
     np.testing.assert_array_equal(part, np.insert(WIDE[:, [3, 1, 7]], 1, 0, axis=1))
     batch = rng.standard_normal((2, N, 3))
     np.testing.assert_allclose(jax.vmap(lambda U: stored.X.T @ U)(batch)[1], WIDE[:, :1100].T @ batch[1])
+
+
+def test_columns_that_are_known_by_row_too():
+    """Products of a softmax's working set: by the kernel of a CPU, by chunks as elsewhere, and under vmap."""
+    X = as_matrix("X", scipy.sparse.csr_matrix(WIDE)).divided(jnp.full(D, 2.0))
+    ix = jnp.asarray(rng.permutation(D)[:700].astype(np.int32)).at[5].set(D)  # D is no column
+    part = jax.jit(lambda X: X.sparse_columns_at(ix, X.row_order()))(X)
+    dense = np.where(np.asarray(ix) < D, np.pad(WIDE, ((0, 0), (0, 1)))[:, ix], 0) / 2
+    W, U = rng.standard_normal((3, 700, 4)), rng.standard_normal((3, N, 4))
+    np.testing.assert_allclose(part @ W[0], dense @ W[0], atol=1e-13)
+    np.testing.assert_allclose(part.T @ U[0], dense.T @ U[0], atol=1e-13)
+    np.testing.assert_allclose(jax.vmap(lambda W: part @ W)(W), dense @ W, atol=1e-13)
+    np.testing.assert_allclose(jax.vmap(lambda U: part.T @ U)(U), dense.T @ U, atol=1e-13)
+    each = jax.vmap(lambda factor: (part._replace(data=part.data * factor)).T @ U[0])(jnp.arange(3.0))
+    np.testing.assert_allclose(each, np.arange(3.0)[:, None, None] * (dense.T @ U[0]), atol=1e-13)
+    entries = part.data, part.rows, part.cols, part.used
+    np.testing.assert_allclose(_by_chunks(True, part.shape, None)(*entries, U[0]), dense.T @ U[0], atol=1e-13)
+    np.testing.assert_allclose(_by_chunks(False, part.shape, None)(*entries, W[0]), dense @ W[0], atol=1e-13)
 
 
 def test_derivatives():

@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 import sparsejax as sj
 from sparsejax import groups, penalties
 from sparsejax.losses import LogisticLoss, SoftmaxLoss
+from sparsejax.losses._intercept import Classes, balance_classes
 
 X, H = data()
 Y = classes(H)
@@ -169,10 +170,24 @@ def test_intercepts_by_steps(rng):
     value, gradient, best = facts(loss, W)
     b = jnp.zeros(K)
     for _ in range(8):
-        found, U, b = loss.near(loss.X @ W, b)
-    np.testing.assert_allclose(found, value, rtol=1e-13)
-    np.testing.assert_allclose(loss.X.T @ U, gradient, atol=1e-13)
+        near = loss.near(loss.X @ W, b)
+        b = near.b
+    np.testing.assert_allclose(near.value, value, rtol=1e-13)
+    np.testing.assert_allclose(loss.X.T @ near.slopes, gradient, atol=1e-13)
     np.testing.assert_allclose(b, best, atol=1e-10)
+    np.testing.assert_allclose(near.H, loss.X @ W + b[None], atol=1e-13)
+
+
+def test_intercepts_end_where_rounding_errors_add_up(monkeypatch):
+    """Where all rows have the same predictions, no step has a gradient of a few eps: the loop ends too."""
+    steps, imbalance = [], Classes.imbalance
+    monkeypatch.setattr(Classes, "imbalance", lambda *a: steps.append(1) or imbalance(*a))
+    counts = np.random.default_rng(0).integers(60, 90, 20) * 1.0
+    classes = Classes(jnp.zeros((int(counts.sum()), 20)), jnp.ones(int(counts.sum())), jnp.asarray(counts))
+    with jax.disable_jit():
+        b = balance_classes(classes)
+    assert len(steps) <= 10
+    np.testing.assert_allclose(b, np.log(counts) - np.log(counts).mean(), atol=1e-12)
 
 
 # ------------------------------------------------------------------ with the rest of the library

@@ -206,6 +206,13 @@ def test_path_of_coefficients_with_names_and_the_choices_of_folds(weights, valid
     assert ax.get_ylabel() == "coefficient"
 
 
+def test_path_with_the_choices_of_an_estimator(weights, validated, ax):
+    """Whose results have an axis of one beta before that of alphas."""
+    one_beta = jax.tree.map(lambda leaf: leaf[:, None] if jnp.ndim(leaf) > 1 else leaf, validated)
+    plots.path(solution(weights, [CONVERGED] * M), STRENGTHS, chosen=one_beta, ax=ax)
+    assert [line(ax, x).get_xdata()[0] for x in labels(ax)[-2:]] == [STRENGTHS[4], STRENGTHS[2]]
+
+
 def test_no_line_where_a_feature_is_zero(ax):
     """But for the step to zero; in all lines alike, those that have a name and the others."""
     W = np.outer([1.0, 0, 0, 0, 1, 0], np.arange(7.0, 0, -1))

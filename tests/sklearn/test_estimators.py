@@ -207,8 +207,14 @@ def test_sparse_data():
     from sparsejax.sklearn._tables import gathered  # noqa: PLC0415
 
     Z = np.where(np.abs(X) > 0.5, X, 0)
+    few = scipy.sparse.coo_array(Z)
+    assert isinstance(gathered(few, Y, np.ones(60)).X, np.ndarray)
+    narrow = SparseRegressor(alpha=0.1).fit(few, Y)
+    Z = np.pad(Z, ((0, 0), (0, 600)))
     stored = scipy.sparse.coo_array(Z)
+    assert scipy.sparse.issparse(gathered(stored, Y, np.ones(60)).X)
     model = SparseRegressor(alpha=0.1).fit(stored, Y)
+    np.testing.assert_allclose(narrow.coef_, model.coef_[:, :8], atol=1e-4)
     certified(model, sj.Problem(losses.SquaredLoss(Z, Y, intercept=True), penalties.L21(0.1)))
     np.testing.assert_allclose(model.predict(stored), Z @ model.coef_.T + model.intercept_)
     twice = np.r_[np.arange(60)[::-1], 3]

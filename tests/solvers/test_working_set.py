@@ -201,3 +201,17 @@ def test_unfit():
         sj.working_set(sj.Problem(graph, sj.penalties.L21(0.1)))
     with pytest.raises(TypeError, match="sum over rows"):
         sj.working_set(sj.Problem(LOSSES["squared"], sj.penalties.ExclusiveLasso(0.1)))
+
+
+@pytest.mark.parametrize("penalty", ["L1", "L21"])
+def test_classes_of_few_features(penalty):
+    """A working set may hold all features, all active; against `newton_admm`."""
+    rng = np.random.default_rng(5)
+    X, Y = rng.standard_normal((40, 12)), np.eye(6)[np.arange(40) % 6]
+    loss = sj.losses.SoftmaxLoss(X, Y, intercept=True)
+    top = float(sj.lambda_max(sj.Problem(loss, PENALTIES[penalty](1.0))))
+    p = sj.Problem(loss, PENALTIES[penalty](top / 50))
+    assert pick(p).function is sj.working_set
+    s, other = sj.solve(p, tol=1e-9), sj.newton_admm(p, tol=1e-9)
+    assert s.converged and s.solver == "working_set" and np.any(np.asarray(s.params) != 0, axis=1).all()
+    np.testing.assert_allclose(s.objective, other.objective, rtol=1e-8)

@@ -64,6 +64,14 @@ class Transposed:
         return _product(self.X, U, transposed=True)
 
 
+def times(X: Any, W: jax.Array, *, transposed: bool = False) -> jax.Array:
+    """XW, or X'W if ``transposed``, W (., k), for loops without derivatives: without their linear system."""
+    if isinstance(X, Products):
+        return X.moved(W, transposed=transposed)
+    H: jax.Array = X.T @ W if transposed else X @ W
+    return H
+
+
 def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
     """XW, or X'W if ``transposed``, which every JAX transformation treats as linear in W.
 

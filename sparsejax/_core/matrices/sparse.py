@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,22 +23,35 @@ from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.precision import tell_of_cast
 
-# Stored entries that a product reads at once: for one column of W, and at least for many columns.
-CHUNK_ENTRIES, MIN_CHUNK_ENTRIES = 8192, 1024
+# Stored entries that a product reads at once: for one column of W, and at least for many columns. XLA shares
+# the work on W or XW of more than `MAX_CACHED_SIZE` numbers among threads, which takes about 5 us a chunk.
+CHUNK_ENTRIES, MIN_CHUNK_ENTRIES, MIN_LARGE_CHUNK_ENTRIES = 8192, 512, 4096
+MAX_CACHED_SIZE = 2**16
 MAX_DENSE_SIZE = 2**21  # numbers: selected columns become a dense array if it has no more entries
 MIN_ROOM_ENTRIES = 2**14  # stored entries for which a selection of columns has room, if X has as many
 
 
-class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"), static=("shape",)):
+class Rows(NamedTuple):
+    """The entries of a `Sparse` row by row, without its ``scale``."""
+
+    data: jax.Array  # (nnz,), values; padding is beyond the last row
+    cols: jax.Array  # (nnz,) int32, the column of each value
+    starts: jax.Array  # (n + 1,) int32, the place of the first value of each row
+
+
+class Sparse(
+    Products, leaves=("data", "rows", "cols", "starts", "scale", "used", "by_row"), static=("shape",)
+):
     """X (n, d) by its stored entries, column by column: ``X[rows[i], cols[i]] = data[i] * scale[cols[i]]``.
 
-    A stored value takes 16 bytes in float64. A product reads the entries in chunks that fit in the cache; for
-    each entry it multiplies a row of W and adds it to a row of XW.
+    A stored value takes 16 bytes in float64. On a CPU JAX has a kernel for products with a BCSR: X'U is one,
+    and so is XW if the entries are known row by row. Other products read the entries in chunks that fit in
+    the cache; for each entry they multiply a row of W and add it to a row of XW.
 
-    Times in ms of XW and X'u (benchmarks/sparse.py). For 2e6 entries of 20 000 x 200 000 and one column: 9
-    and 7; all entries in one chunk, by row, 21 and 8; padded columns 64; scipy 5 and 4. For 9e5 entries and
-    20 columns: 24 and 29; one column of W after another 60 and 91; scipy 8 and 9. A callback to scipy would
-    be faster, but would not work on an accelerator or in an exported program.
+    Times in ms of XW and X'u in chunks (benchmarks/sparse.py). For 2e6 entries of 20 000 x 200 000 and one
+    column: 9 and 7; all entries in one chunk, by row, 21 and 8; padded columns 64; scipy 5 and 4. For 9e5
+    entries and 20 columns: 24 and 29; one column of W after another 60 and 91; scipy 8 and 9. The kernel
+    takes as long as scipy. A callback to scipy would not work on an accelerator or in an exported program.
     """
 
     data: jax.Array  # (nnz,), values; padding is 0
@@ -47,6 +60,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
     starts: jax.Array  # (d + 1,) int32, the place of the first value of each column
     scale: jax.Array | None  # (d,), a factor for each column; None: 1. It saves a copy of data
     used: jax.Array | None  # () int32, how many of the values are not padding; None: all are in use
+    by_row: Rows | None  # None: the entries are known by column only
     shape: tuple[int, int]  # (n, d)
 
     @property
@@ -69,7 +83,8 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
 
     def _product(self, W: jax.Array, transposed: bool, function: Any = None) -> jax.Array:
         used = jnp.int32(self.data.shape[0]) if self.used is None else self.used
-        product = _by_chunks(transposed, self.shape, function)
+        kernel = function is None and (transposed or self.by_row is not None)
+        product = _by_chunks(transposed, self.shape, function) if not kernel else self._by_kernel(transposed)
         data, scale = self.data, self.scale
         if function is not None:
             data, scale = lax.stop_gradient(data), None if scale is None else function(scale)
@@ -80,6 +95,20 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
             return H
         H = product(data, self.rows, self.cols, used, W * scale[:, None])
         return H
+
+    def _by_kernel(self, transposed: bool) -> Callable[..., jax.Array]:
+        """Same as `_by_chunks`, on a CPU by the kernel for a BCSR; for X'U its rows are the columns of X."""
+        rows = Rows(self.data, self.rows, self.starts) if transposed else self.by_row
+        chunks, kernel = _by_chunks(transposed, self.shape, None), _of_bcsr(transposed, self.shape)
+
+        def product(*args: jax.Array) -> jax.Array:
+            by_platform = {"cpu": lambda args, rows: kernel(rows, args[-1])}
+            found: jax.Array = lax.platform_dependent(
+                args, rows, default=lambda args, _: chunks(*args), **by_platform
+            )
+            return found
+
+        return product
 
     def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
         """(W; H - XW) for ``both`` = (W; H); JAX uses it for derivatives in the entries only."""
@@ -120,9 +149,29 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
         dense = self.shape[0] * ix.shape[0] <= MAX_DENSE_SIZE
         return self._selected(ix, self.data.shape[0] if dense else self.room, dense)
 
-    def sparse_columns_at(self, ix: jax.Array) -> "Sparse":
-        """The columns ``ix``, sparse with room for all entries of X; the index d gives zeros."""
-        return self._selected(ix, self.data.shape[0], False)
+    def sparse_columns_at(self, ix: jax.Array, order: jax.Array) -> "Sparse":
+        """The columns ``ix``, sparse with room for all entries of X, also by row; the index d gives zeros.
+
+        Args:
+          ix: (m,), each column once.
+          order: (nnz,), the entries row by row: `row_order`.
+        """
+        (n, d), m = self.shape, ix.shape[0]
+        place = jnp.full(d + 1, m, jnp.int32).at[ix].set(jnp.arange(m, dtype=jnp.int32)).at[d].set(m)
+        slot = place[self.cols[order]]
+        before = jnp.cumsum(slot < m, dtype=jnp.int32)
+        to = jnp.where(slot < m, before - 1, order.shape[0])
+        put = lambda a: jnp.zeros_like(a).at[to].set(a, mode="drop", unique_indices=True)
+        # The rows begin where the sorted entries of the whole do, less the entries that are left out.
+        counts = jnp.zeros(n + 1, jnp.int32).at[self.rows + 1].add(1)
+        starts = jnp.concatenate([jnp.zeros(1, jnp.int32), before])[jnp.cumsum(counts, dtype=jnp.int32)]
+        values = self.data if self.scale is None else self.data * self.scale[self.cols]
+        by_row = Rows(put(values[order]), put(slot), starts)
+        return self._selected(ix, self.data.shape[0], False)._replace(by_row=by_row)
+
+    def row_order(self) -> jax.Array:
+        """The places of the entries row by row, (nnz,)."""
+        return jnp.argsort(self.rows, stable=True)
 
     def _selected(self, ix: jax.Array, room: int, dense: bool) -> Any:
         """The columns ``ix``, dense or sparse, with room for as many stored entries."""
@@ -145,7 +194,7 @@ class Sparse(Products, leaves=("data", "rows", "cols", "starts", "scale", "used"
         rows = jnp.where(there, self.rows[source], 0)
         if dense:
             return jnp.zeros((n, m), self.dtype).at[rows, slot].add(data)
-        return Sparse(data, rows, slot, starts, None, ends[-1], (n, m))
+        return Sparse(data, rows, slot, starts, None, ends[-1], None, (n, m))
 
 
 @functools.cache
@@ -162,7 +211,8 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
         nnz, k = data.shape[0], W.shape[1]
         to, of, size = (cols, rows, shape[1]) if transposed else (rows, cols, shape[0])
         # A power of two of entries that with k columns stays within CHUNK_ENTRIES.
-        length = min(max(1 << (CHUNK_ENTRIES // k).bit_length() >> 1, MIN_CHUNK_ENTRIES), nnz)
+        least = MIN_CHUNK_ENTRIES if max(shape) * k <= MAX_CACHED_SIZE else MIN_LARGE_CHUNK_ENTRIES
+        length = min(max(1 << (CHUNK_ENTRIES // k).bit_length() >> 1, least), nnz)
 
         def add(start: Any, length: int, H: jax.Array) -> jax.Array:
             x, i, j = (lax.dynamic_slice(a, (start,), (length,)) for a in (data, to, of))
@@ -176,21 +226,41 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
         H = lax.fori_loop(0, count, lambda i, H: add(i * length, length, H), H)
         return add(whole * length, nnz % length, H) if nnz % length else H
 
-    @product.def_vmap
-    def batched(size: int, batch: Any, *args: jax.Array) -> tuple[jax.Array, bool]:
-        *X, W = args
-        if any(batch[:-1]):
-
-            def each(parts: Any) -> jax.Array:
-                return product(*(a if p is None else p for a, p in zip(args, parts, strict=True)))
-
-            parts = [a if is_batched else None for a, is_batched in zip(args, batch, strict=True)]
-            return lax.map(each, parts), True
-        k = W.shape[-1]
-        H = product(*X, jnp.moveaxis(W, 0, 1).reshape(-1, size * k))
-        return jnp.moveaxis(H.reshape(-1, size, k), 1, 0), True
-
+    product.def_vmap(functools.partial(_batched, product))
     return product
+
+
+@functools.cache
+def _of_bcsr(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Array]:
+    """A function (Rows, W) -> XW, or X'W with the `Rows` of X', by JAX's product with a BCSR."""
+    from jax.experimental.sparse import BCSR  # noqa: PLC0415
+
+    size = shape[::-1] if transposed else shape
+
+    @jax.custom_batching.custom_vmap
+    def product(data: jax.Array, cols: jax.Array, starts: jax.Array, W: jax.Array) -> jax.Array:
+        H: jax.Array = BCSR((data, cols, starts), shape=size) @ W
+        return H
+
+    product.def_vmap(functools.partial(_batched, product))
+    return lambda rows, W: product(*rows, W)
+
+
+def _batched(
+    product: Callable[..., jax.Array], size: int, batch: Any, *args: jax.Array
+) -> tuple[jax.Array, bool]:
+    """The rule of a product under vmap: lanes of W are further columns; lanes of X come one by one."""
+    *X, W = args
+    if any(batch[:-1]):
+
+        def each(parts: Any) -> jax.Array:
+            return product(*(a if p is None else p for a, p in zip(args, parts, strict=True)))
+
+        parts = [a if is_batched else None for a, is_batched in zip(args, batch, strict=True)]
+        return lax.map(each, parts), True
+    k = W.shape[-1]
+    H = product(*X, jnp.moveaxis(W, 0, 1).reshape(-1, size * k))
+    return jnp.moveaxis(H.reshape(-1, size, k), 1, 0), True
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: Any) -> jax.Array:
@@ -243,7 +313,7 @@ def as_matrix(name: str, X: Any) -> Any:
     rows = _placed(parts.pop(), room, 0)
     data = _placed(parts.pop(), room, 0)
     cols = _placed(np.repeat(np.arange(d, dtype=np.int32), np.diff(starts)), room, d - 1)
-    return Sparse(data, rows, cols, jax.device_put(starts), None, None, shape)
+    return Sparse(data, rows, cols, jax.device_put(starts), None, None, None, shape)
 
 
 def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
