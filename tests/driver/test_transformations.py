@@ -30,7 +30,7 @@ def test_links_of_a_chain_follow_inside_jit_too():
     """Strengths near 0, where majorised steps crawl: another solver goes on, eagerly and traced."""
     X, H = data(seed=0, n=100, d=70, k=3)
     loss = losses.SoftmaxLoss(X, classes(H))
-    solve = lambda a: sj.solve(sj.Problem(loss, ExclusiveL21(a, a / 100)))
+    solve = lambda a: sj.admm(sj.Problem(loss, ExclusiveL21(a, a / 100)))
     eager, traced = solve(1e-5), jax.jit(solve)(1e-5)
     assert eager.converged and traced.converged
     assert eager.solver == traced.solver == "newton_admm"
