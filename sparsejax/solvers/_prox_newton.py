@@ -84,8 +84,8 @@ def prox_newton(
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]))
     >>> problem = sj.Problem(loss, sj.penalties.L1(0.05))
-    >>> print(sj.prox_newton(problem).params.round(2))
-    [ 1.38 -1.38 -1.38]
+    >>> print(sj.prox_newton(problem, tol=1e-9).params.round(2))  # ln 4
+    [ 1.39 -1.39 -1.39]
     """
     problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history, unfit)
     return solved_by(LINK, problem, init, tol, maxiter, history)
