@@ -21,9 +21,8 @@ from sparsejax._core.linalg import (
 )
 from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._in_units import prox_in_units
 from sparsejax.penalties._rules import Rule
-from sparsejax.penalties._transposed import checked
+from sparsejax.penalties._transposed import TransposedPenalty, checked
 from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
 
 MAX_CYCLES = 1000  # of Dykstra's algorithm
@@ -101,26 +100,19 @@ def split(
     return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
 
 
-class SeveralTerms(Penalty):
-    """Implements the protocol by ``terms``; with a single term by hooks like those of `RowPenalty`."""
+class SeveralTerms(TransposedPenalty):
+    """Implements the protocol by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
 
     _adapter: ClassVar[bool] = True
-    finite_conjugate: bool = False
 
     @property
     def terms(self) -> tuple[Any, ...]:
         """Penalties with an exact prox whose sum is g."""
         return (self,)
 
-    def value(self, W: jax.Array) -> jax.Array:
-        """g(W), shape ()."""
-        return self._value(checked(self, W, "W"))
-
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The proximal point of V; with several terms by iteration to the last digits."""
-        Vt = checked(self, V, "V")
-        found = prox_in_units(self, lambda penalty, Vt, step: penalty._prox(Vt, step), Vt, scaling)
-        return like(found, V)
+        return super().prox(V, scaling)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z; exact for the best.
@@ -129,7 +121,7 @@ class SeveralTerms(Penalty):
         computed; or None, then W is computed too.
         """
         if len(self.terms) == 1:
-            return self._conjugate(checked(self, Z, "Z"))
+            return super().conjugate(Z)
         parts = self._parts(Z, aux)
         return sum(
             (term.conjugate(part) for term, part in zip(self.terms, parts, strict=True)),
@@ -139,7 +131,7 @@ class SeveralTerms(Penalty):
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s at which the conjugates of all parts of sZ are finite; ``aux`` as for `conjugate`."""
         if len(self.terms) == 1:
-            return self._dual_scale(checked(self, Z, "Z"))
+            return super().dual_scale(Z)
         parts = self._parts(Z, aux)
         scales = [term.dual_scale(part) for term, part in zip(self.terms, parts, strict=True)]
         return jnp.min(jnp.stack(scales))
@@ -165,13 +157,7 @@ class SeveralTerms(Penalty):
         points = dykstra(self, Vt, scaling, jnp.int32(MAX_CYCLES))[0]
         return joined(self, points, Vt.T)
 
-    def _value(self, Wt: jax.Array) -> jax.Array:
-        raise NotImplementedError
-
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        raise NotImplementedError
-
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         raise NotImplementedError
 
 
