@@ -96,16 +96,15 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
     if W.size <= MAX_DENSE_UNKNOWNS:
         return _System(mask * G, matvec, _dense_inverse(matvec, W), True)
-    if smooth.quadratic_model().majorizer is None:
+    model = smooth.quadratic_model()
+    if model.majorizer is None:
         return _System(mask * G, matvec, lambda R: R, False)
     gram = cheap.G if isinstance(cheap, GramLoss) else None
-    if _has_row_norm_hessian(smooth, penalty, W):
-        rows = _row_norm_inverse(smooth, gram, penalty.row_norm(W.shape), W, mask)
-        return _System(mask * G, matvec, rows, True)
-    if _has_one_column_of_norms(smooth, penalty, W):
-        return _System(
-            mask * G, matvec, _newton_inverse(smooth, gram, penalty.row_norm(W.shape), W, mask), True
-        )
+    rows, (d, k) = _norm_of_rows(smooth, penalty, W), (*W.shape, 1)[:2]
+    if rows is not None and k == 1 and d <= MAX_GATHERED_FEATURES and model.least_squares_at is not None:
+        return _System(mask * G, matvec, _newton_inverse(smooth, gram, rows, W, mask), True)
+    if rows is not None and k > 1 and d <= LARGEST and model.exact and rows.entries is None:
+        return _System(mask * G, matvec, _row_norm_inverse(smooth, gram, rows, W, mask), True)
     return _System(mask * G, matvec, _splitting_inverse(smooth, gram, penalty, W, mask), False)
 
 
@@ -272,14 +271,12 @@ def _dense_inverse(matvec: Product, W: jax.Array) -> Product:
     return lambda R: cho_solve((factor, True), R.ravel()).reshape(R.shape)
 
 
-def _has_one_column_of_norms(smooth: Loss, penalty: Penalty, W: jax.Array) -> bool:
-    """Whether `_newton_inverse` applies: one column, and the penalty a norm of each entry."""
-    model = smooth.quadratic_model()
-    if "row norm" not in penalty.provides or model.least_squares_at is None or model.laplacian is not None:
-        return False
-    norm = penalty.row_norm(W.shape)
-    plain = norm is not None and norm.groups is None
-    return plain and W.size == W.shape[0] <= MAX_GATHERED_FEATURES
+def _norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None:
+    """The penalty as a norm of each row, if it is one and all columns of W have the same Hessian bound."""
+    if "row norm" not in penalty.provides or smooth.quadratic_model().laplacian is not None:
+        return None
+    found = penalty.row_norm(W.shape)
+    return None if found is None or found.groups is not None else found
 
 
 def _newton_inverse(
@@ -291,19 +288,14 @@ def _newton_inverse(
         gram = A.T @ A
     on, ridge = mask.reshape(-1) > 0, row_norm.ridge
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.diagonal(gram)) + (0 if ridge is None else ridge)
-    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, shift, 1))
-    root = jnp.linalg.cholesky(M, symmetrize_input=False)
+    root = _root_on(on, gram, shift)
     return lambda R: cho_solve((root, True), R.reshape(-1)).reshape(R.shape)
 
 
-def _has_row_norm_hessian(smooth: Loss, penalty: Penalty, W: jax.Array) -> bool:
-    """Whether `_row_norm_inverse` applies: A'A is the same for all columns, the penalty a norm of rows."""
-    model = smooth.quadratic_model()
-    if "row norm" not in penalty.provides or not model.exact or model.laplacian is not None:
-        return False
-    norm = penalty.row_norm(W.shape)
-    plain = norm is not None and norm.groups is None and norm.entries is None
-    return plain and W.ndim == 2 and W.shape[1] > 1 and W.shape[0] <= LARGEST
+def _root_on(on: jax.Array, gram: jax.Array, diagonal: jax.Array) -> jax.Array:
+    """The Cholesky factor of gram + diag(diagonal) on the features ``on``, of the identity off them."""
+    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, diagonal, 1))
+    return jnp.linalg.cholesky(M, symmetrize_input=False)
 
 
 def _row_norm_inverse(
@@ -329,8 +321,7 @@ def _row_norm_inverse(
     )
     beta = jnp.where(on, safe_divide(alpha, sizes), 0)
     shift = eps**0.5 * jnp.trace(gram) / d
-    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, beta + ridge + shift, 1))
-    V = cho_solve((jnp.linalg.cholesky(M, symmetrize_input=False), True), jnp.eye(d, dtype=W.dtype))
+    V = cho_solve((_root_on(on, gram, beta + ridge + shift), True), jnp.eye(d, dtype=W.dtype))
     U = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
     diagonal = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
     root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (U.T @ U), symmetrize_input=False)
