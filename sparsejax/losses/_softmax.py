@@ -12,7 +12,7 @@ from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import looked_at
-from sparsejax._core.matrices.sparse import Sparse
+from sparsejax._core.matrices.sparse import RowOrder, Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._free_features import by_column, projected
@@ -73,11 +73,11 @@ class SoftmaxLoss(LinearModelLoss):
             model = model._replace(column_sizes=lambda: (X.sizes, X.data.shape[0]))
         return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
 
-    def row_order(self) -> jax.Array | None:
+    def row_order(self) -> RowOrder | None:
         """What `sparse_columns_at` needs besides the columns: the entries of a sparse X row by row."""
         return self.X.row_order() if isinstance(self.X, Sparse) else None
 
-    def sparse_columns_at(self, ix: jax.Array, order: jax.Array | None) -> Self:
+    def sparse_columns_at(self, ix: jax.Array, order: RowOrder | None) -> Self:
         """Same as ``columns_at``, but columns of a sparse X stay sparse, with room for all entries."""
         X = self.X
         if not isinstance(X, Sparse) or order is None:

@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import columns, take
 from sparsejax._core.matrices.products import Products
+from sparsejax._core.matrices.sparse import RowOrder
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step, residual_step
@@ -102,12 +103,12 @@ def _part(smooth: Any, m: int) -> Any:
     return jax.eval_shape(lambda smooth: _columns_at(smooth, none, _row_order(smooth)), smooth)
 
 
-def _row_order(smooth: Any) -> jax.Array | None:
+def _row_order(smooth: Any) -> RowOrder | None:
     """What `_columns_at` needs besides the columns, the same for all working sets."""
     return smooth.row_order() if isinstance(smooth, SoftmaxLoss) else None
 
 
-def _columns_at(smooth: Any, ix: jax.Array, order: jax.Array | None) -> Any:
+def _columns_at(smooth: Any, ix: jax.Array, order: RowOrder | None) -> Any:
     """The loss of some features; that of softmax has a sparse matrix if X is sparse."""
     return smooth.sparse_columns_at(ix, order) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
 

@@ -39,6 +39,13 @@ class Rows(NamedTuple):
     starts: jax.Array  # (n + 1,) int32, the place of the first value of each row
 
 
+class RowOrder(NamedTuple):
+    """The entries of a `Sparse` row by row, as places in its arrays."""
+
+    order: jax.Array  # (nnz,) int32
+    starts: jax.Array  # (n + 1,) int32, where each row starts in ``order``
+
+
 class Sparse(
     Products, leaves=("data", "rows", "cols", "starts", "scale", "used", "by_row"), static=("shape",)
 ):
@@ -102,9 +109,11 @@ class Sparse(
         chunks, kernel = _by_chunks(transposed, self.shape, None), _of_bcsr(transposed, self.shape)
 
         def product(*args: jax.Array) -> jax.Array:
-            by_platform = {"cpu": lambda args, rows: kernel(rows, args[-1])}
             found: jax.Array = lax.platform_dependent(
-                args, rows, default=lambda args, _: chunks(*args), **by_platform
+                args,
+                rows,
+                cpu=lambda args, rows: kernel(rows, args[-1]),
+                default=lambda args, _: chunks(*args),
             )
             return found
 
@@ -149,29 +158,29 @@ class Sparse(
         dense = self.shape[0] * ix.shape[0] <= MAX_DENSE_SIZE
         return self._selected(ix, self.data.shape[0] if dense else self.room, dense)
 
-    def sparse_columns_at(self, ix: jax.Array, order: jax.Array) -> "Sparse":
+    def sparse_columns_at(self, ix: jax.Array, by_row: RowOrder) -> "Sparse":
         """The columns ``ix``, sparse with room for all entries of X, also by row; the index d gives zeros.
 
         Args:
           ix: (m,), each column once.
-          order: (nnz,), the entries row by row: `row_order`.
+          by_row: `row_order`, the same for all ``ix``.
         """
-        (n, d), m = self.shape, ix.shape[0]
+        (d, m), order = (self.shape[1], ix.shape[0]), by_row.order
         place = jnp.full(d + 1, m, jnp.int32).at[ix].set(jnp.arange(m, dtype=jnp.int32)).at[d].set(m)
         slot = place[self.cols[order]]
         before = jnp.cumsum(slot < m, dtype=jnp.int32)
         to = jnp.where(slot < m, before - 1, order.shape[0])
         put = lambda a: jnp.zeros_like(a).at[to].set(a, mode="drop", unique_indices=True)
         # The rows begin where the sorted entries of the whole do, less the entries that are left out.
-        counts = jnp.zeros(n + 1, jnp.int32).at[self.rows + 1].add(1)
-        starts = jnp.concatenate([jnp.zeros(1, jnp.int32), before])[jnp.cumsum(counts, dtype=jnp.int32)]
+        starts = jnp.concatenate([jnp.zeros(1, jnp.int32), before])[by_row.starts]
         values = self.data if self.scale is None else self.data * self.scale[self.cols]
-        by_row = Rows(put(values[order]), put(slot), starts)
-        return self._selected(ix, self.data.shape[0], False)._replace(by_row=by_row)
+        rows = Rows(put(values[order]), put(slot), starts)
+        return self._selected(ix, self.data.shape[0], False)._replace(by_row=rows)
 
-    def row_order(self) -> jax.Array:
-        """The places of the entries row by row, (nnz,)."""
-        return jnp.argsort(self.rows, stable=True)
+    def row_order(self) -> RowOrder:
+        """The entries row by row."""
+        counts = jnp.zeros(self.shape[0] + 1, jnp.int32).at[self.rows + 1].add(1)
+        return RowOrder(jnp.argsort(self.rows, stable=True), jnp.cumsum(counts, dtype=jnp.int32))
 
     def _selected(self, ix: jax.Array, room: int, dense: bool) -> Any:
         """The columns ``ix``, dense or sparse, with room for as many stored entries."""
