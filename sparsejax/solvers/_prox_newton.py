@@ -60,8 +60,8 @@ def prox_newton(
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
     of their columns of A, in float32, with a Newton step on the support every 2 sweeps (every 6 for single
     entries), until 5 % of the violation of the optimality conditions is left. A step therefore costs two
-    products with X; all other costs depend on the number of active features. Groups of very
-    different sizes use the iteration of `variational_newton` on all features instead.
+    products with X; all other costs depend on the number of active features. Groups of
+    very different sizes use the iteration of `variational_newton` on all features instead.
 
     `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
     can move, or if no step lowers the objective.
