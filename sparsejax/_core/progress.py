@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -30,6 +30,9 @@ MAX_CHUNK_GROWTH = 16
 UNKNOWN_SETUP_WORK = (
     1e30  # iterations: until the cost of a set-up is known, a chunk with one ends after a solve
 )
+# The main thread waits no longer than this for other threads: a Ctrl-C that arrives just before a wait begins,
+# or that the system hands to another thread, does not end the wait.
+MAX_DEAF_SECONDS = 0.1
 SLICES = 8  # how many slices a batch is solved in
 MAX_SAVING_SHARE = 0.05  # share of the time that may go into saving checkpoints
 # What a place knows of its round: nothing, the state of its solves, or the state and ``prepared``. A
@@ -311,7 +314,11 @@ def in_chunks(
         return latest
     with ThreadPoolExecutor(len(latest)) as pool:
         try:
-            list(pool.map(go, range(len(latest))))
+            pending = {pool.submit(go, i) for i in range(len(latest))}
+            while pending:
+                ended, pending = wait(pending, MAX_DEAF_SECONDS, FIRST_EXCEPTION)
+                for one in ended:
+                    one.result()
         except BaseException:
             bar.stop.set()  # the other threads end too
             raise
