@@ -30,8 +30,8 @@ MAX_CHUNK_GROWTH = 16
 UNKNOWN_SETUP_WORK = (
     1e30  # iterations: until the cost of a set-up is known, a chunk with one ends after a solve
 )
-# The main thread waits no longer than this for other threads: a Ctrl-C that arrives just before a wait begins,
-# or that the system hands to another thread, does not end the wait.
+# The main thread waits no longer than this for other threads: a Ctrl-C that arrives just before a wait, or
+# that the system hands to another thread, does not end the wait.
 MAX_DEAF_SECONDS = 0.1
 SLICES = 8  # how many slices a batch is solved in
 MAX_SAVING_SHARE = 0.05  # share of the time that may go into saving checkpoints

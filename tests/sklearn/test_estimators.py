@@ -553,7 +553,7 @@ def test_ctrl_c(model, monkeypatch):
     def pressed(self, *args):
         ended.append(args)
         if len(ended) == 2:
-            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # not to the main thread: it does not wake
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)  # the main one sleeps on
         if len(ended) >= 2:
             time.sleep(0.05)  # all 50 solves may take less time than the main thread needs to see the signal
         learn(self, *args)
