@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from sparsejax._core.checks import check_bool, is_sparse
 from sparsejax._core.matrices.sparse import as_matrix
-from sparsejax.losses import LinearModelLoss, SumLoss, as_loss
+from sparsejax.losses import BatchedSquaredLoss, CoxLoss, GramLoss, LinearModelLoss, SumLoss, as_loss
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.solution import Solution
 
@@ -16,9 +16,9 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
     r"""The expected value of Y for the rows of X, :math:`\mu(XW + b)`.
 
     W is ``solution.params`` and b ``problem.smooth.intercept(solution.params)``, which is 0 if the loss has
-    no intercept. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for `LogisticLoss`, the
-    probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b for all others.
-    The function may be called in jit, vmap and grad.
+    no intercept, such as `GramLoss`. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for `LogisticLoss`, the
+    probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b for all others: for
+    `CoxLoss` the logarithm of the relative risk. The function may be called in jit, vmap and grad.
 
     Args:
       solution: of one problem. For the solutions of `sparsejax.path`:
@@ -31,7 +31,7 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
       (m, k), or (m,) for a vector W.
 
     Raises:
-      TypeError: the loss is not of X and Y, as `losses.LinearModelLoss` is.
+      TypeError: the loss is a function, or of a class of your own that is no `losses.LinearModelLoss`.
       ValueError: X has another number of columns, or ``solution`` is a batch.
 
     >>> import numpy as np, sparsejax as sj
@@ -54,7 +54,7 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
     loss = whole
     while isinstance(loss, SumLoss):
         loss = loss.loss
-    if not isinstance(loss, LinearModelLoss):
+    if not isinstance(loss, LinearModelLoss | CoxLoss | GramLoss | BatchedSquaredLoss):
         raise TypeError(
             f"predict needs a loss of a linear model, such as SquaredLoss(X, Y), got {type(loss).__name__}: "
             "write X @ solution.params."
@@ -70,5 +70,7 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
         raise ValueError(f"predict: X has {X.shape[-1]} columns; the problem has {shape[0]} features.")
     if isinstance(X, jax.Array):
         X = X.astype(loss.dtype)
-    H = X @ W + whole.intercept(W)[None]
-    return H if linear else loss.mean(H)
+    H = X @ W
+    if not isinstance(loss, GramLoss):  # it has no intercept
+        H = H + whole.intercept(W)[None]
+    return loss.mean(H) if isinstance(loss, LinearModelLoss) and not linear else H

@@ -45,6 +45,21 @@ def test_predict(name, intercept):
     np.testing.assert_allclose(sj.predict(solution, problem, X), own, atol=1e-12)
 
 
+def test_predict_of_losses_without_a_mean():
+    """Cox: the logarithm of the relative risk; a Gram matrix: XW; batches: XW + b."""
+    squared = losses.SquaredLoss(X, y, intercept=True)
+    batches = losses.SquaredLoss.from_batches([(X[:20], y[:20]), (X[20:], y[20:])], intercept=True)
+    cox = losses.CoxLoss(X, 1 + np.arange(len(X)), y > 0)
+    for loss in (cox, losses.SquaredLoss(X, y).gram(), batches):
+        problem = sj.Problem(loss, penalties.L1(0.02))
+        solution = sj.solve(problem)
+        b = squared.intercept(solution.params) if loss is batches else 0.0
+        for linear in (False, True):
+            found = sj.predict(solution, problem, NEW, linear=linear)
+            np.testing.assert_allclose(found, NEW @ solution.params + b, atol=1e-12)
+    assert np.any(solution.params != 0)
+
+
 def test_predict_of_a_path_of_a_sum_and_of_targets():
     problem = sj.Problem(losses.SquaredLoss(X, y, intercept=True), penalties.L1(0.05))
     solutions = sj.path(problem, jax.vmap(penalties.L1)(jnp.array([0.2, 0.1])))

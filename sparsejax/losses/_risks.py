@@ -139,10 +139,14 @@ def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.ones(1, bool), strata[1:] != strata[:-1]])
 
 
-BLOCK_ROWS = 32  # rows of a block
+# Rows of a block: few in the first place, where each row takes as many exponentials as its block has rows, and
+# more for the sums of blocks, so that few levels follow.
+FIRST_ROWS, BLOCK_ROWS = 8, 32
 
 
-def decayed_sums(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+def decayed_sums(
+    m: jax.Array, x: jax.Array, strata: jax.Array | None = None, rows: int = FIRST_ROWS
+) -> jax.Array:
     """``sum_{j <= i} e^{m_j - m_i} x_j`` for i = 0, ..., n - 1, linear in x (n, ...).
 
     m (n,) must not decrease. With strata (n,), where equal numbers are adjacent, the sum is over the j of the
@@ -152,11 +156,11 @@ def decayed_sums(m: jax.Array, x: jax.Array, strata: jax.Array | None = None) ->
     """
     if len(x) <= BLOCK_ROWS:
         return _triangles(m, strata) @ x
-    M, blocks = _blocks(m, "edge"), _blocks(x, "constant")
-    S = None if strata is None else _blocks(strata, "edge")
+    M, blocks = _blocks(m, "edge", rows), _blocks(x, "constant", rows)
+    S = None if strata is None else _blocks(strata, "edge", rows)
     within = _triangles(M, S) @ blocks.reshape(*M.shape, -1)
     last = None if S is None else S[:, -1]
-    before = one_later(decayed_sums(M[:, -1], within[:, -1], last))
+    before = one_later(decayed_sums(M[:, -1], within[:, -1], last, BLOCK_ROWS))
     since = jnp.exp(jnp.minimum(jnp.concatenate([M[:1, :1], M[:-1, -1:]]) - M, 0))
     if S is not None:
         since = jnp.where(jnp.concatenate([S[:1, :1], S[:-1, -1:]]) == S, since, 0)
@@ -174,13 +178,13 @@ def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
     return decayed_sums(jnp.zeros_like(x), x, strata)
 
 
-def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+def running_max(x: jax.Array, strata: jax.Array | None = None, rows: int = FIRST_ROWS) -> jax.Array:
     """The largest of x_0, ..., x_i, for x (n,), in each stratum."""
     if len(x) <= BLOCK_ROWS:
         return _max_within(x, strata)
-    S = None if strata is None else _blocks(strata, "edge")
-    within = _max_within(_blocks(x, "edge"), S)
-    ends = running_max(within[:, -1], None if S is None else S[:, -1])
+    S = None if strata is None else _blocks(strata, "edge", rows)
+    within = _max_within(_blocks(x, "edge", rows), S)
+    ends = running_max(within[:, -1], None if S is None else S[:, -1], BLOCK_ROWS)
     before = jnp.concatenate([jnp.full_like(ends[:1], -jnp.inf), ends[:-1]])[:, None]
     if S is not None:
         before = jnp.where(jnp.concatenate([S[:1, :1], S[:-1, -1:]]) == S, before, -jnp.inf)
@@ -204,11 +208,11 @@ def _max_within(x: jax.Array, strata: jax.Array | None) -> jax.Array:
     return jnp.max(jnp.where(_lower(x.shape[-1], strata, x.ndim), x[..., None, :], -jnp.inf), axis=-1)
 
 
-def _blocks(x: jax.Array, fill: str) -> jax.Array:
-    """x (n, ...) as (blocks, BLOCK_ROWS, ...); ``fill``, a mode of `jnp.pad`, fills the last block."""
-    more = -len(x) % BLOCK_ROWS
+def _blocks(x: jax.Array, fill: str, rows: int) -> jax.Array:
+    """x (n, ...) as (blocks, rows, ...); ``fill``, a mode of `jnp.pad`, fills the last block."""
+    more = -len(x) % rows
     padded = jnp.pad(x, ((0, more), *((0, 0) for _ in x.shape[1:])), mode=fill)
-    return padded.reshape(-1, BLOCK_ROWS, *x.shape[1:])
+    return padded.reshape(-1, rows, *x.shape[1:])
 
 
 def one_later(x: jax.Array) -> jax.Array:
