@@ -242,7 +242,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
 
     def some(_: Any) -> tuple[jax.Array, jax.Array]:
         # The features of the support, and of the others those that are nearest to entering it.
-        slopes = problem.penalty.row_slopes(jax.grad(problem.smooth)(W), W)
+        slopes = problem.penalty.row_slopes(-jax.grad(problem.smooth)(W), W)
         ix = chosen(on, slopes, m, m)
         near, unsettled = _settle(_on_features(problem, ix), take(W, ix, 0))
         # mypy does not know the length of a tuple from a generator.

@@ -215,7 +215,7 @@ def _rounds(
 
     def solve_part(s: State) -> State:
         """The state with the answer of the problem on the next working set."""
-        slopes = penalty.row_slopes(s.gradient, s.W)
+        slopes = penalty.row_slopes(-s.gradient, s.W)
         if by_fista:  # few entries make products fast: leave out rows that will hardly become active
             slopes = jnp.where(slopes > MIN_SLOPE, slopes, -jnp.inf)
         ix = chosen(active(s.W), slopes, m, m, sizes, most)

@@ -72,6 +72,21 @@ def test_against_the_engine(loss, penalty):
     np.testing.assert_allclose(solution.params, engine.params, atol=1e-3 * np.abs(engine.params).max())
 
 
+@pytest.mark.parametrize("penalty", ["L1", "L21"])
+def test_nonnegative_weights(penalty):
+    """The sign of a slope matters: half of the features cannot become active however large their slopes are."""
+    W = np.zeros((D, K))
+    W[:5] = -np.abs(np.random.default_rng(2).standard_normal((5, K)))
+    W[5:10] = 0.3
+    loss = sj.losses.SquaredLoss(X, X @ W, intercept=True)
+    made = lambda alpha: sj.Problem(loss, PENALTIES[penalty](alpha) + sj.penalties.NonNegative())
+    p = made(float(sj.lambda_max(made(1.0))) / 5)
+    solution, engine = sj.working_set(p, tol=1e-9), sj.admm(p, tol=1e-10)
+    assert solution.converged and solution.solver == "working_set", solution.message
+    np.testing.assert_allclose(solution.objective, engine.objective, rtol=2e-9)
+    assert 0 < np.count_nonzero(np.asarray(solution.params).any(axis=1)) < 60
+
+
 @pytest.mark.parametrize("loss", ["squared", "logistic", "squared hinge"])
 def test_groups_against_the_reference(loss):
     p = grouped(loss)
