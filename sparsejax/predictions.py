@@ -16,9 +16,10 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
     r"""The expected value of Y for the rows of X, :math:`\mu(XW + b)`.
 
     W is ``solution.params`` and b ``problem.smooth.intercept(solution.params)``, which is 0 if the loss has
-    no intercept, such as `GramLoss`. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for `LogisticLoss`, the
-    probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b for all others: for
-    `CoxLoss` the logarithm of the relative risk. The function may be called in jit, vmap and grad.
+    no intercept, such as `GramLoss`. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for
+    `LogisticLoss`, the probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b
+    for all others: for `CoxLoss` the logarithm of the relative risk. The function may be called in jit, vmap
+    and grad.
 
     Args:
       solution: of one problem. For the solutions of `sparsejax.path`:

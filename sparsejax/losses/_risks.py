@@ -139,8 +139,8 @@ def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
     return jnp.concatenate([jnp.ones(1, bool), strata[1:] != strata[:-1]])
 
 
-# Rows of a block: few in the first place, where each row takes as many exponentials as its block has rows, and
-# more for the sums of blocks, so that few levels follow.
+# Rows of a block. A row takes as many exponentials as its block has rows: few in the first place. The blocks
+# of the sums that follow hold more, so that there are few levels.
 FIRST_ROWS, BLOCK_ROWS = 8, 32
 
 

@@ -74,7 +74,7 @@ def test_against_the_engine(loss, penalty):
 
 @pytest.mark.parametrize("penalty", ["L1", "L21"])
 def test_nonnegative_weights(penalty):
-    """The sign of a slope matters: half of the features cannot become active however large their slopes are."""
+    """The sign of a slope matters: half of the features cannot become active, however large it is."""
     W = np.zeros((D, K))
     W[:5] = -np.abs(np.random.default_rng(2).standard_normal((5, K)))
     W[5:10] = 0.3
