@@ -6,8 +6,10 @@ CPU seconds from the call to the finished answer, in float64 on a CPU, nothing c
 kept: medians over processes, the cases taken in turn, and their ratios over jaxopt's ``ProximalGradient``
 with ``prox_group_lasso`` (maxiter=500, tol=1e-6, implicit_diff=False) on the same data. X has 400 rows and
 64 columns (``wide``: 2000), ten outputs, an intercept; data and loss are made before the clock starts.
-``fit`` is `models.exclusive_l21` with 1024 features and 40 classes. ``--fusions`` counts instead what a
-program consists of, as it is compiled inside a jit.
+``fit`` is `models.exclusive_l21` with 1024 features and 40 classes. Cases of two words such as ``cox folds``
+are one of `ONE_COLUMN` and a call: a solve, a solve inside the user's jit, its gradient, a path of ten
+strengths, five folds of it. ``--fusions`` counts instead what a program consists of, as it is compiled inside
+a jit.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.sparse
 from harness.jobs import parser
 from harness.tables import Printed
 from harness.timing import timed
@@ -46,6 +49,8 @@ def ready(case: str) -> Callable[[], Any]:
     X, Y = data(1024, 40) if "fit" in case else data(2000 if wide else 64)
     if case.startswith("jaxopt"):
         return _jaxopt(X, Y)
+    if case in OTHER_CASES:
+        return _called(*case.split())
     if case == "fit":
         labels = Y.argmax(axis=1)
         return lambda: sj.models.exclusive_l21.fit(X, labels, alpha=0.01, beta=0.01).solution
@@ -66,6 +71,27 @@ def ready(case: str) -> Callable[[], Any]:
     return lambda: sj.solve(l21 if case.startswith("l21") else exclusive)
 
 
+def _called(name: str, call: str) -> Callable[[], Any]:
+    """A call on 300 rows of 600 columns; a sparse X has 5000 columns, 2 % of its entries are not 0."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((300, 600))
+    y = X[:, :5].sum(axis=1) + rng.standard_normal(300)
+    S = scipy.sparse.random_array((300, 5000), density=0.02, rng=rng, format="csr")
+    make, penalty = ONE_COLUMN[name]
+    loss = make(S if "sparse" in name else X, y)
+    problem = lambda strength: sj.Problem(loss, penalty(strength))
+    top = float(sj.lambda_max(problem(1.0)))
+    strengths = jax.vmap(penalty)(top * np.geomspace(0.9, 0.1, 10))
+    calls = {
+        "solve": lambda: sj.solve(problem(top / 5)),
+        "jit": lambda: jax.jit(lambda strength: sj.solve(problem(strength)))(top / 5),
+        "gradient": lambda: jax.grad(lambda a: jnp.sum(sj.solve(problem(a)).params ** 2))(top / 5),
+        "path": lambda: sj.path(problem(1.0), strengths),
+        "folds": lambda: sj.cross_validate(problem(1.0), strengths, folds=5),
+    }
+    return calls[call]
+
+
 def _jaxopt(X: np.ndarray, Y: np.ndarray) -> Callable[[], Any]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -79,6 +105,28 @@ def _jaxopt(X: np.ndarray, Y: np.ndarray) -> Callable[[], Any]:
     return lambda: solver.run(W, hyperparams_prox=0.1, X=X, Y=Y)
 
 
+LOSSES, PENALTIES = sj.losses, sj.penalties
+ONE_COLUMN = {
+    "lasso": (lambda X, y: LOSSES.SquaredLoss(X, y, intercept=True), PENALTIES.L1),
+    "l1-logistic": (lambda X, y: LOSSES.LogisticLoss(X, y > 0, intercept=True), PENALTIES.L1),
+    "cox": (lambda X, y: LOSSES.CoxLoss(X, np.exp(-y), y > -1), PENALTIES.L1),
+    "sparse-lasso": (lambda X, y: LOSSES.SquaredLoss(X, y, intercept=True), PENALTIES.L1),
+    "sparse-softmax": (
+        lambda X, y: LOSSES.SoftmaxLoss(X, np.eye(3)[np.digitize(y, [-1, 1])], intercept=True),
+        PENALTIES.L21,
+    ),
+}
+OTHER_CASES = tuple(
+    f"{name} {call}"
+    for name, calls in {
+        "lasso": "solve jit gradient path folds",
+        "l1-logistic": "solve jit path folds",
+        "cox": "solve path folds",
+        "sparse-lasso": "solve path folds",
+        "sparse-softmax": "solve path",
+    }.items()
+    for call in calls.split()
+)
 CASES = (
     "jaxopt",
     "l21",
@@ -91,6 +139,7 @@ CASES = (
     "l21 wide",
     "path wide",
     "jaxopt fit",
+    *OTHER_CASES,
 )
 
 
@@ -135,7 +184,7 @@ def main() -> None:
                 env={"JAX_PLATFORMS": "cpu", **os.environ},
             )
             seconds[case].append(float(done.stdout.split()[-1]))
-    printed = Printed(("case", "<14"), ("CPU s", ">8.2f"), ("over jaxopt", ">13.2f"))
+    printed = Printed(("case", "<20"), ("CPU s", ">8.2f"), ("over jaxopt", ">13.2f"))
     for case, times in seconds.items():
         middle = float(np.median(times))
         kind = case.split()[-1]
