@@ -117,7 +117,9 @@ class _Search:
         elif isinstance(thing, Jaxpr):
             self.program(thing)
         elif isinstance(thing, ClosedJaxpr):
-            self._all([thing.jaxpr, *thing.consts], found, inside)
+            self._reach(thing.jaxpr, found, inside)
+            # JAX has array types of its own for constants, which are none of those above.
+            self.values += [digest(const) for const in thing.consts if not is_traced(const)]
         elif isinstance(thing, dict):
             self._all([*thing.keys(), *thing.values()], found, inside)
         elif isinstance(thing, tuple | list):
