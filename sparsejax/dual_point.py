@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.linalg import columns, like, once, safe_divide
+from sparsejax._core.linalg import apply_if, columns, like, safe_divide
 from sparsejax.losses import Facts, quadratic_scaling
 from sparsejax.penalties import Penalty, shared, unpenalised, unpenalised_entries
 from sparsejax.problem import Problem, even_strengths
@@ -62,7 +62,7 @@ def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Fre
     shape = jax.eval_shape(basis_of, entries)
     if shape is None:
         return None, Free(entries, some, jnp.zeros((), bool))
-    basis = once(some, lambda _: basis_of(entries), jnp.zeros(shape.shape, shape.dtype))
+    basis = apply_if(some, lambda _: basis_of(entries), jnp.zeros(shape.shape, shape.dtype))
     return basis, Free(entries, some, count <= MAX_FREE_FEATURES)
 
 
@@ -79,7 +79,7 @@ def dual_point(
         return _scaled(problem, W, facts, parts)
     if where is None:
         return _projected(problem, W, facts, basis, None, parts)
-    return once(
+    return apply_if(
         where.some,
         lambda _: _projected(problem, W, facts, basis, where.entries, parts),
         _scaled(problem, W, facts, parts),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.matrices.sharded import admitted, check_placed, first_of, is_sharded, looked_at, mesh_of
+from sparsejax._core.matrices.sharded import admitted, answer_of, check_placed, first_of, is_sharded, mesh_of
 from sparsejax._core.precision import SWITCH, is_cast
 
 DTYPES = (jnp.float32, jnp.float64)
@@ -155,10 +155,10 @@ def known_cast(x: Any, dtype: Any) -> jax.Array:
 def _check_finite(name: str, x: Any, dtype: Any) -> None:
     """Raise if a concrete x has values that are not finite in this dtype."""
     with np.errstate(over="ignore"):
-        if looked_at(_all_finite, x, dtype=dtype):
+        if answer_of(_all_finite, x, dtype=dtype):
             return
-        count, row, rest = looked_at(_not_finite, x, dtype=dtype)
-    large = is_cast(x.dtype) and looked_at(_all_finite, x, dtype=np.dtype(np.float64))
+        count, row, rest = answer_of(_not_finite, x, dtype=dtype)
+    large = is_cast(x.dtype) and answer_of(_all_finite, x, dtype=np.dtype(np.float64))
     where = (int(row), *(int(i) for i in np.unravel_index(rest, x.shape[1:])))[: x.ndim]
     at = f", the first at {where}" if where else ""
     if large:
@@ -265,7 +265,7 @@ def check_weights(weights: Any) -> None:
 
 def least_of(x: Any) -> Any:
     """The least number of a concrete array that is not empty."""
-    return looked_at(_least, x)
+    return answer_of(_least, x)
 
 
 def _least(xp: Any, x: Any) -> Any:
@@ -329,8 +329,8 @@ def check_labels(
     """
     if is_traced(Y):
         return
-    if looked_at(_any_strange, Y, allowed=allowed):
-        value = looked_at(_strange, Y, allowed=allowed)
+    if answer_of(_any_strange, Y, allowed=allowed):
+        value = answer_of(_strange, Y, allowed=allowed)
         whose, more = f" for {owner}" if owner else "", f" ({others})" if others else ""
         raise ValueError(
             f"{name} must hold {allowed[0]} and {allowed[1]} only{whose}; it has {value:g}{more}."

@@ -103,7 +103,7 @@ def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
     return opaque(jnp.asarray(zero.reshape(shape)))
 
 
-def once(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
+def apply_if(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
     """``function(value)`` if ``active``, else value; under vmap ``function`` is skipped if no lane is active.
 
     It is a loop of at most one turn: `lax.cond` under vmap would always compute both branches.

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import once
+from sparsejax._core.linalg import apply_if
 
 TILE = 64  # largest number of rows of a (square) tile
 
@@ -105,11 +105,11 @@ def factorised(
             def inverse(_: jax.Array) -> jax.Array:
                 return lax.linalg.triangular_solve(L, eye, left_side=True, lower=True)
 
-            return L, inverse(L) if inverted else once(j < count - 1, inverse, pair[1])
+            return L, inverse(L) if inverted else apply_if(j < count - 1, inverse, pair[1])
 
         own = rows_at(root.inverses, j, T)
-        new, own = once(i == j, diagonal, (left, own))
-        new = once(i > j, lambda C: C @ own.T, new)
+        new, own = apply_if(i == j, diagonal, (left, own))
+        new = apply_if(i > j, lambda C: C @ own.T, new)
         return Root(lax.dynamic_update_slice(root.L, new, (i * T, j * T)), put_rows(root.inverses, j, own))
 
     column = lambda j, root: lax.fori_loop(j, count, lambda i, root: entry(root, i, j), root)

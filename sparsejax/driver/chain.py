@@ -18,7 +18,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import eps_of, once
+from sparsejax._core.linalg import apply_if, eps_of
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.implicit import attach
 from sparsejax.driver.loop import finish
@@ -257,7 +257,7 @@ def continued(
     """The solution after all further links that are due, inside a trace."""
     for link in links:
         go_on = functools.partial(link.after, problem, tol=tol, maxiter=maxiter)
-        solution = once(link.due(solution, tol, maxiter), go_on, solution)
+        solution = apply_if(link.due(solution, tol, maxiter), go_on, solution)
     return solution
 
 

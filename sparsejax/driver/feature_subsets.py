@@ -9,10 +9,10 @@ from jax import lax
 
 from sparsejax._core.linalg import take
 
-LARGEST = 1024  # most features in a bucket if n < d
+MAX_BUCKET_FEATURES = 1024  # most features in a bucket if n < d
 MIN_GROUPS_IN_BUCKET = 32  # the largest bucket holds at least so many groups of the mean size
 MIN_WORKING_SET_FEATURES = 256
-MANY = 512  # fewest features of W for which gathering some of them saves time
+MIN_FEATURES_TO_GATHER = 512  # fewest features of W for which gathering some of them saves time
 
 
 def chosen(
@@ -61,7 +61,7 @@ def can_be_active(n: int, k: int) -> int:
 
 def most_features(n: int, d: int, k: int) -> int:
     """The number of features that a step may move: all if d <= n, else those that can be active."""
-    return min(d, LARGEST, can_be_active(n, k)) if n < d else d
+    return min(d, MAX_BUCKET_FEATURES, can_be_active(n, k)) if n < d else d
 
 
 def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
@@ -70,7 +70,11 @@ def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
     There is room for 1.5 times as many groups as the features would fill at the mean size: some are smaller.
     """
     mean = d / count
-    most = min(d, max(LARGEST, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k)) if n < d else d
+    most = (
+        min(d, max(MAX_BUCKET_FEATURES, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k))
+        if n < d
+        else d
+    )
     m = min(math.ceil(most), d)
     return m, min(m, count, math.ceil(1.5 * m / mean))
 
@@ -78,9 +82,9 @@ def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
 def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> int:
     """The number of features in a working set: ``always``, which are active, and those that can be active.
 
-    It is a multiple of 64 from `MIN_WORKING_SET_FEATURES` to `LARGEST`, and at most d. Of one column
-    hardly more entries than rows are active; half as many more have room.
+    It is a multiple of 64 from `MIN_WORKING_SET_FEATURES` to `MAX_BUCKET_FEATURES`, and at most d. Of one
+    column hardly more entries than rows are active; half as many more have room.
     """
     d, k = (*params_shape, 1)[:2]
     room = can_be_active(n, k) if k > 1 else 3 * n // 2
-    return min(max(64 * math.ceil((always + room) / 64), MIN_WORKING_SET_FEATURES), LARGEST, d)
+    return min(max(64 * math.ceil((always + room) / 64), MIN_WORKING_SET_FEATURES), MAX_BUCKET_FEATURES, d)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, of_all_lanes, once
+from sparsejax._core.linalg import apply_if, eps_of, of_all_lanes
 from sparsejax.certificate import Certificate, Scale, certify, scale_of
 from sparsejax.driver.newton import MAX_POLISHING_STEPS, newton_step
 from sparsejax.losses import Facts, Loss
@@ -238,7 +238,7 @@ class Loop:
         if quick is None:
             facts: Facts = smooth.facts(W, sizes)
         else:
-            facts = once(carry.exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
+            facts = apply_if(carry.exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
         return facts
 
     def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
@@ -305,7 +305,7 @@ class Loop:
             )
         # The lanes of a batch start together, so that all that still run are at the same iteration.
         n_of_all_lanes = of_all_lanes(n)
-        state = once(running, lambda s: block(s, n_of_all_lanes), state)
+        state = apply_if(running, lambda s: block(s, n_of_all_lanes), state)
         carry = carry._replace(state=state, num_iters=k + n)
         if self.algorithm.ended is not None or self.algorithm.leaves is not None:
             ended = (status != RUNNING) & ~point.again
@@ -318,7 +318,7 @@ class Loop:
         trial, more = carry.best, jnp.zeros((), bool)
         if self.polishes:
             more = point.finish & better & polish & (carry.round < MAX_POLISHING_STEPS)
-            trial, more = once(more, lambda s: newton_step(self.problem, s[0]), (carry.best, more))
+            trial, more = apply_if(more, lambda s: newton_step(self.problem, s[0]), (carry.best, more))
         return carry._replace(
             exact=point.again | (number >= 0),
             trial=trial,

@@ -15,20 +15,20 @@ from jax import lax
 from jax.scipy.linalg import cho_solve
 
 from sparsejax._core.linalg import (
+    apply_if,
     columns,
     conjugate_gradients,
     eps_of,
     like,
     mask_columns,
     norm,
-    once,
     safe_divide,
     safe_norm,
     take,
 )
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import Factor, factorise, residual_step
-from sparsejax.driver.feature_subsets import LARGEST, chosen
+from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES, chosen
 from sparsejax.losses import GramLoss, Loss, condensed, num_rows
 from sparsejax.penalties import Penalty, RowNorm, by_entry, half_derivative, least_active
 from sparsejax.problem import Problem
@@ -103,7 +103,7 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     rows, (d, k) = _norm_of_rows(smooth, penalty, W), (*W.shape, 1)[:2]
     if rows is not None and k == 1 and d <= MAX_GATHERED_FEATURES and model.least_squares_at is not None:
         return _System(mask * G, matvec, _newton_inverse(smooth, gram, rows, W, mask), True)
-    if rows is not None and k > 1 and d <= LARGEST and model.exact and rows.entries is None:
+    if rows is not None and k > 1 and d <= MAX_BUCKET_FEATURES and model.exact and rows.entries is None:
         return _System(mask * G, matvec, _row_norm_inverse(smooth, gram, rows, W, mask), True)
     return _System(mask * G, matvec, _splitting_inverse(smooth, gram, penalty, W, mask), False)
 
@@ -157,8 +157,8 @@ def _solution(
             x = solved(_on_features(problem, ix), *(take(a, ix, 0) for a in (W, mask, b)))
             return jnp.where(mask > 0, jnp.zeros_like(W).at[ix].add(x, mode="drop"), b)
 
-        x = once(fits, some, jnp.zeros_like(b))
-        x = once(~fits, lambda _: solved(problem, W, mask, b), x)
+        x = apply_if(fits, some, jnp.zeros_like(b))
+        x = apply_if(~fits, lambda _: solved(problem, W, mask, b), x)
     lost = norm(jnp.where(unsettled, mask * x, 0)) > MAX_UNSETTLED_SHARE * norm(x)
     return jnp.where(lost, jnp.nan, x)
 
@@ -236,7 +236,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     nothing = W, jnp.zeros(W.shape, bool)
     due = measure > 64 * eps_of(W)
     if m is None:
-        return once(due, lambda _: _settle(problem, W), nothing)
+        return apply_if(due, lambda _: _settle(problem, W), nothing)
     on = jnp.any(mask_columns(problem.penalty.smooth_where(W)), axis=0)
     fits = jnp.sum(on) <= m
 
@@ -248,7 +248,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
         # mypy does not know the length of a tuple from a generator.
         return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, unsettled))  # type: ignore[return-value]
 
-    return once(due & fits, some, nothing)
+    return apply_if(due & fits, some, nothing)
 
 
 # ``settled(problem, W, measure)``: a point nearer to the solution than W, and a boolean array of its

@@ -9,7 +9,7 @@ import optax
 from jax.scipy.special import xlogy
 
 from sparsejax._core.checks import check_labels, is_traced
-from sparsejax._core.matrices.sharded import looked_at
+from sparsejax._core.matrices.sharded import answer_of
 from sparsejax.losses._linear_model import LinearModelLoss
 
 
@@ -44,7 +44,7 @@ class LogisticLoss(LinearModelLoss):
         """Raise unless all labels are 0 or 1 and, with an intercept, both occur in every column."""
         check_labels(self.Y, (0, 1), "LogisticLoss", others="of labels -1 and 1: Y > 0; of 1 and 2: Y - 1")
         if self.has_intercept and not is_traced(self.Y):
-            constant = looked_at(_constant_columns, self.Y)
+            constant = answer_of(_constant_columns, self.Y)
             if constant.any():
                 raise ValueError(
                     f"column {np.argmax(constant)} of Y has one label only, so its intercept has no finite "

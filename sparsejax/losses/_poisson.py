@@ -8,7 +8,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.matrices.sharded import first_of, looked_at
+from sparsejax._core.matrices.sharded import answer_of, first_of
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._linear_model import LinearModelLoss
 
@@ -49,13 +49,13 @@ class PoissonLoss(LinearModelLoss):
         """Raise for a negative count, or with an intercept for a column without a positive count."""
         if is_traced(self.Y):
             return
-        if looked_at(_any_negative, self.Y):
-            where, value = looked_at(_negative, self.Y)
+        if answer_of(_any_negative, self.Y):
+            where, value = answer_of(_negative, self.Y)
             at = (int(where[0]), *(int(i) for i in np.unravel_index(where[1], self.Y.shape[1:])))
             raise ValueError(f"Y holds counts, which must be >= 0; it has {value:g} at {at}.")
         if not self.has_intercept or is_traced(self.weights):
             return
-        silent = looked_at(_silent_columns, self.Y, self._weights())
+        silent = answer_of(_silent_columns, self.Y, self._weights())
         if silent.any():
             raise ValueError(
                 f"column {np.argmax(silent)} of Y has nothing but zeros, so its best intercept is "

@@ -11,7 +11,7 @@ from jax import lax
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax._core.matrices.products import Products
-from sparsejax._core.matrices.sharded import looked_at
+from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.matrices.sparse import RowOrder, Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
@@ -99,8 +99,8 @@ class SoftmaxLoss(LinearModelLoss):
         if is_traced(self.Y):
             return
         tol = 10 * eps_of(self.Y) * self.Y.shape[1]
-        if looked_at(_any_wrong, self.Y, tol=tol):
-            row, total, least = looked_at(_wrong, self.Y, tol=tol)
+        if answer_of(_any_wrong, self.Y, tol=tol):
+            row, total, least = answer_of(_wrong, self.Y, tol=tol)
             what = f"sums to {total:.17g}" if least >= 0 else f"has {least:g}"
             raise ValueError(
                 f"row {row} of Y {what}; each row must be one-hot or probabilities: >= 0, with the sum 1."
@@ -108,7 +108,7 @@ class SoftmaxLoss(LinearModelLoss):
         if not self.has_intercept or is_traced(self.weights):
             return
         given = (self.Y,) if self.weights is None else (self.Y, self.weights)
-        counts = looked_at(_counts, *given)
+        counts = answer_of(_counts, *given)
         absent = np.flatnonzero(counts == 0)
         if absent.size and counts.any():
             left = counts.size - absent.size

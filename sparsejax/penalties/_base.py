@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_strength, is_traced, known_cast
-from sparsejax._core.matrices.sharded import looked_at
+from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.protocol import Protocol
 from sparsejax.groups import Groups
 
@@ -272,7 +272,7 @@ def check_strengths(caller: str, penalty: Penalty) -> None:
     paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
     for number in sorted(set(_strength_numbers(_numbered(penalty)))):
         key, leaf = paths[number]
-        if not is_traced(leaf) and not looked_at(_all_valid, leaf):
+        if not is_traced(leaf) and not answer_of(_all_valid, leaf):
             name = jax.tree_util.keystr(key).lstrip(".")
             raise ValueError(f"{caller}: {name} must be finite and >= 0, got {leaf}.")
 

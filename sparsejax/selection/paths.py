@@ -17,7 +17,7 @@ from sparsejax import penalties as known_penalties
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.matrices.sharded import check_one_process, looked_at
+from sparsejax._core.matrices.sharded import answer_of, check_one_process
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
@@ -331,7 +331,7 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
         name = jax.tree_util.keystr(key).lstrip(".")
-        if not is_traced(new) and looked_at(_any_nan, new):  # infinite values are allowed: bounds have them
+        if not is_traced(new) and answer_of(_any_nan, new):  # infinite values are allowed: bounds have them
             raise ValueError(f"{caller}: {name} must not be NaN, got {new}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):
             raise ValueError(

@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 from sparsejax import metrics
 from sparsejax._core.checkpoints import digest, text_of
 from sparsejax._core.checks import check_choice, is_eager, is_traced
-from sparsejax._core.matrices.sharded import first_of, looked_at
+from sparsejax._core.matrices.sharded import answer_of, first_of
 from sparsejax._core.programs import identity_of, text_of_program
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import L1, NonNegative, Sum
@@ -196,10 +196,10 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
         return
     if scoring == "r2" or is_traced(Y):
         return
-    if not looked_at(_are_labels, Y):
+    if not answer_of(_are_labels, Y):
         raise ValueError(
             f"{caller}: scoring={scoring!r} needs a Y of labels, 0 and 1 or -1 and 1 (centred targets: leave "
-            f"them as they are and use intercept=True); it has {looked_at(_strangest, Y):g}."
+            f"them as they are and use intercept=True); it has {answer_of(_strangest, Y):g}."
         )
 
 

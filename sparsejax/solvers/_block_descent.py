@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, like, of_all_lanes, once, safe_divide, safe_sqrt, take
+from sparsejax._core.linalg import apply_if, columns, like, of_all_lanes, safe_divide, safe_sqrt, take
 from sparsejax._core.tiles import rows_at
 from sparsejax.driver.feature_subsets import ranked
 from sparsejax.groups import Groups
@@ -119,7 +119,7 @@ class Descent:
         enough = jnp.sum(on) <= last.owner.shape[0]
         outside = (on | (ratio > 1 + self.tol / 10)).at[last.owner].set(False, mode="drop")
         again = enough & ((last.tiles == 0) | ~near | jnp.any(outside))
-        gram = once(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
+        gram = apply_if(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
         at = take(Wt, ix, 1)
         live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * gram.tile) & (ix < Wt.shape[1])

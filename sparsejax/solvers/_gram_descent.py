@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import conjugate_gradients, once, safe_divide
+from sparsejax._core.linalg import apply_if, conjugate_gradients, safe_divide
 from sparsejax._core.tiles import (
     TILE,
     factorised,
@@ -219,7 +219,7 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
         p = sweeps(p, SWEEPS_PER_CHECK)
         k, left = k + SWEEPS_PER_CHECK, violation(s, p)
         stalls = (k % patience == 0) & (left > goal)
-        return once(stalls, lambda p: newton_step(gram.G, s, p), p), left, k
+        return apply_if(stalls, lambda p: newton_step(gram.G, s, p), p), left, k
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))

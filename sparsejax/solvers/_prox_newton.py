@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, once, safe_divide
+from sparsejax._core.linalg import apply_if, columns, safe_divide
 from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
@@ -20,9 +20,9 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._block_descent import Descent, by_blocks
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._gram_descent import Gram
+from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
 from sparsejax.solvers._norm_blocks import blocks_of
-from sparsejax.solvers._quadratics import least_squares
-from sparsejax.solvers._scalars import Newton, start_point, weighted
+from sparsejax.solvers._scaled_least_squares import least_squares
 
 # After 20 steps a least squares problem has nearly as many active features as rows: `admm` is faster there.
 MAX_STEPS, MAX_QUADRATIC_STEPS = 50, 20
@@ -181,7 +181,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         return s._replace(change=change, promised=promised, length=jnp.ones((), init.dtype), gram=gram)
 
     def attempt(s: State) -> State:
-        s = once(s.taken, direction, s)
+        s = apply_if(s.taken, direction, s)
         return s._replace(trial=s.W + s.length * s.change)
 
     facts = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))

@@ -22,9 +22,9 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _working_set
 from sparsejax.solvers._chains import solved_by
+from sparsejax.solvers._newton_on_scales import Newton, Point, start_point, unevaluated_point, weighted
 from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
-from sparsejax.solvers._quadratics import quadratic_of
-from sparsejax.solvers._scalars import Newton, Point, start_point, unevaluated_point, weighted
+from sparsejax.solvers._scaled_least_squares import quadratic_of
 
 MIN_FEATURES = 512  # `sparsejax.solve` takes this solver for at least so many features
 # With fewer than 8 features a sample, most rows are active at strengths below lambda_max/32: `admm` is faster

@@ -14,7 +14,13 @@ from sparsejax._core.matrices.sparse import RowOrder
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import cautious_step, factorise, first_step, residual_step
-from sparsejax.driver.feature_subsets import LARGEST, MANY, can_be_active, chosen, working_set_size
+from sparsejax.driver.feature_subsets import (
+    MAX_BUCKET_FEATURES,
+    MIN_FEATURES_TO_GATHER,
+    can_be_active,
+    chosen,
+    working_set_size,
+)
 from sparsejax.losses import Facts, SoftmaxLoss, num_rows
 from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
@@ -144,18 +150,22 @@ def all_features(problem: Problem) -> bool:
     `fista` takes a tenth of the time of either.
     """
     smooth = problem.smooth
-    return isinstance(smooth, SoftmaxLoss) and not isinstance(smooth.X, Products) and smooth.X.shape[1] < MANY
+    return (
+        isinstance(smooth, SoftmaxLoss)
+        and not isinstance(smooth.X, Products)
+        and smooth.X.shape[1] < MIN_FEATURES_TO_GATHER
+    )
 
 
 def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes this solver: many features, and so few samples that few are active."""
     n, (d, *columns) = num_rows(problem.smooth), problem.smooth.params_shape
     always = least_active(problem.penalty)
-    if n is None or d < MANY or 2 * working_set_size(n, (d, *columns), always) > d:
+    if n is None or d < MIN_FEATURES_TO_GATHER or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
     # All features that can be active seldom are; hence 5/4 of the largest working set. If they are, the time
     # of the rounds is lost.
-    return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= LARGEST * 5 // 4)
+    return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= MAX_BUCKET_FEATURES * 5 // 4)
 
 
 class State(NamedTuple):

@@ -8,7 +8,7 @@ import pytest
 import sparsejax as sj
 from sparsejax.driver.feature_subsets import most_features
 from sparsejax.solvers import _variational, pick
-from sparsejax.solvers._scalars import MAX_NEWTON_STEPS
+from sparsejax.solvers._newton_on_scales import MAX_NEWTON_STEPS
 
 N, D, K = 24, 90, 3
 

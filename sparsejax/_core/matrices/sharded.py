@@ -29,7 +29,7 @@ def whole_on(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec())
 
 
-def looked_at(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
+def answer_of(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any:
     """``question(xp, *arrays, **options)`` as numpy arrays, wherever the arrays are.
 
     Args:
@@ -137,7 +137,7 @@ def is_same(facts: Any, mesh: Mesh) -> bool:
     code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)
     by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     codes = jax.make_array_from_callback((mesh.size,), by_device, lambda _: code)
-    low, high = looked_at(_range, codes)
+    low, high = answer_of(_range, codes)
     return bool(low == high)
 
 

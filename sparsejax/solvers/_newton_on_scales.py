@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, like, once, safe_divide, take, tiny_of
+from sparsejax._core.linalg import apply_if, eps_of, like, safe_divide, take, tiny_of
 from sparsejax._core.tiles import Root, factorised, lower_solve, no_root, rows_at, tile_at, upper_solve
 from sparsejax.driver.loop import recorded
 from sparsejax.solution import History
 from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, scales, weights
-from sparsejax.solvers._quadratics import Wide
+from sparsejax.solvers._scaled_least_squares import Wide
 
 MAX_NEWTON_STEPS = 100
 # Factorisations of the active set method in the first attempt at a step; later attempts may do twice as many.
@@ -254,8 +254,8 @@ class _Bucket:
         elif not self.few:
             found = self.by_root(known, found)
         else:
-            found = once(small, lambda f: self.by_gram(known, f), found)
-            found = once(~small, lambda f: self.by_root(known, f), found)
+            found = apply_if(small, lambda f: self.by_gram(known, f), found)
+            found = apply_if(~small, lambda f: self.by_root(known, f), found)
         t, aux, scratch = found
         return (t, aux, known), scratch
 
@@ -270,7 +270,7 @@ class _Bucket:
             S = lambda i, j: rows_at(P, i, self.T) @ rows_at(P, j, self.T).T
             return self.minimised(S, scratch._replace(halves=P))
 
-        t, scratch = once(known, step, (t, scratch))
+        t, scratch = apply_if(known, step, (t, scratch))
         aux = self.quadratic.by_root(self.scales(t), scratch.features, self.tiles, self.T)
         return t, aux, scratch
 
@@ -294,7 +294,7 @@ class _Bucket:
 
                 return self.minimised(S, pair[1])
 
-            return number + 1, *once(number == 0, step, (t, scratch)), W
+            return number + 1, *apply_if(number == 0, step, (t, scratch)), W
 
         def turned(c: Any) -> Any:
             number, t, scratch, W = c
