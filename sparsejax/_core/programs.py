@@ -91,15 +91,14 @@ class _Search:
         ] = {}  # by place in memory; the objects are held, so that no place is reused
 
     def program(self, jaxpr: Any) -> None:
-        """Collect from a program and those inside."""
-        if self._new(jaxpr):
-            for equation in jaxpr.eqns:
-                found = self.rules if equation.primitive.name in RULES else self.functions
-                for atom in equation.invars:
-                    if isinstance(atom, Literal) and np.ndim(atom.val):
-                        self.values.append(digest(atom.val))
-                for value in equation.params.values():
-                    self._reach(value, found, inside=False)
+        """Collect from a program and those inside, without the constants of the program itself."""
+        for equation in jaxpr.eqns:
+            found = self.rules if equation.primitive.name in RULES else self.functions
+            for atom in equation.invars:
+                if isinstance(atom, Literal) and np.ndim(atom.val):
+                    self.values.append(digest(atom.val))
+            for value in equation.params.values():
+                self._reach(value, found, inside=False)
 
     def _new(self, thing: Any) -> bool:
         new = id(thing) not in self._seen
@@ -114,12 +113,12 @@ class _Search:
             self.values.append(digest(thing))
         elif not self._new(thing) or isinstance(thing, _PLACES):
             return
-        elif isinstance(thing, Jaxpr):
-            self.program(thing)
-        elif isinstance(thing, ClosedJaxpr):
-            self._reach(thing.jaxpr, found, inside)
+        elif isinstance(thing, ClosedJaxpr):  # with JAX 0.12 every program is one
             # JAX has array types of its own for constants, which are none of those above.
             self.values += [digest(const) for const in thing.consts if not is_traced(const)]
+            self.program(thing.jaxpr)
+        elif isinstance(thing, Jaxpr):
+            self.program(thing)
         elif isinstance(thing, dict):
             self._all([*thing.keys(), *thing.values()], found, inside)
         elif isinstance(thing, tuple | list):
