@@ -276,7 +276,14 @@ def hidden_on_the_host(a):
     return value
 
 
-@pytest.mark.parametrize("hidden", [hidden_in_a_jit, hidden_in_a_rule, hidden_on_the_host])
+def hidden_deeper(hidden):
+    return lambda a: jax.jit(jax.jit(hidden(a)))
+
+
+HIDDEN = [hidden_in_a_jit, hidden_in_a_rule, hidden_on_the_host]
+
+
+@pytest.mark.parametrize("hidden", [*HIDDEN, *map(hidden_deeper, HIDDEN)])
 def test_functions_whose_programs_look_alike(hidden):
     """They also close over an array of their own, which becomes an argument of their program."""
 
