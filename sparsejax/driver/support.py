@@ -276,7 +276,9 @@ def _norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | Non
     if "row norm" not in penalty.provides or smooth.quadratic_model().laplacian is not None:
         return None
     found = penalty.row_norm(W.shape)
-    return None if found is None or found.groups is not None else found
+    if found is None or found.groups is not None or (found.nonnegative and W.size > W.shape[0]):
+        return None
+    return found
 
 
 def _newton_inverse(

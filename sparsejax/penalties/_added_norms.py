@@ -26,6 +26,7 @@ def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm 
         return None
     if groups and (len(blocks) > 1 or any(strength.ndim for strength in squares)):
         return None
+    nonnegative = any(norm.nonnegative for norm in blocks if norm is not None)
     single = not groups and (len(params_shape) == 1 or params_shape[1] == 1)  # blocks of one entry
     if single:
         l1 = [strength.reshape(-1) if strength.ndim == 2 else strength for strength in l1]
@@ -34,4 +35,4 @@ def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm 
     norms = [jnp.asarray(norm.alpha) for norm in blocks] + (l1 if single else [])
     ridge = reduce(jnp.add, squares) if squares else None
     entries = reduce(jnp.add, l1) if l1 and not single else None
-    return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries)
+    return RowNorm(reduce(jnp.add, norms), ridge, groups[0] if groups else None, entries, nonnegative)

@@ -24,6 +24,7 @@ class RowNorm(NamedTuple):
       ridge: m >= 0, shape as alpha; None: there are no squares.
       groups: disjoint groups that hold every feature; None: every row is a block.
       entries: lambda >= 0, shape () or (d,); None: there is no such term.
+      nonnegative: whether g is infinite where an entry of W is negative.
 
     >>> import sparsejax as sj
     >>> (sj.penalties.L21(2.0) + sj.penalties.SquaredL2(0.5)).row_norm((3, 2))[1].item()
@@ -34,6 +35,7 @@ class RowNorm(NamedTuple):
     ridge: ArrayLike | None = None
     groups: Groups | None = None
     entries: ArrayLike | None = None
+    nonnegative: bool = False
 
 
 class Penalty(Protocol):
@@ -59,9 +61,9 @@ class Penalty(Protocol):
     * *free*: ``free``: (f,) indices of the features that are not penalised;
     * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
       `sparsejax.lambda_max`;
-    * *row norm*, for `sparsejax.variational_newton`: ``row_norm(params_shape)`` -> `RowNorm`, if for a W of
-      this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2} \|W_b\|_F^2` over rows or groups of
-      rows, else None;
+    * *row norm*, for `sparsejax.variational_newton` and `sparsejax.prox_newton`: ``row_norm(params_shape)``
+      -> `RowNorm`, if for a W of this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2}
+      \|W_b\|_F^2` over rows or groups of rows, where W >= 0 if it is ``nonnegative``; else None;
     * *sparse rows*, for `sparsejax.working_set`, if g is a sum over rows: ``row_slopes(Z, W)``: (d,), at most
       1 where a zero row of W stays zero if Z is minus the gradient (W matters only if g couples rows);
       ``rows_at(ix)``: the penalty of a W with these rows only; the index d stands for no row;

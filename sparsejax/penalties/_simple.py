@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
 from sparsejax._core.linalg import like, safe_divide, safe_norm
-from sparsejax.penalties._base import Penalty
+from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._in_units import in_units, rescaled, row_units
 from sparsejax.penalties._row_penalty import (
     SmoothRowPenalty,
@@ -102,6 +102,10 @@ class NonNegative(Penalty, leaves=()):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries > 0, boolean."""
         return W > 0
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
+        """No norm, where W >= 0."""
+        return RowNorm(0.0, nonnegative=True)
 
     def _times(self, factor: jax.Array) -> "NonNegative":
         return self

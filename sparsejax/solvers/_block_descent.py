@@ -93,7 +93,7 @@ class Descent:
         # The norm of a block of one entry is the norm of that entry.
         self.blocks = None if single else self.alpha
         self.entries = self.alpha if single else None
-        self.both = norm.entries is not None
+        self.both, self.nonnegative = norm.entries is not None, norm.nonnegative
         if self.both:
             self.entries = each(norm.entries, shape[0])
 
@@ -126,20 +126,27 @@ class Descent:
         live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
-        E, V = descended(gram, slopes_of(at, take(slope, ix, 1), entries, blocks, live), GOAL_SHARE)
-        change = jnp.where(enough, jnp.where(V == 0, -at, E.astype(Wt.dtype)), 0)
+        slopes = slopes_of(at, take(slope, ix, 1), entries, blocks, live, self.nonnegative)
+        E, V = descended(gram, slopes, GOAL_SHARE)
+        change = jnp.where(V == 0, -at, E.astype(Wt.dtype))
+        if self.nonnegative:  # V > 0 in float32 may be negative in the dtype of the problem
+            change = jnp.maximum(change, -at)
+        change = jnp.where(enough, change, 0)
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 
     def _judged(self, Wt: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
         """Which blocks are active, and the ratio of slope to strength of each; above 1 a 0 is not optimal."""
-        left = jnp.abs(slope)
+        left = jnp.maximum(-slope, 0) if self.nonnegative else jnp.abs(slope)
         if self.both and self.entries is not None:
             left = jnp.maximum(left - self.entries[None], 0)
         beyond = safe_sqrt(self.layout.sums(left * left))
         on = self.layout.sums(jnp.abs(Wt)) > 0
-        if not self.both:  # a block without a strength is active
+        if not (self.both or self.nonnegative):  # a block without a strength is active
             on |= self.alpha == 0
-        return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, jnp.inf), 0)
+        without = jnp.asarray(jnp.inf, Wt.dtype)
+        if self.nonnegative:  # the entry that is kept at 0 without a strength has a slope >= 0
+            without = 1 + safe_divide(beyond, jnp.max(jnp.abs(slope)))
+        return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, without), 0)
 
     def _gram(self, W: jax.Array, facts: Facts, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
         """The Gram matrix of the active blocks at W and of others, the largest ratios first."""

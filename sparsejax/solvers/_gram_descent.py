@@ -30,14 +30,12 @@ from sparsejax._core.tiles import (
 
 LOW = jnp.float32
 COORDINATES_PER_ITERATION = 4  # entries that one loop iteration updates; their mutual terms are unrolled
-SWEEPS_PER_CHECK = 2  # sweeps between two evaluations of the violation
-SWEEPS_PER_NEWTON = 6  # sweeps over single entries before each Newton step
-BLOCK_SWEEPS_PER_NEWTON = 2  # sweeps over blocks before each Newton step
+SWEEPS_PER_NEWTON = 2  # sweeps before each Newton step
 MAX_SWEEPS = 120
 MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
 CG_SHARE, MAX_CG_STEPS = 0.1, 60  # share of the slope that conjugate gradients leave, and their limit
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
-MIN_STEP_LENGTH = 0.01  # the shortest Newton step that is tried, as a share of the whole step
+MIN_STEP_LENGTH = 0.01  # the shortest Newton step of blocks that is tried, as a share of the whole step
 
 
 class Slopes(NamedTuple):
@@ -48,6 +46,7 @@ class Slopes(NamedTuple):
     entries: jax.Array | None  # (m,), lambda; None: no such term
     blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
     live: jax.Array  # (m,), whether the feature can move
+    nonnegative: bool  # whether W + E >= 0 is required; of single entries only
 
     @property
     def size(self) -> int:
@@ -136,7 +135,9 @@ def units(W: jax.Array, size: int) -> jax.Array:
     return safe_divide(W, to_features(jnp.sqrt(of_blocks(W * W, size)), size))
 
 
-def slopes_of(W: jax.Array, gradient: jax.Array, entries: Any, blocks: Any, live: jax.Array) -> Slopes:
+def slopes_of(
+    W: jax.Array, gradient: jax.Array, entries: Any, blocks: Any, live: jax.Array, nonnegative: bool = False
+) -> Slopes:
     """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
     R = gradient
     if entries is not None:
@@ -145,7 +146,7 @@ def slopes_of(W: jax.Array, gradient: jax.Array, entries: Any, blocks: Any, live
         size = W.shape[1] // blocks.shape[0]
         R = R + to_features(blocks, size) * units(W, size)
     low = lambda part: None if part is None else part.astype(LOW)
-    return Slopes(W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live)
+    return Slopes(W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, nonnegative)
 
 
 def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:
@@ -184,7 +185,10 @@ def violation(s: Slopes, p: Point) -> jax.Array:
         smooth = smooth - s.entries[None] * jnp.sign(s.W)
     if s.blocks is not None:
         smooth = smooth - to_features(s.blocks, s.size) * units(s.W, s.size)
-    left = jnp.abs(smooth) if s.entries is None else jnp.maximum(jnp.abs(smooth) - s.entries[None], 0)
+    left = (
+        jnp.maximum(-smooth, 0) if s.nonnegative else jnp.abs(smooth)
+    )  # a positive slope keeps an entry at 0
+    left = left if s.entries is None else jnp.maximum(left - s.entries[None], 0)
     if s.blocks is None:
         worst = jnp.where(p.V == 0, left, slope)
     else:
@@ -212,14 +216,12 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     before = violation(s, first)
     goal = share * before
     sweeps = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
-    patience = SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
 
     def body(carry: Any) -> Any:
         p, _, k = carry
-        p = sweeps(p, SWEEPS_PER_CHECK)
-        k, left = k + SWEEPS_PER_CHECK, violation(s, p)
-        stalls = (k % patience == 0) & (left > goal)
-        return apply_if(stalls, lambda p: newton_step(gram.G, s, p), p), left, k
+        p = sweeps(p, SWEEPS_PER_NEWTON)
+        left = violation(s, p)
+        return apply_if(left > goal, lambda p: newton_step(gram.G, s, p), p), left, k + SWEEPS_PER_NEWTON
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))
@@ -236,6 +238,8 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     # An entry that cannot move has infinite slopes.
     sign, entries = jnp.sign(s.W[0]), jnp.zeros_like(L) if s.entries is None else s.entries
     up, down = (jnp.where(s.live, entries * (1 + c * sign), jnp.inf) for c in (-1, 1))
+    if s.nonnegative:
+        down = jnp.full_like(down, jnp.inf)
 
     def block(i: jax.Array, p: Point) -> Point:
         at = (i % blocks) * b
@@ -315,7 +319,8 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
 
     The Hessian on the support is G plus, for the norm of a block with unit U = V/|V|,
     ``alpha (I - UU')/|V|``. With a norm of entries, an entry that would change its sign becomes 0; with norms
-    of blocks, a block that would point away from V becomes 0.
+    of blocks, a block that would point away from V becomes 0. A step of single entries is at least so long that
+    the first entry changes its sign: up to there the objective falls, even if G is singular on the support.
     """
     size, on = s.size, p.V != 0
     slope = jnp.where(on, slope_at(s, p), 0)
@@ -327,11 +332,16 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
         longer = safe_divide(of_blocks((2 * p.V + step) * step, size), old + new)
         return alpha * (longer - safe_divide(of_blocks(p.V * step, size), old))
 
+    # The share of the step at which an entry would change its sign; an entry without a strength may do so.
+    kink = jnp.ones((), bool) if s.nonnegative or s.entries is None else (s.entries > 0)[None]
+    crossing = safe_divide(jnp.abs(p.V), jnp.where(kink & (p.V * x < 0), jnp.abs(x), 0), jnp.inf)
+    shortest = jnp.minimum(jnp.min(crossing), 1.0) if s.single else jnp.asarray(MIN_STEP_LENGTH, LOW)
+
     def shorter(carry: Any) -> Any:
-        t = carry[0] / 2
+        t = jnp.maximum(carry[0] / 2, shortest)
         step = t * x
         if s.entries is not None:
-            step = jnp.where(jnp.sign(p.V + step) == jnp.sign(p.V), step, -p.V)
+            step = jnp.where(crossing > t, step, -p.V)
         if s.blocks is not None:
             ahead = to_features(of_blocks((p.V + step) * p.V, size) > 0, size)
             step = jnp.where(ahead, step, -p.V)
@@ -341,7 +351,7 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
         return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(s.blocks, step))
 
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
-    _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] >= MIN_STEP_LENGTH), shorter, start)
+    _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] > shortest), shorter, start)
     falls = (fall <= 0) & solved
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
     return Point(*(jnp.where(falls, b, a) for a, b in zip(p, new, strict=True)))

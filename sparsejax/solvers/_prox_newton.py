@@ -24,12 +24,11 @@ from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._scaled_least_squares import least_squares
 
-# After 20 steps a least squares problem has nearly as many active features as rows: `admm` is faster there.
-MAX_STEPS, MAX_QUADRATIC_STEPS = 50, 20
+MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# For least squares `variational_newton` is faster with more features a row than these, for one and for
-# several columns, and with more columns.
-MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_COLUMNS, MAX_COLUMNS = 8, 4, 4
+# For least squares of several columns, and of groups, `variational_newton` is faster with more features a row
+# than these; also with more columns.
+MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS, MAX_COLUMNS = 4, 8, 4
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
@@ -58,10 +57,10 @@ def prox_newton(
 
     The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
-    of their columns of A, in float32, with a Newton step on the support every 2 sweeps (every 6 for single
-    entries), until 5 % of the violation of the optimality conditions is left. A step therefore costs two
-    products with X; all other costs depend on the number of active features. Groups of
-    very different sizes use the iteration of `variational_newton` on all features instead.
+    of their columns of A, in float32, with a Newton step on the support every 2 sweeps, until 5 % of the
+    violation of the optimality conditions is left. A step therefore costs two products with X; all other
+    costs depend on the number of active features. Groups of very different sizes use the iteration of
+    `variational_newton` on all features instead.
 
     `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
     can move, or if no step lowers the objective.
@@ -70,8 +69,9 @@ def prox_newton(
       problem: a loss of one column, such as `LogisticLoss`, `HuberLoss` or `SquaredLoss`, or `SquaredLoss` of
         several columns with weights by row; and a norm of each row or group: `L1` of one column, `L21`,
         `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
-        sparse group lasso) if groups are of about one size. A step moves at most 2048 features.
-      init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50, for least squares 20.
+        sparse group lasso) if groups are of about one size, and `NonNegative` alone
+        or with `L1` of one column. A step moves at most 2048 features.
+      init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50.
 
     Returns:
       `Solution`, with exact zeros.
@@ -106,8 +106,10 @@ def unfit(problem: Problem) -> str | None:
         return f"needs a single column, or a quadratic loss, got W of shape {shape}."
     if "row norm" not in penalty.provides or penalty.row_norm(shape) is None:
         return f"needs a norm of each row or group, got {kinds(problem)}."
-    several = shape[1:] not in ((), (1,)) or penalty.row_norm(shape).entries is not None
-    if several and not by_blocks(problem):
+    norm, one_column = penalty.row_norm(shape), shape[1:] in ((), (1,))
+    if norm.nonnegative and not one_column:
+        return f"takes NonNegative with a single column, got W of shape {shape}."
+    if not (one_column and norm.entries is None) and not by_blocks(problem):
         return "needs groups of about one size where there are several columns or a norm of entries besides."
     return None
 
@@ -115,17 +117,18 @@ def unfit(problem: Problem) -> str | None:
 def few_active(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes this solver for least squares: if few features will be active.
 
-    With many more features than rows, about as many features as rows are active (more with several columns),
-    and `variational_newton` is faster.
+    With many more features than rows, and several columns or groups, more features than rows are active, and
+    `variational_newton` is faster.
     """
     n, (d, k) = num_rows(problem.smooth), (*problem.smooth.params_shape, 1)[:2]
     if n is None or min(n, d) <= TILE or not by_blocks(problem):
         return False
-    if problem.penalty.row_norm(problem.smooth.params_shape).groups is not None:
-        return k == 1
+    norm = problem.penalty.row_norm(problem.smooth.params_shape)
+    if norm.groups is not None:
+        return k == 1 and (norm.entries is not None or d <= MAX_FEATURES_PER_ROW_OF_GROUPS * n)
     if k == 1:
-        return d < MAX_FEATURES_PER_ROW * n and (d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X)
-    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW_OF_COLUMNS * n
+        return d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X
+    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW * n
 
 
 class State(NamedTuple):
@@ -200,7 +203,7 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
         learn=learn,
         leaves=lambda s: s.stuck,
     )
-    limit = jnp.minimum(maxiter, MAX_QUADRATIC_STEPS if model.exact else MAX_STEPS)
+    limit = jnp.minimum(maxiter, MAX_STEPS)
     return Loop(problem, init, algorithm, tol, limit, history).run()[0]
 
 

@@ -117,8 +117,10 @@ def unfit(problem: Problem) -> str | None:
     if "row norm" not in penalty.provides or "shape" not in smooth.provides:
         return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
     norm = penalty.row_norm(smooth.params_shape)
-    if norm is None or norm.entries is not None:
-        return f"needs a norm of each row or group, which {kind} is for a single column only."
+    if norm is None or norm.entries is not None or norm.nonnegative:
+        return (
+            f"needs a norm of each row or group, which {kind} is at most for a single column without a sign."
+        )
     model = smooth.quadratic_model()
     if model.majorizer is None or not model.exact:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.optimize
 
 import sparsejax as sj
 from sparsejax.solvers import pick
@@ -83,23 +84,23 @@ def test_least_squares(shape, ratio):
     np.testing.assert_array_equal(solution.params == 0, engine.params == 0)
 
 
-def test_nearly_as_many_active_features_as_rows_are_left_to_the_engine():
+def test_nearly_as_many_active_features_as_rows():
     X, s = made(90, 620)
     smooth = sj.losses.SquaredLoss(X, s, intercept=True)
     top = float(sj.lambda_max(sj.Problem(smooth, sj.penalties.L1(1.0))))
     solution = sj.solve(sj.Problem(smooth, sj.penalties.L1(top / 1000)))
-    assert solution.converged and solution.solver == "admm"
+    assert solution.converged and solution.solver == "prox_newton"
     assert np.count_nonzero(solution.params) > 80
 
 
 def test_which_least_squares_solve_takes():
-    """Of one column, on many features and not many times fewer rows; along paths and in float32 as well."""
+    """Of one column, on many features, however few the rows; along paths and in float32 as well."""
     X, s = made(90, 620)
     p = sj.Problem(sj.losses.SquaredLoss(X, s), sj.penalties.L1(0.1))
     assert pick(p).function is sj.prox_newton
     wide = sj.Problem(sj.losses.SquaredLoss(X[:70], s[:70]), sj.penalties.L1(0.1))
     columns = sj.Problem(sj.losses.SquaredLoss(X, np.stack([s, -s], axis=1)), sj.penalties.L21(0.1))
-    assert pick(wide).function is pick(columns).function is sj.variational_newton
+    assert pick(wide).function is sj.prox_newton and pick(columns).function is sj.variational_newton
     top = float(sj.lambda_max(p))
     path = sj.path(p, jax.vmap(sj.penalties.L1)(top * jnp.array([1.0, 0.3, 0.03])), tol=1e-9)
     assert path.converged.all() and not path.params[0].any()
@@ -111,6 +112,68 @@ def test_which_least_squares_solve_takes():
     np.testing.assert_allclose(solution.params, ends.params, atol=5e-3)
     floor = sj.solve(p, tol=0.0)
     np.testing.assert_allclose(floor.params, sj.variational_newton(p, tol=0.0).params, atol=1e-9)
+
+
+def test_weak_strengths_with_many_features_and_few_rows():
+    """More entries than rows are active before the end: the Hessian on the support is singular."""
+    p = problem("by entry", (66, 700), ratio=300.0, noise=3.0)
+    solution = sj.prox_newton(p, tol=1e-9)
+    assert solution.converged and solution.solver == "prox_newton", solution.message
+    assert 50 < np.count_nonzero(solution.params) <= 66
+    assert sj.duality_gap(p, solution.params) <= 2e-9
+
+
+NONNEGATIVE = {
+    "alone": lambda a: sj.penalties.NonNegative(),
+    "l1": lambda a: sj.penalties.L1(a) + sj.penalties.NonNegative(),
+    "elastic net": lambda a: sj.penalties.ElasticNet(a, 0.5) + sj.penalties.NonNegative(),
+    "strengths": lambda a: (
+        sj.penalties.L1(a * jnp.where(jnp.arange(140) < 5, 0, 1.0)) + sj.penalties.NonNegative()
+    ),
+}
+
+
+@pytest.mark.parametrize("penalty", NONNEGATIVE)
+@pytest.mark.parametrize("loss", ["by entry", "logistic"])
+def test_nonnegative(loss, penalty):
+    """Against the conic solver; a start outside the constraint does no harm."""
+    smooth = LOSSES[loss](*made(190, 140))
+    p = sj.Problem(smooth, NONNEGATIVE[penalty](0.002))
+    init = -jnp.ones(smooth.params_shape)
+    solution, optimum = sj.prox_newton(p, init, tol=1e-10), conic.minimise(p)
+    assert solution.converged and solution.solver == "prox_newton" and solution.num_iters <= 20
+    assert np.all(solution.params >= 0) and 5 < np.count_nonzero(solution.params) < 140
+    assert conic.objective(p, solution.params) <= optimum.objective * (1 + 1e-8)
+
+
+def test_nonnegative_in_transformations_and_float32():
+    X, y = made(90, 140)
+    of = lambda s, X=X, y=y: sj.Problem(
+        sj.losses.SquaredLoss(X, y), sj.penalties.L1(s) + sj.penalties.NonNegative()
+    )
+    one = lambda s: sj.prox_newton(of(s), tol=1e-10)
+    strengths = 0.05 * jnp.array([0.1, 1.0, 100.0])
+    alone, together = [one(s) for s in strengths], jax.jit(jax.vmap(one))(strengths)
+    assert together.converged.all() and not np.any(together.params[2])
+    np.testing.assert_allclose(together.params, [solution.params for solution in alone], atol=1e-9)
+    size, h, s = lambda s: jnp.sum(one(s).params ** 2), 1e-6, float(strengths[1])
+    np.testing.assert_allclose(jax.grad(size)(s), (size(s + h) - size(s - h)) / (2 * h), rtol=1e-5)
+    low = sj.prox_newton(of(np.float32(s), X.astype(np.float32), y.astype(np.float32)))
+    assert low.converged and low.params.dtype == np.float32 and np.all(low.params >= 0)
+    np.testing.assert_allclose(low.params, alone[1].params, atol=2e-3)
+
+
+def test_nonnegative_least_squares_of_scipy():
+    """With more features than rows the residual may be 0 at many points, of which the solver finds one."""
+    for shape in ((90, 600), (1500, 90)):
+        X, y = made(*shape)
+        w, left = scipy.optimize.nnls(X, y)
+        loss = sj.losses.SquaredLoss(X, y, scale=1.0)
+        solution = sj.solve(sj.Problem(loss, sj.penalties.NonNegative()), tol=1e-9)
+        assert solution.converged and solution.solver == "prox_newton", solution.message
+        np.testing.assert_allclose(solution.objective, left**2, atol=1e-12 * (y @ y), rtol=1e-9)
+        if shape[0] > shape[1]:
+            np.testing.assert_allclose(solution.params, w, atol=1e-7)
 
 
 def test_descent_with_a_ridge_a_strength_a_row_and_free_features():
