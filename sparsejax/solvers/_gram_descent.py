@@ -319,8 +319,8 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
 
     The Hessian on the support is G plus, for the norm of a block with unit U = V/|V|,
     ``alpha (I - UU')/|V|``. With a norm of entries, an entry that would change its sign becomes 0; with norms
-    of blocks, a block that would point away from V becomes 0. A step of single entries is at least so long that
-    the first entry changes its sign: up to there the objective falls, even if G is singular on the support.
+    of blocks, a block that would point away from V becomes 0. A step of single entries is at least so
+    long that the first entry changes its sign: the objective falls up to there, even if G is singular.
     """
     size, on = s.size, p.V != 0
     slope = jnp.where(on, slope_at(s, p), 0)
