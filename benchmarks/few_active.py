@@ -1,6 +1,6 @@
 """Few active features: lasso, l1 logistic, l2,1 and groups beside celer and skglm, the same objective.
 
-    python benchmarks/few_active.py --out DIR [--only lasso,logistic,rows,groups,losses,drawn] [--threads 1]
+    python benchmarks/few_active.py --out DIR [--only lasso,nonnegative,logistic,...] [--threads 1]
 
 Generated data, float64. A row is one problem: ours to a certified gap of 1e-6; the peer at the loosest of its
 tolerances (1e-3, 1e-4, ...) at which its objective is within 1e-6 of the optimum, relative to the objective
@@ -87,6 +87,28 @@ def lasso(n: int, d: int, rho: float, part: float, active: int = 0, seed: int = 
         return Lasso(alpha=a, fit_intercept=False, tol=tol, max_iter=1000).fit(Xf, y).coef_
 
     return Case(sj.Problem(loss, sj.penalties.L1(a)), "celer", fit)
+
+
+def nonnegative(n: int, d: int, part: float, positive: bool = False, seed: int = 0) -> Case:
+    """Least squares with W >= 0 and, unless part is 0, l1, beside skglm; ``positive``: X >= 0 too."""
+    import skglm  # noqa: PLC0415
+
+    X, y = simulated(n, d, 0.0, d // 10, 3.0, seed)
+    X, y = np.abs(X) if positive else X, y[:, 0]
+    Xf, loss = np.asfortranarray(X), sj.losses.SquaredLoss(X, y)
+    form: Callable[[float], Any] = lambda a: sj.penalties.NonNegative()
+    known = skglm.penalties.PositiveConstraint()
+    a = 0.0
+    if part:
+        form = lambda a: sj.penalties.L1(a) + sj.penalties.NonNegative()
+        a = largest(loss, form) * part
+        known = skglm.penalties.L1(a, positive=True)
+
+    def fit(tol: float) -> Any:
+        solver = skglm.solvers.AndersonCD(tol=tol, fit_intercept=False)
+        return solver.solve(Xf, y, skglm.datafits.Quadratic(), known)[0]
+
+    return Case(sj.Problem(loss, form(a)), "skglm", fit)
 
 
 def logistic(n: int, d: int, rho: float, part: float, active: int = 0, seed: int = 0) -> Case:
@@ -202,7 +224,7 @@ def drawn() -> Iterator[tuple[str, Callable[[], Case]]]:
 def cases() -> dict[str, dict[str, Callable[[], Case]]]:
     """By kind and name."""
     found: dict[str, dict[str, Callable[[], Case]]] = {
-        kind: {} for kind in ("logistic", "lasso", "rows", "groups", "losses")
+        kind: {} for kind in ("logistic", "lasso", "nonnegative", "rows", "groups", "losses")
     }
     for n, d, rho, parts in (
         (500, 2000, 0.6, (0.1, 0.05, 0.01)),
@@ -220,7 +242,7 @@ def cases() -> dict[str, dict[str, Callable[[], Case]]]:
         (500, 600, 0.0, (0.1, 0.05), 0),
         (480, 640, 0.6, (0.1,), 0),
         (900, 900, 0.3, (0.1,), 0),
-        (150, 3000, 0.0, (1 / 3, 0.1, 0.01), 15),
+        (150, 3000, 0.0, (1 / 3, 0.1, 0.01, 0.001), 15),
         (100, 10_000, 0.5, (0.1, 0.05), 20),
         (500, 300, 0.3, (0.1,), 0),
         (10_000, 100, 0.6, (0.1,), 0),
@@ -228,6 +250,10 @@ def cases() -> dict[str, dict[str, Callable[[], Case]]]:
         for part in parts:
             name = f"lasso {n} x {d}, rho {rho}, x {part:.3g}"
             found["lasso"][name] = partial(lasso, n, d, rho, part, active)
+    for n, d, positive in ((100, 10_000, False), (100, 10_000, True), (500, 600, False), (2000, 500, False)):
+        for part in (0.0, 0.1, 0.01):
+            name = f"W >= 0, {n} x {d}{', X >= 0' * positive}, x {part:.3g}"
+            found["nonnegative"][name] = partial(nonnegative, n, d, part, positive)
     for n, d, k, rho in ((200, 4000, 3, 0.0), (300, 3000, 2, 0.5)):
         for part in (1 / 3, 0.1, 0.01):
             name = f"l2,1 {n} x {d}, k {k}, rho {rho}, x {part:.3g}"
@@ -280,7 +306,7 @@ def compared(name: str, case: Case, repeats: int) -> list[str]:
 def main() -> None:
     """Run the cases and write the table."""
     arguments = parser(__doc__, data=False, out="results/few_active.md")
-    arguments.add_argument("--only", default="logistic,lasso,rows,groups,losses,drawn")
+    arguments.add_argument("--only", default="logistic,lasso,nonnegative,rows,groups,losses,drawn")
     arguments.add_argument("--repeats", type=int, default=7)
     arguments.add_argument("--threads", default="")
     arguments.add_argument("--match", default="", help=argparse.SUPPRESS)

@@ -30,7 +30,7 @@ from sparsejax._core.tiles import (
 
 LOW = jnp.float32
 COORDINATES_PER_ITERATION = 4  # entries that one loop iteration updates; their mutual terms are unrolled
-SWEEPS_PER_NEWTON = 2  # sweeps before each Newton step
+SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 4, 2  # before each Newton step: of single entries, of blocks
 MAX_SWEEPS = 120
 MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
 CG_SHARE, MAX_CG_STEPS = 0.1, 60  # share of the slope that conjugate gradients leave, and their limit
@@ -213,15 +213,15 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
       E and W + E, the latter with exact zeros, (k, m) each.
     """
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
-    before = violation(s, first)
+    before, count = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
     goal = share * before
     sweeps = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
 
     def body(carry: Any) -> Any:
         p, _, k = carry
-        p = sweeps(p, SWEEPS_PER_NEWTON)
+        p = sweeps(p, count)
         left = violation(s, p)
-        return apply_if(left > goal, lambda p: newton_step(gram.G, s, p), p), left, k + SWEEPS_PER_NEWTON
+        return apply_if(left > goal, lambda p: newton_step(gram.G, s, p), p), left, k + count
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))
@@ -352,9 +352,8 @@ def newton_step(G: jax.Array, s: Slopes, p: Point) -> Point:
 
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
     _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] > shortest), shorter, start)
-    falls = (fall <= 0) & solved
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
-    return Point(*(jnp.where(falls, b, a) for a, b in zip(p, new, strict=True)))
+    return Point(*(jnp.where((fall <= 0) & solved, b, a) for a, b in zip(p, new, strict=True)))
 
 
 def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:

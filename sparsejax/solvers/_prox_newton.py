@@ -57,7 +57,7 @@ def prox_newton(
 
     The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
-    of their columns of A, in float32, with a Newton step on the support every 2 sweeps, until 5 % of the
+    of their columns of A, in float32, with a Newton step on the support every 2 or 4 sweeps, until 5 % of the
     violation of the optimality conditions is left. A step therefore costs two products with X; all other
     costs depend on the number of active features. Groups of very different sizes use the iteration of
     `variational_newton` on all features instead.
