@@ -14,6 +14,7 @@ import pytest
 from cases import EVERYTHING, SOLVERS, K, N, data, problem, solution, solvers_of
 from conic import ACCURACY
 from loss_cases import LOSSES, SIMILARITY
+from peers import L1_OF_SCIKIT_LEARN
 from penalty_cases import GROUPS, PENALTIES, D
 from sklearn.datasets import load_wine
 from sklearn.linear_model import Lasso, LogisticRegression, MultiTaskLasso
@@ -320,7 +321,12 @@ def test_logistic_regression_of_scikit_learn():
     X, H = data(n=20, k=None)
     y = (np.median(H) < H).astype(float)
     theirs = LogisticRegression(
-        C=1 / (len(X) * 0.05), l1_ratio=1, solver="saga", tol=1e-13, max_iter=200_000, random_state=0
+        C=1 / (len(X) * 0.05),
+        solver="saga",
+        tol=1e-13,
+        max_iter=200_000,
+        random_state=0,
+        **L1_OF_SCIKIT_LEARN,
     ).fit(X, y)
     loss = losses.LogisticLoss(X, y, intercept=True)
     ours = sj.solve(sj.Problem(loss, penalties.L1(0.05)), tol=1e-13)

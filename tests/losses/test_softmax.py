@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from cases import K, data, problem, smooth, weights
 from loss_cases import classes
+from peers import L1_OF_SCIKIT_LEARN
 from penalty_cases import D
 from scipy.special import logsumexp, softmax
 from sklearn.linear_model import LogisticRegression
@@ -214,7 +215,12 @@ def test_multinomial_regression_of_scikit_learn():
     X, F = data(n=30, k=3)
     label = F.argmax(axis=1)
     theirs = LogisticRegression(
-        C=1 / (len(X) * 0.03), l1_ratio=1, solver="saga", tol=1e-13, max_iter=200_000, random_state=0
+        C=1 / (len(X) * 0.03),
+        solver="saga",
+        tol=1e-13,
+        max_iter=200_000,
+        random_state=0,
+        **L1_OF_SCIKIT_LEARN,
     ).fit(X, label)
     p = sj.Problem(SoftmaxLoss(X, np.eye(3)[label], intercept=True), penalties.L1(0.03))
     ours = sj.solve(p, tol=1e-13)

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import sklearn
+from peers import L1_OF_SCIKIT_LEARN
 from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
@@ -119,8 +120,8 @@ def test_class_weights_are_sample_weights(loss):
     repeated = SparseClassifier(**make, class_weight="balanced").fit(X[rows], RARE[rows])
     np.testing.assert_allclose(weighted.coef_, repeated.coef_, atol=1e-10)
     if loss == "logistic":
-        saga = LogisticRegression(l1_ratio=1, solver="saga", C=1 / (0.05 * 60), class_weight="balanced")
-        theirs = saga.set_params(tol=1e-12, max_iter=100_000).fit(X, RARE)
+        saga = LogisticRegression(solver="saga", C=1 / (0.05 * 60), class_weight="balanced")
+        theirs = saga.set_params(**L1_OF_SCIKIT_LEARN, tol=1e-12, max_iter=100_000).fit(X, RARE)
         np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-7)
 
 
