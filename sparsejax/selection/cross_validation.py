@@ -31,7 +31,13 @@ from sparsejax.selection.path_runner import (
     solution_like,
     unsolved,
 )
-from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, with_axes
+from sparsejax.selection.paths import (
+    batched_path,
+    full_penalties,
+    prepare_path,
+    unfinished_solves,
+    with_axes,
+)
 from sparsejax.selection.resampling import copies_rows, folds_of, masked, restricted, rows_of, weights_of
 from sparsejax.selection.scoring import (
     Scoring,
@@ -290,18 +296,32 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Ju
     """The results of all folds: in one call, or in mode "warm" on a CPU in several, on all cores.
 
     There, long work is solved in short calls, since no call can be interrupted, and other work in a call for
-    each fold, which starts sooner.
+    each fold.
     """
-    static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
-    numbers, shared = np.arange(task.count, dtype=np.int32), (arguments[:5], fold_of)
-    warm = arguments.mode == "warm" and jax.default_backend() == "cpu"
-    long = _work(arguments, task.count) >= MIN_LONG_WORK
-    if not (warm and (long or cores() > 1) and is_eager(shared)):
-        return _cross_validate(*shared, numbers, **static)
-    if not long or mesh_of(shared) is not None:
-        parts = _cross_validate.together(shared, [(one,) for one in numbers[:, None]], **static)
-        return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
-    return _in_short_calls(arguments, fold_of, task)
+    shared = arguments[:5], fold_of
+    if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):
+        static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+        return _cross_validate(*shared, np.arange(task.count, dtype=np.int32), **static)
+    if _work(arguments, task.count) >= MIN_LONG_WORK and mesh_of(shared) is None:
+        return _in_short_calls(arguments, fold_of, task)
+    return _in_calls_by_fold(arguments, fold_of, task)
+
+
+def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+    """The results of all folds, each in a call of its own, by the chain's first solver where it suffices.
+
+    The program of the first solver takes about two thirds of the time to compile that the whole chain takes.
+    A fold that leaves a problem to another solver is solved again by the whole chain.
+    """
+    shared, static = (arguments[:5], fold_of), {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+    folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
+    parts = _cross_validate.together(shared, folds, complete=False, **static)
+    left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, part.solution).any()]
+    if left:
+        again = _cross_validate.together(shared, [folds[i] for i in left], complete=True, **static)
+        for i, part in zip(left, again, strict=True):
+            parts[i] = part
+    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
 
 
 def _work(arguments: PathArguments, folds: int) -> int:
@@ -344,21 +364,22 @@ def _all_folds(
     axes: tuple[int | None, ...],
     mode: str,
     task: _Folds,
+    complete: bool = True,
 ) -> _Judged:
-    """The results of the folds ``numbers``, as one program."""
+    """The results of the folds ``numbers``, as one program; ``complete`` as in `PathSolver`."""
     problem, penalties, init, tol, maxiter = arguments
 
     def one(fold: jax.Array) -> _Judged:
         changed = task.without(problem, fold_of, fold)
         part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
-        solutions = batched_path(part, brief=True)
+        solutions = batched_path(part, brief=True, complete=complete)
         return jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
 
     # In a batch `lax.cond` computes both branches, which a CPU pays for: there the folds run one by one.
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
 
 
-_cross_validate = Compiled(_all_folds, ("axes", "mode", "task"))
+_cross_validate = Compiled(_all_folds, ("axes", "mode", "task", "complete"))
 
 
 def _in_chunks(

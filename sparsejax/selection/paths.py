@@ -152,8 +152,12 @@ def full_penalties(arguments: PathArguments) -> Any:
     return rebuild(full)
 
 
-def batched_path(p: PathArguments, brief: bool = False) -> Solution:
-    """`path` without its checks, on one leading axis; with ``brief`` the solutions have no residual."""
+def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:
+    """`path` without its checks, on one leading axis; with ``brief`` the solutions have no residual.
+
+    Inside a trace the solutions are those of the whole chain of solvers, or with ``complete=False`` of its
+    first one.
+    """
     static = _Static(p.axes, p.mode, brief)
     constant = jax.tree.map(without_gradient, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
     solutions: Solution
@@ -162,7 +166,7 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
         for solutions in _completed(p, solutions):  # noqa: B007, B020
             pass
     else:
-        solutions = _within(static)(*constant)
+        solutions = _within(static, complete)(*constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
     varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
@@ -174,20 +178,24 @@ def batched_path(p: PathArguments, brief: bool = False) -> Solution:
     return jax.vmap(with_derivative)(varied, solutions)
 
 
+def unfinished_solves(p: PathArguments, solutions: Solution) -> np.ndarray:
+    """Whether the first solver left each of the solutions to the next ones; outside any trace."""
+    light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
+    due = [due(light, tol, maxiter) for due, _ in chain_of(pick(p.problem).link, p.problem).steps()]
+    found: np.ndarray = np.any([np.zeros(light.status.shape, bool), *due], axis=0)
+    return found & (light.status != INTERRUPTED)
+
+
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
     """Complete the solutions that the first solver left unfinished; yields all solutions after each."""
     chain = chain_of(pick(p.problem).link, p.problem)
     varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
-    light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
-    steps = chain.steps()
-    if not steps:
-        return
-    due = np.any([due(light, tol, maxiter) for due, _ in steps], axis=0)
-    unfinished = np.flatnonzero(due & (light.status != INTERRUPTED)).tolist()
+    unfinished = np.flatnonzero(unfinished_solves(p, solutions)).tolist()
+    status = np.asarray(solutions.status)
     for i in unfinished:
         member = problem_of([leaf[i] for leaf in varied])
         one = jax.tree.map(lambda leaf, i=i: leaf[i], solutions)
-        if i - 1 in unfinished and light.status[i] == MAX_ITER:
+        if i - 1 in unfinished and status[i] == MAX_ITER:
             # The completed solution for the strength before is a better start than this unfinished one.
             one = one._replace(params=solutions.params[i - 1])
         complete = functools.partial(completed, chain, member, one, p.tol, p.maxiter)
@@ -267,9 +275,9 @@ _path = Compiled(with_name("path", _first_solves), ("static",))
 
 
 @functools.cache
-def _within(static: _Static) -> Callable[..., Solution]:
+def _within(static: _Static, complete: bool) -> Callable[..., Solution]:
     """The whole path as one function with its batching rule, to be called inside a trace."""
-    whole = functools.partial(_all_solves, static=static, complete=True)
+    whole = functools.partial(_all_solves, static=static, complete=complete)
     return by_lanes(with_name("path", whole))
 
 

@@ -189,3 +189,28 @@ def test_long_work_is_solved_in_short_calls(per_output, monkeypatch):
         assert one.shape == other.shape and one.dtype == other.dtype
     for name in ("fold_loss", "score", "num_nonzero", "converged"):
         np.testing.assert_allclose(getattr(short, name), getattr(whole, name), rtol=1e-9)
+
+
+@pytest.mark.parametrize("tol, again", [(1e-6, []), (0.0, [(True, 3)])])
+def test_a_fold_that_the_first_solver_leaves_is_solved_by_the_chain(tol, again, monkeypatch):
+    """Only then does an eager call compile the whole chain; it returns what the jitted call returns.
+
+    With tol = 0 the last link's finish is due in every solve.
+    """
+    problem = sj.Problem(small("LogisticLoss"), sj.penalties.ExclusiveL21(0.05, 0.01))
+    penalties = jax.vmap(sj.penalties.ExclusiveL21, (0, None))(jnp.array([0.05, 0.002]), 0.01)
+    validate = lambda: sj.cross_validate(problem, penalties, folds=3, mode="warm", tol=tol)
+    calls, program = [], cross_validation._cross_validate
+
+    def noted(shared, parts, **static):
+        calls.append((static["complete"], len(parts)))
+        return together(shared, parts, **static)
+
+    together = program.together
+    monkeypatch.setattr(program, "together", noted)
+    eager = validate()
+    assert calls == [(False, 3), *again]
+    jitted = jax.jit(validate)()
+    np.testing.assert_allclose(eager.fold_loss, jitted.fold_loss, rtol=1e-4 if tol else 1e-10)
+    for name in ("num_nonzero", "converged"):
+        np.testing.assert_array_equal(getattr(eager, name), getattr(jitted, name))
