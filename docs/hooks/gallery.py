@@ -42,6 +42,13 @@ QUICK = (
     "while-loop-constant-sinking,reshape-mover,constant_folding --xla_backend_optimization_level=0 "
     "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
 )
+# The library's own options of eager calls go before these flags, so that they are set, too.
+RUN = """
+import runpy, sys
+from sparsejax.driver import OPTIONS
+OPTIONS["xla_backend_optimization_level"] = 0
+runpy.run_path(sys.argv[1], run_name="__main__")
+"""
 
 
 def ran(script: Path) -> Path:
@@ -53,7 +60,7 @@ def ran(script: Path) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     environment = {"XLA_FLAGS": QUICK, **os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(script)]
+    command = [sys.executable, "-c", RUN, str(script)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
     )

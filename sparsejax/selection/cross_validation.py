@@ -31,13 +31,7 @@ from sparsejax.selection.path_runner import (
     solution_like,
     unsolved,
 )
-from sparsejax.selection.paths import (
-    batched_path,
-    full_penalties,
-    prepare_path,
-    unfinished_solves,
-    with_axes,
-)
+from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, unfinished_solves, with_axes
 from sparsejax.selection.resampling import copies_rows, folds_of, masked, restricted, rows_of, weights_of
 from sparsejax.selection.scoring import (
     Scoring,
@@ -317,10 +311,9 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: _Folds
     folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
     parts = _cross_validate.together(shared, folds, complete=False, **static)
     left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, part.solution).any()]
-    if left:
-        again = _cross_validate.together(shared, [folds[i] for i in left], complete=True, **static)
-        for i, part in zip(left, again, strict=True):
-            parts[i] = part
+    again = _cross_validate.together(shared, [folds[i] for i in left], **static) if left else []
+    for i, part in zip(left, again, strict=True):
+        parts[i] = part
     return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
 
 

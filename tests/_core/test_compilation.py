@@ -83,6 +83,15 @@ def test_a_second_solve_compiles_nothing(case):
     assert names == []
 
 
+def test_a_start_inside_a_simplex_is_compiled_once():
+    """The nearest point of the constraint is sought by a loop, which no later call compiles again."""
+    again = lambda total: sj.solve(sj.Problem(LOSS, penalties.SumTo(total) + penalties.NonNegative()))
+    again(1.0)
+    with compiled() as names:
+        again(2.0)
+    assert names == []
+
+
 def test_a_gap_is_compiled_once_for_points_of_all_kinds():
     """A solution, and numbers of numpy."""
     options()  # the first call in a process compiles a program to learn what XLA knows

@@ -330,7 +330,8 @@ def test_against_conic_solver(name, penalty):
     floor = answers["solve"]
     best = min(best, *(float(s.objective) for s in answers.values()))
     rng = np.random.default_rng(0)
-    gap, known = jax.jit(sj.duality_gap), 0
+    # In a user's jit once, and elsewhere by an eager call, which compiles in half the time.
+    gap, known = jax.jit(sj.duality_gap) if (name, penalty) == (ALL, "ExclusiveL21") else sj.duality_gap, 0
     for k in range(60):
         W = 10.0 ** rng.uniform(-8, 2) * rng.standard_normal(D) * (rng.random(D) < 0.8)
         near = k % 2 == 0

@@ -203,7 +203,7 @@ def test_a_fold_that_the_first_solver_leaves_is_solved_by_the_chain(tol, again, 
     calls, program = [], cross_validation._cross_validate
 
     def noted(shared, parts, **static):
-        calls.append((static["complete"], len(parts)))
+        calls.append((static.get("complete", True), len(parts)))
         return together(shared, parts, **static)
 
     together = program.together
