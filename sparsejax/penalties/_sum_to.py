@@ -147,10 +147,6 @@ def _sums_to(Wt: jax.Array, total: jax.Array) -> jax.Array:
     return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)
 
 
-# Jitted, since an eager call would compile its loop each time.
-_on_a_sum = jax.jit(prox.on_a_sum, static_argnums=3)
-
-
 @feasible.register(SumTo)
 def _(penalty: SumTo, W: jax.Array) -> jax.Array:
     """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros."""
@@ -169,7 +165,7 @@ def _(penalty: OnASum, W: jax.Array) -> jax.Array:
     Wt, total = columns(W), cast(penalty.total, W)
     low = -2 * (jnp.max(jnp.abs(Wt)) + jnp.abs(total))
     moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
-    near = _on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
+    near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
     return like(jnp.where(jnp.isinf(penalty._value(Wt)), near, Wt), W)
 
 

@@ -1,5 +1,6 @@
 """The prox of l1 restricted to vectors with a given sum, and the projection onto a simplex."""
 
+import functools
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from sparsejax._core.linalg import eps_of, safe_divide
 MAX_STEPS = 200
 
 
+@functools.partial(jax.jit, static_argnames="positive")  # without jit an eager call would compile the loop
 def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool) -> jax.Array:
     r"""Argmin of :math:`\tfrac12\|z - v\|^2 + \sum_i s_i|z_i|` where z sums to the total, for each row of V.
 

@@ -37,7 +37,7 @@ def _lane_by_lane(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
 
         return lax.map(lane, moving), True
 
-    return one
+    return jax.jit(one)  # without jit an eager call would compile the loop every time
 
 
 def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:

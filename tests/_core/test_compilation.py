@@ -92,6 +92,22 @@ def test_a_start_inside_a_simplex_is_compiled_once():
     assert names == []
 
 
+@pytest.mark.parametrize(
+    "prox",
+    [
+        lambda x, c: sj.prox.sorted_l1(x, c * np.linspace(2, 1, 13)),
+        sj.prox.total_variation,
+        lambda x, c: sj.prox.on_a_sum(x[None], jnp.full((1, 1), c), jnp.asarray(c), True),
+    ],
+)
+def test_a_second_prox_compiles_nothing(prox):
+    """Not the loop of a prox either."""
+    prox(X[:, 0], 0.3)
+    with compiled() as names:
+        prox(X[:, 1], 0.2)
+    assert names == []
+
+
 def test_a_gap_is_compiled_once_for_points_of_all_kinds():
     """A solution, and numbers of numpy."""
     options()  # the first call in a process compiles a program to learn what XLA knows
