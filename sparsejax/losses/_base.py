@@ -22,7 +22,8 @@ class Facts(NamedTuple):
     gradient: jax.Array  # shape of W
     rounding: jax.Array  # (), a bound on the rounding error of the value and of <grad f(W), W>
     linear: jax.Array | None = None  # (), only of a quadratic f: ``l*(sU) = s * linear + s^2 * value``
-    predictions: jax.Array | None = None  # XW + b, (n, k), kept so that they are computed once
+    # XW + b, (n, k), or what else of W the other methods of the loss need, so that it is computed once.
+    predictions: Any = None
 
 
 class InUnits(NamedTuple):
@@ -145,9 +146,7 @@ class Loss(Protocol):
         """The loss of a W with the features ``ix`` only; the index d stands for no feature."""
         raise NotImplementedError
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: Any = None) -> tuple[jax.Array, jax.Array]:
         """The best s and ``l*(sU) - l*(U)``; H: the predictions at W if ``facts`` returned them."""
         raise NotImplementedError
 
@@ -160,7 +159,7 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
+        self, W: jax.Array, basis: jax.Array, H: Any = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """``X' dU``, where ``U + dU`` is orthogonal to the basis, and what dU adds to the duality gap."""
         raise NotImplementedError

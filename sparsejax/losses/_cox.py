@@ -1,6 +1,6 @@
 """Cox's partial likelihood, for times until an event; rows without an observed event are censored."""
 
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
 from sparsejax.losses._cox_curvature import (
     bounding_rows,
     centred,
+    chain_hessian,
     chain_squares,
     trace_bound,
 )
@@ -22,18 +23,25 @@ from sparsejax.losses._free_features import span
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._risk_terms import Terms, balanced, levels_of, stopped, terms_of
-from sparsejax.losses._risks import (
-    Risks,
-    one_later,
-    risks_of,
-    running_max,
-    running_sum,
-)
+from sparsejax.losses._risks import Risks, one_later, risks_of
+from sparsejax.losses._running_sums import running_max, running_sum
 from sparsejax.losses._sizes import Sizes, sizes_of
 from sparsejax.losses._survival_data import survival_data
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 TIES = ("breslow", "efron")
+
+
+class Kept(NamedTuple):
+    """What `CoxLoss.facts` keeps of a point for the other methods: all that takes a loop over the places.
+
+    Arrays (n,) by place, fields of `Risks` or `Terms`.
+    """
+
+    h: jax.Array
+    top: jax.Array
+    sums: jax.Array  # ``Risks.sums``, or ``Terms.others``
+    mass: jax.Array  # ``Risks.mass()``, the weight that reaches each place; of `Terms`: that stops there
 
 
 class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"), static=("ties",)):
@@ -144,7 +152,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.X.dtype
 
     def __call__(self, W: jax.Array) -> jax.Array:
-        return self.scale * self._risks(self._predict(W)).value()
+        return self.scale * self._risks(self._sorted(self._predict(W))).value()
 
     def _predict(self, W: jax.Array) -> jax.Array:
         """H = XW, (n,)."""
@@ -167,21 +175,28 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """Whether risk sets are nested (they only grow as time falls) and have equal terms: use `Risks`."""
         return self.ties == "breslow" and self.places.windows is None
 
-    def _risks(self, H: jax.Array) -> Risks | Terms:
-        return self._nested_risks(self._sorted(H)) if self._nested else self._terms(self._sorted(H))
+    def _risks(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Risks | Terms:
+        """The risk sets at h (n,), by place; ``sums``: those that take a loop, if they are known."""
+        return self._nested_risks(h, sums) if self._nested else self._terms(h, sums)
 
-    def _nested_risks(self, h: jax.Array) -> Risks:
+    def _nested_risks(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Risks:
         """`Risks` for Breslow's ties without ``entry``, also if these are not the risk sets of the loss."""
-        return risks_of(h, self._weights(), self._sorted(self.event), self.places)
+        return risks_of(h, self._weights(), self._sorted(self.event), self.places, sums)
 
-    def _terms(self, h: jax.Array) -> Terms:
-        return terms_of(h, self._weights(), self._sorted(self.event), self.places, self.ties == "efron")
+    def _terms(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Terms:
+        efron = self.ties == "efron"
+        return terms_of(h, self._weights(), self._sorted(self.event), self.places, efron, sums)
 
-    def _mass(self, r: Risks | Terms) -> jax.Array:
-        """(n,) by place, for each row the sum over events of weight times probability of the row."""
-        if isinstance(r, Risks):
-            return r.stopped()
-        return stopped(self._terms, r.h)
+    def _evaluated(self, W: jax.Array, known: Kept | None = None) -> tuple[Risks | Terms, jax.Array]:
+        """The risk sets at W, and the mass that `Kept` describes; ``known`` is what ``facts`` kept of W."""
+        if known is not None:
+            return self._risks(known.h, (known.top, known.sums)), known.mass
+        r = self._risks(self._sorted(self._predict(W)))
+        return r, r.mass() if isinstance(r, Risks) else stopped(self._terms, r.h)
+
+    def _slopes(self, r: Risks | Terms, mass: jax.Array) -> jax.Array:
+        """The derivative of the loss in h, (n,) by place."""
+        return self.scale * ((r.stop * mass if isinstance(r, Risks) else mass) - r.events)
 
     # ------------------------------------------------------------------ the protocol
 
@@ -197,6 +212,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return QuadraticModel(
             majorizer=self._majorizer if in_memory else None,
             trace=self._trace if in_memory else None,
+            hessian=self._hessian if in_memory and self._nested else None,
             least_squares_at=self._least_squares_at if in_memory else None,
             num_rows=int(X.shape[-2]),
             column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
@@ -204,12 +220,12 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         )
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
-        """Value, gradient and rounding error of the loss at W, and the predictions."""
-        H = self._predict(W)
-        r = self._risks(H)
-        U = self.scale * (self._mass(r) - r.events)
+        """Value, gradient and rounding error of the loss at W, and the sums at W that take a loop."""
+        r, mass = self._evaluated(W)
+        U = self._slopes(r, mass)
         rounding = self._rounding(r, U, W, sizes)
-        return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, H)
+        kept = Kept(r.h, r.top, r.sums if isinstance(r, Risks) else r.others, mass)
+        return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, kept)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
@@ -221,9 +237,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
-        # Rounding of the sums: terms are positive and added block by block, with errors of random sign.
+        # Rounding of the sums: terms are positive and additions exact to a rounding; each decay has an error
+        # of random sign.
         windows = self.places.windows
-        steps = 4 + 2 * len(U) ** 0.25 + (0 if windows is None else levels_of(windows))
+        steps = 4 + len(U) ** 0.5 + (0 if windows is None else levels_of(windows))
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
         return moved + steps * eps * jnp.sum(own)
 
@@ -235,11 +252,11 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return opaque(A)
 
     def _trace(self) -> jax.Array:
-        w = self._weights()
-        return trace_bound(self._sorted(self.X), w, self.scale * w * self._sorted(self.event), self.places)
+        w = jnp.ones_like(self.event) if self.weights is None else self.weights
+        return trace_bound(self.X, w, self.scale * self._sorted(w * self.event), self.places)
 
     def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
+        self, W: jax.Array, limit: jax.Array, known: Kept | None = None
     ) -> tuple[jax.Array, jax.Array]:
         r"""``s = min(limit, 1)``, and the conjugate at sU minus the conjugate at U.
 
@@ -257,10 +274,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         (`Risks.scaled_divergence`). If risk sets are not nested, `Terms.scaled_divergence` gives an upper
         bound.
         """
-        r = self._risks(self._predict(W) if H is None else H)
+        r, mass = self._evaluated(W, known)
         s = jnp.minimum(limit, 1)
-        U = self.scale * (self._mass(r) - r.events)
-        return s, (s - 1) * jnp.sum(U * r.h) + self.scale * r.scaled_divergence(s)
+        apart = r.scaled_divergence(s, mass) if isinstance(r, Risks) else r.scaled_divergence(s)
+        return s, (s - 1) * jnp.sum(self._slopes(r, mass) * r.h) + self.scale * apart
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
         """Orthonormal columns (n, r) that span X[:, free] and a constant; 0 in rows outside all risk sets.
@@ -282,20 +299,18 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return ((w > 0) & (running_max(events[::-1], strata)[::-1] > 0)).astype(self.dtype)
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
+        self, W: jax.Array, basis: jax.Array, known: Kept | None = None, s: jax.Array | float = 1.0
     ) -> tuple[jax.Array, jax.Array]:
         """``X' dU`` and the divergence, same as `LinearModelLoss.dual_projection`.
 
         The divergence is infinite if no draws have the stops of the projected point. If risk sets are not
         nested, the dual point belongs to other predictions, see `balanced`.
         """
-        H = self._predict(W) if H is None else H
-        if not self._nested:
-            dU, divergence = balanced(self._terms, self._sorted(H), self._sorted(basis), s)
+        r, mass = self._evaluated(W, known)
+        if not isinstance(r, Risks):
+            dU, divergence = balanced(self._terms, r.h, self._sorted(basis), s)
             return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
-        r = self._nested_risks(self._sorted(H))
-        mass = r.mass()
-        dU = -(basis @ (basis.T @ self._as_rows(self.scale * (r.stop * mass - r.events))))
+        dU = -(basis @ (basis.T @ self._as_rows(self._slopes(r, mass))))
         counted = self._in_risk() > 0
         change = jnp.where(counted, self._sorted(dU) / self.scale, 0)
         # Weight that stops additionally at earlier places passes the later places.
@@ -306,17 +321,24 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         passing = s * passing + (1 - s) * r.waiting()
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
         divergence = self.scale * r.divergence(stopping, passing)
-        U = self._as_rows(self.scale * (r.stop * mass - r.events))
+        U = self._as_rows(self._slopes(r, mass))
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
-    def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
+        """(1, d, d); only for nested risk sets."""
+        r, mass = self._evaluated(W, known)
+        if not isinstance(r, Risks):
+            raise TypeError("The risk sets are not nested.")
+        return self.scale * chain_hessian(r, self._sorted(self.X), r.stop * mass)[None]
+
+    def _least_squares_at(self, W: jax.Array, known: Kept | None = None) -> tuple[jax.Array, jax.Array]:
         """A and b with ||AW - b||^2 / 2 the second-order model: exact for nested risk sets, else close to it.
 
         See `chain_squares`.
         """
-        r = self._risks(self._predict(W) if H is None else H)
-        chain = r if isinstance(r, Risks) else self._nested_risks(r.h)
-        A, z = chain_squares(chain, self._sorted(self.X), self._mass(r))
+        r, mass = self._evaluated(W, known)
+        chain, stops = (r, r.stop * mass) if isinstance(r, Risks) else (self._nested_risks(r.h), mass)
+        A, z = chain_squares(chain, self._sorted(self.X), stops)
         root = jnp.sqrt(self.scale)
         A = root * A
         return A, (A @ W - root * z)[:, None]
@@ -349,7 +371,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
         The weights of the events over these sums are the jumps of Breslow's baseline hazard.
         """
-        return self._as_rows(self._risks(self._predict(W)).log_sums())
+        return self._as_rows(self._risks(self._sorted(self._predict(W))).log_sums())
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""

@@ -2,12 +2,14 @@
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 from sparsejax.losses._linear_model import FLATTEST
 from sparsejax.losses._risk_places import Places
-from sparsejax.losses._risks import Risks, decayed_sums, one_later, running_sum, sums_to_come
+from sparsejax.losses._risks import Risks, one_later
+from sparsejax.losses._running_sums import decayed_rows, decays_of, running_sum, sums_to_come
 
 
 def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.Array:
@@ -33,26 +35,31 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     Each event takes the bound with the smaller trace.
     """
     counted, strata = weights > 0, places.strata
-    X, squares, half = _half_squares(X, counted, places)
-    kappa = _leverage(X)
+    X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), strata), 0)
+    squares = jnp.sum(X * X, axis=1)
+    half, kappa = _half_sums(squares, places), _leverage(X)
     small = half <= kappa * jnp.sum(squares)
     # A row is at risk for the events from the end of its own time on only.
     at_ends = jnp.zeros_like(weights).at[places.ends].add(jnp.where(small, events, 0))
-    bound = sums_to_come(jnp.zeros_like(weights), at_ends, strata) / 2
+    bound = sums_to_come(decays_of(jnp.zeros_like(weights), strata), at_ends) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
     return jnp.sqrt(bound)[:, None] * X
 
 
 def trace_bound(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:
-    """(), an upper bound of the trace of the Hessian: the first bound of `bounding_rows` for every event."""
-    return jnp.sum(events * _half_squares(X, weights > 0, places)[2])
+    """(), an upper bound of the trace of the Hessian: as the first bound of `bounding_rows` for every event.
+
+    X and weights are by row, since to sort X takes as long as all else; X is centred as a whole.
+    """
+    counted = weights > 0
+    squares = jnp.sum(centred(X, counted.astype(X.dtype), None) ** 2, axis=1)
+    squares = jnp.where(counted, squares, 0).at[places.order].get(unique_indices=True)
+    return jnp.sum(events * _half_sums(squares, places))
 
 
-def _half_squares(X: jax.Array, counted: jax.Array, places: Places) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """X centred by stratum, the squares of its rows, and half their sum over the rows at risk, (n,)."""
-    X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), places.strata), 0)
-    squares = jnp.sum(X * X, axis=1)
-    return X, squares, running_sum(squares, places.strata)[places.ends] / 2
+def _half_sums(squares: jax.Array, places: Places) -> jax.Array:
+    """Half the sum of the squares of the rows at risk, (n,) by place."""
+    return running_sum(squares, places.strata)[places.ends] / 2
 
 
 def _leverage(X: jax.Array) -> jax.Array:
@@ -66,6 +73,26 @@ def _leverage(X: jax.Array) -> jax.Array:
     L = jnp.linalg.cholesky(G + jnp.where(room > 0, room, 1) * jnp.eye(d, dtype=X.dtype))
     half = X @ solve_triangular(L, jnp.eye(d, dtype=X.dtype), lower=True).T
     return jnp.minimum(jnp.max(jnp.sum(half * half, axis=1)), 1)
+
+
+def chain_rows(chain: Risks, X: jax.Array, factor: jax.Array) -> jax.Array:
+    r"""Rows :math:`a_k = x_k - \mu_{k-1}` (n, d), times factor (n,), see `chain_squares`; X by place."""
+    inverse = jnp.where(chain.first, 0, safe_divide(1.0, one_later(chain.sums)))
+    if jax.default_backend() != "cpu":
+        before = one_later(decayed_rows(chain.decay, chain.each[:, None] * X))
+        return factor[:, None] * (X - inverse[:, None] * before)
+
+    def add(total: jax.Array, place: tuple[jax.Array, ...]) -> tuple[jax.Array, jax.Array]:
+        decay, each, inverse, factor, x = place
+        return decay * total + each * x, factor * (x - inverse * total)
+
+    return lax.scan(add, jnp.zeros_like(X[0]), (chain.decay, chain.each, inverse, factor, X))[1]
+
+
+def chain_hessian(chain: Risks, X: jax.Array, stopped: jax.Array) -> jax.Array:
+    r"""The Hessian :math:`\sum_k c_k a_k a_k^\top` (d, d) for nested risk sets, see `chain_squares`."""
+    A = chain_rows(chain, X, safe_sqrt(chain.onward * stopped))
+    return A.T @ A
 
 
 def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -83,10 +110,7 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
     ``stopped`` holds the g of each place. For other risk sets, with Efron's ties or delayed entry, A'z is the
     gradient and A'A only close to the Hessian, since the means :math:`\mu` are those of nested risk sets.
     """
-    strata = chain.places.strata
     U = stopped - chain.events
-    mean = safe_divide(decayed_sums(chain.top, chain.each[:, None] * X, strata), chain.sums[:, None])
-    A = X - jnp.where(chain.first[:, None], 0, one_later(mean))
-    rho = U - chain.stop * running_sum(U, strata)
+    rho = U - chain.stop * running_sum(U, chain.places.strata)
     root = safe_sqrt(jnp.maximum(chain.onward * stopped, FLATTEST * jnp.abs(rho)))
-    return root[:, None] * A, safe_divide(rho, root)
+    return chain_rows(chain, X, root), safe_divide(rho, root)

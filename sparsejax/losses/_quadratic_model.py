@@ -12,7 +12,7 @@ class QuadraticModel(NamedTuple):
     r"""The curvature of a loss f(W), W (d, k), as far as the class of the loss knows it.
 
     A field that is expensive to compute is a function, which a solver calls once, inside its own program.
-    None means that the field is not known. H are the predictions if ``facts`` returned them, else None.
+    None means that the field is not known. H is what ``facts`` returned as ``predictions``, or None.
 
     * ``majorizer()``: A, (m, d), with :math:`\nabla^2 f \preceq I_k \otimes A^\top A + L \otimes I_d`;
     * ``trace()``: (), an upper bound of the trace of A'A that costs less than A;
@@ -47,9 +47,9 @@ class QuadraticModel(NamedTuple):
     target: Callable[[], jax.Array] | None = None
     factored: Callable[[], tuple[jax.Array, jax.Array]] | None = None
     condensed: Callable[[], Any] | None = None
-    hessian: Callable[[jax.Array, jax.Array | None], jax.Array] | None = None
+    hessian: Callable[[jax.Array, Any], jax.Array] | None = None
     separable: bool = False
-    least_squares_at: Callable[[jax.Array, jax.Array | None], tuple[jax.Array, jax.Array]] | None = None
+    least_squares_at: Callable[[jax.Array, Any], tuple[jax.Array, jax.Array]] | None = None
     num_rows: int | None = None
     column_sizes: Callable[[], tuple[jax.Array, int]] | None = None
     sizes: Callable[[], Any] | None = None
@@ -65,8 +65,8 @@ def condensed(loss: Any) -> Any:
     return loss if cheaper is None else cheaper()
 
 
-def hessian(loss: Any, W: jax.Array, H: jax.Array | None = None) -> jax.Array:
-    """The Hessian of any loss, shaped as `QuadraticModel.hessian`; H: the predictions, if they are known."""
+def hessian(loss: Any, W: jax.Array, H: Any = None) -> jax.Array:
+    """The Hessian of any loss, shaped as `QuadraticModel.hessian`; H: as there."""
     known = loss.quadratic_model().hessian
     return by_products(loss, W) if known is None else known(W, H)
 

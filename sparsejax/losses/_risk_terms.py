@@ -10,13 +10,8 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._risk_places import Places, Windows
-from sparsejax.losses._risks import (
-    at_most_half,
-    decayed_sums,
-    relative_entropy,
-    running_max,
-    running_sum,
-)
+from sparsejax.losses._risks import at_most_half, relative_entropy
+from sparsejax.losses._running_sums import decayed_sums, decays_of, running_max, running_sum
 
 
 class Terms(NamedTuple):
@@ -94,8 +89,15 @@ def at_end(x: jax.Array, ends: jax.Array) -> jax.Array:
     return jnp.zeros_like(x).at[ends].add(x)[ends]
 
 
-def terms_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, efron: bool) -> Terms:
-    """`Terms` at h; h, weights and event are (n,), by place."""
+def terms_of(
+    h: jax.Array,
+    weights: jax.Array,
+    event: jax.Array,
+    places: Places,
+    efron: bool,
+    known: tuple[jax.Array, jax.Array] | None = None,
+) -> Terms:
+    """`Terms` at h; h, weights and event are (n,), by place. ``known``: ``top`` and ``others``, or None."""
     ends = places.ends
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed = lax.stop_gradient(h)
@@ -110,7 +112,9 @@ def terms_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places,
     before = running_sum(counted)
     lam = safe_divide(before - 1 - before[ends] + tied, tied) if efron else jnp.zeros_like(h)
     lam = jnp.where(counted > 0, lam, 0)
-    if places.windows is None:
+    if known is not None:
+        m, others = known
+    elif places.windows is None:
         m, others = _others_so_far(fixed, h, weights, event, places, low)
     else:
         leaf = places.windows.leaf
@@ -131,7 +135,7 @@ def _others_so_far(
     """m and N e^-m: over the rows of the stratum before the first event of the same time, at each row."""
     ends, strata, here = places.ends, places.strata, jnp.arange(len(h), dtype=np.int32)
     m = running_max(jnp.where(weights > 0, fixed, low), strata)
-    sums = decayed_sums(m, weights * jnp.exp(at_most_half(h - m)), strata)
+    sums = decayed_sums(decays_of(m, strata), weights * jnp.exp(at_most_half(h - m)))
     before = ends - at_end((event > 0).astype(np.int32), ends)
     at = jnp.maximum(before, 0)
     there = before >= 0 if strata is None else (before >= 0) & (strata[at] == strata[here])
@@ -216,7 +220,7 @@ def window_sums(
     m = running_max(peaks, strata)
     relative = turn(m).at[at].get(mode="fill", fill_value=0)
     each = twice(weights) * jnp.exp(at_most_half(twice(h) - relative))
-    sums = decayed_sums(m, turn(jnp.zeros(none, h.dtype).at[at].add(each, mode="drop")), strata)
+    sums = decayed_sums(decays_of(m, strata), turn(jnp.zeros(none, h.dtype).at[at].add(each, mode="drop")))
     m, sums = (turn(x).reshape(2 * levels, size) for x in (m, sums))
     m = jnp.where(sums > 0, m, low)
     top = lax.stop_gradient(jnp.max(m, axis=0))

@@ -17,6 +17,9 @@ from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, s
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
+# Blocks moved besides the active ones and as many others, if there are more features than rows. With more
+# rows they may fill a further tile, which costs more than a step.
+SPARE_BLOCKS = 4
 MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
 
 
@@ -82,6 +85,7 @@ class Descent:
         self.layout = layout = Layout.of(problem, rows)
         shape, norm = problem.smooth.params_shape, problem.penalty.row_norm(problem.smooth.params_shape)
         self.exact = problem.smooth.quadratic_model().exact
+        self.spare = 0 if rows >= shape[0] else SPARE_BLOCKS
 
         def each(strength: ArrayLike | None, count: int) -> jax.Array:
             return jnp.broadcast_to(
@@ -153,7 +157,7 @@ class Descent:
         (m, size), T, layout = (gram.ix.shape[0], self.layout.size), gram.tile, self.layout
         b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
         least = max(m // 4, T) // size
-        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + 4)
+        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + self.spare)
         tiles = of_all_lanes(jnp.minimum(-(-wanted * size // T), m // T).astype(jnp.int32))
         owner = ranked(on, ratio, min(b, layout.number))
         owner = jnp.pad(owner, (0, b - owner.shape[0]), constant_values=layout.number)

@@ -72,6 +72,13 @@ def facts(f, W):
     return f.facts(W)
 
 
+@jax.jit
+def known_from(f, W, facts):
+    """The Hessian as solvers ask it, and the dual scaling, both from what the facts kept."""
+    kept = facts.predictions
+    return sj.losses.hessian(f, W, kept)[0], f.dual_scaling(W, 0.9, kept)[1], f.dual_scaling(W, 0.9)[1]
+
+
 # ------------------------------------------------------------------ the function
 
 
@@ -89,6 +96,9 @@ def test_value_gradient_and_hessian(name, rng):
         known = facts(f, W)
         np.testing.assert_allclose(known.value, value, rtol=1e-14)
         np.testing.assert_allclose(known.gradient, gradient, atol=1e-13)
+        own, change, again = known_from(f, W, known)
+        np.testing.assert_allclose(own, hessian, atol=1e-13 * max(1, np.abs(hessian).max()))
+        np.testing.assert_allclose(change, again, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("name", [name for name in SURVIVAL if name not in OPTIONS])

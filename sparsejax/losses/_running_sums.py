@@ -1,0 +1,101 @@
+"""Sums and maxima over the places up to each one, for risk sets.
+
+On a CPU they are loops over the places: XLA compiles such a loop to one kernel that takes 5 to 12 ns a place,
+a quarter of what sums by blocks take to compile and a half of what they take to run. On other devices, where
+each step of a loop would be a kernel of its own, they are `lax.associative_scan`.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+
+def decays_of(m: jax.Array, strata: jax.Array | None) -> jax.Array:
+    """The factors of `decayed_sums`, (n,): e^{m_(i-1) - m_i}, and 0 where a stratum begins.
+
+    m (n,) must not decrease in a stratum; equal numbers of ``strata`` (n,) are adjacent.
+    """
+    decay = jnp.exp(jnp.minimum(jnp.concatenate([m[:1], m[:-1]]) - m, 0))
+    return decay if strata is None else jnp.where(starts_of(strata, m), 0, decay)
+
+
+def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
+    """Whether a stratum begins at each of the places of x."""
+    if strata is None:
+        return jnp.arange(len(x)) == 0
+    return jnp.concatenate([jnp.ones(1, bool), strata[1:] != strata[:-1]])
+
+
+@jax.custom_jvp
+def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
+    """``s_i = decay_i s_(i-1) + x_i`` for i = 0, ..., n - 1 from 0, linear in x (n,).
+
+    The decays (n,) are between 0 and 1, and no derivative is taken in them. The rounding error of each
+    addition is computed, after Knuth, and added to the next sum: a long sum of equal small numbers in float32
+    would else be off by a percent.
+    """
+    if jax.default_backend() != "cpu":
+        return decayed_rows(decay, x)
+
+    def add(carry: tuple[jax.Array, jax.Array], place: tuple[jax.Array, jax.Array]) -> Any:
+        (total, left), (factor, new) = carry, place
+        old = factor * total
+        s = old + new
+        was = s - new
+        left = factor * left + ((old - was) + (new - (s - was)))
+        total = s + left
+        return (total, left - (total - s)), total
+
+    zero = jnp.zeros((), x.dtype)
+    return lax.scan(add, (zero, zero), (decay, x))[1]
+
+
+@decayed_sums.defjvp
+def _(primals: Any, tangents: Any) -> Any:
+    return decayed_sums(*primals), decayed_rows(primals[0], tangents[1])
+
+
+def decayed_rows(decay: jax.Array, x: jax.Array) -> jax.Array:
+    """Same as `decayed_sums` for rows x (n, ...), without their rounding errors."""
+    if jax.default_backend() == "cpu":
+
+        def add(total: jax.Array, place: tuple[jax.Array, jax.Array]) -> Any:
+            total = place[0] * total + place[1]
+            return total, total
+
+        return lax.scan(add, jnp.zeros_like(x[0]), (decay, x))[1]
+
+    def joined(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> Any:
+        return a[0] * b[0], b[0] * a[1] + b[1]
+
+    factors = decay.reshape(-1, *(1,) * (x.ndim - 1))
+    return lax.associative_scan(joined, (jnp.broadcast_to(factors, x.shape), x))[1]
+
+
+def sums_to_come(decay: jax.Array, x: jax.Array) -> jax.Array:
+    """``s_i = x_i + decay_(i+1) s_(i+1)``, (n,): the transpose of `decayed_sums`."""
+    return decayed_sums(jnp.concatenate([decay[:1], decay[:0:-1]]), x[::-1])[::-1]
+
+
+def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """The sums of x_0, ..., x_i, for x (n,), in each stratum."""
+    return decayed_sums(decays_of(jnp.zeros_like(x), strata), x)
+
+
+def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """The largest of x_0, ..., x_i, for x (n,), in each stratum."""
+    starts = starts_of(strata, x)
+    if jax.default_backend() != "cpu":
+        return lax.associative_scan(_larger, (starts, x))[1]
+
+    def largest(top: jax.Array, place: tuple[jax.Array, jax.Array]) -> Any:
+        top = jnp.where(place[0], place[1], jnp.maximum(top, place[1]))
+        return top, top
+
+    return lax.scan(largest, x[0], (starts, x))[1]
+
+
+def _larger(a: tuple[jax.Array, jax.Array], b: tuple[jax.Array, jax.Array]) -> Any:
+    return a[0] | b[0], jnp.where(b[0], b[1], jnp.maximum(a[1], b[1]))
