@@ -3,11 +3,12 @@
     OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/cox_sizes.py --out DIR [--only "200 20,6500 100"]
 
 Simulated patients, standardised columns of which 10 matter, a third censored, times that differ, Breslow,
-scale 1/n, float64. **one**: lambda_max/10. **path**: 50 strengths to lambda_max/100 (of more columns than
-rows to /10). **folds**: five folds of such a path; of the peers the fits alone, ours with the held-out loss.
-Each is solved to a relative 1e-6 of the objective: ours to a certified gap, the peers at the loosest of their
-tolerances (1e-2, 1e-3, ...) that reaches it by sums written out. Medians of five calls in turn, warm. Coxnet
-and skglm are left out where they are not installed, and where no tolerance reaches it.
+scale 1/n, float64. **one**: lambda_max/10. **one, in jit**: the same solve inside a user's `jax.jit`.
+**path**: 50 strengths to lambda_max/100 (of more columns than rows to /10). **folds**: five folds of such a
+path; of the peers the fits alone, ours with the held-out loss. Each is solved to a relative 1e-6 of the
+objective: ours to a certified gap, the peers at the loosest of their tolerances (1e-2, 1e-3, ...) that
+reaches it by sums written out. Medians of five calls in turn, warm. Coxnet and skglm are left out where they
+are not installed, and where no tolerance reaches it.
 
 Writes ``DIR/results/cox_sizes.md``.
 """
@@ -135,8 +136,11 @@ def measured(size: str) -> list[list[Any]]:
     candidates, folds = jax.vmap(sj.penalties.L1)(strengths), np.arange(n) % FOLDS
     one = np.array([top / 10])
     parts = [data.part(folds != fold) for fold in range(FOLDS)]
+    solve_one = lambda strength: sj.solve(problem.replace(penalty=sj.penalties.L1(strength)), tol=TARGET)
+    jitted = jax.jit(solve_one)
     calls: dict[str, dict[str, Callable[[], Any]]] = {
-        "one": {"ours": lambda: sj.solve(problem.replace(penalty=sj.penalties.L1(one[0])), tol=TARGET)},
+        "one": {"ours": lambda: solve_one(one[0])},
+        "one, in jit": {"ours": lambda: jitted(one[0])},
         "path": {"ours": lambda: sj.path(problem, candidates, tol=TARGET)},
         "folds": {"ours": lambda: sj.cross_validate(problem, candidates, folds=folds, tol=TARGET)},
     }
@@ -151,6 +155,8 @@ def measured(size: str) -> list[list[Any]]:
             if tol is None:
                 continue
             calls[what][name] = lambda f=fits, g=grid, t=tol: f(g, t)
+            if what == "one":
+                calls["one, in jit"][name] = calls[what][name]
             if what == "path":  # the folds at the tolerance of the path
                 each = [make(part) for part in parts]
                 calls["folds"][name] = lambda each=each, t=tol: [f(strengths, t) for f in each]
