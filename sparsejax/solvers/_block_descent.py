@@ -17,6 +17,9 @@ from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, s
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
+# A Gram matrix holds at least the 8th part of the features for which there is room, with groups the 4th part,
+# since more of them are active: the size of a first step from W = 0.
+LEAST_PART, LEAST_PART_OF_GROUPS = 8, 4
 # Blocks moved besides the active ones and as many others, if there are more features than rows. With more
 # rows they may fill a further tile, which costs more than a step.
 SPARE_BLOCKS = 4
@@ -156,7 +159,7 @@ class Descent:
         """The Gram matrix of the active blocks at W and of others, the largest ratios first."""
         (m, size), T, layout = (gram.ix.shape[0], self.layout.size), gram.tile, self.layout
         b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
-        least = max(m // 4, T) // size
+        least = max(m // (LEAST_PART if size == 1 else LEAST_PART_OF_GROUPS), T) // size
         wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + self.spare)
         tiles = of_all_lanes(jnp.minimum(-(-wanted * size // T), m // T).astype(jnp.int32))
         owner = ranked(on, ratio, min(b, layout.number))
