@@ -237,10 +237,12 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
-        # Rounding of the sums: terms are positive and additions exact to a rounding; each decay has an error
-        # of random sign.
+        # Rounding of the sums: terms are positive, additions exact to a rounding, and the factors not 1 have
+        # errors of random sign. Where risk sets are windows, any factor may differ from 1.
         windows = self.places.windows
-        steps = 4 + len(U) ** 0.5 + (0 if windows is None else levels_of(windows))
+        rises = jnp.sum(r.top[1:] != r.top[:-1]) if windows is None else len(U)
+        steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype))
+        steps += 0 if windows is None else levels_of(windows)
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
         return moved + steps * eps * jnp.sum(own)
 
