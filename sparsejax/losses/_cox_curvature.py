@@ -86,7 +86,7 @@ def chain_rows(chain: Risks, X: jax.Array, factor: jax.Array) -> jax.Array:
         decay, each, inverse, factor, x = place
         return decay * total + each * x, factor * (x - inverse * total)
 
-    return lax.scan(add, jnp.zeros_like(X[0]), (chain.decay, chain.each, inverse, factor, X))[1]
+    return lax.scan(add, jnp.zeros_like(X[0]), (chain.decay, chain.each, inverse, factor, X), unroll=2)[1]
 
 
 def chain_hessian(chain: Risks, X: jax.Array, stopped: jax.Array) -> jax.Array:
