@@ -50,9 +50,6 @@ from sparsejax.problem import as_protocol
 from sparsejax.solution import NON_FINITE
 
 LONG = np.longdouble
-penalty_cases.FEASIBLE = (
-    0.0  # no conic solver is asked here: a point with an entry below 0 is no better point
-)
 ROWS = (14, 6)  # more rows than columns, and fewer
 MOST = 1500  # iterations
 TOLS = (None, 1e-3, 1e-9, 0.0)
