@@ -56,7 +56,10 @@ def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
 
 @decayed_sums.defjvp
 def _(primals: Pair, tangents: Any) -> Pair:
-    return decayed_sums(*primals), decayed_rows(primals[0], tangents[1])
+    decay, x = primals
+    # By `jax.jvp`: JAX 0.9 transposes loops only where it has made them in a derivative itself.
+    change = jax.jvp(lambda x: decayed_rows(decay, x), (x,), (tangents[1],))[1]
+    return decayed_sums(decay, x), change
 
 
 def decayed_rows(decay: jax.Array, x: jax.Array) -> jax.Array:
