@@ -238,9 +238,9 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
         # Rounding of the sums: terms are positive, additions exact to a rounding, and the factors not 1 have
-        # errors of random sign. Where risk sets are windows, any factor may differ from 1.
+        # errors of random sign. `Terms` keep no largest h of each place: any factor may differ from 1.
         windows = self.places.windows
-        rises = jnp.sum(r.top[1:] != r.top[:-1]) if windows is None else len(U)
+        rises = jnp.sum(r.top[1:] != r.top[:-1]) if isinstance(r, Risks) else len(U)
         steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype))
         steps += 0 if windows is None else levels_of(windows)
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
