@@ -10,6 +10,7 @@ import pytest
 import sparsejax as sj
 
 PACKAGE = Path(sj.__file__).parent
+DOCS = Path(__file__).parent.parent / "docs"  # the package may be installed elsewhere, without them
 FILES = sorted(PACKAGE.rglob("*.py"))
 # From the ground up: a module imports from its own floor and from those before it.
 FLOORS = [
@@ -113,6 +114,6 @@ def test_a_base_has_sixteen_names_and_its_page_describes_each(base):
     names = [name for name in dir(base) if not name.startswith("_")]
     assert len(names) <= 16
     fields = [*sj.losses.QuadraticModel._fields, *sj.losses.InUnits._fields] if base is sj.Loss else []
-    page = (PACKAGE.parent / "docs" / f"adding-a-{base.__name__.lower()}.md").read_text(encoding="utf-8")
+    page = (DOCS / f"adding-a-{base.__name__.lower()}.md").read_text(encoding="utf-8")
     table = "\n".join(line for line in page.splitlines() if line.startswith("|"))
     assert not [name for name in names + fields if f"`{name}" not in table]
