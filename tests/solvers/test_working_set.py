@@ -9,7 +9,7 @@ import scipy.sparse
 
 import sparsejax as sj
 from sparsejax.driver.feature_subsets import chosen, working_set_size
-from sparsejax.solvers import pick
+from sparsejax.solvers import chain_of, pick
 from sparsejax.solvers._working_set import MAX_ROUNDS
 
 N, D, K = 20, 700, 3
@@ -216,6 +216,21 @@ def test_unfit():
         sj.working_set(sj.Problem(graph, sj.penalties.L21(0.1)))
     with pytest.raises(TypeError, match="sum over rows"):
         sj.working_set(sj.Problem(LOSSES["squared"], sj.penalties.ExclusiveLasso(0.1)))
+
+
+def test_classes_of_many_features():
+    """As many features as are gathered, more rows than features or fewer; `fista` continues if most are active."""
+    rng = np.random.default_rng(7)
+    X, Y = rng.standard_normal((150, 600)), np.eye(4)[np.arange(150) % 4]
+    for rows, penalty in ((150, "L1"), (40, "L21")):
+        loss = sj.losses.SoftmaxLoss(X[:rows], Y[:rows], intercept=True)
+        top = sj.lambda_max(sj.Problem(loss, PENALTIES[penalty](1.0)))
+        p = sj.Problem(loss, PENALTIES[penalty](top / 50))
+        chain = chain_of(pick(p).link, p)
+        assert [link.name for link in chain.links] == ["working_set", "fista"]
+        s, other = sj.solve(p, tol=1e-8), sj.fista(p, tol=1e-8)
+        assert s.converged and s.solver == "working_set" and other.converged
+        np.testing.assert_allclose(s.objective, other.objective, rtol=5e-8)
 
 
 @pytest.mark.parametrize("penalty", ["L1", "L21"])
