@@ -242,6 +242,8 @@ def bar_of(
     and no chunk goes on in the background.
     """
     with _tqdm(caller)(total=total, desc=caller, unit=unit) if shown else _Hidden() as inner:
+        if deferred:  # the first chunk compiles the program, which takes a good part of a minute at worst
+            inner.set_postfix_str("compiling", refresh=True)
         bar = Bar(inner, what, checkpoint)
         with _noted(bar.stop) if deferred else contextlib.nullcontext():
             try:

@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.model_selection import check_cv
 
 from sparsejax._core.checks import check_choice
+from sparsejax._core.progress import bar_of
 from sparsejax.groups import Groups
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
@@ -115,7 +116,10 @@ def chosen(
     best = estimator.selection == "best"
     index = result.index if best else result.index_1se
     problem = start.replace(penalty=result.best if best else result.best_1se)
-    found = fitted(problem, num_features, estimator.tol, estimator.max_iter)
+    progress = bar_of(f"{name}: fit to all rows", 1, deferred=False, shown=estimator.progress)
+    with progress as bar:
+        found = fitted(problem, num_features, estimator.tol, estimator.max_iter)
+        bar.show(1, found.gap)
     choice = Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
     if verbose:
         score = float(np.mean(choice.result.score, axis=0)[choice.index])

@@ -145,7 +145,7 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
 
 
 def classes(problem: Problem) -> bool:
-    """Whether the loss is that of classes with a dense X: `fista` on a working set suits it, whatever n and d.
+    """Whether the loss is that of classes with a dense X: `fista` on a working set suits it.
 
     The curvature of a class is far below the bound that `admm` needs, and all classes share one Hessian:
     `fista` takes a tenth of the time of either. With a sparse X, `fista` on all features is as fast.

@@ -219,7 +219,7 @@ def test_unfit():
 
 
 def test_classes_of_many_features():
-    """As many features as are gathered, more rows than features or fewer; `fista` continues if most are active."""
+    """Features are gathered whatever the number of rows; `fista` continues if most are active."""
     rng = np.random.default_rng(7)
     X, Y = rng.standard_normal((150, 600)), np.eye(4)[np.arange(150) % 4]
     for rows, penalty in ((150, "L1"), (40, "L21")):
