@@ -16,6 +16,11 @@ from sparsejax._core.linalg import apply_if
 
 TILE = 64  # largest number of rows of a (square) tile
 
+# Entries of the right-hand sides of a triangular solve. From 1024 on OpenBLAS splits a solve among threads,
+# which wait for one another: inside a user's `jit`, where nothing sets their number, the inverse of a tile
+# took 2 to 45 times as long, the longer the busier the machine.
+MAX_ONE_THREAD_ENTRIES = 1023
+
 
 def tile_size(size: int) -> int:
     """Rows of a tile such that the fewest tiles hold ``size`` rows and the last tile is nearly full."""
@@ -89,7 +94,6 @@ def factorised(
       inverted: True to invert all tiles on the diagonal, as many right sides need; False: all but the last.
     """
     T = room.tile
-    eye = jnp.eye(T, dtype=room.L.dtype)
 
     def entry(root: Root, i: jax.Array, j: jax.Array) -> Root:
         # L_ij L_jj' = A_ij - sum_{p < j} L_ip L_jp'
@@ -102,10 +106,7 @@ def factorised(
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
 
-            def inverse(_: jax.Array) -> jax.Array:
-                return lax.linalg.triangular_solve(L, eye, left_side=True, lower=True)
-
-            return L, inverse(L) if inverted else apply_if(j < count - 1, inverse, pair[1])
+            return L, _inverse(L) if inverted else apply_if(j < count - 1, lambda _: _inverse(L), pair[1])
 
         own = rows_at(root.inverses, j, T)
         new, own = apply_if(i == j, diagonal, (left, own))
@@ -114,6 +115,21 @@ def factorised(
 
     column = lambda j, root: lax.fori_loop(j, count, lambda i, root: entry(root, i, j), root)
     return lax.fori_loop(0, count, column, room)
+
+
+def _inverse(L: jax.Array) -> jax.Array:
+    """The inverse of a lower triangular tile.
+
+    By halves: that of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]. LAPACK solves at most
+    `MAX_ONE_THREAD_ENTRIES` at a time, and XLA multiplies.
+    """
+    T = L.shape[0]
+    if T * T <= MAX_ONE_THREAD_ENTRIES:
+        return lax.linalg.triangular_solve(L, jnp.eye(T, dtype=L.dtype), left_side=True, lower=True)
+    h = T // 2
+    first, second = _inverse(L[:h, :h]), _inverse(L[h:, h:])
+    corner = -second @ (L[h:, :h] @ first)
+    return jnp.block([[first, jnp.zeros((h, T - h), L.dtype)], [corner, second]])
 
 
 # Right-hand sides are rows of B, so that every product reads rows of L.
@@ -145,7 +161,7 @@ def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
 
 
 MAX_LAPACK_SIDES = (
-    16  # right-hand sides: with more, a product with the inverse of a tile beats LAPACK's solve
+    15  # right-hand sides: with more, a product with the inverse of a tile beats LAPACK's solve
 )
 
 
