@@ -1,6 +1,7 @@
 """Inverses, exact or nearly, of the Hessian on the support: preconditioners of the system of a derivative."""
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from sparsejax._core.tiles import (
     padded,
     put_rows,
     rows_at,
+    tile_at,
     tile_size,
     upper_solve,
 )
@@ -51,26 +53,27 @@ def norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None
     return found
 
 
-def norm_of_entries(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None:
-    """`norm_of_rows` of one column, if the loss has a least squares model at each W; otherwise None."""
-    one = W.size == W.shape[0] and smooth.quadratic_model().least_squares_at is not None
-    return norm_of_rows(smooth, penalty, W) if one else None
+def one_column(smooth: Loss, W: jax.Array) -> bool:
+    """Whether W is one column and the loss has a least squares model at each W."""
+    model = smooth.quadratic_model()
+    return W.size == W.shape[0] and model.least_squares_at is not None and model.laplacian is None
 
 
-def newton_inverse(smooth: Loss, row_norm: RowNorm, W: jax.Array, mask: jax.Array) -> Product:
-    """The inverse of the Hessian on the support: A'A of the loss to second order at W, and the ridge.
+def newton_inverse(smooth: Loss, penalty: Penalty, W: jax.Array, mask: jax.Array) -> Product:
+    """The inverse of the Hessian on the support, for `one_column`: A'A of the loss at W, and the penalty's.
 
-    The features of the support come first, and only their tiles of A'A are computed and factorised.
+    The features of the support come first, and only their tiles are computed and factorised.
     """
     A = smooth.quadratic_model().least_squares_at(W, None)[0]  # type: ignore[misc]  # it is known
     d, T, m = A.shape[1], tile_size(A.shape[1]), padded(A.shape[1])
     on = mask.reshape(-1) > 0
     ix = jnp.concatenate([jnp.argsort(~on, stable=True), jnp.full(m - d, d)])
     tiles = (jnp.sum(on) + T - 1) // T
-    ridge = jnp.zeros((), W.dtype) if row_norm.ridge is None else row_norm.ridge
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.sum(A * A, axis=0))
     taken = take(on, ix, 0)  # False from the end of the support on
-    diagonal = jnp.where(taken, take(jnp.broadcast_to(shift + ridge, (d,)), ix, 0), 1)
+    diagonal = jnp.where(taken, shift, 1)
+    curvature = jax.vmap(partial(_penalty_product, penalty, W, mask))(jnp.eye(d, dtype=W.dtype))
+    curvature = take(take(curvature, ix, 0), ix, 1)
 
     def gather(t: jax.Array, At: jax.Array) -> jax.Array:
         part = rows_at(ix, t, T)
@@ -79,7 +82,7 @@ def newton_inverse(smooth: Loss, row_norm: RowNorm, W: jax.Array, mask: jax.Arra
     At = lax.fori_loop(0, tiles, gather, jnp.zeros((m, A.shape[0]), A.dtype))
 
     def tile(i: jax.Array, j: jax.Array) -> jax.Array:
-        product = rows_at(At, i, T) @ rows_at(At, j, T).T
+        product = rows_at(At, i, T) @ rows_at(At, j, T).T + tile_at(curvature, i, j, T)
         return product + jnp.where(i == j, jnp.diag(rows_at(diagonal, i, T)), 0)
 
     root = factorised(tile, tiles, no_root(m, T, A.dtype), inverted=False)
@@ -90,6 +93,12 @@ def newton_inverse(smooth: Loss, row_norm: RowNorm, W: jax.Array, mask: jax.Arra
         return (1 - mask) * R + mask * jnp.zeros(d, R.dtype).at[ix].set(x, mode="drop").reshape(R.shape)
 
     return apply
+
+
+def _penalty_product(penalty: Penalty, W: jax.Array, mask: jax.Array, v: jax.Array) -> jax.Array:
+    """The Hessian of the penalty on the support times v (d,)."""
+    product = jax.jvp(jax.grad(penalty.value), (W,), (mask * v.reshape(W.shape),))[1]
+    return (mask * product).reshape(-1)
 
 
 def _root_on(on: jax.Array, gram: jax.Array, diagonal: jax.Array) -> jax.Array:

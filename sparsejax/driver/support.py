@@ -30,8 +30,8 @@ from sparsejax.driver.preconditioners import (
     Product,
     dense_inverse,
     newton_inverse,
-    norm_of_entries,
     norm_of_rows,
+    one_column,
     row_norm_inverse,
     splitting_inverse,
 )
@@ -62,7 +62,7 @@ def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
-    share = 0.5 if norm_of_entries(smooth, penalty, W) is None else 1
+    share = 1 if one_column(smooth, W) else 0.5
     wanted = T * math.ceil(max(least_active(penalty) + share * n, 1) / T)
     m = min(wanted, MAX_GATHERED_FEATURES, T * (d // (2 * T)))
     return m if m >= min(wanted, MIN_GATHERED_FEATURES) else None
@@ -89,10 +89,9 @@ class _System(NamedTuple):
 def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     """The system at W, with the cheapest preconditioner that the loss and the penalty allow."""
     smooth, penalty = problem.smooth, problem.penalty
-    few = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES
-    entries = norm_of_entries(smooth, penalty, W) if few else None
+    by_tiles = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES and one_column(smooth, W)
     # `newton_inverse` leaves two or three products with the Hessian, for which no A'A need be formed.
-    cheap = smooth if entries is not None else condensed(smooth)  # has the same Hessian and cheaper products
+    cheap = smooth if by_tiles else condensed(smooth)  # has the same Hessian and cheaper products
     problem = problem._replace(smooth=cheap)
     G, hessian = jax.linearize(jax.grad(problem), W)
 
@@ -100,8 +99,8 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
         return mask * hessian(mask * V) + (1 - mask) * V
 
     # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
-    if entries is not None:
-        return _System(mask * G, matvec, newton_inverse(smooth, entries, W, mask), True)
+    if by_tiles:
+        return _System(mask * G, matvec, newton_inverse(smooth, penalty, W, mask), True)
     if W.size <= MAX_DENSE_UNKNOWNS:
         return _System(mask * G, matvec, dense_inverse(matvec, W), True)
     model = smooth.quadratic_model()
