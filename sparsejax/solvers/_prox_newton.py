@@ -28,7 +28,7 @@ MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
 # For least squares of several columns, and of groups, `variational_newton` is faster with more features a row
 # than these; also with more columns.
-MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS, MAX_COLUMNS = 4, 8, 4
+MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS, MAX_COLUMNS = 4, 10, 4
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
