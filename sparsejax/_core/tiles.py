@@ -160,9 +160,9 @@ def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
     return lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
 
 
-MAX_LAPACK_SIDES = (
-    15  # right-hand sides: with more, a product with the inverse of a tile beats LAPACK's solve
-)
+# Right-hand sides of a tile for which OpenBLAS takes one thread. With more, a product with the inverse of the
+# tile beats LAPACK's solve.
+MAX_LAPACK_SIDES = MAX_ONE_THREAD_ENTRIES // TILE
 
 
 def _over(B: jax.Array, root: Root, j: jax.Array, transposed: bool) -> jax.Array:

@@ -44,11 +44,11 @@ def dense_inverse(matvec: Product, W: jax.Array) -> Product:
 
 
 def norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None:
-    """The penalty as a norm of each row, if it is one and all columns of W have the same Hessian bound."""
+    """The penalty as a norm of each row alone, if all columns of W have the same Hessian bound; else None."""
     if "row norm" not in penalty.provides or smooth.quadratic_model().laplacian is not None:
         return None
     found = penalty.row_norm(W.shape)
-    if found is None or found.groups is not None or (found.nonnegative and W.size > W.shape[0]):
+    if found is None or found.groups is not None or found.entries is not None or found.nonnegative:
         return None
     return found
 
@@ -101,12 +101,6 @@ def _penalty_product(penalty: Penalty, W: jax.Array, mask: jax.Array, v: jax.Arr
     return (mask * product).reshape(-1)
 
 
-def _root_on(on: jax.Array, gram: jax.Array, diagonal: jax.Array) -> jax.Array:
-    """The Cholesky factor of gram + diag(diagonal) on the features ``on``, of the identity off them."""
-    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, diagonal, 1))
-    return jnp.linalg.cholesky(M, symmetrize_input=False)
-
-
 def row_norm_inverse(
     smooth: Loss, gram: jax.Array | None, row_norm: RowNorm, W: jax.Array, mask: jax.Array
 ) -> Product:
@@ -130,7 +124,9 @@ def row_norm_inverse(
     )
     beta = jnp.where(on, safe_divide(alpha, sizes), 0)
     shift = eps**0.5 * jnp.trace(gram) / d
-    V = cho_solve((_root_on(on, gram, beta + ridge + shift), True), jnp.eye(d, dtype=W.dtype))
+    # A'A + D on the rows of the support, the identity off them.
+    M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, beta + ridge + shift, 1))
+    V = cho_solve((jnp.linalg.cholesky(M, symmetrize_input=False), True), jnp.eye(d, dtype=W.dtype))
     U = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
     diagonal = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
     root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (U.T @ U), symmetrize_input=False)

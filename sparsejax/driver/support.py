@@ -107,8 +107,9 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     if model.majorizer is None:
         return _System(mask * G, matvec, lambda R: R, False)
     gram = cheap.G if isinstance(cheap, GramLoss) else None
-    rows, (d, k) = norm_of_rows(smooth, penalty, W), (*W.shape, 1)[:2]
-    if rows is not None and k > 1 and d <= MAX_BUCKET_FEATURES and model.exact and rows.entries is None:
+    d, several = W.shape[0], W.size > W.shape[0]
+    rows = norm_of_rows(smooth, penalty, W) if several else None
+    if rows is not None and d <= MAX_BUCKET_FEATURES and model.exact:
         return _System(mask * G, matvec, row_norm_inverse(smooth, gram, rows, W, mask), True)
     return _System(mask * G, matvec, splitting_inverse(smooth, gram, penalty, W, mask), False)
 
