@@ -279,6 +279,8 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     """
     if is_traced(x):
         raise TypeError(f"{name} must be known outside jit: it is a size.")
+    if type(x) is int and low <= x <= high:  # as nearly always; the rest takes longer
+        return x
     value = as_numpy(name, x)
     whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:

@@ -14,6 +14,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from sparsejax._core.checks import default_device, is_eager
 from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
+from sparsejax._core.pytree import form_of
 from sparsejax._core.threads import factorises_batches, one_at_a_time, threads_for
 
 # Compiler options of XLA for eager calls on a CPU: they halve the time to compile; programs run as fast.
@@ -111,10 +112,7 @@ class Compiled:
 
     def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:
         """`factorises_batches` of the program for these arguments, remembered by their shapes."""
-        leaves, tree = jax.tree.flatten(args)
-        arrays = (jax.Array, np.ndarray, np.generic)
-        kinds = tuple(leaf.dtype if isinstance(leaf, arrays) else type(leaf) for leaf in leaves)
-        key = program, tree, kinds, tuple(map(np.shape, leaves))
+        key = program, form_of(args)
         if key not in self._batched:
             self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
         return self._batched[key]

@@ -98,6 +98,15 @@ def _show(value: Any) -> str:
     return repr(value)
 
 
+def form_of(tree: Any) -> Any:
+    """The structure of a tree with the shapes and dtypes of its leaves, hashable; scalars give their type."""
+    leaves, structure = jax.tree.flatten(tree)
+    arrays = (jax.Array, np.ndarray, np.generic)
+    return structure, *(
+        (leaf.shape, leaf.dtype) if isinstance(leaf, arrays) else type(leaf) for leaf in leaves
+    )
+
+
 def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
     """For a tangent with symbolic zeros: which leaves are not constant, and the tangents of those."""
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))

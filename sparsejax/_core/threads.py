@@ -26,9 +26,16 @@ def one_blas_thread() -> Iterator[None]:
     to ten times as long. The number of threads belongs to the process, so that only the main thread sets it:
     several threads would each restore what they found, which may be the setting of another.
     """
-    pools = _pools() if threading.current_thread() is threading.main_thread() else None
-    with pools.limit(limits=1, user_api="blas") if pools is not None else contextlib.nullcontext():
+    pools = _pools() if threading.current_thread() is threading.main_thread() else ()
+    before = [(pool, pool.num_threads or 1) for pool in pools]  # None: a library that does not tell
+    several = [(pool, count) for pool, count in before if count > 1]
+    for pool, _ in several:
+        pool.set_num_threads(1)
+    try:
         yield
+    finally:
+        for pool, count in several:
+            pool.set_num_threads(count)
 
 
 @contextlib.contextmanager
@@ -41,14 +48,15 @@ def threads_for(args: Any) -> Iterator[None]:
 
 
 @functools.cache  # looking for the libraries takes milliseconds
-def _pools() -> Any:
+def _pools() -> tuple[Any, ...]:
+    """The BLAS libraries of this process, as threadpoolctl controls them; none without threadpoolctl."""
     try:
         from threadpoolctl import ThreadpoolController  # noqa: PLC0415
     except ModuleNotFoundError:
-        return None
+        return ()
     # The controller knows only libraries that are loaded now; jaxlib loads this one later to call LAPACK.
     importlib.import_module("scipy.linalg.cython_lapack")
-    return ThreadpoolController()
+    return tuple(ThreadpoolController().select(user_api="blas").lib_controllers)
 
 
 def factorises_batches(jaxpr: Jaxpr) -> bool:

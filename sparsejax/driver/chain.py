@@ -239,9 +239,11 @@ def completed(
     chain: Chain, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
     """The solution of the first link after all further links that are due, outside any trace."""
+    light = without_arrays(solution, tol, maxiter)
     for due, program in chain.steps():
-        if bool(due(*without_arrays(solution, tol, maxiter))):
+        if due(*light):
             solution = program.alone(problem, solution, tol, maxiter)
+            light = without_arrays(solution, tol, maxiter)
     return solution
 
 

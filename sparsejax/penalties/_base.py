@@ -220,6 +220,8 @@ def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[
 
 def cast_strengths(penalty: Any, dtype: Any) -> Any:
     """The penalty with strengths of this dtype, so that strengths of any dtype share one program."""
+    if all(isinstance(leaf, jax.Array) and leaf.dtype == dtype for leaf in jax.tree.leaves(penalty)):
+        return penalty  # the rest takes longer
     strengths, rebuild = split_strengths(penalty)
     if all(jnp.result_type(strength) == dtype for strength in strengths):
         return penalty

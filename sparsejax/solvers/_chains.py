@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sparsejax._core.pytree import form_of
 from sparsejax.driver import Chain, Link, run
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.solution import Solution
@@ -97,6 +98,28 @@ def chain_of(link: Link, problem: Problem) -> Chain:
             links[-1] = replace(links[-1], limit=links[-1].budget(problem))
         links.append(following)
     return Chain(tuple(links), finishes="support" in problem.penalty.provides)
+
+
+_chosen: dict[Any, tuple[list[Solver], Chain]] = {}  # by form of the problem: the table then, and the chain
+MAX_CHOSEN = 1024  # forms of problems
+
+
+def chosen_chain(problem: Problem) -> Chain:
+    """The chain that begins with the solver that `pick` finds, remembered for each form of a problem.
+
+    Args:
+      problem: `sparsejax.Problem`, in the protocol.
+
+    Never raises.
+    """
+    form, table = form_of(problem), list(SOLVERS.values())
+    before, chain = _chosen.get(form, (None, None))
+    if chain is None or before != table:
+        chain = chain_of(pick(problem).link, problem)
+        if len(_chosen) >= MAX_CHOSEN:
+            _chosen.clear()
+        _chosen[form] = table, chain
+    return chain
 
 
 def _next(link: Link, problem: Problem) -> Link | None:

@@ -9,7 +9,7 @@ from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.driver import prepare, run
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, ConvergenceError, Solution, text_of_status
-from sparsejax.solvers._chains import chain_of, pick
+from sparsejax.solvers._chains import chosen_chain
 
 
 def solve(
@@ -63,7 +63,7 @@ def solve(
     """
     check_bool("solve: throw", throw)
     problem, init, wanted, maxiter, history = prepare("solve", problem, init, tol, maxiter, history)
-    chain = chain_of(pick(problem).link, problem)
+    chain = chosen_chain(problem)
     solution = run(chain, problem, init, wanted, maxiter, history, quiet=throw)  # else an error says it
     if throw:
         if is_traced(solution.status):

@@ -678,5 +678,5 @@ def test_blas_works_on_one_thread_within(monkeypatch):
     )
     first = fit()
     assert within and all(set(counts) == {1} for counts in within) and threads() == before
-    monkeypatch.setattr(within_one, "_pools", lambda: None)
+    monkeypatch.setattr(within_one, "_pools", lambda: ())
     np.testing.assert_array_equal(fit().w, first.w)
