@@ -102,11 +102,11 @@ def factorised(
 
         left = lax.fori_loop(0, j, less, tile(i, j))
 
-        # `once` gets only tiles: it would copy the whole matrix.
+        # `apply_if` gets only tiles: it would copy the whole matrix.
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
-
-            return L, _inverse(L) if inverted else apply_if(j < count - 1, lambda _: _inverse(L), pair[1])
+            wanted = inverted or j < count - 1
+            return L, apply_if(wanted, lambda _: lower_inverse(L), pair[1])
 
         own = rows_at(root.inverses, j, T)
         new, own = apply_if(i == j, diagonal, (left, own))
@@ -117,8 +117,8 @@ def factorised(
     return lax.fori_loop(0, count, column, room)
 
 
-def _inverse(L: jax.Array) -> jax.Array:
-    """The inverse of a lower triangular tile.
+def lower_inverse(L: jax.Array) -> jax.Array:
+    """The inverse of a lower triangular matrix, such as a tile.
 
     By halves: that of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]. LAPACK solves at most
     `MAX_ONE_THREAD_ENTRIES` at a time, and XLA multiplies.
@@ -127,7 +127,7 @@ def _inverse(L: jax.Array) -> jax.Array:
     if T * T <= MAX_ONE_THREAD_ENTRIES:
         return lax.linalg.triangular_solve(L, jnp.eye(T, dtype=L.dtype), left_side=True, lower=True)
     h = T // 2
-    first, second = _inverse(L[:h, :h]), _inverse(L[h:, h:])
+    first, second = lower_inverse(L[:h, :h]), lower_inverse(L[h:, h:])
     corner = -second @ (L[h:, :h] @ first)
     return jnp.block([[first, jnp.zeros((h, T - h), L.dtype)], [corner, second]])
 

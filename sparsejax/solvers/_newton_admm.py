@@ -20,7 +20,7 @@ from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
 
 MAX_STEPS = 300
-RESIDUAL_SHARE = 0.1  # residual to which a quadratic problem is solved, as a share of the residual at W
+RESIDUAL_SHARE = 0.03  # residual to which a quadratic problem is solved, as a share of the residual at W
 MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of the promised change
 # Levenberg's term, as a share of the largest eigenvalue of the Hessian. A failed step multiplies it by
 # DAMPING_GROWTH, to FIRST_DAMPING at least. A step that is taken multiplies it by DAMPING_DECAY, and a term
@@ -52,7 +52,7 @@ def newton_admm(
     .. math:: \min_V \langle\nabla f(W), V - W\rangle
               + \tfrac12\langle V - W, (\nabla^2 f(W) + \mu I)(V - W)\rangle + g(V)
 
-    is solved by the iteration of `admm` in the eigenvectors of the Hessian, to a tenth of the residual at W.
+    is solved by the iteration of `admm`, with a Cholesky factor of the Hessian, to 0.03 of the residual at W.
     A step is taken if the objective falls by a share of what the quadratic promises. If it does not,
     :math:`\mu`, which is 0 otherwise, grows until a step is taken: at last the step is a short proximal
     gradient step. About a dozen steps replace thousands of first-order ones at small strengths, with labels

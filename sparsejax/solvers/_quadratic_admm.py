@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, norm, tiny_of
+from sparsejax._core.tiles import lower_inverse
 from sparsejax.penalties import Penalty, prox_columns, prox_start
 
 RELAXATION, RESIDUAL_RATIO = 1.6, 0.3  # same as in `admm`
@@ -50,57 +51,72 @@ class Quadratic:
         self, hessian: jax.Array, gradient: jax.Array, W: jax.Array, damping: jax.Array, least: jax.Array
     ):
         self.W, self.at, self.gradient = W, columns(W), columns(gradient)
-        self.shape = hessian.shape[0], hessian.shape[2]
+        self.hessian, self.shape = hessian, (hessian.shape[0], hessian.shape[2])
         self.root = hessian.shape[1] < hessian.shape[2]
-        squares = jnp.einsum("bij,bkj->bik", hessian, hessian) if self.root else hessian
-        values, vectors = jnp.linalg.eigh(squares, symmetrize_input=False)
-        # Eigenvectors as rows. With a root A they are A'v, v an eigenvector of AA': their length is the
-        # square root of the eigenvalue.
-        self.basis = jnp.einsum("bij,bik->bjk", vectors, hessian) if self.root else vectors.swapaxes(1, 2)
-        self.values = jnp.maximum(values, 0)
-        self.largest = jnp.max(self.values)
+        # A'A and AA' have the same eigenvalues, but for zeros.
+        self.squares = jnp.einsum("bij,bkj->bik", hessian, hessian) if self.root else hessian
+        self.trace = jnp.einsum("bii->", self.squares)
+        # The norm of all entries of a block is at least its largest eigenvalue.
+        self.largest = jnp.sqrt(jnp.max(jnp.sum(self.squares**2, axis=(1, 2))))
         self.unit = jnp.maximum(self.largest, least)
         self.mu = damping * self.unit
 
-    def rotated(self, Vt: jax.Array) -> jax.Array:
-        """Coordinates of V in the basis, by block."""
-        return jnp.einsum("bij,bj->bi", self.basis, Vt.reshape(self.shape))
+    def _times(self, V: jax.Array) -> jax.Array:
+        """``hessian`` times V (b, r), by block."""
+        return jnp.einsum("bij,bj->bi", self.hessian, V)
 
-    def back(self, coordinates: jax.Array) -> jax.Array:
-        """V' (k, d) with these coordinates."""
-        return jnp.einsum("bij,bi->bj", self.basis, coordinates).reshape(self.at.shape)
+    def _transposed_times(self, V: jax.Array) -> jax.Array:
+        """The transpose of ``hessian`` times V, by block."""
+        return jnp.einsum("bij,bi->bj", self.hessian, V)
 
     def slope(self, Vt: jax.Array) -> jax.Array:
         """The gradient of the quadratic at V."""
         D = Vt - self.at
-        coordinates = self.rotated(D)
-        product = self.back(coordinates if self.root else self.values * coordinates)
-        return self.gradient + product + self.mu * D
+        product = self._times(D.reshape(self.shape))
+        product = self._transposed_times(product) if self.root else product
+        return self.gradient + product.reshape(D.shape) + self.mu * D
 
-    def inverse(self, Rt: jax.Array, shift: jax.Array) -> jax.Array:
+    def factor(self, shift: jax.Array) -> jax.Array:
+        """The inverse of the Cholesky factor of H + shift I, or with a root of AA' + shift I, by block."""
+
+        def one(S: jax.Array) -> jax.Array:
+            S = S + shift * jnp.eye(S.shape[0], dtype=S.dtype)
+            return lower_inverse(lax.linalg.cholesky(S, symmetrize_input=False))
+
+        # Folds in threads wait for one another in a program that factorises a batch.
+        return one(self.squares[0])[None] if len(self.squares) == 1 else jax.vmap(one)(self.squares)
+
+    def inverse(self, Rt: jax.Array, factor: jax.Array, shift: jax.Array) -> jax.Array:
         """``(H + shift I)^-1 R``; with a root by Woodbury's identity."""
-        coordinates = self.rotated(Rt) / (self.values + shift)
-        return (Rt - self.back(coordinates)) / shift if self.root else self.back(coordinates)
+        R = Rt.reshape(self.shape)
+        inner = jnp.einsum("bij,bj->bi", factor, self._times(R) if self.root else R)
+        inner = jnp.einsum("bij,bi->bj", factor, inner)
+        found = (R - self._transposed_times(inner)) / shift if self.root else inner
+        return found.reshape(Rt.shape)
 
     def solve(self, penalty: Penalty, start: Answer, wanted: jax.Array) -> Answer:
         """Minimise the quadratic plus the penalty, until a subgradient of the sum has norm ``wanted``."""
-        mean = jnp.sum(self.values) / self.W.size + self.mu
+        mean = self.trace / self.W.size + self.mu
         rho = jnp.where(start.rho > 0, start.rho, jnp.where(mean > 0, mean, self.unit))
         Z = columns(start.W)
         V = Z + columns(start.subgradient) / rho
 
-        def iterate(_: Any, s: State) -> State:
+        def iterate(factor: jax.Array, s: State) -> State:
             # The equations are for the change from W: with a small rho, other forms cancel.
             change = s.rho * (2 * s.Z - s.V - self.at) - self.gradient
-            point = self.at + self.inverse(change, self.mu + s.rho)
+            point = self.at + self.inverse(change, factor, self.mu + s.rho)
             V = s.V + RELAXATION * (point - s.Z)
             Z, warm = prox_columns(penalty, V, 1 / s.rho, s.warm, self.W)
             return s._replace(Z=Z, V=V, old=(s.Z, s.V), warm=warm)
 
+        def checked(s: State) -> State:
+            factor = self.factor(self.mu + s.rho)
+            return self.balanced(lax.fori_loop(0, ITERATIONS_PER_CHECK, lambda _, s: iterate(factor, s), s))
+
         infinite, warm = jnp.full((), jnp.inf, V.dtype), prox_start(penalty, like(V, self.W))
         end = lax.while_loop(
             lambda s: ~(s.residual <= wanted) & (s.checks < MAX_CHECKS),
-            lambda s: self.balanced(lax.fori_loop(0, ITERATIONS_PER_CHECK, iterate, s)),
+            checked,
             State(Z, V, (Z, V), warm, rho, infinite, jnp.int32(0)),
         )
         return Answer(like(end.Z, self.W), like(end.rho * (end.V - end.Z), self.W), end.rho)
@@ -112,7 +128,8 @@ class Quadratic:
         primal, at, dual, dual_at = jnp.maximum(jnp.sqrt(jnp.sum(parts * parts, axis=(1, 2))), tiny_of(V))
         by = jnp.clip(jnp.sqrt(RESIDUAL_RATIO * (primal / at) * (dual_at / dual)), 0.1, 10.0)
         # If both residuals are rounding errors their ratio is arbitrary: bound rho.
-        least, most = eps_of(V) * self.unit, self.unit / eps_of(V)
+        # A Cholesky factor exists from a shift of the order of the rounding errors of H on.
+        least, most = self.shape[1] * eps_of(V) * self.unit, self.unit / eps_of(V)
         by = jnp.clip(s.rho * by, jnp.minimum(s.rho, least), jnp.maximum(s.rho, most)) / s.rho
         residual = norm(self.slope(s.Z) + s.rho * U)
         return s._replace(V=s.Z + U / by, rho=s.rho * by, residual=residual, checks=s.checks + 1)
