@@ -93,6 +93,9 @@ def as_numpy(name: str, x: Any) -> np.ndarray:
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
 
 
+MAX_PLAIN_NUMBER = 1e30  # finite in float32, too
+
+
 def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
     """``x`` as a finite float32 or float64 array, of ``dtype`` if given; ``name`` is for errors.
 
@@ -101,6 +104,9 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     array.
     """
     check_process()
+    if isinstance(x, float) and abs(x) < MAX_PLAIN_NUMBER and 0 in ndims:
+        # Most strengths are such numbers, which pass all checks below.
+        return jax.device_put(np.array(x, dtype=jax.dtypes.canonicalize_dtype(dtype or float)))
     if is_sparse(x):
         method = "toarray" if hasattr(x, "toarray") else "todense"
         raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.{method}().")
