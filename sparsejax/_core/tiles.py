@@ -105,8 +105,8 @@ def factorised(
         # `apply_if` gets only tiles: it would copy the whole matrix.
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
-            wanted = inverted or j < count - 1
-            return L, apply_if(wanted, lambda _: lower_inverse(L), pair[1])
+            invert = lambda _: lower_inverse(L)
+            return L, invert(None) if inverted else apply_if(j < count - 1, invert, pair[1])
 
         own = rows_at(root.inverses, j, T)
         new, own = apply_if(i == j, diagonal, (left, own))

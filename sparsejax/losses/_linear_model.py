@@ -19,7 +19,7 @@ from sparsejax.losses._curvature import of_columns
 from sparsejax.losses._free_features import basis_of, projected
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._quadratic_model import QuadraticModel
-from sparsejax.losses._sizes import Sizes, sizes_of
+from sparsejax.losses._sizes import Sizes, sizes_of, trace_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
@@ -183,7 +183,7 @@ class LinearModelLoss(Loss):
     def quadratic_model(self) -> QuadraticModel:
         """A model by the second derivatives in H; with X in memory also by least squares."""
         X = self.X
-        in_memory = not isinstance(X, Products)
+        in_memory, plain = not isinstance(X, Products), self.weights is None and not self.has_intercept
         return QuadraticModel(
             majorizer=self._majorizer if in_memory and self.curvature is not None else None,
             hessian=None if isinstance(X, Sparse) else self._hessian,
@@ -191,6 +191,7 @@ class LinearModelLoss(Loss):
             least_squares_at=self._least_squares_at if in_memory else None,
             num_rows=int(X.shape[-2]),
             column_sizes=(lambda: (X.sizes, X.room)) if isinstance(X, Sparse) else None,
+            trace=trace_of(X, self.curvature, self.scale) if plain else None,
             sizes=lambda: sizes_of(X),
             rereads=isinstance(X, Chunked),
         )

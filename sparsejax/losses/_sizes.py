@@ -1,12 +1,14 @@
 """Norms of rows and columns of X, for a bound on the rounding error of the predictions XW."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from sparsejax._core.linalg import safe_divide, safe_sqrt
-from sparsejax._core.matrices.sparse import column_sums, row_sums
+from sparsejax._core.matrices.sparse import column_sums, squares_along_rows
 from sparsejax._core.matrices.streamed import Chunked
 
 
@@ -22,4 +24,18 @@ def sizes_of(X: Any) -> Sizes:
     if isinstance(X, Chunked):  # the first pass over the data has computed them
         return Sizes(X.lengths, X.squares)
     squares = column_sums(jnp.square, X)
-    return Sizes(safe_sqrt(row_sums(jnp.square, X, safe_divide(1.0, squares))), squares)
+    return Sizes(safe_sqrt(squares_along_rows(X, safe_divide(1.0, squares))), squares)
+
+
+def trace_of(X: Any, bound: float | None, scale: jax.Array) -> Callable[[], jax.Array] | None:
+    """A function that returns the trace of ``scale * bound * X'X`` from the `Sizes`; None if it is not known.
+
+    Args:
+      X: that of a loss without weights and intercept.
+      bound: of the second derivative of the loss in an entry of the predictions; None without one.
+      scale: ().
+    """
+    if bound is None or not isinstance(X, jax.Array):
+        return None
+    # Without the barrier XLA would read X again, to add up all squares in one sum.
+    return lambda: scale * bound * jnp.sum(lax.optimization_barrier(sizes_of(X).squares))

@@ -29,7 +29,7 @@ from sparsejax._core.tiles import (
 )
 
 LOW = jnp.float32
-COORDINATES_PER_ITERATION = 4  # entries that one loop iteration updates; their mutual terms are unrolled
+COORDINATES_PER_ITERATION = 8  # entries that one loop iteration updates; their mutual terms are unrolled
 SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 4, 2  # before each Newton step: of single entries, of blocks
 MAX_SWEEPS = 120
 MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
@@ -233,7 +233,8 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     G, b = gram.G, COORDINATES_PER_ITERATION
     blocks = gram.tiles * (TILE // b)
     L = jnp.diagonal(G)
-    L = jnp.where(L > 0, L, 1)
+    # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
+    inverse = 1 / jnp.where(L > 0, L, 1)
     # Slope of the norm at V minus its slope at W (which is in R): ``up`` for V > 0, ``-down`` for V < 0.
     # An entry that cannot move has infinite slopes.
     sign, entries = jnp.sign(s.W[0]), jnp.zeros_like(L) if s.entries is None else s.entries
@@ -242,15 +243,15 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         down = jnp.full_like(down, jnp.inf)
 
     def block(i: jax.Array, p: Point) -> Point:
-        at = (i % blocks) * b
+        at = lax.rem(i, blocks) * b
         R = lax.dynamic_slice_in_dim(G, at, b)
         H = lax.dynamic_slice_in_dim(R, at, b, axis=1)
-        v, q, rise, fall, size = (lax.dynamic_slice_in_dim(a, at, b) for a in (p.V, p.R, up, down, L))
+        v, q, rise, fall, scale = (lax.dynamic_slice_in_dim(a, at, b) for a in (p.V, p.R, up, down, inverse))
         steps: list[jax.Array] = []
         for c in range(b):
             # slope of entry c after the steps of the entries before it, of the same iteration
             slope = q[c] + sum((steps[j] * H[c, j] for j in range(c)), jnp.zeros((), LOW))
-            right, left = -(slope + rise[c]) / size[c], -(slope - fall[c]) / size[c]
+            right, left = -(slope + rise[c]) * scale[c], -(slope - fall[c]) * scale[c]
             steps.append(jnp.where(v[c] + right > 0, right, jnp.where(v[c] + left < 0, left, -v[c])))
         step = jnp.stack(steps)
         e = lax.dynamic_slice_in_dim(p.E, at, b) + step
