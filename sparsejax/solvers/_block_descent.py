@@ -106,7 +106,7 @@ class Descent:
 
     def no_gram(self) -> Gram:
         """The Gram matrix of no feature."""
-        gram = no_gram(self.layout.room, self.layout.size, self.layout.number)
+        gram = no_gram(self.layout.room, self.layout.size, self.layout.number, self.rows)
         return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
 
     def step(self, W: jax.Array, facts: Facts, near: jax.Array, last: Gram) -> tuple[jax.Array, Gram]:
@@ -167,8 +167,8 @@ class Descent:
         owner = jnp.where(jnp.arange(b, dtype=jnp.int32) < tiles * (T // size), owner, layout.number)
         ix = layout.members(owner)
         ridge = jnp.repeat(take(self.ridge, owner, 0), size)
-        G = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, self.rows, gram)
-        return Gram(ix, owner, tiles, G)
+        G, A = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, gram)
+        return Gram(ix, owner, tiles, G, A)
 
     def _strips(self, W: jax.Array, H: Any, ix: jax.Array, T: int) -> Callable[[jax.Array], jax.Array]:
         """(i) -> the columns of A of the features of tile i, as rows, in float32."""

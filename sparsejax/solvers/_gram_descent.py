@@ -74,6 +74,7 @@ class Gram(NamedTuple):
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
     tiles: jax.Array  # (), tiles in use; G beyond them holds any finite numbers
     G: jax.Array  # (m, m), in float32
+    A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
 
     @property
     def tile(self) -> int:
@@ -86,28 +87,27 @@ def tile_of(size: int) -> int:
     return size * max(1, TILE // size)
 
 
-def no_gram(m: int, size: int, none: int) -> Gram:
-    """A `Gram` of m columns without any column yet; ``none`` is a number that no column has."""
-    owner = jnp.full(m // size, none, jnp.int32)
-    return Gram(jnp.full(m, none, jnp.int32), owner, jnp.int32(0), jnp.zeros((m, m), LOW))
+def no_gram(m: int, size: int, none: int, n: int) -> Gram:
+    """A `Gram` of m columns of n rows without any column yet; ``none`` is a number that no column has."""
+    ix, owner = jnp.full(m, none, jnp.int32), jnp.full(m // size, none, jnp.int32)
+    return Gram(ix, owner, jnp.int32(0), jnp.zeros((m, m), LOW), jnp.zeros((m, n), LOW))
 
 
 def gram_of(
-    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, n: int, gram: Gram
-) -> jax.Array:
-    """A'A + diag(diagonal), (m, m) in float32, in the tiles in use.
+    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, gram: Gram
+) -> tuple[jax.Array, jax.Array]:
+    """A'A + diag(diagonal), (m, m), and A', (m, n), in float32, in the tiles in use.
 
     Args:
       strip: (i) -> the columns of A of tile i, as rows (T, n), in float32.
       diagonal: (m,).
       tiles: (), tiles in use.
-      n: number of rows of A.
-      gram: its matrix is overwritten.
+      gram: its matrices are overwritten.
     """
-    room, T = gram.G, gram.tile
+    T = gram.tile
 
     def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        rows, G = carry
+        G, rows = carry
         new = strip(i)
         rows = put_rows(rows, i, new)
         own = jnp.diag(rows_at(diagonal, i, T).astype(LOW))
@@ -115,9 +115,9 @@ def gram_of(
         def tile(j: jax.Array, G: jax.Array) -> jax.Array:
             return put_both(G, i, j, new @ rows_at(rows, j, T).T + jnp.where(i == j, own, 0))
 
-        return rows, lax.fori_loop(0, i + 1, tile, G)
+        return lax.fori_loop(0, i + 1, tile, G), rows
 
-    return lax.fori_loop(0, tiles, row, (jnp.zeros((room.shape[0], n), LOW), room))[1]
+    return lax.fori_loop(0, tiles, row, (gram.G, gram.A))
 
 
 def of_blocks(a: jax.Array, size: int) -> jax.Array:
