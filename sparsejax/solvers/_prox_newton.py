@@ -13,6 +13,7 @@ from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
+from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, num_rows, sizes
 from sparsejax.problem import Problem
@@ -27,8 +28,10 @@ from sparsejax.solvers._scaled_least_squares import least_squares
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
 # For least squares of several columns, and of groups, `variational_newton` is faster with more features a row
-# than these; also with more columns.
-MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS, MAX_COLUMNS = 4, 10, 4
+# than these; also with more columns. With so many rows that more features may be active than it can move, it
+# leaves weak strengths to others, and the second number holds.
+MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_MANY, MAX_FEATURES_PER_ROW_OF_GROUPS = 4, 15, 10
+MAX_COLUMNS = 4
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
@@ -128,7 +131,9 @@ def few_active(problem: Problem) -> bool:
         return k == 1 and (norm.entries is not None or d <= MAX_FEATURES_PER_ROW_OF_GROUPS * n)
     if k == 1:
         return d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X
-    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW * n
+    many = 3 * n > 2 * MAX_BUCKET_FEATURES  # at a hundredth of lambda_max 1.5 n features are active
+    most = (MAX_FEATURES_PER_ROW_OF_MANY if many else MAX_FEATURES_PER_ROW) * n
+    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= most
 
 
 class State(NamedTuple):

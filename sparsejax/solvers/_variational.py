@@ -13,7 +13,7 @@ from sparsejax._core.linalg import norm as norm_of
 from sparsejax.certificate import Scale, certify
 from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
-from sparsejax.driver.feature_subsets import most_features
+from sparsejax.driver.feature_subsets import can_be_active, most_features
 from sparsejax.driver.loop import empty_history, judged
 from sparsejax.dual_point import free_features
 from sparsejax.losses import sizes
@@ -27,9 +27,9 @@ from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._scaled_least_squares import quadratic_of
 
 MIN_FEATURES = 512  # `sparsejax.solve` takes this solver for at least so many features
-# With fewer than 8 features a sample, most rows are active at strengths below lambda_max/32: `admm` is faster
-# there than Newton's method.
-CROWDED_FEATURES_PER_ROW, MAX_STRENGTH_RATIO = 8, 32
+# If most rows can be active, they are at strengths below lambda_max/32: `admm` is faster there than Newton's
+# method.
+MAX_STRENGTH_RATIO = 32
 WORKING_SET_FACTOR = 3  # size of the working set that takes over, in sizes of the largest bucket
 MAX_EXTRAPOLATION = 2.0  # longest step of a path that is extrapolated, in lengths of the step before
 
@@ -79,7 +79,7 @@ def variational_newton(
     these are at most half of all features. `admm` continues in all other cases: a group larger than the
     largest bucket; a strength 0 of the norm; a tol below the rounding of the products; units of X beyond 1e18
     or below 1e-18, since steps are computed in float32 (their tests are not); and in float64, from W = 0,
-    strengths below lambda_max/32 with fewer than eight features a sample.
+    strengths below lambda_max/32 of k columns with fewer than k + 2 features a sample, or fewer than eight.
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
@@ -139,7 +139,8 @@ def suits(problem: Problem) -> bool:
 def _is_crowded(problem: Problem) -> bool:
     """Whether most rows may be active, in float64. In float32 `admm` seldom converges on such problems."""
     n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
-    return bool(d < CROWDED_FEATURES_PER_ROW * n) and np.finfo(problem.smooth.dtype).bits > 32
+    k = (*problem.smooth.params_shape, 1)[1]
+    return bool(d < can_be_active(n, k)) and np.finfo(problem.smooth.dtype).bits > 32
 
 
 def _majorizer_rows(smooth: Any) -> int:
