@@ -79,7 +79,7 @@ def variational_newton(
     these are at most half of all features. `admm` continues in all other cases: a group larger than the
     largest bucket; a strength 0 of the norm; a tol below the rounding of the products; units of X beyond 1e18
     or below 1e-18, since steps are computed in float32 (their tests are not); and in float64, from W = 0,
-    strengths below lambda_max/32 of k columns with fewer than k + 2 features a sample, or fewer than eight.
+    strengths below lambda_max/32 of k columns with fewer than min(k + 2, 8) features a sample (2 if k is 1).
 
     Args:
       problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
