@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, eps_of, joint_norm, like, safe_divide, tiny_of
+from sparsejax._core.linalg import columns, joint_norm, like, safe_divide, tiny_of
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
-from sparsejax.driver.curvature import Factor, factorise
+from sparsejax.driver.curvature import CholeskyFactor, Factor, factorise
 from sparsejax.losses import condensed, num_rows
 from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
@@ -51,6 +51,7 @@ class State(NamedTuple):
     W: jax.Array  # (k, d), the last W-step; used only if M is a bound of the Hessian and not the Hessian
     rho: jax.Array  # (), the sum over the terms; the W-step adds it to M
     warm: Any  # state that the prox of each term passes to its next call
+    prepared: Any  # what the factor keeps for one rho; None with eigenvectors, which serve every rho
 
 
 def admm(
@@ -146,7 +147,7 @@ def _iterated(
 
 def resume(
     problem: Problem,
-    factor: Factor,
+    factor: Factor | CholeskyFactor,
     init: jax.Array,
     rho: jax.Array | None,
     tol: jax.Array,
@@ -159,7 +160,7 @@ def resume(
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.
-      factor: `factorise` of the loss.
+      factor: `factorise` or `few_shifts` of the loss.
       rho: (); None means the mean eigenvalue of M.
       cheap: the condensed loss if it is known, else None.
       finish: whether Newton steps on the support finish a solve that stalls.
@@ -194,11 +195,11 @@ def resume_shared(
     return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
-def _cheap(smooth: Any, factor: Factor) -> Any:
+def _cheap(smooth: Any, factor: Factor | CholeskyFactor) -> Any:
     return condensed(smooth) if factor.square else smooth
 
 
-def _step(factor: Factor) -> jax.Array:
+def _step(factor: Factor | CholeskyFactor) -> jax.Array:
     return safe_divide(1.0, factor.largest, 1.0)
 
 
@@ -211,7 +212,12 @@ class _Engine:
     """The iteration for one problem, on W' (k, d)."""
 
     def __init__(
-        self, problem: Problem, factor: Factor, init: jax.Array, maxiter: jax.Array, cheap: Any = None
+        self,
+        problem: Problem,
+        factor: Factor | CholeskyFactor,
+        init: jax.Array,
+        maxiter: jax.Array,
+        cheap: Any = None,
     ):
         self.smooth, self.penalty, self.terms = problem.smooth, problem.penalty, problem.penalty.terms
         self.factor, self.init, self.maxiter = factor, init, maxiter
@@ -223,12 +229,9 @@ class _Engine:
         # gradient.
         self.exact = model.exact and (factor.square or target is not None)
         self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
-        # The constant M W' - grad f(W') in the eigenbasis. For n < d it is A'B, and B'U is computed directly:
-        # a division by small eigenvalues would lose digits.
         if self.exact:
             zero = jnp.zeros_like(columns(init))
-            linear = -self.grad(zero) @ factor.basis.T if factor.square else columns(target) @ factor.left
-            self.linear = factor.rotate(linear)
+            self.linear = factor.linear(-self.grad(zero) if factor.square else columns(target))
 
     def algorithm(self, rho: jax.Array | None) -> Algorithm:
         # The condensed loss has no residuals, which the certificate needs if features are unpenalised.
@@ -254,7 +257,7 @@ class _Engine:
             G = like(self.grad(Zt), self.init)
             parts = map(columns, split(self.penalty, -G, self.init, cycles=MAX_SPLIT_CYCLES))
             V = tuple(Zt + (self.K / rho) * part for part in parts)
-        return State((Zt,) * self.K, V, Zt, rho, warm)
+        return State((Zt,) * self.K, V, Zt, rho, warm, self.factor.unprepared())
 
     def begin(self, carry: tuple[State, jax.Array], gradient: jax.Array) -> tuple[State, jax.Array]:
         """The state at the start, with minus the gradient at the start as the multiplier of the one term."""
@@ -265,27 +268,11 @@ class _Engine:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))
 
     def w_step(self, s: State) -> jax.Array:
-        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), with the means of Z and V over the terms.
-
-        In the eigenbasis of M it takes two products for any rho. An explicit inverse takes one, but forming
-        it for a new rho costs d / k times as much, and each problem of a batch would need its own. For n < d
-        Woodbury's identity is applied to the change from 2Z - V: with a small rho, other forms cancel and
-        leave few digits in float32.
-        """
-        factor = self.factor
+        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), with the means of Z and V over the terms."""
         target: Any = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
-        shift = factor.shift(s.rho)
-        if not self.exact:
-            change = s.rho * (target - s.W) - self.grad(s.W)
-            return s.W + factor.rotate_back(factor.solve(factor.rotate(change), shift))
-        basis, values = factor.basis, factor.values[None]
-        target = factor.rotate(target)
-        if factor.square:
-            Wt = ((s.rho * (target @ basis.T) + self.linear) / (values + shift)) @ basis
-        else:
-            target = target if factor.shifts is None else target * (s.rho / shift)
-            Wt = target - ((target @ basis.T - self.linear) / (values + shift)) @ basis
-        return factor.rotate_back(Wt)
+        if self.exact:
+            return self.factor.minimiser(target, self.linear, s.rho, s.prepared)
+        return s.W + self.factor.step(s.rho * (target - s.W) - self.grad(s.W), s.rho, s.prepared)
 
     def iterate(self, s: State) -> State:
         W = self.w_step(s)
@@ -300,6 +287,7 @@ class _Engine:
 
     def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
         s, k = carry
+        s = s._replace(prepared=self.factor.prepared(s.prepared, s.rho))
 
         # n - 1 iterations, then one more: as a loop of loops, so that the iteration is compiled once.
         def some(last: jax.Array, pair: tuple[State, State]) -> tuple[State, State]:
@@ -323,8 +311,7 @@ class _Engine:
         change_by = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)
         # rho stays above the rounding error of the largest eigenvalue: below it, the steps in directions
         # without curvature are magnified rounding errors.
-        least = eps_of(W) * self.factor.largest
-        change_by = jnp.maximum(change_by, jnp.minimum(least / new.rho, 1))
+        change_by = jnp.maximum(change_by, jnp.minimum(self.factor.least_shift / new.rho, 1))
         k = k + n
         every = jnp.where((k <= EARLY_ITERATIONS) | (K > 1), ITERATIONS_PER_CHECK, 2 * ITERATIONS_PER_CHECK)
         due = (k // every > (k - n) // every) & (2 * k <= self.maxiter)

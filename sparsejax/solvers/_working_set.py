@@ -13,7 +13,7 @@ from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import RowOrder
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
-from sparsejax.driver.curvature import cautious_step, factorise, first_step, residual_step
+from sparsejax.driver.curvature import cautious_step, few_shifts, first_step, residual_step
 from sparsejax.driver.feature_subsets import (
     MAX_BUCKET_FEATURES,
     MIN_FEATURES_TO_GATHER,
@@ -235,7 +235,7 @@ def _rounds(
         if by_fista:
             solution, rho = _by_fista(part, start, rho, wanted)
         else:
-            factor = factorise(part.smooth)
+            factor = few_shifts(part.smooth)
             solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         return s._replace(W=W, rho=rho, limited=solution.status == MAX_ITER)
