@@ -162,10 +162,7 @@ def splitting_inverse(
 def _eigen_inverse(factor: Factor) -> tuple[Product, jax.Array]:
     """The inverse of the Hessian bound + rho I, on arrays (k, d), and rho; for a loss with a label graph."""
     rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
-    if factor.labels is None and factor.square:  # one product instead of two
-        inverse = factor.basis.T @ (factor.basis / (factor.values + rho)[:, None])
-        return lambda Rt: Rt @ inverse, rho
-    return lambda Rt: factor.rotate_back(factor.solve(factor.rotate(Rt), factor.shift(rho))), rho
+    return lambda Rt: factor.step(Rt, rho, factor.unprepared()), rho
 
 
 def _cholesky_inverse(smooth: Loss, gram: jax.Array | None) -> tuple[Product, jax.Array]:
