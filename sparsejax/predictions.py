@@ -7,11 +7,13 @@ import jax.numpy as jnp
 
 from sparsejax._core.checks import check_bool, is_sparse
 from sparsejax._core.matrices.sparse import as_matrix
+from sparsejax._core.precision import full_precision
 from sparsejax.losses import BatchedSquaredLoss, CoxLoss, GramLoss, LinearModelLoss, SumLoss, as_loss
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.solution import Solution
 
 
+@full_precision()
 def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = False) -> jax.Array:
     r"""The expected value of Y for the rows of X, :math:`\mu(XW + b)`.
 

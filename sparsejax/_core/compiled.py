@@ -14,6 +14,7 @@ from jax.sharding import Mesh, SingleDeviceSharding
 
 from sparsejax._core.checks import default_device, is_eager
 from sparsejax._core.matrices.sharded import by_compiler, check_same, mesh_of, whole_on
+from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import form_of
 from sparsejax._core.threads import factorises_batches, one_at_a_time, threads_for
 
@@ -93,8 +94,10 @@ class Compiled:
 
     def __call__(self, *args: Any, **static: Any) -> Any:
         """Call the function: by `alone` if nothing is traced, else as a part of the program being traced."""
-        call = self.alone if is_eager(args) else self.nested
-        return call(*args, **static)
+        if is_eager(args):
+            return self.alone(*args, **static)
+        with full_precision():
+            return self.nested(*args, **static)
 
     def alone(self, *args: Any, **static: Any) -> Any:
         """Call the function with arguments that are not traced."""
@@ -107,14 +110,16 @@ class Compiled:
             check_same(leaves, mesh)
         program = self._jitted(mesh or only_device(leaves), options(), static)
         alone = threading.active_count() > 1 and self._factorises_batches(program, args)
-        with threads_for(leaves), one_at_a_time() if alone else contextlib.nullcontext():
+        one = one_at_a_time() if alone else contextlib.nullcontext()
+        with full_precision(), threads_for(leaves), one:
             return jax.block_until_ready(program(*args))
 
     def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:
         """`factorises_batches` of the program for these arguments, remembered by their shapes."""
         key = program, form_of(args)
         if key not in self._batched:
-            self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
+            with full_precision():
+                self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
         return self._batched[key]
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
@@ -137,7 +142,8 @@ class Compiled:
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """The program compiled for arguments of these shapes, which are not traced; threads may call it."""
         where = mesh_of(args) or only_device(jax.tree.leaves(args))
-        traced = self._jitted(where, options(each=True), static).trace(*args)
+        with full_precision():
+            traced = self._jitted(where, options(each=True), static).trace(*args)
         compiled = traced.lower().compile()
         if not factorises_batches(traced.jaxpr.jaxpr):
             return compiled

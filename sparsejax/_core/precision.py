@@ -1,7 +1,9 @@
-"""Says once a process that float64 data have become float32, and how to keep them."""
+"""The precision of data and of matrix products: what JAX lowers by default, the library says or raises."""
 
+import contextlib
 import inspect
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -9,6 +11,21 @@ import numpy as np
 
 SWITCH = 'jax.config.update("jax_enable_x64", True)'  # before any array is made
 _told = False
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """A context, or a decorator as ``@full_precision()``: products in all digits of their dtype.
+
+    On a GPU or a TPU JAX multiplies float32 matrices with three digits by default. Solvers stall there, and a
+    duality gap computed so can be smaller than the true gap. A ``jax_default_matmul_precision`` that the user
+    has set stays.
+    """
+    if jax.default_backend() == "cpu" or jax.config.jax_default_matmul_precision is not None:
+        yield
+    else:
+        with jax.default_matmul_precision("highest"):
+            yield
 
 
 def users_level() -> int:

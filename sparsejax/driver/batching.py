@@ -7,6 +7,7 @@ import jax
 from jax import lax
 
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.precision import full_precision
 from sparsejax.driver.shards import map_lanes_per_device, per_device
 
 # ``at_once(arguments, lanes)``: whether all lanes run in one loop. ``lanes`` has the structure of the
@@ -38,6 +39,7 @@ def by_lanes(
     Returns:
       The function, to be called inside a trace.
     """
+    function = full_precision()(function)
     program = jax.jit(function)  # keeps its trace from call to call
 
     @jax.custom_batching.custom_vmap

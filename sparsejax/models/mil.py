@@ -18,6 +18,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_traced
+from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
 from sparsejax.models import multivariate
@@ -116,6 +117,7 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
     return _embed(X[order], ids[order], P, sigma, bags=int(ids.max()) + 1)
 
 
+@full_precision()
 @partial(jax.jit, static_argnames="bags")
 def _embed(
     instances: jax.Array, ids: jax.Array, prototypes: jax.Array, bandwidth: jax.Array, bags: int

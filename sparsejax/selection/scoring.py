@@ -14,6 +14,7 @@ from sparsejax import metrics
 from sparsejax._core.checkpoints import digest, text_of
 from sparsejax._core.checks import check_choice, is_eager, is_traced
 from sparsejax._core.matrices.sharded import answer_of, first_of
+from sparsejax._core.precision import full_precision
 from sparsejax._core.programs import identity_of, text_of_program
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import L1, NonNegative, Sum
@@ -88,6 +89,7 @@ def score_of(
     return jnp.asarray(scoring(Y, mean, weights))
 
 
+@full_precision()
 @jax.jit
 def _targets(smooth: Loss, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     found = smooth.predictions(W)

@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
 from sparsejax._core.matrices.sharded import check_one_process
+from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
 from sparsejax.driver import prepare
@@ -205,6 +206,7 @@ class _Carry(NamedTuple):
     tried: Tried
 
 
+@full_precision()
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
 def _tune(
     problem: Problem,
@@ -218,12 +220,14 @@ def _tune(
     return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
 
 
+@full_precision()
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
 def _first(*args: Any, optimizer: optax.GradientTransformation, maxiter: int) -> _Carry:
     problem, held_out, init, options = args
     return _Search(problem, held_out, options, optimizer, maxiter).start(init)
 
 
+@full_precision()
 @partial(jax.jit, static_argnames=("optimizer", "maxiter"))
 def _next(
     carry: _Carry, *args: Any, optimizer: optax.GradientTransformation, maxiter: int

@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import r2_score
 from sparsejax.models._summary import summary
@@ -155,6 +156,7 @@ def support_of(v: jax.Array) -> int:
     return min(int(v.shape[1]), 1 << max(most - 1, 0).bit_length())
 
 
+@full_precision()
 @partial(jax.jit, static_argnames="support")
 def _predict(
     model: Model, X: jax.Array, rows: jax.Array, tol: jax.Array, maxiter: int, *, support: int

@@ -10,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Bar, Budget, Place, Report, chunk, first_place, in_chunks
 from sparsejax.models.ofa_lasso import _kernel_admm
 from sparsejax.models.ofa_lasso._active_columns import Along
@@ -173,6 +174,7 @@ class _Outputs:
         return state, found, jnp.max(new.lasso.num_iters), jnp.max(new.lasso.gap)
 
 
+@full_precision()
 @partial(jax.jit, static_argnames=("algorithm", "bucket"))
 def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
     outputs = _Outputs(data, strengths, numbers, options)
@@ -182,6 +184,7 @@ def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> F
     return jax.tree.map(lambda leaf: leaf[:d], fitted)
 
 
+@full_precision()
 @partial(jax.jit, static_argnames=("algorithm", "bucket"))
 def _chunk(
     data: Data, strengths: Any, numbers: Any, place: Place, budget: Budget, **options: Any
