@@ -64,18 +64,6 @@ def joint_norm(arrays: Sequence[jax.Array]) -> jax.Array:
     return jnp.sqrt(sum(jnp.sum(x * x) for x in arrays))
 
 
-MIN_FOLDED_ROW = 512  # entries of a row; for shorter rows `fold_rows` does not pay
-
-
-def fold_rows(step: Callable[[jax.Array, jax.Array], jax.Array], X: jax.Array, start: jax.Array) -> jax.Array:
-    """``step(step(start, x_0), x_1) ...`` over the rows of X.
-
-    Use this for sums and maxima down the columns of a wide matrix. XLA reduces column by column, reads each
-    row from another page of memory, and takes ten to fifteen times as long.
-    """
-    return lax.scan(lambda a, x: (step(a, x), None), start, X)[0]
-
-
 def across(R: jax.Array, A: jax.Array) -> jax.Array:
     """R'A for a narrow R (n, k) and a wide A (n, d).
 
@@ -126,20 +114,38 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
     return of_all_lanes(jnp.max(count, axis=0)), False
 
 
+MIN_FOLDED_ROW = 512  # entries of a row; sums of shorter rows do not pay
+
+
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
     """The sums of ``function(X)`` down its columns, (d,); ``function`` is elementwise and takes rows too."""
     n, d = X.shape
-    if d <= n and d < MIN_FOLDED_ROW:
-        return jnp.sum(function(X), axis=0)
-    return fold_rows(lambda total, x: total + function(x), X, jnp.zeros(d, X.dtype))
+    if d > n or d >= MIN_FOLDED_ROW:
+        return _down(jnp.add, jnp.sum, function, X)
+    return jnp.sum(function(X), axis=0)
 
 
 def column_maxima(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
     """The maxima of ``function(X) >= 0`` down its columns, (d,); ``function`` as for `column_sums`."""
     n, d = X.shape
-    if d <= n:
-        return jnp.max(function(X), axis=0)
-    return fold_rows(lambda top, x: jnp.maximum(top, function(x)), X, jnp.zeros(d, X.dtype))
+    return _down(jnp.maximum, jnp.max, function, X) if d > n else jnp.max(function(X), axis=0)
+
+
+def _down(
+    step: Callable[..., jax.Array],
+    whole: Callable[..., jax.Array],
+    function: Callable[[jax.Array], jax.Array],
+    X: jax.Array,
+) -> jax.Array:
+    """``whole(function(X), axis=0)``; on a CPU ``step`` takes the rows of X one after the other.
+
+    There XLA reduces column by column, reads each row from another page of memory, and takes ten to fifteen
+    times as long. On an accelerator each row would be a program of its own.
+    """
+    if jax.default_backend() != "cpu":
+        return whole(function(X), axis=0)
+    start = jnp.zeros(X.shape[1], X.dtype)
+    return lax.scan(lambda a, x: (step(a, function(x)), None), start, X)[0]
 
 
 def conjugate_gradients(

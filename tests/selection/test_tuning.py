@@ -195,7 +195,8 @@ def test_long_work_is_solved_in_short_calls(per_output, monkeypatch):
 def test_a_fold_that_the_first_solver_leaves_is_solved_by_the_chain(tol, again, monkeypatch):
     """Only then does an eager call compile the whole chain; it returns what the jitted call returns.
 
-    With tol = 0 the last link's finish is due in every solve.
+    On an accelerator an eager call is one program, as a jitted one is. With tol = 0 the last link's finish is
+    due in every solve.
     """
     problem = sj.Problem(small("LogisticLoss"), sj.penalties.ExclusiveL21(0.05, 0.01))
     penalties = jax.vmap(sj.penalties.ExclusiveL21, (0, None))(jnp.array([0.05, 0.002]), 0.01)
@@ -209,7 +210,7 @@ def test_a_fold_that_the_first_solver_leaves_is_solved_by_the_chain(tol, again, 
     together = program.together
     monkeypatch.setattr(program, "together", noted)
     eager = validate()
-    assert calls == [(False, 3), *again]
+    assert calls == ([(False, 3), *again] if jax.default_backend() == "cpu" else [])
     jitted = jax.jit(validate)()
     np.testing.assert_allclose(eager.fold_loss, jitted.fold_loss, rtol=1e-4 if tol else 1e-10)
     for name in ("num_nonzero", "converged"):
