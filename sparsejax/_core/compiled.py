@@ -27,16 +27,20 @@ OPTIONS = {
 # Further options for programs of which each core runs one: there, sums on several threads take longer, and
 # products on several threads do not.
 ONE_PER_CORE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
+# On a GPU XLA compiles a kernel of its own for each matrix product in many variants and times them: that is
+# three quarters of the time of a first solve. Products by cuBLAS are as fast here.
+GPU_OPTIONS = {"xla_gpu_enable_triton_gemm": False}
 
 
 def options(each: bool = False) -> dict[str, Any]:
     """The compiler options of an eager program; ``each``: several such programs run at once, one a core."""
-    if jax.default_backend() != "cpu":
-        return {}
-    for known in (OPTIONS, ONE_PER_CORE_OPTIONS) if each else (OPTIONS,):
+    chosen = {"cpu": (OPTIONS, ONE_PER_CORE_OPTIONS)[: 1 + each], "gpu": (GPU_OPTIONS,)}
+    found: dict[str, Any] = {}
+    for known in chosen.get(jax.default_backend(), ()):
         for name in _unknown(tuple(known.items())):
             del known[name]
-    return OPTIONS | ONE_PER_CORE_OPTIONS if each else OPTIONS
+        found |= known
+    return found
 
 
 @functools.cache

@@ -15,7 +15,7 @@ from penalty_cases import D
 
 import sparsejax as sj
 from sparsejax import losses, penalties
-from sparsejax._core.compiled import Compiled, options
+from sparsejax._core.compiled import GPU_OPTIONS, OPTIONS, Compiled, options
 from sparsejax._core.threads import MAX_ONE_THREAD_SIZE, one_blas_thread
 
 EVENT = "/jax/core/compile/backend_compile_duration"
@@ -204,21 +204,21 @@ def test_eager_and_nested_calls_agree():
         np.testing.assert_allclose(alone.params, within.params, atol=1e-12)
 
 
-def test_without_an_option(monkeypatch):
+@pytest.mark.parametrize("backend, known", [("cpu", OPTIONS), ("gpu", GPU_OPTIONS), ("tpu", {})])
+def test_without_an_option(backend, known, monkeypatch):
     """A version of XLA that does not know one compiles with the others."""
-    from sparsejax._core.compiled import OPTIONS, Compiled  # noqa: PLC0415
-
-    known = dict(OPTIONS)
+    expected = dict(known)
     twice = Compiled(lambda x: 2 * x)
-    monkeypatch.setitem(OPTIONS, "xla_no_such_option", True)
-    assert float(twice(np.ones(()))) == 2 and known == OPTIONS
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert float(twice(np.ones(()))) == 2
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    if known:
+        monkeypatch.setitem(known, "xla_no_such_option", True)
+    assert float(twice(np.ones(()))) == 2 and known == expected == options()
     monkeypatch.undo()
     assert float(jax.jit(twice)(np.ones(()))) == 2
     assert float(jax.grad(twice)(np.ones(()))) == 2
 
 
+@pytest.mark.skipif(jax.default_backend() != "cpu", reason="small programs have one thread on a CPU only")
 def test_blas_has_one_thread_while_a_program_of_small_matrices_runs():
     """And as many as before afterwards; large matrices have all threads, other threads what they find."""
 
