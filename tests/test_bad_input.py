@@ -16,6 +16,7 @@ from penalty_cases import PENALTIES
 
 import sparsejax as sj
 from sparsejax import penalties, prox
+from sparsejax._core.matrices import sharded
 from sparsejax.interop import jaxopt
 from sparsejax.interop.optax import proximal
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
@@ -466,3 +467,20 @@ def test_shapes_are_checked_inside_jit_too(make):
     with pytest.raises(ValueError, match=r"init has shape \(3, 4\)"):
         jax.jit(lambda W: sj.solve(sj.Problem(make(X, LABELS), L21(0.1)), W).gap)(W.T)
     assert np.isnan(jax.jit(lambda X: make(X, LABELS)(W + 1))(NAN))
+
+
+@pytest.mark.parametrize("within", [False, True])
+def test_large_data_of_an_accelerator_are_checked_there(within, monkeypatch):
+    """The same errors, outside and inside of a function that is being traced; only the answers are copied."""
+    asked = []
+    monkeypatch.setattr(
+        sharded, "_stays_on_its_device", lambda x: asked.append(x) or isinstance(x, jax.Array)
+    )
+    X, Y = jnp.asarray(RNG.standard_normal((12, 3))), jnp.ones((12, 1))
+    call = lambda X, Y: sj.losses.LogisticLoss(X, Y)(jnp.zeros((3, 1)))
+    run = (lambda X, Y: jax.jit(lambda: call(X, Y))()) if within else call
+    assert np.isfinite(run(X, Y)) and asked
+    with pytest.raises(ValueError, match=r"X has 1 value\(s\) that are NaN.* the first at \(2, 1\)"):
+        run(X.at[2, 1].set(jnp.nan), Y)
+    with pytest.raises(ValueError, match=r"Y must hold 0 and 1 only.* it has 5"):
+        run(X, Y.at[3].set(5.0))

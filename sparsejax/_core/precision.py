@@ -21,7 +21,8 @@ def full_precision() -> Iterator[None]:
     duality gap computed so can be smaller than the true gap. A ``jax_default_matmul_precision`` that the user
     has set stays.
     """
-    if jax.default_backend() == "cpu" or jax.config.jax_default_matmul_precision is not None:
+    chosen: Any = jax.config  # its attributes are made at run time
+    if jax.default_backend() == "cpu" or chosen.jax_default_matmul_precision is not None:
         yield
     else:
         with jax.default_matmul_precision("highest"):

@@ -207,6 +207,8 @@ def test_eager_and_nested_calls_agree():
 @pytest.mark.parametrize("backend, known", [("cpu", OPTIONS), ("gpu", GPU_OPTIONS), ("tpu", {})])
 def test_without_an_option(backend, known, monkeypatch):
     """A version of XLA that does not know one compiles with the others."""
+    if jax.default_backend() not in ("cpu", backend):
+        pytest.skip("XLA refuses options of a CPU elsewhere")
     expected = dict(known)
     twice = Compiled(lambda x: 2 * x)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -34,19 +34,33 @@ def answer_of(question: Callable[..., Any], *arrays: Any, **options: Any) -> Any
 
     Args:
       question: a function at module level (its compiled program is cached) with a small result. xp is numpy,
-        or jax.numpy inside one program if an array is sharded.
+        or jax.numpy inside one program if an array is sharded, or large and on an accelerator.
       arrays: concrete arrays.
       options: static, hashable arguments.
     """
     mesh = next((mesh_of(array) for array in arrays if is_sharded(array)), None)
-    if mesh is None:
+    if mesh is None and not any(map(_stays_on_its_device, arrays)):
         return question(np, *map(np.asarray, arrays), **options)
-    return jax.device_get(_program(question, mesh, tuple(options.items()))(*arrays))
+    with jax.ensure_compile_time_eval():  # a function that is being traced may ask, too
+        return jax.device_get(_program(question, mesh, tuple(options.items()))(*arrays))
+
+
+MAX_FETCHED_SIZE = 1 << 20  # entries: for fewer, a copy to the host takes less time than to compile a program
+
+
+def _stays_on_its_device(x: Any) -> bool:
+    """Whether the array is on an accelerator and too large to be copied to the host."""
+    return (
+        isinstance(x, jax.Array)
+        and x.size > MAX_FETCHED_SIZE
+        and {d.platform for d in x.devices()} != {"cpu"}
+    )
 
 
 @functools.cache
-def _program(question: Callable[..., Any], mesh: Mesh, options: tuple[Any, ...]) -> Callable[..., Any]:
-    return jax.jit(functools.partial(question, jax.numpy, **dict(options)), out_shardings=whole_on(mesh))
+def _program(question: Callable[..., Any], mesh: Mesh | None, options: tuple[Any, ...]) -> Callable[..., Any]:
+    placed: dict[str, Any] = {} if mesh is None else {"out_shardings": whole_on(mesh)}
+    return jax.jit(functools.partial(question, jax.numpy, **dict(options)), **placed)
 
 
 def first_of(xp: Any, mask: Any) -> tuple[Any, Any]:
