@@ -8,7 +8,6 @@ import functools
 import gc
 import os
 import zlib
-from importlib.metadata import version
 from pathlib import Path
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -30,10 +29,8 @@ if not OPTIMISED:
         f"disable_hlo_passes={','.join(passes)}",
         "backend_optimization_level=0",
         "cpu_parallel_codegen_split_count=1",
-        "backend_extra_options=xla_cpu_optimize_for_size=true",
+        "backend_extra_options=xla_cpu_optimize_for_size=true,xla_cpu_disable_new_fusion_emitters",
     ]
-    if tuple(map(int, version("jaxlib").split(".")[:2])) < (0, 11):  # a flag that XLA does not know ends it
-        quick.append("cpu_use_fusion_emitters=false")
     os.environ.setdefault("XLA_FLAGS", " ".join(f"--xla_{flag}" for flag in quick))
 
 import jax

@@ -40,7 +40,7 @@ PRINTED = 7  # lines of output in place of a picture
 QUICK = (
     "--xla_disable_hlo_passes=tree_reduction_rewriter,while-loop-invariant-code-motion,"
     "while-loop-constant-sinking,reshape-mover,constant_folding --xla_backend_optimization_level=0 "
-    "--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+    "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters --xla_cpu_parallel_codegen_split_count=1"
 )
 # The library's own options of eager calls go before these flags, so that they are set, too.
 RUN = """
