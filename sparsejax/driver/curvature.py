@@ -109,8 +109,13 @@ class CholeskyFactor(NamedTuple):
     methods are those of `Factor`.
     """
 
-    A: jax.Array  # (n, d)
+    A: jax.Array  # (n, d); only its shape is used if d <= n
     squares: jax.Array  # (m, m) with m = min(n, d): A'A or AA'
+
+    @classmethod
+    def of(cls, A: jax.Array) -> "CholeskyFactor":
+        """The factors of A'A + rho I, with A'A or AA' computed."""
+        return cls(A, A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T)
 
     @property
     def square(self) -> bool:
@@ -192,8 +197,7 @@ def few_shifts(smooth: Loss) -> Factor | CholeskyFactor:
     model = smooth.quadratic_model()
     if model.laplacian is not None or not model.exact:
         return factorise(smooth)
-    A = model.majorizer()  # type: ignore[misc]  # see `factorise`
-    return CholeskyFactor(A, A.T @ A if A.shape[1] <= A.shape[0] else A @ A.T)
+    return CholeskyFactor.of(model.majorizer())  # type: ignore[misc]  # see `factorise`
 
 
 def cautious_step(trace: jax.Array) -> jax.Array:

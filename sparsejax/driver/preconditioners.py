@@ -20,7 +20,7 @@ from sparsejax._core.tiles import (
     tile_size,
     upper_solve,
 )
-from sparsejax.driver.curvature import Factor, factorise
+from sparsejax.driver.curvature import CholeskyFactor, Factor, factorise
 from sparsejax.losses import Loss
 from sparsejax.penalties import Penalty, RowNorm, half_derivative
 
@@ -148,43 +148,19 @@ def splitting_inverse(
 
     This is the derivative of one ADMM step for the splitting W = Z, made symmetric.
     """
-    plain = smooth.quadratic_model().laplacian is None
-    inverse, rho = _cholesky_inverse(smooth, gram) if plain else _eigen_inverse(factorise(smooth))
+    model = smooth.quadratic_model()
+    if model.laplacian is not None:
+        factor: Factor | CholeskyFactor = factorise(smooth)
+    elif gram is None:
+        factor = CholeskyFactor.of(model.majorizer())  # type: ignore[misc]  # `_system` has checked it
+    else:
+        factor = CholeskyFactor(gram, gram)
+    rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
+    prepared = factor.prepared(factor.unprepared(), rho)
     half = half_derivative(penalty, W, 1 / rho)
 
     def apply(R: jax.Array) -> jax.Array:
-        Rt = inverse(columns(half(mask * R)))
+        Rt = factor.step(columns(half(mask * R)), rho, prepared)
         return mask * half(like(Rt, R)) + (1 - mask) * R
 
     return apply
-
-
-def _eigen_inverse(factor: Factor) -> tuple[Product, jax.Array]:
-    """The inverse of the Hessian bound + rho I, on arrays (k, d), and rho; for a loss with a label graph."""
-    rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
-    return lambda Rt: factor.step(Rt, rho, factor.unprepared()), rho
-
-
-def _cholesky_inverse(smooth: Loss, gram: jax.Array | None) -> tuple[Product, jax.Array]:
-    """The inverse of A'A + rho I, on arrays (k, d), and rho; for a loss without a label graph.
-
-    A Cholesky factor takes a tenth of the work of the eigenvectors. With n < d it is one of AA' + rho I, and
-    Woodbury's identity does the rest.
-    """
-    if gram is None:
-        A = smooth.quadratic_model().majorizer()  # type: ignore[misc]  # `_system` has checked it
-        n, d = A.shape
-        gram, total = A @ A.T if n < d else A.T @ A, jnp.sum(A * A)
-    else:
-        n = d = gram.shape[0]
-        total = jnp.trace(gram)
-    mean = total / d
-    rho = SHIFT_PER_MEAN_EIGENVALUE * jnp.where(mean > 0, mean, 1)
-    root = jnp.linalg.cholesky(gram + rho * jnp.eye(min(n, d), dtype=gram.dtype), symmetrize_input=False)
-
-    def solve(R: jax.Array) -> jax.Array:
-        return cho_solve((root, True), R)
-
-    if n < d:
-        return lambda Rt: (Rt - solve(A @ Rt.T).T @ A) / rho, rho
-    return lambda Rt: solve(Rt.T).T, rho

@@ -83,7 +83,7 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
         Zt = columns(Z)
         on = jnp.zeros(Zt.shape[1:], bool) if W is None else jnp.any(columns(W) != 0, axis=0)
         norms = jnp.where(on, jnp.inf, safe_norm(Zt))
-        order = jnp.argsort(-norms)
+        order = prox.falling_order(norms)
         counts = ~on[order]
         sums = (
             jnp.cumsum(jnp.where(counts, norms[order], 0)),
@@ -97,11 +97,11 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
 
     def _sums(self, Zt: jax.Array) -> tuple[jax.Array, jax.Array]:
         """(d,) each, the sums of the 1, ..., d largest norms, and of as many strengths."""
-        return jnp.cumsum(-jnp.sort(-safe_norm(Zt))), jnp.cumsum(cast(self.strength, Zt))
+        return jnp.cumsum(_falling(Zt)), jnp.cumsum(cast(self.strength, Zt))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         s = cast(self.strength, Wt)
-        value = jnp.sum(s * -jnp.sort(-safe_norm(Wt)))
+        value = jnp.sum(s * _falling(Wt))
         return jnp.where(jnp.all(s[1:] <= s[:-1]), value, jnp.nan)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
@@ -124,6 +124,12 @@ def _(penalty: SortedL1, Wt: jax.Array) -> jax.Array:
 def _(penalty: SortedL1, W: jax.Array) -> jax.Array:
     """W: the penalty is finite everywhere."""
     return W
+
+
+def _falling(Wt: jax.Array) -> jax.Array:
+    """The norms of the rows, from the largest to the least."""
+    norms = safe_norm(Wt)
+    return norms[prox.falling_order(norms)]
 
 
 def _ratios(norms: jax.Array, strengths: jax.Array) -> jax.Array:

@@ -27,6 +27,7 @@ from sparsejax.prox._exclusive_group_lasso import views_split as views_split
 from sparsejax.prox._exclusive_group_lasso import views_support as views_support
 from sparsejax.prox._exclusive_group_lasso import views_value as views_value
 from sparsejax.prox._on_a_sum import on_a_sum as on_a_sum
+from sparsejax.prox._pooled import falling_order as falling_order
 from sparsejax.prox._pooled import piecewise as piecewise
 from sparsejax.prox._pooled import sorted_l1 as sorted_l1
 from sparsejax.prox._pooled import sorted_magnitudes as sorted_magnitudes

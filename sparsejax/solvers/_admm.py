@@ -267,15 +267,15 @@ class _Engine:
     def grad(self, Wt: jax.Array) -> jax.Array:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))
 
-    def w_step(self, s: State) -> jax.Array:
+    def w_step(self, s: State, prepared: Any) -> jax.Array:
         """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), with the means of Z and V over the terms."""
         target: Any = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
         if self.exact:
-            return self.factor.minimiser(target, self.linear, s.rho, s.prepared)
-        return s.W + self.factor.step(s.rho * (target - s.W) - self.grad(s.W), s.rho, s.prepared)
+            return self.factor.minimiser(target, self.linear, s.rho, prepared)
+        return s.W + self.factor.step(s.rho * (target - s.W) - self.grad(s.W), s.rho, prepared)
 
-    def iterate(self, s: State) -> State:
-        W = self.w_step(s)
+    def iterate(self, s: State, prepared: Any) -> State:
+        W = self.w_step(s, prepared)
         V = tuple(V + RELAXATION * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
         points = [
             prox_columns(term, v, self.K / s.rho, warm, self.init)
@@ -287,15 +287,17 @@ class _Engine:
 
     def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
         s, k = carry
-        s = s._replace(prepared=self.factor.prepared(s.prepared, s.rho))
+        prepared = self.factor.prepared(s.prepared, s.rho)
+        s = s._replace(prepared=None)  # a loop would copy it
 
         # n - 1 iterations, then one more: as a loop of loops, so that the iteration is compiled once.
         def some(last: jax.Array, pair: tuple[State, State]) -> tuple[State, State]:
             s = pair[1]
-            return s, lax.fori_loop(0, jnp.where(last == 0, n - 1, 1), lambda _, s: self.iterate(s), s)
+            number = jnp.where(last == 0, n - 1, 1)
+            return s, lax.fori_loop(0, number, lambda _, s: self.iterate(s, prepared), s)
 
         old, new = lax.fori_loop(0, 2, some, (s, s))
-        return self.balanced(old, new, k, n), k + n
+        return self.balanced(old, new, k, n)._replace(prepared=prepared), k + n
 
     def balanced(self, old: State, new: State, k: jax.Array, n: jax.Array) -> State:
         """The state with rho changed, if a change is due and the residuals are out of balance.

@@ -18,6 +18,7 @@ from scipy.stats import norm
 
 import sparsejax as sj
 from sparsejax import losses, penalties, prox
+from sparsejax.prox import falling_order
 
 every = pytest.mark.parametrize("name", COUPLED)
 PLAIN = [name for name in COUPLED if len(COUPLED[name](1.0).terms) == 1]
@@ -340,3 +341,18 @@ def test_columns_that_meet_choose_together():
             jax.vmap(penalties.L21)(jnp.array([0.1, 0.2])),
             per_output=True,
         )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1, 2, 320, 1025, 70_000])
+def test_falling_order(size, dtype):
+    """From the largest to the least, equal entries in their order; neighbours in the last digit, too."""
+    normal = np.abs(np.random.default_rng(0).standard_normal(size)).astype(dtype)
+    near = np.where(np.arange(size) % 3 > 0, np.nextafter(dtype(1), dtype(2)), dtype(1))
+    zeros = np.where(np.arange(size) % 2, dtype(0), np.finfo(dtype).tiny)
+    infinite = np.where(np.arange(size) == size // 2, dtype(np.inf), normal)
+    many = [normal, near, zeros, infinite, normal.round(1)]
+    for r in many:
+        np.testing.assert_array_equal(falling_order(jnp.asarray(r)), np.argsort(-r, kind="stable"))
+    together = jax.vmap(falling_order)(jnp.asarray(np.stack(many)))
+    np.testing.assert_array_equal(together[1], np.argsort(-near, kind="stable"))
