@@ -85,6 +85,7 @@ def sorted_magnitudes(r: jax.Array, s: jax.Array) -> jax.Array:
 MAX_PACKED_SIZE = 1 << 16  # entries: of more, some differ by less than the digits that are left
 
 
+@jax.jit  # without jit an eager call would compile the loop every time
 def falling_order(r: jax.Array) -> jax.Array:
     """The indices (p,) that sort r >= 0 from the largest to the least; equal entries keep their order.
 
