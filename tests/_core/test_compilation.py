@@ -147,6 +147,7 @@ def test_the_finish_is_a_program_of_its_own():
 
 
 def test_a_first_solve_compiles_one_program():
+    options()  # which compiles a program to see what XLA knows
     with compiled() as names:
         loss = losses.SquaredLoss(X[1:], Y[1:], intercept=True)
         sj.solve(sj.Problem(loss, penalties.L21(0.1)), throw=True)
