@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.metrics import get_scorer
 
+from sparsejax._core.precision import full_precision
 from sparsejax.selection.cross_validation import Fits
 from sparsejax.selection.resampling import masked
 from sparsejax.selection.scoring import SCORES, score_of
@@ -116,6 +117,7 @@ def judge_of_our_own(scoring: Any, loss: Any, weights: np.ndarray, folds: np.nda
     return judge
 
 
+@full_precision()
 @functools.partial(jax.jit, static_argnums=0)
 def _score(scoring: Any, loss: Any, W: Any, b: Any, weights: Any) -> Any:
     return score_of(scoring, loss, W, b, weights)
