@@ -6,13 +6,13 @@ further calls, whether all converged, and the largest gap, in units of 1e-6. Dat
 call; a call builds the problem, as a user's does, and waits for the answer.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from harness.timing import in_turn, timed
 
 import sparsejax as sj
 from sparsejax.losses import LogisticLoss, SquaredLoss
@@ -77,13 +77,9 @@ def main() -> None:
     )
     for dtype in (np.float32, np.float64):
         for name, call in cases(dtype):
-            times = []
-            for _ in range(1 + REPEATS):
-                start = time.perf_counter()
-                found = jax.block_until_ready(call())
-                times.append(time.perf_counter() - start)
-            warm, gap = 1e3 * float(np.median(times[1:])), 1e6 * float(jnp.max(found.gap))
-            row = (f"{times[0]:.1f}", f"{warm:.1f}", bool(found.converged.all()), f"{gap:.2g}")
+            first, warm = timed(call), in_turn({name: call}, REPEATS, warm_up=False)[name]
+            gap, converged = 1e6 * float(jnp.max(warm.result.gap)), bool(warm.result.converged.all())
+            row = (f"{first.seconds:.1f}", f"{1e3 * warm.seconds:.1f}", converged, f"{gap:.2g}")
             print("|", " | ".join(map(str, (name, np.dtype(dtype).name, *row))), "|", flush=True)
 
 

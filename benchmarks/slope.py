@@ -14,12 +14,12 @@ os.environ["XLA_FLAGS"] = (
 )
 
 import importlib
-import time
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
+from harness.timing import in_turn
 
 import sparsejax as sj
 
@@ -42,12 +42,8 @@ TOL = 1e-6
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float]:
     """What it returns, and the median CPU milliseconds of five runs after a first one."""
-    times = []
-    for _ in range(6):
-        start = time.process_time()
-        found = run()
-        times.append(time.process_time() - start)
-    return found, 1e3 * float(np.median(times[1:]))
+    found = in_turn({"run": run}, 5)["run"]
+    return found.result, 1e3 * found.cpu
 
 
 def data(n: int, d: int, correlation: float) -> tuple[np.ndarray, np.ndarray]:

@@ -96,13 +96,13 @@ class Compiled:
             self._programs[key] = jax.jit(function, compiler_options=dict(options) or None, **placed)
         return self._programs[key]
 
+    @full_precision()
     def __call__(self, *args: Any, **static: Any) -> Any:
         """Call the function: by `alone` if nothing is traced, else as a part of the program being traced."""
-        if is_eager(args):
-            return self.alone(*args, **static)
-        with full_precision():
-            return self.nested(*args, **static)
+        call = self.alone if is_eager(args) else self.nested
+        return call(*args, **static)
 
+    @full_precision()
     def alone(self, *args: Any, **static: Any) -> Any:
         """Call the function with arguments that are not traced."""
         leaves = jax.tree.leaves(args)
@@ -114,16 +114,14 @@ class Compiled:
             check_same(leaves, mesh)
         program = self._jitted(mesh or only_device(leaves), options(), static)
         alone = threading.active_count() > 1 and self._factorises_batches(program, args)
-        one = one_at_a_time() if alone else contextlib.nullcontext()
-        with full_precision(), threads_for(leaves), one:
+        with threads_for(leaves), one_at_a_time() if alone else contextlib.nullcontext():
             return jax.block_until_ready(program(*args))
 
     def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:
         """`factorises_batches` of the program for these arguments, remembered by their shapes."""
         key = program, form_of(args)
         if key not in self._batched:
-            with full_precision():
-                self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
+            self._batched[key] = factorises_batches(program.trace(*args).jaxpr.jaxpr)
         return self._batched[key]
 
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
@@ -143,11 +141,11 @@ class Compiled:
         with threads_for((shared, parts)), ThreadPoolExecutor(min(len(parts), cores())) as pool:
             return list(pool.map(lambda part: wait(program(*shared, *part)), parts))
 
+    @full_precision()
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """The program compiled for arguments of these shapes, which are not traced; threads may call it."""
         where = mesh_of(args) or only_device(jax.tree.leaves(args))
-        with full_precision():
-            traced = self._jitted(where, options(each=True), static).trace(*args)
+        traced = self._jitted(where, options(each=True), static).trace(*args)
         compiled = traced.lower().compile()
         if not factorises_batches(traced.jaxpr.jaxpr):
             return compiled

@@ -64,16 +64,16 @@ def factorises_batches(jaxpr: Jaxpr) -> bool:
     for equation in jaxpr.eqns:
         first: Any = equation.invars[0].aval if equation.invars else None
         several = equation.primitive.name in FACTORISATIONS and first.ndim > 2
-        if several or any(map(factorises_batches, _inner(tuple(equation.params.values())))):
+        if several or any(map(factorises_batches, jaxprs_in(tuple(equation.params.values())))):
             return True
     return False
 
 
-def _inner(value: Any) -> Iterator[Jaxpr]:
+def jaxprs_in(value: Any) -> Iterator[Jaxpr]:
     """The jaxprs in a parameter of an equation."""
     if isinstance(value, tuple | list):
         for one in value:
-            yield from _inner(one)
+            yield from jaxprs_in(one)
     elif isinstance(value, ClosedJaxpr):
         yield value.jaxpr
     elif isinstance(value, Jaxpr):

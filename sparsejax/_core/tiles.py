@@ -132,6 +132,12 @@ def lower_inverse(L: jax.Array) -> jax.Array:
     return jnp.block([[first, jnp.zeros((h, T - h), L.dtype)], [corner, second]])
 
 
+def inverse_root(S: jax.Array, shift: jax.Array) -> jax.Array:
+    """The inverse of the Cholesky factor of S + shift I, of a symmetric S (m, m)."""
+    S = S + shift * jnp.eye(len(S), dtype=S.dtype)
+    return lower_inverse(lax.linalg.cholesky(S, symmetrize_input=False))
+
+
 # Right-hand sides are rows of B, so that every product reads rows of L.
 
 

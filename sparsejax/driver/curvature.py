@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import eps_of, largest_eigenvalue_bound, norm, safe_divide
-from sparsejax._core.tiles import lower_inverse
+from sparsejax._core.tiles import inverse_root
 from sparsejax.losses import Loss
 
 
@@ -144,12 +144,7 @@ class CholeskyFactor(NamedTuple):
 
     def prepared(self, before: Any, rho: jax.Array) -> Any:
         """The inverse of the Cholesky factor, and its rho; computed only if rho has changed."""
-
-        def factor() -> jax.Array:
-            shifted = self.squares + rho * jnp.eye(len(self.squares), dtype=rho.dtype)
-            return lower_inverse(lax.linalg.cholesky(shifted, symmetrize_input=False))
-
-        return lax.cond(before[1] == rho, lambda: before[0], factor), rho
+        return lax.cond(before[1] == rho, lambda: before[0], lambda: inverse_root(self.squares, rho)), rho
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
         """As `Factor.step`."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, norm, tiny_of
-from sparsejax._core.tiles import lower_inverse
+from sparsejax._core.tiles import inverse_root
 from sparsejax.penalties import Penalty, prox_columns, prox_start
 
 RELAXATION, RESIDUAL_RATIO = 1.6, 0.3  # same as in `admm`
@@ -78,13 +78,10 @@ class Quadratic:
 
     def factor(self, shift: jax.Array) -> jax.Array:
         """The inverse of the Cholesky factor of H + shift I, or with a root of AA' + shift I, by block."""
-
-        def one(S: jax.Array) -> jax.Array:
-            S = S + shift * jnp.eye(S.shape[0], dtype=S.dtype)
-            return lower_inverse(lax.linalg.cholesky(S, symmetrize_input=False))
-
         # Folds in threads wait for one another in a program that factorises a batch.
-        return one(self.squares[0])[None] if len(self.squares) == 1 else jax.vmap(one)(self.squares)
+        if len(self.squares) == 1:
+            return inverse_root(self.squares[0], shift)[None]
+        return jax.vmap(inverse_root, (0, None))(self.squares, shift)
 
     def inverse(self, Rt: jax.Array, factor: jax.Array, shift: jax.Array) -> jax.Array:
         """``(H + shift I)^-1 R``; with a root by Woodbury's identity."""

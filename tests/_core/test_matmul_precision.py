@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.extend.core import ClosedJaxpr, Jaxpr
 
 import sparsejax as sj
+from sparsejax._core.threads import jaxprs_in
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((12, 7)).astype(np.float32)
@@ -33,11 +33,8 @@ def products(jaxpr):
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             yield equation.params["precision"]
-        for thing in jax.tree.leaves(tuple(equation.params.values()), is_leaf=lambda x: isinstance(x, Jaxpr)):
-            if isinstance(thing, ClosedJaxpr):
-                yield from products(thing.jaxpr)
-            elif isinstance(thing, Jaxpr):
-                yield from products(thing)
+        for inside in jaxprs_in(tuple(equation.params.values())):
+            yield from products(inside)
 
 
 def found(function, *args):
