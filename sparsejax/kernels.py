@@ -14,6 +14,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
+from sparsejax._core.precision import full_precision
 
 __all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
 
@@ -163,16 +164,12 @@ def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
     return lax.map(lambda r: row(*r), rows, batch_size=BLOCK_ROWS)
 
 
-def _dot(Z: jax.Array, x: jax.Array) -> jax.Array:
-    return jnp.matmul(Z, x, precision=lax.Precision.HIGHEST)
-
-
 def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
     """A function x -> ``||x - z_j||^2`` for all j, for rows x of the second result, which is X centred."""
     mean = jnp.mean(Z, axis=0, keepdims=True)
     X, Z = X - mean, Z - mean
     size = jnp.sum(Z * Z, axis=1)
-    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * _dot(Z, x), 0)), X
+    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * Z @ x, 0)), X
 
 
 def _zero_to_itself(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
@@ -181,12 +178,14 @@ def _zero_to_itself(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array
 
 
 @partial(jax.jit, static_argnames="same")
+@full_precision()
 def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
     return _by_blocks(lambda i, x: _zero_to_itself(i, distances(x), same), jnp.arange(X.shape[0]), X)
 
 
 @partial(jax.jit, static_argnames="same")
+@full_precision()
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
     distances, X = _distances_from(X, Z)
 
@@ -199,10 +198,12 @@ def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = 
 
 
 @partial(jax.jit, static_argnames="degree")
+@full_precision()
 def _polynomial(X: jax.Array, Z: jax.Array, scale: jax.Array, offset: jax.Array, *, degree: int) -> jax.Array:
-    return _by_blocks(lambda x: (scale * _dot(Z, x) + offset) ** degree, X)
+    return _by_blocks(lambda x: (scale * Z @ x + offset) ** degree, X)
 
 
 @jax.jit
+@full_precision()
 def _linear(X: jax.Array, Z: jax.Array) -> jax.Array:
-    return _by_blocks(lambda x: _dot(Z, x), X)
+    return _by_blocks(lambda x: Z @ x, X)

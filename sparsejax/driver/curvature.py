@@ -183,7 +183,10 @@ def factorise(smooth: Loss) -> Factor:
     return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors, labels, shifts)
 
 
-def few_shifts(smooth: Loss) -> Factor | CholeskyFactor:
+HessianFactor = Factor | CholeskyFactor
+
+
+def few_shifts(smooth: Loss) -> HessianFactor:
     """The factor for a loss with a majorizer that is cheapest if a quadratic loss needs few values of rho.
 
     A loss that is not quadratic takes many iterations of one rho: the fewer products with eigenvectors then

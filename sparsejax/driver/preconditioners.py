@@ -20,7 +20,7 @@ from sparsejax._core.tiles import (
     tile_size,
     upper_solve,
 )
-from sparsejax.driver.curvature import CholeskyFactor, Factor, factorise
+from sparsejax.driver.curvature import CholeskyFactor, HessianFactor, factorise
 from sparsejax.losses import Loss
 from sparsejax.penalties import Penalty, RowNorm, half_derivative
 
@@ -150,7 +150,7 @@ def splitting_inverse(
     """
     model = smooth.quadratic_model()
     if model.laplacian is not None:
-        factor: Factor | CholeskyFactor = factorise(smooth)
+        factor: HessianFactor = factorise(smooth)
     elif gram is None:
         factor = CholeskyFactor.of(model.majorizer())  # type: ignore[misc]  # `_system` has checked it
     else:

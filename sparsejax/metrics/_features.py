@@ -10,6 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_numpy, check_bool, is_traced
 from sparsejax._core.linalg import eps_of
+from sparsejax._core.precision import full_precision
 
 
 def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
@@ -55,6 +56,7 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
 
 
 @jax.jit
+@full_precision()
 def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
     """J (r,), by Gram-Schmidt: each column is orthogonalised twice, then projected out of the residual R."""
     n, r = A.shape
@@ -67,11 +69,11 @@ def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
         Q, rank, R, J = carry  # Q has `rank` orthonormal rows, then zeros
         size = jnp.sqrt(jnp.sum(v * v))
         for _ in range(2):
-            v = v - _dot(_dot(Q, v), Q)
+            v = v - (Q @ v) @ Q
         left = jnp.sqrt(jnp.sum(v * v))
         dependent = left <= tolerance * size  # False for NaN, so that the result is NaN
         q = jnp.where(dependent, 0, v / jnp.where(dependent, 1, left))
-        R = R - q[:, None] * _dot(q, R)[None]
+        R = R - q[:, None] * (q @ R)[None]
         J = jnp.where(dependent, J, jnp.minimum(J, jnp.sum(R * R)))
         return (Q.at[rank].set(q, mode="drop"), rank + jnp.where(dependent, 0, 1), R, J), J
 
@@ -112,6 +114,7 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
 
 
 @partial(jax.jit, static_argnames="centered")
+@full_precision()
 def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
     U = _scaled(A)
     if centered:
@@ -121,7 +124,7 @@ def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
     norm = jnp.sqrt(jnp.sum(U * U, axis=0))
     none = norm == 0
     U = U / jnp.where(none, 1, norm)[None]
-    C = jnp.minimum(jnp.abs(_dot(U.T, U)), 1)
+    C = jnp.minimum(jnp.abs(U.T @ U), 1)
     pairs = jnp.triu(~(none[:, None] | none[None]), 1)
     return jnp.sum(jnp.where(pairs, C, 0)) / jnp.sum(pairs).astype(A.dtype)
 
@@ -158,8 +161,3 @@ def _scaled(A: jax.Array) -> jax.Array:
     """Each column divided by its largest absolute entry, so that squares neither overflow nor underflow."""
     largest = jnp.max(jnp.abs(A), axis=0)
     return A / jnp.where(largest == 0, 1, largest)[None]
-
-
-def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
-    """A product in the full precision of the dtype; the default precision is lower on GPUs."""
-    return jnp.matmul(a, b, precision=lax.Precision.HIGHEST)

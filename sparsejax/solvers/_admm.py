@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, joint_norm, like, safe_divide, tiny_of
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
-from sparsejax.driver.curvature import CholeskyFactor, Factor, factorise
+from sparsejax.driver.curvature import Factor, HessianFactor, factorise
 from sparsejax.losses import condensed, num_rows
 from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
@@ -147,7 +147,7 @@ def _iterated(
 
 def resume(
     problem: Problem,
-    factor: Factor | CholeskyFactor,
+    factor: HessianFactor,
     init: jax.Array,
     rho: jax.Array | None,
     tol: jax.Array,
@@ -195,11 +195,11 @@ def resume_shared(
     return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
-def _cheap(smooth: Any, factor: Factor | CholeskyFactor) -> Any:
+def _cheap(smooth: Any, factor: HessianFactor) -> Any:
     return condensed(smooth) if factor.square else smooth
 
 
-def _step(factor: Factor | CholeskyFactor) -> jax.Array:
+def _step(factor: HessianFactor) -> jax.Array:
     return safe_divide(1.0, factor.largest, 1.0)
 
 
@@ -214,7 +214,7 @@ class _Engine:
     def __init__(
         self,
         problem: Problem,
-        factor: Factor | CholeskyFactor,
+        factor: HessianFactor,
         init: jax.Array,
         maxiter: jax.Array,
         cheap: Any = None,

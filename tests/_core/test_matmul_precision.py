@@ -58,6 +58,9 @@ CALLS = {
         lambda a: (jax.vmap(solve)(a * jnp.ones(3, jnp.float32)).params ** 2).sum()
     ),
     "predict": lambda a: sj.predict(solve(a), problem(a), X),
+    "kernels": lambda a: sj.kernels.gaussian(X, bandwidth=a) + sj.kernels.polynomial(X, scale=a, degree=2),
+    "selection error": lambda a: sj.metrics.selection_error(a * X, Y, np.arange(3)),
+    "mean correlation": lambda a: sj.metrics.mean_abs_correlation(a * X, np.arange(3)),
     "tune": lambda a: sj.tune(problem(a), sj.losses.SquaredLoss(X, Y), maxiter=2),
 }
 
