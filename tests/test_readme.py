@@ -55,7 +55,11 @@ def test_table_of_solvers_is_the_table():
     X, Y = np.eye(3), np.eye(3, 2)
     columns = (
         (sj.losses.SquaredLoss(X, Y), sj.losses.SquaredLoss(X, Y[:, 0])),
-        (sj.losses.LogisticLoss(X, Y), sj.losses.LogisticLoss(X, Y[:, 0])),
+        (
+            sj.losses.LogisticLoss(X, Y),
+            sj.losses.LogisticLoss(X, Y[:, 0]),
+            sj.losses.QuantileLoss(X, Y[:, 0], 0.5, 0.1),
+        ),
         (jax.tree_util.Partial(jnp.sum),),
     )
     penalties = (
@@ -91,6 +95,7 @@ def test_table_of_chains_is_the_table():
     losses += [
         sj.losses.LogisticLoss(X, np.zeros(size)) for X in (np.zeros((size, size)), scipy.sparse.eye(size))
     ]
+    losses += [sj.losses.QuantileLoss(np.zeros((N, d)), y, 0.5, 0.1) for d in (20, 5000)]
     found = {}
     for loss in losses:
         for penalty in (sj.penalties.L21(0.1), sj.penalties.ExclusiveL21(0.1, 0.1)):

@@ -12,8 +12,7 @@ class Solver(BaseSolver):
     """``mean_i rho(y_i - x_i w - b) + lmbd ||w||_1``, rho the pinball loss, b = 0 without an intercept.
 
     `sj.losses.QuantileLoss` rounds the corner of rho. A width of ``tol mean |y|`` makes the minimum lower by
-    at most half of that, and tol is the relative duality gap too: both errors shrink together. Each solve
-    starts from the answer at ten times its tol and width.
+    at most half of that, and tol is the relative duality gap too: both errors shrink together.
     """
 
     name = "sparsejax"
@@ -33,14 +32,10 @@ class Solver(BaseSolver):
         return min(tol, 1.0) / 10
 
     def run(self, tol):
-        self.w, tol = None, min(tol, 1.0)
-        for step in np.geomspace(1.0, tol, 1 + round(-np.log10(tol))):
-            width = step * np.abs(self.y).mean()
-            self.loss = sj.losses.QuantileLoss(
-                self.X, self.y, self.quantile, width, intercept=self.fit_intercept
-            )
-            problem = sj.Problem(self.loss, self.penalty)
-            self.w = jax.block_until_ready(sj.solve(problem, self.w, tol=step).params)
+        tol = min(tol, 1.0)
+        width = tol * np.abs(self.y).mean()
+        self.loss = sj.losses.QuantileLoss(self.X, self.y, self.quantile, width, intercept=self.fit_intercept)
+        self.w = jax.block_until_ready(sj.solve(sj.Problem(self.loss, self.penalty), tol=tol).params)
 
     def get_result(self):
         w = np.asarray(self.w)

@@ -30,6 +30,7 @@ from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._logistic import LogisticLoss
 from sparsejax.losses._observed import observed
 from sparsejax.losses._poisson import PoissonLoss
+from sparsejax.losses._quadratic_model import BoundedSlope as BoundedSlope
 from sparsejax.losses._quadratic_model import QuadraticModel as QuadraticModel
 from sparsejax.losses._quadratic_model import condensed as condensed
 from sparsejax.losses._quadratic_model import hessian as hessian

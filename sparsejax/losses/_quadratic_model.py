@@ -8,6 +8,24 @@ import jax
 from sparsejax.losses._curvature import by_products
 
 
+class BoundedSlope(NamedTuple):
+    r"""A loss of one column: :math:`\sum_i c_i \max_{l \le v \le u} v(h_i - y_i) - \mu v^2/2` of h = Xw + b.
+
+    >>> import numpy as np, sparsejax as sj
+    >>> loss = sj.losses.HuberLoss(np.eye(2), np.ones(2), delta=3.0)
+    >>> loss.quadratic_model().bounded_slope().high.item()
+    3.0
+    """
+
+    X: jax.Array  # (n, d)
+    intercept: bool  # whether there is b, which is the best one
+    weights: jax.Array  # c, (n,)
+    y: jax.Array  # (n,)
+    width: jax.Array  # mu, ()
+    low: jax.Array  # l < 0, ()
+    high: jax.Array  # u > 0, ()
+
+
 class QuadraticModel(NamedTuple):
     r"""The curvature of a loss f(W), W (d, k), as far as the class of the loss knows it.
 
@@ -28,6 +46,7 @@ class QuadraticModel(NamedTuple):
     * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1). For a W of one column
       :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or is more curved. H is
       that of all features even where A has some of them only, by ``columns_at``;
+    * ``bounded_slope()``: `BoundedSlope`, for a loss of one column with X in memory;
     * ``num_rows``: the number of rows of the data, needed if ``weights`` is None;
     * ``column_sizes()``: how much memory each feature takes in ``columns_at``, (d,), and how much there is;
       None: ``columns_at`` has room for any features;
@@ -50,6 +69,7 @@ class QuadraticModel(NamedTuple):
     hessian: Callable[[jax.Array, Any], jax.Array] | None = None
     separable: bool = False
     least_squares_at: Callable[[jax.Array, Any], tuple[jax.Array, jax.Array]] | None = None
+    bounded_slope: Callable[[], BoundedSlope] | None = None
     num_rows: int | None = None
     column_sizes: Callable[[], tuple[jax.Array, int]] | None = None
     sizes: Callable[[], Any] | None = None

@@ -10,10 +10,11 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
+from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import InUnits
 from sparsejax.losses._free_features import projected
 from sparsejax.losses._linear_model import LinearModelLoss
-from sparsejax.losses._quadratic_model import QuadraticModel
+from sparsejax.losses._quadratic_model import BoundedSlope, QuadraticModel
 from sparsejax.losses._units import power_of_two
 
 # Steps on three Huber problems: 13 to 18 for 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for next to 0.
@@ -35,6 +36,23 @@ class BoundedSlopeLoss(LinearModelLoss):
         There the second derivative is 0, and steps by it are far too long.
         """
         return jnp.maximum(second, SHARE_OF_BOUND * safe_divide(jnp.abs(first), jnp.abs(H - self.Y)))
+
+    def quadratic_model(self) -> QuadraticModel:
+        """The model of a linear model, with ``bounded_slope``."""
+        model = super().quadratic_model()
+        suited = not isinstance(self.X, Products) and self.Y.size == len(self.Y)
+        return model._replace(bounded_slope=self._bounded_slope if suited else None)
+
+    def _bounded_slope(self) -> BoundedSlope:
+        numbers = (jnp.asarray(number, self.dtype) for number in self.bend)
+        y = self.Y.reshape(-1)
+        return BoundedSlope(
+            self.X,
+            self.has_intercept,
+            self.scale * jnp.broadcast_to(self._weights(), self.Y.shape).reshape(-1),
+            y,
+            *numbers,
+        )
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:

@@ -11,6 +11,7 @@ from sparsejax.solution import number_of
 from sparsejax.solvers import (
     _admm,
     _alm,
+    _central_path,
     _davis_yin,
     _fista,
     _irls,
@@ -22,6 +23,7 @@ from sparsejax.solvers import (
 )
 from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
+from sparsejax.solvers._central_path import interior_point
 from sparsejax.solvers._chains import SOLVERS, Resume, Solver, chain_of, pick, solved_by
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
@@ -67,6 +69,14 @@ def _fista_of_classes(problem: Problem) -> Link | None:
 
 
 SOLVERS.update({
+    "interior_point": Solver(
+        interior_point,
+        _central_path.unfit,
+        "Newton steps along the central path, for quantiles and l1",
+        _central_path.LINK,
+        _central_path.suits,
+        then=(_newton_admm.link_if_unfinished,),
+    ),
     "variational_newton": Solver(
         variational_newton,
         _variational.unfit,
@@ -149,6 +159,7 @@ __all__ = [
     "chain_of",
     "davis_yin",
     "fista",
+    "interior_point",
     "irls",
     "newton_admm",
     "pick",

@@ -1,6 +1,7 @@
 r"""Newton's method on smooth losses of several columns, by quadratic problems with the same penalty."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -155,6 +156,11 @@ class State(NamedTuple):
 def link_if_fit(problem: Problem) -> Link | None:
     """The link that continues after another solver; None if this solver does not take the problem."""
     return LINK if unfit(problem) is None else None
+
+
+def link_if_unfinished(problem: Problem) -> Link | None:
+    """Same as `link_if_fit`, after a solver that reaches the floor of rounding errors by itself."""
+    return replace(LINK, due=unfinished) if unfit(problem) is None else None
 
 
 def _iterated(
