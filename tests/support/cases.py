@@ -111,6 +111,7 @@ def solution(loss: str, penalty: str) -> sj.Solution:
 # ------------------------------------------------------------------ solvers
 
 APPROXIMATE = {"smoothed_apg"}  # up to a smoothing: test_label_views.py
+OF_ONE_COLUMN = {"interior_point"}  # the problems of the table have K columns: test_interior_point.py
 NOT_SOLVERS = {
     "cross_validate", "duality_gap", "lambda_max", "path", "predict", "rank_features", "solve",
     "stability_selection", "tune",
