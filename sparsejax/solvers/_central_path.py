@@ -23,6 +23,7 @@ MAX_FEATURES_PER_ROW = 2
 # Once the mean product has fallen to rounding errors, relative to that of the start, so many steps still gain
 # digits. Then the solve has stalled.
 LATE_STEPS = 6
+DIAGONAL_SHIFT = 8  # added to the diagonal of a matrix, in units of its rounding errors
 SHARE_TO_BOUNDARY = 0.995  # a step goes at most so far towards the nearest bound
 
 
@@ -192,14 +193,14 @@ class _System:
         self.shrink = 1 + equations.ridge * E
         self.rows, self.columns = jnp.sqrt(D), jnp.sqrt(E / self.shrink)
         self.B = equations.A / self.rows[:, None] * self.columns[None]
-        self._factorise(jnp.ones((), E.dtype))
+        self._factorise()
         r = loss.X @ s.w + s.b - loss.y
         self.residual = loss.weights * (r - loss.width * s.v) + s.p - s.q
         if loss.intercept:
             self.c = loss.weights / self.rows
             self.per_b = self.solve(self.c, jnp.zeros_like(E))
 
-    def _factorise(self, one: jax.Array) -> None:
+    def _factorise(self) -> None:
         """The root of I + B'B; for a wide B of I + C' (I + FF')^-1 C, with B = [C, F], and of I + FF'.
 
         C holds the n longest columns of B. A root of I + BB' alone would have no digits left where more v are
@@ -208,13 +209,13 @@ class _System:
         (n, d), B = self.B.shape, self.B
         self.ix = None
         if d <= MAX_FEATURES_PER_ROW * n:
-            self.root = inverse_root(B.T @ B, one)
+            self.root = _root(B.T @ B)
             return
         self.ix = lax.top_k(jnp.sum(B * B, axis=0), n)[1]
         self.others = B.at[:, self.ix].set(0)
-        self.others_root = inverse_root(self.others @ self.others.T, one)
+        self.others_root = _root(self.others @ self.others.T)
         self.largest = self.others_root @ B[:, self.ix]
-        self.root = inverse_root(self.largest.T @ self.largest, one)
+        self.root = _root(self.largest.T @ self.largest)
 
     def solve(self, t: jax.Array, f: jax.Array) -> tuple[jax.Array, jax.Array]:
         """g and f' with g - Bf' = t and f' + B'g = f."""
@@ -244,6 +245,15 @@ class _System:
         plus, minus = jnp.where(larger, dw + minus, plus), jnp.where(larger, minus, plus - dw)
         p, q = p - s.p / s.above * dv, q + s.q / s.below * dv
         return State(p, dv, q, -dv, plus, slope, minus, -slope, dv, dw, db)
+
+
+def _root(S: jax.Array) -> jax.Array:
+    """The inverse of the Cholesky factor of I + S, whose diagonal rounding errors cannot make indefinite.
+
+    Columns that depend on one another, all active, would make I + S indefinite at the end, where S is huge.
+    """
+    shift = DIAGONAL_SHIFT * eps_of(S) * jnp.diagonal(S)
+    return inverse_root(S + jnp.diag(shift), jnp.ones((), S.dtype))
 
 
 def _iterated(

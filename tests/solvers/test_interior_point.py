@@ -169,6 +169,22 @@ def test_what_does_not_fit(loss, penalty, reason):
         sj.interior_point(sj.Problem(loss(X, y), penalty))
 
 
+@pytest.mark.parametrize("shape", ["tall", "wide"])
+def test_columns_that_depend_on_one_another(shape):
+    """Twins, a sum and nearly a sum, active at a weak strength: the matrix is singular but for rounding."""
+    X, y, rng = data(shape)
+    X[:, 4:6], X[:, 6] = X[:, :2], X[:, 0] + X[:, 1]
+    X[:, 7] = X[:, 2] - X[:, 3] + 1e-9 * rng.standard_normal(len(X))
+    loss = QuantileLoss(X, y, 0.5, 1e-3, intercept=True)
+    problem = sj.Problem(loss, L1(1e-3))
+    s = sj.solve(problem)
+    assert s.converged and s.solver == "interior_point"
+    best = least(X, y, 0.5, np.full(X.shape[1], 1e-3), np.ones(len(y)), True)
+    r = y - X @ np.asarray(s.params) - float(loss.intercept(s.params))
+    value = np.abs(r).mean() / 2 + 1e-3 * np.abs(s.params).sum()
+    assert best - 1e-9 <= value <= best + 2e-4
+
+
 def test_rows_of_one_column_are_entries():
     """`L21` of one column is l1; a column (d, 1) is a vector."""
     X, y, _ = data("tall")
