@@ -169,7 +169,7 @@ def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], j
     mean = jnp.mean(Z, axis=0, keepdims=True)
     X, Z = X - mean, Z - mean
     size = jnp.sum(Z * Z, axis=1)
-    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * Z @ x, 0)), X
+    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * (Z @ x), 0)), X
 
 
 def _zero_to_itself(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
@@ -200,7 +200,7 @@ def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = 
 @partial(jax.jit, static_argnames="degree")
 @full_precision()
 def _polynomial(X: jax.Array, Z: jax.Array, scale: jax.Array, offset: jax.Array, *, degree: int) -> jax.Array:
-    return _by_blocks(lambda x: (scale * Z @ x + offset) ** degree, X)
+    return _by_blocks(lambda x: (scale * (Z @ x) + offset) ** degree, X)
 
 
 @jax.jit
