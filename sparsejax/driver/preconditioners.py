@@ -22,7 +22,7 @@ from sparsejax._core.tiles import (
 )
 from sparsejax.driver.curvature import CholeskyFactor, HessianFactor, factorise
 from sparsejax.losses import Loss
-from sparsejax.penalties import Penalty, RowNorm, half_derivative
+from sparsejax.penalties import Penalty, RowNorm, half_derivative, of_each_block
 
 Product = Callable[[jax.Array], jax.Array]  # V -> MV with a symmetric M
 
@@ -118,10 +118,7 @@ def row_norm_inverse(
         A = smooth.quadratic_model().majorizer()  # type: ignore[misc]  # `_system` has checked it
         gram = A.T @ A
     on, sizes = jnp.any(columns(mask) > 0, axis=0), safe_norm(Wt)  # rows in the support, norms of rows
-    alpha, ridge = (
-        jnp.broadcast_to(jnp.asarray(0 if strength is None else strength, W.dtype), (d,))
-        for strength in (row_norm.alpha, row_norm.ridge)
-    )
+    alpha, ridge = (of_each_block(strength, d, W.dtype) for strength in (row_norm.alpha, row_norm.ridge))
     beta = jnp.where(on, safe_divide(alpha, sizes), 0)
     shift = eps**0.5 * jnp.trace(gram) / d
     # A'A + D on the rows of the support, the identity off them.

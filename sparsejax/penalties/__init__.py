@@ -11,6 +11,7 @@ entry. Strengths are cast to the dtype of W.
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
 from sparsejax.penalties._base import check_strengths as check_strengths
+from sparsejax.penalties._base import of_each_block as of_each_block
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
 from sparsejax.penalties._base import strengths_valid as strengths_valid

@@ -38,6 +38,11 @@ class RowNorm(NamedTuple):
     nonnegative: bool = False
 
 
+def of_each_block(strength: ArrayLike | None, count: int, dtype: Any) -> jax.Array:
+    """A strength of a `RowNorm` as an array (count,); 0 where it is None."""
+    return jnp.broadcast_to(jnp.asarray(0 if strength is None else strength, dtype), (count,))
+
+
 class Penalty(Protocol):
     r"""Base of every penalty g(W): a convex function with an exact prox.
 

@@ -12,6 +12,7 @@ from sparsejax._core.tiles import rows_at
 from sparsejax.driver.feature_subsets import ranked
 from sparsejax.groups import Groups
 from sparsejax.losses import Facts
+from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
 from sparsejax.solvers._gram_descent import Gram, descended, gram_of, no_gram, slopes_of, tile_of
 
@@ -91,9 +92,7 @@ class Descent:
         self.spare = 0 if rows >= shape[0] else SPARE_BLOCKS
 
         def each(strength: ArrayLike | None, count: int) -> jax.Array:
-            return jnp.broadcast_to(
-                jnp.asarray(0 if strength is None else strength, problem.smooth.dtype), (count,)
-            )
+            return of_each_block(strength, count, problem.smooth.dtype)
 
         self.alpha, self.ridge = each(norm.alpha, layout.number), each(norm.ridge, layout.number)
         single = layout.size == 1 and (*shape, 1)[1] == 1

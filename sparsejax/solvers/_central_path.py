@@ -12,6 +12,7 @@ from sparsejax._core.tiles import inverse_root
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
 from sparsejax.losses import BoundedSlope
+from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, STALLED, Solution
 from sparsejax.solvers._chains import solved_by
@@ -261,10 +262,7 @@ def _iterated(
 ) -> Solution:
     smooth, norm = problem.smooth, problem.penalty.row_norm(init.shape)
     found, d = smooth.quadratic_model().bounded_slope(), init.shape[0]
-    alpha, ridge = (
-        jnp.broadcast_to(jnp.asarray(0 if x is None else x, init.dtype).reshape(-1), (d,))
-        for x in (norm.alpha, norm.ridge)
-    )
+    alpha, ridge = (of_each_block(strength, d, init.dtype) for strength in (norm.alpha, norm.ridge))
     equations = _Equations(found, alpha, ridge)
     first = equations.start(smooth.intercept(jnp.zeros_like(init)).reshape(()))
     step, small = residual_step(smooth, init), eps_of(init) * first.mean()

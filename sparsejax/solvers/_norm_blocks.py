@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import safe_divide, safe_norm, safe_sqrt, take
 from sparsejax._core.tiles import TILE, by_tiles, put_both, rows_at, whole
 from sparsejax.driver.feature_subsets import chosen, most_features, most_groups, ranked
 from sparsejax.groups import Groups
+from sparsejax.penalties import of_each_block
 
 MAX_FILL_SHARE = 0.95  # of a bucket that active blocks may fill: a full bucket could not exchange blocks
 STAYING_SHARE = 0.2  # estimated share of the entering blocks that stay active
@@ -231,10 +231,8 @@ def blocks_of(penalty: Any, W: jax.Array, n: int) -> Rows | Grouped:
     norm, (d, k) = penalty.row_norm(W.shape), (*W.shape, 1)[:2]
     count = d if norm.groups is None else norm.groups.num_groups
 
-    def of_each_block(strength: ArrayLike) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(strength, W.dtype), (count,))
-
-    alpha, ridge = of_each_block(norm.alpha), None if norm.ridge is None else of_each_block(norm.ridge)
+    alpha = of_each_block(norm.alpha, count, W.dtype)
+    ridge = None if norm.ridge is None else of_each_block(norm.ridge, count, W.dtype)
     if norm.groups is None:
         m = whole(most_features(n, d, k))
         return Rows(alpha, ridge, (m, m), 1)
