@@ -40,6 +40,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsejax._core.checks import is_eager, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax._core.pytree import floating_leaves, movable, moving
@@ -67,8 +68,19 @@ def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
         values = tuple(marked(value, axes) for value in values)
         params, objective = _in_shards(rows)(values, lax.stop_gradient(rebuild(values)), solution)
     else:
-        params, objective = _attached(rows)(problem, solution)
+        params, objective = _attached(rows)(_of_jax(problem), solution)
     return solution._replace(params=params, objective=objective)
+
+
+def _of_jax(problem: Problem) -> Problem:
+    """The problem with leaves that `jax.custom_jvp` takes.
+
+    Inside `jax.jit`, JAX 0.11.2 and earlier fail at the lanes that `jax.vmap` makes of a numpy array
+    (AssertionError: "non-canonical constant"). A copy is an array of JAX, and takes no time in a program.
+    """
+    if is_eager(lax.stop_gradient(problem)):
+        return problem
+    return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_traced(leaf) else leaf, problem)
 
 
 @functools.cache

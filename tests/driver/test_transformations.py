@@ -37,6 +37,20 @@ def test_links_of_a_chain_follow_inside_jit_too():
     np.testing.assert_allclose(eager.objective, traced.objective, rtol=2e-6)
 
 
+def test_lanes_of_a_numpy_array_inside_jit():
+    """A script writes `jax.vmap` over `numpy.geomspace` inside its `jax.jit`; JAX 0.11.2 needs help."""
+    X, H = data(seed=0, n=20, d=6, k=1)
+    p = sj.Problem(SquaredLoss(X, H[:, 0]), L1(0.0))
+    strengths = np.geomspace(0.5, 0.1, 3) * float(sj.lambda_max(p))
+    candidates = jax.vmap(L1)(strengths)
+    assert isinstance(candidates.strength, np.ndarray)
+    solve = lambda p, a: sj.solve(p.replace(penalty=L1(a)), tol=1e-9).params
+    lanes = jax.jit(lambda p: jax.vmap(lambda a: solve(p, a))(strengths))(p)
+    path = jax.jit(lambda p: sj.path(p, candidates, tol=1e-9).params)(p)
+    np.testing.assert_allclose(lanes, [solve(p, a) for a in strengths], atol=1e-6)
+    np.testing.assert_allclose(path, lanes, atol=1e-6)
+
+
 def weighed(X, y, w):
     """Least squares with a weight that the class closes over, and a curvature that knows it."""
 
