@@ -44,8 +44,14 @@ class Certificate(NamedTuple):
         return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
 
 
-def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
-    """The `Scale` of a problem with parameters like W; ``smooth``: a cheaper form of its loss, if any."""
+def scale_of(problem: Problem, W: jax.Array, smooth: Any = None, known: Any = None) -> Scale:
+    """The `Scale` of a problem with parameters like W.
+
+    Args:
+      problem, W: the problem, and an array like its parameters.
+      smooth: a cheaper form of its loss, if there is one.
+      known: the `sizes` of its loss, if they are known.
+    """
     penalty = problem.penalty
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
@@ -55,7 +61,7 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None) -> Scale:
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, slope, basis, sizes(problem.smooth), valid, free)
+    return Scale(at_zero, slope, basis, sizes(problem.smooth) if known is None else known, valid, free)
 
 
 def certify(

@@ -127,6 +127,7 @@ class Loop:
       maxiter: largest number of iterations.
       history: number of iterations whose objective and gap are recorded, static.
       finish: whether the loop includes the finish.
+      sizes: `sparsejax.losses.sizes` of the loss, if they are known.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(1.0))
@@ -151,10 +152,11 @@ class Loop:
         maxiter: jax.Array,
         history: int,
         finish: bool = False,
+        sizes: Any = None,
     ):
         self.problem, self.init, self.algorithm = problem, init, algorithm
         self.tol, self.maxiter, self.history = tol, maxiter, history
-        self.scale = scale_of(problem, init, algorithm.quick)
+        self.scale = scale_of(problem, init, algorithm.quick, sizes)
         self.check_every = 1 if history else algorithm.check_every
         self.eps = eps_of(init)
         self.floor = 2 * self.eps  # a smaller tol cannot be certified

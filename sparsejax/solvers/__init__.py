@@ -6,6 +6,7 @@ table. To add a solver, write its file and its entry here.
 """
 
 from sparsejax.driver import Link
+from sparsejax.losses import sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import number_of
 from sparsejax.solvers import (
@@ -93,6 +94,7 @@ SOLVERS.update({
         _prox_newton.LINK,
         _many_features,
         then=(_newton_admm.link_if_fit, _admm.link_if_fit),
+        resume=Resume(sizes, _prox_newton.nothing_before, _prox_newton.resume),
     ),
     "working_set": Solver(
         working_set,

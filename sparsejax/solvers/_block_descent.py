@@ -84,8 +84,8 @@ class Descent:
     block violates its optimality condition.
     """
 
-    def __init__(self, problem: Problem, tol: jax.Array, rows: int):
-        self.smooth, self.tol, self.rows = problem.smooth, tol, rows
+    def __init__(self, problem: Problem, rows: int):
+        self.smooth, self.rows = problem.smooth, rows
         self.layout = layout = Layout.of(problem, rows)
         shape, norm = problem.smooth.params_shape, problem.penalty.row_norm(problem.smooth.params_shape)
         self.exact = problem.smooth.quadratic_model().exact
@@ -108,12 +108,15 @@ class Descent:
         gram = no_gram(self.layout.room, self.layout.size, self.layout.number, self.rows)
         return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
 
-    def step(self, W: jax.Array, facts: Facts, near: jax.Array, last: Gram) -> tuple[jax.Array, Gram]:
+    def step(
+        self, W: jax.Array, facts: Facts, tol: jax.Array, near: jax.Array, last: Gram
+    ) -> tuple[jax.Array, Gram]:
         """The step from W, like W, and the Gram matrix that it used.
 
         Args:
           W: the start of the step.
           facts: those of the loss at W.
+          tol: of the solve.
           near: whether the curvature of the loss at W is near enough to that of the last step.
           last: the Gram matrix of the last step.
         """
@@ -123,7 +126,7 @@ class Descent:
         on, ratio = self._judged(Wt, slope)
         # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= last.owner.shape[0]
-        outside = (on | (ratio > 1 + self.tol / 10)).at[last.owner].set(False, mode="drop")
+        outside = (on | (ratio > 1 + tol / 10)).at[last.owner].set(False, mode="drop")
         again = enough & ((last.tiles == 0) | ~near | jnp.any(outside))
         gram = apply_if(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix

@@ -1,7 +1,8 @@
 r"""Newton's method on a loss with a curvature, by least squares problems with the same penalty."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES
 from sparsejax.driver.loop import empty_history
-from sparsejax.losses import Facts, num_rows, sizes
+from sparsejax.losses import Facts, num_rows
+from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._block_descent import Descent, by_blocks
@@ -147,42 +149,87 @@ class State(NamedTuple):
     promised: jax.Array  # change of the objective over the whole step, by the quadratic model
     length: jax.Array  # share of the step, in (0, 1]
     trial: jax.Array  # shape of W, W + length * change
+    known: jax.Array  # whether ``facts`` are those at the trial too, which is then W
     taken: jax.Array  # whether W is the last trial: a new step is due
     stuck: jax.Array  # whether no step lowers the objective
     near: jax.Array  # whether the next step may reuse the curvature of the last one
     gram: Gram | None  # the Gram matrix of the last step; None without descent
 
 
+class Last(NamedTuple):
+    """What one problem of a path passes on to the next."""
+
+    W: jax.Array  # the last point; NaN before the first problem
+    facts: Facts  # of the loss at W
+    gram: Gram | None  # the Gram matrix of the last step; None without descent
+    ridge: jax.Array | None  # (blocks,), strengths of `SquaredL2`, which the Gram matrix has on its diagonal
+
+
+def nothing_before(sizes: Any, problem: Problem, init: jax.Array) -> Last:
+    """The `Last` with which a path begins."""
+    facts = jax.eval_shape(lambda: problem.smooth.facts(init, sizes))
+    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), facts)
+    gram = ridge = None
+    if by_blocks(problem):
+        descent = Descent(problem, _rows(problem, init))
+        gram, ridge = descent.no_gram(), descent.ridge
+    return Last(jnp.full_like(init, jnp.nan), facts, gram, ridge)
+
+
+def resume(
+    problem: Problem,
+    sizes: Any,
+    init: jax.Array,
+    last: Last,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    brief: bool = False,
+) -> tuple[Solution, Last]:
+    """The solution of the next problem of a path.
+
+    Args:
+      sizes: `sparsejax.losses.sizes` of the loss.
+      last: of the problem before. Its facts are used if ``init`` is its W, its Gram matrix if that has the
+        ridge of this problem.
+      brief: without effect: the residual is known anyway.
+    """
+    return _run(problem, sizes, init, last, tol, maxiter, 0, on_path=True)
+
+
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+    known = sizes_of(problem.smooth)
+    return _run(problem, known, init, nothing_before(known, problem, init), tol, maxiter, history)[0]
+
+
+def _rows(problem: Problem, init: jax.Array) -> int:
+    """Number of rows of A."""
+    model = problem.smooth.quadratic_model()
+    return num_rows(problem.smooth) or int(jax.eval_shape(model.least_squares_at, init, None)[0].shape[0])
+
+
+def _run(
+    problem: Problem,
+    sizes: Any,
+    init: jax.Array,
+    last: Last,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    history: int,
+    *,
+    on_path: bool = False,
+) -> tuple[Solution, Last]:
     smooth, penalty = problem.smooth, problem.penalty
-    model = smooth.quadratic_model()
     step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
-    rows = num_rows(smooth) or jax.eval_shape(model.least_squares_at, init, None)[0].shape[0]
+    rows = _rows(problem, init)
     share = NEAR_SHARE if rows >= init.shape[0] else 0.0
-    descent = Descent(problem, tol, rows) if by_blocks(problem) else None
+    descent = Descent(problem, rows) if by_blocks(problem) else None
     scalars = _by_scalars(problem, init, tol, rows) if descent is None else None
-
-    def learn(s: State, facts: Facts, certificate: Certificate) -> State:
-        """The state with the trial as W, if the objective falls by a share of the promised change."""
-        penalised = penalty.value(s.trial)
-        fall = (s.facts.value - facts.value) + (s.penalised - penalised)
-        rounding = s.facts.rounding + facts.rounding
-        falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
-        shorter = s.length * _crossing(s, facts)
-        stuck = ~(s.promised < 0) | (~falls & (shorter <= MIN_STEP_LENGTH))
-        again = safe_divide(certificate.measure, s.measure) * certificate.measure
-        near = model.exact | ((again <= tol) | (certificate.measure <= share * s.measure)) & (s.length == 1)
-        old = s.W, s.facts, s.penalised, s.measure
-        new = s.trial, facts, penalised, certificate.measure
-        W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
-        s = s._replace(W=W, facts=facts, penalised=penalised, measure=measure)
-        return s._replace(taken=falls, stuck=stuck, near=near, length=jnp.where(falls, s.length, shorter))
 
     def direction(s: State) -> State:
         """The state with a new step: to the answer of the quadratic problem at W."""
         if descent is not None and s.gram is not None:
-            change, gram = descent.step(s.W, s.facts, s.near, s.gram)
+            change, gram = descent.step(s.W, s.facts, tol, s.near, s.gram)
         elif scalars is not None:
             change, gram = scalars(s), None
         promised = jnp.sum(s.facts.gradient * change) + penalty.value(s.W + change) - s.penalised
@@ -190,26 +237,58 @@ def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array
 
     def attempt(s: State) -> State:
         s = apply_if(s.taken, direction, s)
-        return s._replace(trial=s.W + s.length * s.change)
+        return s._replace(trial=s.W + s.length * s.change, known=jnp.zeros((), bool))
 
-    facts = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
-    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), facts)
+    def facts_of(s: State) -> Facts:
+        at_trial: Facts = apply_if(~s.known, lambda _: smooth.facts(s.trial, sizes), s.facts)
+        return at_trial
+
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
+    gram, ridge = last.gram, None if descent is None else descent.ridge
+    if gram is not None:
+        gram = gram._replace(tiles=jnp.where(jnp.all(ridge == last.ridge), gram.tiles, 0))
+    known = jnp.all(init == last.W)
     # The start is a trial from an infinite objective, so that the first check takes it.
-    facts = facts._replace(value=one * jnp.inf)
-    start = State(init, facts, 0 * one, one, zero, -one, one, init, no, no, no, None)
-    start = start._replace(gram=None if descent is None else descent.no_gram())
+    start = State(init, last.facts, one * jnp.inf, one, zero, -one, one, init, known, no, no, no, gram)
     algorithm = Algorithm(
         state=start,
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: attempt(s), s),
         candidate=lambda s: s.trial,
         step=lambda s: step,
         check_every=1,
-        learn=learn,
+        learn=partial(_learned, problem, tol, share),
         leaves=lambda s: s.stuck,
+        facts=facts_of if on_path else None,
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
-    return Loop(problem, init, algorithm, tol, limit, history).run()[0]
+    solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
+    if s.gram is not None:  # the next problem shall not begin with what has led nowhere
+        gram = s.gram._replace(tiles=jnp.where(solution.converged, s.gram.tiles, 0))
+    return solution, Last(s.W, s.facts, gram, ridge)
+
+
+def _learned(
+    problem: Problem, tol: jax.Array, share: float, s: State, facts: Facts, certificate: Certificate
+) -> State:
+    """The state with the trial as W, if the objective falls by a share of the promised change.
+
+    If the certificate is at most ``share`` of the last one, or if one more such step would reach ``tol``, the
+    next step is ``near``.
+    """
+    exact = problem.smooth.quadratic_model().exact
+    penalised = problem.penalty.value(s.trial)
+    fall = (s.facts.value - facts.value) + (s.penalised - penalised)
+    rounding = s.facts.rounding + facts.rounding
+    falls = fall + rounding >= -MIN_DECREASE_SHARE * s.length * s.promised
+    shorter = s.length * _crossing(s, facts)
+    stuck = ~(s.promised < 0) | (~falls & (shorter <= MIN_STEP_LENGTH))
+    again = safe_divide(certificate.measure, s.measure) * certificate.measure
+    near = exact | ((again <= tol) | (certificate.measure <= share * s.measure)) & (s.length == 1)
+    old = s.W, s.facts, s.penalised, s.measure
+    new = s.trial, facts, penalised, certificate.measure
+    W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
+    s = s._replace(W=W, facts=facts, penalised=penalised, measure=measure)
+    return s._replace(taken=falls, stuck=stuck, near=near, length=jnp.where(falls, s.length, shorter))
 
 
 def _crossing(s: State, facts: Facts) -> jax.Array:

@@ -239,6 +239,31 @@ def test_descent_in_transformations_and_float32():
     np.testing.assert_allclose(solution.params, alone[1].params, atol=2e-3)
 
 
+ON_PATHS = [("squared", (90, 620)), ("logistic", (90, 620)), ("logistic", (700, 520))]
+
+
+@pytest.mark.parametrize(("loss", "shape"), ON_PATHS)
+def test_a_path_passes_on_what_it_knows(loss, shape):
+    """Strengths that fall and rise, a ridge that changes: the last Gram matrix serves, or a new one."""
+    X, score = made(*shape)
+    smooth = sj.losses.SquaredLoss(X, score) if loss == "squared" else LOSSES[loss](X, score)
+    top = float(sj.lambda_max(sj.Problem(smooth, sj.penalties.L1(1.0))))
+    penalty = lambda a, r: sj.penalties.L1(a) + sj.penalties.SquaredL2(r)
+    alphas = top * np.array([1.1, 0.5, 0.4, 0.3, 0.3, 0.1, 0.05, 0.4, 0.4])
+    ridges = top * np.repeat([0.0, 0.1, 0.02], 3)
+    path = sj.path(sj.Problem(smooth, penalty(1.0, 1.0)), jax.vmap(penalty)(alphas, ridges), tol=1e-9)
+    assert set(path.solver) == {"prox_newton"} and path.converged.all()
+    steps = 0
+    for i, (a, r) in enumerate(zip(alphas, ridges, strict=True)):
+        one = sj.Problem(smooth, penalty(a, r))
+        solution = sj.prox_newton(one, tol=1e-9)
+        assert sj.duality_gap(one, path.params[i]) <= 2e-9
+        np.testing.assert_allclose(path.objective[i], solution.objective, rtol=3e-9)
+        np.testing.assert_array_equal(path.params[i] == 0, solution.params == 0)
+        steps += int(solution.num_iters)
+    assert int(np.sum(path.num_iters)) < steps
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_small_strengths_and_separated_labels(shape, noise):
