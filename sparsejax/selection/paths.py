@@ -321,8 +321,9 @@ def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
             return new
         extra = jnp.ndim(new) - len(shape)
         fits = extra > 0 and jnp.shape(new)[extra:] == shape
+        new = new if is_traced(new) else np.asarray(new)  # inside jit an index of a jax.Array is traced
         first = new[(0,) * extra] if fits else new
-        if not fits or not (is_traced(new) or (np.asarray(new) == np.asarray(first)).all()):
+        if not fits or not (is_traced(new) or (new == first).all()):
             raise ValueError(f"{caller}: the groups must be the same in all penalties.")
         return first
 

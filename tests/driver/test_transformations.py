@@ -51,6 +51,16 @@ def test_lanes_of_a_numpy_array_inside_jit():
     np.testing.assert_allclose(path, lanes, atol=1e-6)
 
 
+def test_groups_of_a_path_that_jit_closes_over():
+    X, H = data(seed=0, n=20, d=6, k=1)
+    groups = sj.groups.from_labels([0, 0, 1, 1, 2, 2])
+    make = lambda a: penalties.GroupLasso(a, groups)
+    p = sj.Problem(SquaredLoss(X, H[:, 0]), make(1.0))
+    candidates = jax.vmap(make)(jnp.geomspace(0.5, 0.1, 3) * sj.lambda_max(p))
+    inside = jax.jit(lambda p: sj.path(p, candidates, tol=1e-9).params)(p)
+    np.testing.assert_allclose(inside, sj.path(p, candidates, tol=1e-9).params, atol=1e-6)
+
+
 def weighed(X, y, w):
     """Least squares with a weight that the class closes over, and a curvature that knows it."""
 
