@@ -21,8 +21,8 @@ from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._block_descent import Descent, by_blocks
+from sparsejax.solvers._block_problem import Gram
 from sparsejax.solvers._chains import solved_by
-from sparsejax.solvers._gram_descent import Gram
 from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._scaled_least_squares import least_squares

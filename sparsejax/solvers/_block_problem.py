@@ -1,0 +1,191 @@
+r"""Least squares with norms of blocks, on few features, by their Gram matrix: the problem of `_gram_descent`.
+
+.. math:: \min_E\; \langle R, E\rangle + \tfrac12\langle E, GE\rangle
+          + \sum_i \lambda_i \|w_i + e_i\|_1 + \sum_b \alpha_b \|W_b + E_b\|_F
+
+in the change E of W. A block b is a row of k entries, or a group of rows; R is the gradient of the loss at W.
+Only E and the slopes at W are in float32, and the slopes are computed in the dtype of the problem first: near
+the optimum both are small, so that no digits cancel. Arrays by feature have the features last, (k, m).
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsejax._core.linalg import safe_divide
+from sparsejax._core.tiles import TILE, put_both, put_rows, rows_at
+
+LOW = jnp.float32
+
+
+class Slopes(NamedTuple):
+    """The problem at W, in float32. A slope is a derivative of the objective in an entry of E."""
+
+    W: jax.Array  # (k, m)
+    R: jax.Array  # (k, m), slope at W of the loss, and of each norm that is smooth there (not at 0)
+    entries: jax.Array | None  # (m,), lambda; None: no such term
+    blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
+    live: jax.Array  # (m,), whether the feature can move
+    ridge: jax.Array  # (m,), strength of `SquaredL2`, which G has on its diagonal
+    nonnegative: bool  # whether W + E >= 0 is required; of single entries only
+
+    @property
+    def size(self) -> int:
+        """Number of features in a block."""
+        return 1 if self.blocks is None else int(self.W.shape[1] // self.blocks.shape[0])
+
+    @property
+    def single(self) -> bool:
+        """Whether single entries are the blocks: one column and no norms of groups."""
+        return self.blocks is None and self.W.shape[0] == 1
+
+
+class Point(NamedTuple):
+    """State of descent, arrays (k, m)."""
+
+    V: jax.Array  # W + E, with exact zeros
+    E: jax.Array  # the change of W
+    R: jax.Array  # ``Slopes.R`` + GE: the slope after the change, without that of the norms' own change
+
+
+class Gram(NamedTuple):
+    """A'A of some columns of A."""
+
+    ix: jax.Array  # (m,), numbers of the columns, padded with d
+    owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
+    tiles: jax.Array  # (), tiles in use; G beyond them holds any finite numbers
+    G: jax.Array  # (m, m), in float32
+    A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
+
+    @property
+    def tile(self) -> int:
+        """T, features of a tile."""
+        return tile_of(self.ix.shape[0] // self.owner.shape[0])
+
+
+def tile_of(size: int) -> int:
+    """Features of a tile that holds whole blocks of this size: about `TILE`, and at least one block."""
+    return size * max(1, TILE // size)
+
+
+def no_gram(m: int, size: int, none: int, n: int) -> Gram:
+    """A `Gram` of m columns of n rows without any column yet; ``none`` is a number that no column has."""
+    ix, owner = jnp.full(m, none, jnp.int32), jnp.full(m // size, none, jnp.int32)
+    return Gram(ix, owner, jnp.int32(0), jnp.zeros((m, m), LOW), jnp.zeros((m, n), LOW))
+
+
+def gram_of(
+    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, gram: Gram
+) -> tuple[jax.Array, jax.Array]:
+    """A'A + diag(diagonal), (m, m), and A', (m, n), in float32, in the tiles in use.
+
+    Args:
+      strip: (i) -> the columns of A of tile i, as rows (T, n), in float32.
+      diagonal: (m,).
+      tiles: (), tiles in use.
+      gram: its matrices are overwritten.
+    """
+    T = gram.tile
+
+    def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        G, rows = carry
+        new = strip(i)
+        rows = put_rows(rows, i, new)
+        own = jnp.diag(rows_at(diagonal, i, T).astype(LOW))
+
+        def tile(j: jax.Array, G: jax.Array) -> jax.Array:
+            return put_both(G, i, j, new @ rows_at(rows, j, T).T + jnp.where(i == j, own, 0))
+
+        return lax.fori_loop(0, i + 1, tile, G), rows
+
+    return lax.fori_loop(0, tiles, row, (gram.G, gram.A))
+
+
+def of_blocks(a: jax.Array, size: int) -> jax.Array:
+    """The sums over blocks, (b,), of an array of features (k, m)."""
+    return jnp.sum(a.reshape(a.shape[0], -1, size), axis=(0, 2))
+
+
+def to_features(a: jax.Array, size: int) -> jax.Array:
+    """The value of its block for each feature: (1, m) from (b,)."""
+    return jnp.repeat(a, size)[None]
+
+
+def units(W: jax.Array, size: int) -> jax.Array:
+    """W divided by the norms of its blocks; 0 in blocks of norm 0."""
+    return safe_divide(W, to_features(jnp.sqrt(of_blocks(W * W, size)), size))
+
+
+def slopes_of(
+    W: jax.Array,
+    gradient: jax.Array,
+    entries: Any,
+    blocks: Any,
+    live: jax.Array,
+    ridge: jax.Array,
+    nonnegative: bool = False,
+) -> Slopes:
+    """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
+    R = gradient
+    if entries is not None:
+        R = R + entries[None] * jnp.sign(W)
+    if blocks is not None:
+        size = W.shape[1] // blocks.shape[0]
+        R = R + to_features(blocks, size) * units(W, size)
+    low = lambda part: None if part is None else part.astype(LOW)
+    return Slopes(
+        W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, ridge.astype(LOW), nonnegative
+    )
+
+
+def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:
+    """alpha times the change of the units V/|V| from W to V = W + E, without cancellation.
+
+    For a block that is not 0 at W the change is ``(E - (|V| - |W|) W/|W|) / |V|``; else it is V/|V|.
+    """
+    size = s.size
+    # |V| - |W| = <2W + E, E> / (|V| + |W|)
+    before, after = (jnp.sqrt(of_blocks(a * a, size)) for a in (s.W, V))
+    longer = safe_divide(of_blocks((2 * s.W + E) * E, size), before + after)
+    unit = units(s.W, size)
+    alpha, after, longer = (to_features(a, size) for a in (blocks, after, longer))
+    was = to_features(before > 0, size)
+    return alpha * jnp.where(was, safe_divide(E - longer * unit, after), units(V, size))
+
+
+def slope_at(s: Slopes, p: Point) -> jax.Array:
+    """The slope of the objective at V, (k, m); valid in entries where V is not 0."""
+    slope = p.R
+    if s.entries is not None:
+        slope = slope + s.entries[None] * (jnp.sign(p.V) - jnp.sign(s.W))
+    if s.blocks is not None:
+        slope = slope + _turned(s, s.blocks, p.V, jnp.where(p.V == 0, -s.W, p.E))
+    return slope
+
+
+def violation(s: Slopes, p: Point) -> jax.Array:
+    """(), the largest distance of a slope of the loss from the subdifferential of the norms.
+
+    It is taken by entry, and for blocks that are 0 in the norm of the block.
+    """
+    slope = jnp.abs(slope_at(s, p))
+    smooth = p.R  # and below without the slopes of the norms at W, so that the loss is left
+    if s.entries is not None:
+        smooth = smooth - s.entries[None] * jnp.sign(s.W)
+    if s.blocks is not None:
+        smooth = smooth - to_features(s.blocks, s.size) * units(s.W, s.size)
+    left = jnp.maximum(-smooth, 0) if s.nonnegative else jnp.abs(smooth)  # a slope > 0 keeps an entry at 0
+    left = left if s.entries is None else jnp.maximum(left - s.entries[None], 0)
+    if s.blocks is None:
+        worst = jnp.where(p.V == 0, left, slope)
+    else:
+        # A block that is 0 counts with its norm. An entry that is 0 in another block counts with what the
+        # norm of entries leaves of its slope.
+        zero = to_features(of_blocks(p.V * p.V, s.size) == 0, s.size)
+        beyond = jnp.maximum(jnp.sqrt(of_blocks(left * left, s.size)) - s.blocks, 0)
+        entry = slope if s.entries is None else jnp.where(p.V == 0, left, slope)
+        worst = jnp.where(zero, to_features(beyond, s.size), entry)
+    return jnp.max(jnp.where(s.live[None], worst, 0))
