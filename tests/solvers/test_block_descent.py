@@ -46,8 +46,8 @@ def by_rows(smooth, share, l1=0.0):
     return sj.Problem(smooth, penalty(share * top))
 
 
-def squares(k=None, **options):
-    X, Y = made(k or 1)
+def squares(k=None, n=ROWS, **options):
+    X, Y = made(k or 1, n)
     return sj.losses.SquaredLoss(X, Y if k else Y[:, 0], **options)
 
 
@@ -66,6 +66,7 @@ CASES = {
     "groups, weak": lambda: by_groups(squares(intercept=True), 0.01),
     "uneven groups": lambda: by_groups(squares(), 0.1, uneven=True),
     "groups and ridge": lambda: by_groups(squares(), 0.1, ridge=0.1),
+    "few rows, groups and ridge": lambda: by_groups(squares(n=65), 0.05, ridge=0.1),
     "sparse groups": lambda: by_groups(squares(intercept=True), 0.1, l1=0.5),
     "sparse uneven groups, weak": lambda: by_groups(squares(), 0.01, l1=0.3, uneven=True),
     "logistic groups": lambda: by_groups(logistic(), 0.1),
@@ -74,6 +75,7 @@ CASES = {
     "huber groups": lambda: by_groups(huber(), 0.1),
     "rows": lambda: by_rows(squares(3), 0.1),
     "rows, weak": lambda: by_rows(squares(2, intercept=True), 0.02),
+    "few rows, rows": lambda: by_rows(squares(3, n=65), 0.05),
     "rows and entries": lambda: by_rows(squares(3), 0.05, l1=0.5),
 }
 
