@@ -8,16 +8,19 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import apply_if, columns, like, of_all_lanes, safe_divide, safe_sqrt, take
-from sparsejax._core.tiles import rows_at
+from sparsejax._core.tiles import TILE, rows_at
 from sparsejax.driver.feature_subsets import ranked
 from sparsejax.groups import Groups
 from sparsejax.losses import Facts
 from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
-from sparsejax.solvers._block_problem import Gram, gram_of, no_gram, slopes_of, tile_of
+from sparsejax.solvers._block_problem import Gram, gram_of, no_gram, slopes_of
 from sparsejax.solvers._gram_descent import descended
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
+# So few single features, with at least as many rows, are in tiles of half the size: the columns and the Gram
+# matrix of the first tile are then most of the cost of a solve.
+MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
 # A Gram matrix holds at least the 8th part of the features for which there is room, with groups the 4th part,
 # since more of them are active: the size of a first step from W = 0.
@@ -42,6 +45,7 @@ class Layout(NamedTuple):
 
     number: int  # of blocks in all
     size: int  # features of the largest block
+    tile: int  # features of a tile of the Gram matrix, which holds whole blocks
     room: int  # number of features that descent can move, a multiple of a tile
     groups: Groups | None  # None: the blocks are rows
 
@@ -55,9 +59,10 @@ class Layout(NamedTuple):
         d, k = (*problem.smooth.params_shape, 1)[:2]
         groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
         count, size = (d, 1) if groups is None else (groups.num_groups, groups.max_size)
-        T = tile_of(size)
-        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
-        return cls(count, size, T * -(-min(count * size, wanted) // T), groups)
+        wanted = max(2 * TILE, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
+        small = size == 1 and d <= min(rows, MAX_FEATURES_OF_SMALL_TILES)
+        T = TILE // 2 if small else size * max(1, TILE // size)
+        return cls(count, size, T, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:
         """The sums over blocks, (count,), of an array (k, d)."""
@@ -128,11 +133,11 @@ class Descent:
         # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= last.owner.shape[0]
         outside = (on | (ratio > 1 + tol / 10)).at[last.owner].set(False, mode="drop")
-        again = enough & ((last.tiles == 0) | ~near | jnp.any(outside))
+        again = enough & ((last.used == 0) | ~near | jnp.any(outside))
         gram = apply_if(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
         at = take(Wt, ix, 1)
-        live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.tiles * gram.tile) & (ix < Wt.shape[1])
+        live = (jnp.arange(ix.shape[0], dtype=jnp.int32) < gram.used) & (ix < Wt.shape[1])
         live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
@@ -161,7 +166,8 @@ class Descent:
 
     def _gram(self, W: jax.Array, facts: Facts, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
         """The Gram matrix of the active blocks at W and of others, the largest ratios first."""
-        (m, size), T, layout = (gram.ix.shape[0], self.layout.size), gram.tile, self.layout
+        m, layout = gram.ix.shape[0], self.layout
+        size, T = layout.size, layout.tile
         b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
         least = max(m // (LEAST_PART if size == 1 else LEAST_PART_OF_GROUPS), T) // size
         wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + self.spare)
@@ -171,8 +177,8 @@ class Descent:
         owner = jnp.where(jnp.arange(b, dtype=jnp.int32) < tiles * (T // size), owner, layout.number)
         ix = layout.members(owner)
         ridge = jnp.repeat(take(self.ridge, owner, 0), size)
-        G, A = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, gram)
-        return Gram(ix, owner, tiles, G, A)
+        G, A = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, T, gram)
+        return Gram(ix, owner, tiles * T, G, A)
 
     def _strips(self, W: jax.Array, H: Any, ix: jax.Array, T: int) -> Callable[[jax.Array], jax.Array]:
         """(i) -> the columns of A of the features of tile i, as rows, in float32."""

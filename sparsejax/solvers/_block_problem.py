@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import safe_divide
-from sparsejax._core.tiles import TILE, put_both, put_rows, rows_at
+from sparsejax._core.tiles import put_both, put_rows, rows_at
 
 LOW = jnp.float32
 
@@ -56,19 +56,9 @@ class Gram(NamedTuple):
 
     ix: jax.Array  # (m,), numbers of the columns, padded with d
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
-    tiles: jax.Array  # (), tiles in use; G beyond them holds any finite numbers
+    used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
     G: jax.Array  # (m, m), in float32
     A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
-
-    @property
-    def tile(self) -> int:
-        """T, features of a tile."""
-        return tile_of(self.ix.shape[0] // self.owner.shape[0])
-
-
-def tile_of(size: int) -> int:
-    """Features of a tile that holds whole blocks of this size: about `TILE`, and at least one block."""
-    return size * max(1, TILE // size)
 
 
 def no_gram(m: int, size: int, none: int, n: int) -> Gram:
@@ -78,7 +68,7 @@ def no_gram(m: int, size: int, none: int, n: int) -> Gram:
 
 
 def gram_of(
-    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, gram: Gram
+    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, T: int, gram: Gram
 ) -> tuple[jax.Array, jax.Array]:
     """A'A + diag(diagonal), (m, m), and A', (m, n), in float32, in the tiles in use.
 
@@ -86,9 +76,9 @@ def gram_of(
       strip: (i) -> the columns of A of tile i, as rows (T, n), in float32.
       diagonal: (m,).
       tiles: (), tiles in use.
+      T: features of a tile.
       gram: its matrices are overwritten.
     """
-    T = gram.tile
 
     def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         G, rows = carry

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import apply_if, safe_divide
-from sparsejax._core.tiles import TILE
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, violation
 from sparsejax.solvers._support_newton import newton_step
 
@@ -47,7 +46,7 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
 def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     """The function (point, number of sweeps) -> point, by exact minimisation in one entry after another."""
     G, b = gram.G, COORDINATES_PER_ITERATION
-    blocks = gram.tiles * (TILE // b)
+    blocks = gram.used // b
     L = jnp.diagonal(G)
     # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
     inverse = 1 / jnp.where(L > 0, L, 1)
@@ -89,7 +88,7 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks
     b = m // size
-    count = gram.tiles * (gram.tile // size)
+    count = gram.used // size
     at = jnp.arange(b, dtype=jnp.int32) * size
     own = jax.vmap(lambda i: lax.dynamic_slice(G, (i, i), (size, size)))(at)
     L = jnp.minimum(jnp.max(jnp.sum(jnp.abs(own), axis=1), axis=1), jnp.sqrt(jnp.sum(own * own, axis=(1, 2))))

@@ -246,7 +246,7 @@ def _run(
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     gram, ridge = last.gram, None if descent is None else descent.ridge
     if gram is not None:
-        gram = gram._replace(tiles=jnp.where(jnp.all(ridge == last.ridge), gram.tiles, 0))
+        gram = gram._replace(used=jnp.where(jnp.all(ridge == last.ridge), gram.used, 0))
     known = jnp.all(init == last.W)
     # The start is a trial from an infinite objective, so that the first check takes it.
     start = State(init, last.facts, one * jnp.inf, one, zero, -one, one, init, known, no, no, no, gram)
@@ -263,7 +263,7 @@ def _run(
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
     if s.gram is not None:  # the next problem shall not begin with what has led nowhere
-        gram = s.gram._replace(tiles=jnp.where(solution.converged, s.gram.tiles, 0))
+        gram = s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0))
     return solution, Last(s.W, s.facts, gram, ridge)
 
 

@@ -60,8 +60,9 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
 
 def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The Newton step of single entries, (1, m), by a Cholesky factor; False with too many on the support."""
-    m, T = on.shape[1], TILE
+    m = on.shape[1]
     most = min(whole(m), MAX_UNKNOWNS)
+    T = min(most, TILE)
     S = jnp.nonzero(on[0], size=most, fill_value=m)[0].astype(jnp.int32)
     count, here = jnp.sum(on, dtype=jnp.int32), m > S
     tiles = -(-jnp.minimum(count, most) // T)
