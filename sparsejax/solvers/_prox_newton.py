@@ -64,7 +64,8 @@ def prox_newton(
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
     of their columns of A, in float32, with a Newton step on the support every 2 or 4 sweeps, until 5 % of the
     violation of the optimality conditions is left. A step therefore costs two products with X; all other
-    costs depend on the number of active features. Groups of very different sizes use the iteration of
+    costs depend on the number of active features. In a path the next strength begins with the Gram matrix of
+    the last one. Groups of very different sizes use the iteration of
     `variational_newton` on all features instead.
 
     `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
