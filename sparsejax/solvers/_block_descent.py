@@ -21,6 +21,7 @@ GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that de
 # So few single features, with at least as many rows, are in tiles of half the size: the columns and the Gram
 # matrix of the first tile are then most of the cost of a solve.
 MAX_FEATURES_OF_SMALL_TILES = 256
+MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
 # A Gram matrix holds at least the 8th part of the features for which there is room, with groups the 4th part,
 # since more of them are active: the size of a first step from W = 0.
@@ -113,6 +114,20 @@ class Descent:
         """The Gram matrix of no feature."""
         gram = no_gram(self.layout.room, self.layout.size, self.layout.number, self.rows)
         return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
+
+    def passed_on(self, gram: Gram) -> Gram:
+        """The Gram matrix for the next problem of a path, without its columns if it takes long to copy them.
+
+        Paths that are solved in several calls copy them in every call.
+        """
+        m, n = gram.A.shape
+        needed = 2 * n < m  # by the Newton step, see `newton_step`
+        return gram if needed or m * n <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
+
+    def received(self, gram: Gram) -> Gram:
+        """A Gram matrix that `passed_on` has returned, with memory for columns."""
+        m = gram.ix.shape[0]
+        return gram if gram.A.shape[1] else gram._replace(A=jnp.zeros((m, self.rows), gram.A.dtype))
 
     def step(
         self, W: jax.Array, facts: Facts, tol: jax.Array, near: jax.Array, last: Gram

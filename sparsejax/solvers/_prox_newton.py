@@ -173,7 +173,7 @@ def nothing_before(sizes: Any, problem: Problem, init: jax.Array) -> Last:
     gram = ridge = None
     if by_blocks(problem):
         descent = Descent(problem, _rows(problem, init))
-        gram, ridge = descent.no_gram(), descent.ridge
+        gram, ridge = descent.passed_on(descent.no_gram()), descent.ridge
     return Last(jnp.full_like(init, jnp.nan), facts, gram, ridge)
 
 
@@ -245,8 +245,9 @@ def _run(
         return at_trial
 
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
-    gram, ridge = last.gram, None if descent is None else descent.ridge
-    if gram is not None:
+    gram = ridge = None
+    if descent is not None and last.gram is not None:
+        gram, ridge = descent.received(last.gram), descent.ridge
         gram = gram._replace(used=jnp.where(jnp.all(ridge == last.ridge), gram.used, 0))
     known = jnp.all(init == last.W)
     # The start is a trial from an infinite objective, so that the first check takes it.
@@ -263,8 +264,8 @@ def _run(
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
-    if s.gram is not None:  # the next problem shall not begin with what has led nowhere
-        gram = s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0))
+    if descent is not None and s.gram is not None:  # the next problem shall not begin with what led nowhere
+        gram = descent.passed_on(s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0)))
     return solution, Last(s.W, s.facts, gram, ridge)
 
 

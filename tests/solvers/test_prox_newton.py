@@ -264,6 +264,17 @@ def test_a_path_passes_on_what_it_knows(loss, shape):
     assert int(np.sum(path.num_iters)) < steps
 
 
+def test_a_path_with_columns_that_take_long_to_copy(monkeypatch):
+    monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_ENTRIES_PASSED_ON", 0)
+    X, score = made(96, 530)
+    p = sj.Problem(LOSSES["logistic"](X, score), sj.penalties.L1(1.0))
+    strengths = float(sj.lambda_max(p)) * np.array([0.5, 0.2, 0.1, 0.05])
+    path = sj.path(p, jax.vmap(sj.penalties.L1)(strengths), tol=1e-9)
+    assert set(path.solver) == {"prox_newton"} and path.converged.all()
+    singles = [sj.prox_newton(p.replace(penalty=sj.penalties.L1(a)), tol=1e-9) for a in strengths]
+    np.testing.assert_allclose(path.objective, [one.objective for one in singles], rtol=3e-9)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_small_strengths_and_separated_labels(shape, noise):
