@@ -120,9 +120,8 @@ class Descent:
 
         Paths that are solved in several calls copy them in every call.
         """
-        m, n = gram.A.shape
-        needed = 2 * n < m  # by the Newton step, see `newton_step`
-        return gram if needed or m * n <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
+        needed = gram.few_rows  # by the Newton step, see `newton_step`
+        return gram if needed or gram.A.size <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
 
     def received(self, gram: Gram) -> Gram:
         """A Gram matrix that `passed_on` has returned, with memory for columns."""

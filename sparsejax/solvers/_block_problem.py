@@ -60,6 +60,12 @@ class Gram(NamedTuple):
     G: jax.Array  # (m, m), in float32
     A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
 
+    @property
+    def few_rows(self) -> bool:
+        """Whether two products, with A and A', read less memory than one with G."""
+        m, n = self.A.shape
+        return bool(2 * n < m)
+
 
 def no_gram(m: int, size: int, none: int, n: int) -> Gram:
     """A `Gram` of m columns of n rows without any column yet; ``none`` is a number that no column has."""

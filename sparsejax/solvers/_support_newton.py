@@ -87,7 +87,7 @@ def _by_conjugate_gradients(
     To factorise a system of 2000 entries takes as long as hundreds of products with G; conjugate gradients,
     preconditioned by the diagonal, need 10 to 60.
     """
-    size, on, L, (m, n) = s.size, V != 0, jnp.diagonal(gram.G)[None], gram.A.shape
+    size, on, L = s.size, V != 0, jnp.diagonal(gram.G)[None]
     bend, unit = jnp.zeros((), LOW), units(V, size)
     if s.blocks is not None:
         bend = to_features(safe_divide(s.blocks, jnp.sqrt(of_blocks(V * V, size))), size)
@@ -96,8 +96,7 @@ def _by_conjugate_gradients(
 
     def hessian(x: jax.Array) -> jax.Array:
         turned = x - unit * to_features(of_blocks(unit * x, size), size)
-        # With few rows two products with A read less memory than one with G.
-        product = (x @ gram.A) @ gram.A.T + s.ridge[None] * x if 2 * n < m else x @ gram.G
+        product = (x @ gram.A) @ gram.A.T + s.ridge[None] * x if gram.few_rows else x @ gram.G
         return jnp.where(on, product + RIDGE_SHARE * L * x + bend * turned, 0)
 
     x, _ = conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)
