@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.matrices.sharded import admitted, answer_of, check_placed, first_of, is_sharded, mesh_of
@@ -20,6 +21,11 @@ INT32_MAX = np.iinfo(np.int32).max
 def is_traced(x: Any) -> bool:
     """True if x is a tracer of a JAX transformation, whose value is not known."""
     return isinstance(x, jax.core.Tracer)
+
+
+def without_gradient(x: Any) -> Any:
+    """``x`` with its gradient stopped: concrete under an eager `jax.grad`, traced under jit and vmap."""
+    return lax.stop_gradient(x) if is_traced(x) else x
 
 
 _process: list[int] = []  # the process of the first call, in which JAX has started its threads

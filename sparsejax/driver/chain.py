@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 
-from sparsejax._core.checks import is_eager, is_traced
+from sparsejax._core.checks import is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import apply_if, eps_of
 from sparsejax.driver.batching import by_lanes
@@ -210,11 +209,6 @@ def run(
     if not quiet:
         warn_unconverged(problem, solution, tol)
     return solution
-
-
-def without_gradient(x: Any) -> Any:
-    """``x`` with its gradient stopped: concrete under an eager `jax.grad`, traced under jit and vmap."""
-    return lax.stop_gradient(x) if is_traced(x) else x
 
 
 def _run_eagerly(

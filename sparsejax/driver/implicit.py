@@ -40,7 +40,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.checks import is_eager, is_traced
+from sparsejax._core.checks import is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import norm, safe_divide
 from sparsejax._core.pytree import floating_leaves, movable, moving
@@ -78,7 +78,7 @@ def _of_jax(problem: Problem) -> Problem:
     Inside `jax.jit`, JAX 0.11.2 and earlier fail at the lanes that `jax.vmap` makes of a numpy array
     (AssertionError: "non-canonical constant"). A copy is an array of JAX, and takes no time in a program.
     """
-    if is_eager(lax.stop_gradient(problem)):
+    if is_eager(jax.tree.map(without_gradient, problem)):
         return problem
     return jax.tree.map(lambda leaf: jnp.copy(leaf) if is_traced(leaf) else leaf, problem)
 

@@ -15,14 +15,14 @@ from jax.typing import ArrayLike
 
 from sparsejax import penalties as known_penalties
 from sparsejax._core.checkpoints import Checkpoint, kept_in
-from sparsejax._core.checks import check_choice, is_eager, is_traced
+from sparsejax._core.checks import check_choice, is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sharded import answer_of, check_one_process
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
-from sparsejax.driver.chain import as_one_program, completed, with_name, without_arrays, without_gradient
+from sparsejax.driver.chain import as_one_program, completed, with_name, without_arrays
 from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, as_protocol
