@@ -60,9 +60,9 @@ class Layout(NamedTuple):
         d, k = (*problem.smooth.params_shape, 1)[:2]
         groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
         count, size = (d, 1) if groups is None else (groups.num_groups, groups.max_size)
-        wanted = max(2 * TILE, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
         small = size == 1 and d <= min(rows, MAX_FEATURES_OF_SMALL_TILES)
         T = TILE // 2 if small else size * max(1, TILE // size)
+        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
         return cls(count, size, T, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:

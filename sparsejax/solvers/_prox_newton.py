@@ -160,7 +160,7 @@ class State(NamedTuple):
 class Last(NamedTuple):
     """What one problem of a path passes on to the next."""
 
-    W: jax.Array  # the last point; NaN before the first problem
+    W: jax.Array  # the last point; NaN if there is none whose facts are known
     facts: Facts  # of the loss at W
     gram: Gram | None  # the Gram matrix of the last step; None without descent
     ridge: jax.Array | None  # (blocks,), strengths of `SquaredL2`, which the Gram matrix has on its diagonal
@@ -185,6 +185,8 @@ def resume(
     tol: jax.Array,
     maxiter: jax.Array,
     brief: bool = False,
+    history: int = 0,
+    alone: bool = False,
 ) -> tuple[Solution, Last]:
     """The solution of the next problem of a path.
 
@@ -193,32 +195,8 @@ def resume(
       last: of the problem before. Its facts are used if ``init`` is its W, its Gram matrix if that has the
         ridge of this problem.
       brief: without effect: the residual is known anyway.
+      alone: whether there is no other problem; the program then never asks for the facts of ``last``.
     """
-    return _run(problem, sizes, init, last, tol, maxiter, 0, on_path=True)
-
-
-def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
-    known = sizes_of(problem.smooth)
-    return _run(problem, known, init, nothing_before(known, problem, init), tol, maxiter, history)[0]
-
-
-def _rows(problem: Problem, init: jax.Array) -> int:
-    """Number of rows of A."""
-    model = problem.smooth.quadratic_model()
-    return num_rows(problem.smooth) or int(jax.eval_shape(model.least_squares_at, init, None)[0].shape[0])
-
-
-def _run(
-    problem: Problem,
-    sizes: Any,
-    init: jax.Array,
-    last: Last,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    history: int,
-    *,
-    on_path: bool = False,
-) -> tuple[Solution, Last]:
     smooth, penalty = problem.smooth, problem.penalty
     step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
@@ -260,13 +238,26 @@ def _run(
         check_every=1,
         learn=partial(_learned, problem, tol, share),
         leaves=lambda s: s.stuck,
-        facts=facts_of if on_path else None,
+        facts=None if alone else facts_of,
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
     if descent is not None and s.gram is not None:  # the next problem shall not begin with what led nowhere
         gram = descent.passed_on(s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0)))
-    return solution, Last(s.W, s.facts, gram, ridge)
+    taken = jnp.isfinite(s.penalised)  # else no trial was finite, and the facts are not those at W
+    return solution, Last(jnp.where(taken, s.W, jnp.nan), s.facts, gram, ridge)
+
+
+def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
+    known = sizes_of(problem.smooth)
+    last = nothing_before(known, problem, init)
+    return resume(problem, known, init, last, tol, maxiter, history=history, alone=True)[0]
+
+
+def _rows(problem: Problem, init: jax.Array) -> int:
+    """Number of rows of A."""
+    model = problem.smooth.quadratic_model()
+    return num_rows(problem.smooth) or int(jax.eval_shape(model.least_squares_at, init, None)[0].shape[0])
 
 
 def _learned(

@@ -264,6 +264,16 @@ def test_a_path_passes_on_what_it_knows(loss, shape):
     assert int(np.sum(path.num_iters)) < steps
 
 
+def test_a_path_from_where_the_loss_overflows():
+    """Every strength says so, and none believes facts that no finite point has."""
+    X, score = made(90, 620)
+    p = sj.Problem(sj.losses.SquaredLoss(X, score), sj.penalties.L1(1.0))
+    strengths = float(sj.lambda_max(p)) * np.array([0.5, 0.3, 0.1])
+    path = sj.path(p, jax.vmap(sj.penalties.L1)(strengths), init=np.full(620, 1e200))
+    assert path.solver == ["prox_newton"] * 3
+    assert set(np.asarray(path.status).tolist()) == {sj.solution.NON_FINITE}
+
+
 def test_a_path_with_columns_that_take_long_to_copy(monkeypatch):
     monkeypatch.setattr("sparsejax.solvers._block_descent.MAX_ENTRIES_PASSED_ON", 0)
     X, score = made(96, 530)
