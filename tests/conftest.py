@@ -94,11 +94,10 @@ def mark_the_matrix(items):
                 item.add_marker(pytest.mark.matrix)
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks at the groups, and pytest at the marks
+@pytest.hookimpl(tryfirst=True)  # before pytest looks at the marks
 def pytest_collection_modifyitems(config, items):
     mark_the_matrix(items)
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(programs_of(item)))
+    # Tests that share programs are neighbours, and with xdist's worksteal neighbours run in one process.
     first = {}
     for position, item in enumerate(items):
         first.setdefault(programs_of(item), position)
@@ -119,6 +118,17 @@ def pytest_runtest_teardown(item, nextitem):
     share_programs = programs_of(item) == programs_of(nextitem)
     if maps.read_bytes().count(b"\n") > (45_000 if share_programs else 25_000):
         jax.clear_caches()
+
+
+@pytest.fixture
+def cores_are(monkeypatch):
+    """A function that sets the number of cores which the process seems to have."""
+
+    def set_number(count):
+        monkeypatch.setattr(os, "cpu_count", lambda: count)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(count)), raising=False)
+
+    return set_number
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -145,9 +146,9 @@ class Compiled:
     def program(self, *args: Any, **static: Any) -> Callable[..., Any]:
         """The program compiled for arguments of these shapes, which are not traced; threads may call it."""
         where = mesh_of(args) or only_device(jax.tree.leaves(args))
-        traced = self._jitted(where, options(each=True), static).trace(*args)
-        compiled = traced.lower().compile()
-        if not factorises_batches(traced.jaxpr.jaxpr):
+        program = self._jitted(where, options(each=True), static)
+        compiled: Callable[..., Any] = program.lower(*args).compile()
+        if not self._factorises_batches(program, args):
             return compiled
 
         def alone(*args: Any) -> Any:
@@ -169,5 +170,5 @@ def only_device(leaves: list[Any]) -> jax.Device | None:
 
 
 def cores() -> int:
-    """The number of cores of this machine."""
-    return os.cpu_count() or 1
+    """The number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1

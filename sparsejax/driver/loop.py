@@ -47,8 +47,8 @@ class Algorithm:
         link continues. An algorithm with ``leaves`` has this status also where others count as stalled.
       split: ``split(state)``: a subgradient of each term of the penalty for the certificate, if there are
         several terms.
-      facts: ``facts(state)``: the `Facts` of the loss at the candidate, nearly, for an algorithm without a
-        finish that has parts of them at hand.
+      facts: ``facts(state, W)``: the `Facts` of the loss at W, nearly, for an algorithm that has parts of
+        them at hand. W is the candidate or, in the finish, another point.
       quick: the loss in a form that is cheaper to evaluate. It is used until its certificate meets tol; the
         loss itself then confirms that certificate.
       ended: ``ended(state)``: the stopping rule of an algorithm that is kept as published. If it stops the
@@ -77,7 +77,7 @@ class Algorithm:
     learn: Callable[[Any, Facts, Certificate], Any] | None = None
     leaves: Callable[[Any], jax.Array] | None = None
     split: Callable[[Any], tuple[jax.Array, ...]] | None = None
-    facts: Callable[[Any], Facts] | None = None
+    facts: Callable[[Any, jax.Array], Facts] | None = None
     quick: Loss | None = None
     ended: Callable[[Any], jax.Array] | None = None
 
@@ -236,7 +236,7 @@ class Loop:
         """The facts of the loss at W, or of its quick form, if there is one, unless ``carry.exact``."""
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
         if self.algorithm.facts is not None:
-            return self.algorithm.facts(carry.state)
+            return self.algorithm.facts(carry.state, W)
         if quick is None:
             facts: Facts = smooth.facts(W, sizes)
         else:

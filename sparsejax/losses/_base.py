@@ -26,6 +26,12 @@ class Facts(NamedTuple):
     predictions: Any = None
 
 
+def no_facts(loss: Any, W: jax.Array, sizes: Any) -> Facts:
+    """Zeros in the form of ``loss.facts(W, sizes)``, for the state of a loop before the first point."""
+    form: Facts = jax.eval_shape(lambda: loss.facts(W, sizes))
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
+
+
 class InUnits(NamedTuple):
     r"""What `Loss.in_units` returns: the loss :math:`V \mapsto \gamma f(\sigma V)/\sigma^2` and its units."""
 

@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params, known_cast
-from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt
+from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
@@ -223,16 +223,16 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """Value, gradient and rounding error of the loss at W, and the sums at W that take a loop."""
         r, mass = self._evaluated(W)
         U = self._slopes(r, mass)
-        rounding = self._rounding(r, U, W, sizes)
         kept = Kept(r.h, r.top, r.sums if isinstance(r, Risks) else r.others, mass)
+        rounding = self._rounding(r, U, W, sizes)
         return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, kept)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         eps = eps_of(U)
-        error = 2 * eps * self._sorted(sizes.rows) * safe_sqrt(sizes.squares @ (W * W))
-        error = jnp.where(r.weights > 0, error, 0)
+        length, rows = safe_sqrt(sizes.squares @ (W * W)), self._sorted(sizes.rows)
+        error = jnp.where(r.weights > 0, 2 * eps * length * rows, 0)
         # The second-order term of an event is half the variance of the error over its risk set, which is at
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
@@ -241,8 +241,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # errors of random sign. `Terms` keep no largest h of each place: any factor may differ from 1.
         windows = self.places.windows
         rises = jnp.sum(r.top[1:] != r.top[:-1]) if isinstance(r, Risks) else len(U)
-        steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype))
-        steps += 0 if windows is None else levels_of(windows)
+        steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype)) + (0 if windows is None else levels_of(windows))
         own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
         return moved + steps * eps * jnp.sum(own)
 
@@ -323,8 +322,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         passing = s * passing + (1 - s) * r.waiting()
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
         divergence = self.scale * r.divergence(stopping, passing)
-        U = self._as_rows(self._slopes(r, mass))
-        return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
+        dU = s * dU + (s - 1) * self._as_rows(self._slopes(r, mass))
+        return self.X.T @ dU, jnp.where(possible, divergence, jnp.inf)
 
     def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
         """(1, d, d); only for nested risk sets."""
@@ -354,13 +353,19 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """The same loss with other weights, not checked."""
         return self._replace(weights=weights)
 
+    def rows_alone(self, weights: jax.Array, most: int) -> Self:
+        """The loss of the rows whose weight is not 0, filled up to ``most`` by rows of weight 0."""
+        ix, places = self.places.restricted(weights != 0, most)
+        X, time, event, w = (take(a, ix, 0) for a in (self.X, self.time, self.event, weights))
+        return self._replace(X=X, time=time, event=event, weights=w, places=places)
+
     def intercept(self, W: jax.Array) -> jax.Array:
         """(), 0: every intercept cancels."""
         self._predict(W)
         return jnp.zeros((), self.dtype)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W; the intercept has no effect."""
+        """The loss of W, whatever the intercept."""
         return self(W)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:

@@ -31,6 +31,30 @@ class Places(NamedTuple):
     strata: jax.Array | None = None  # (n,), number of the stratum of each place; None: there is one stratum
     windows: Windows | None = None  # None: all rows are at risk from the start
 
+    def restricted(self, kept: jax.Array, most: int) -> tuple[jax.Array, "Places"]:
+        """Some rows in the order of their places, (most,), and their `Places`.
+
+        Args:
+          kept: (n,) boolean, by row, at most ``most`` of them True. If they are fewer, n stands for the rows
+            that are missing, and each of these ends at its own place.
+          most: static.
+        """
+        n = len(self.order)
+        counts = jnp.cumsum(kept[self.order].astype(jnp.int32))
+        at = jnp.nonzero(kept[self.order], size=most, fill_value=n)[0]
+        there, here = at < n, jnp.arange(most, dtype=jnp.int32)
+        at = jnp.minimum(at, n - 1)
+        ends = jnp.where(there, counts[self.ends[at]] - 1, here)
+        strata = windows = None
+        if self.strata is not None:
+            number = self.strata[at]
+            new = jnp.concatenate([jnp.zeros(1, bool), number[1:] != number[:-1]])
+            strata = jnp.cumsum(new.astype(jnp.int32))
+        if self.windows is not None:
+            first, last, leaf, leaves = self.windows
+            windows = Windows(first[at], last[at], leaf[at], leaves)
+        return jnp.where(there, self.order[at], n), Places(here, ends, strata, windows)
+
 
 def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> Places:
     """The places of rows with these times, events, numbers of strata and times of entry, (n,) each."""

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import Loss
+from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._graph import SumLoss
 from sparsejax.losses._linear_model import BASE_LEAVES, LinearModelLoss
 
@@ -22,11 +23,15 @@ def rows_alone(smooth: Loss, weights: jax.Array, most: int) -> Loss:
     if isinstance(smooth, SumLoss):  # graphs are about labels and have no rows
         return smooth._replace(loss=rows_alone(smooth.loss, weights, most))
     n = weights.shape[0]
-    if not isinstance(smooth, LinearModelLoss) or isinstance(smooth.X, Products) or most >= n:
+    if not isinstance(smooth, LinearModelLoss | CoxLoss) or isinstance(smooth.X, Products) or most >= n:
         return smooth.reweighted(weights)
-    more = [getattr(smooth, name) for name in smooth._leaves if name not in BASE_LEAVES]
     large = most * smooth.X.shape[1] * smooth.X.dtype.itemsize > MAX_COPY_BYTES
-    if large or not smooth._self_contained or any(map(jnp.ndim, more)):
+    if large or not smooth._self_contained:
+        return smooth.reweighted(weights)
+    if isinstance(smooth, CoxLoss):
+        return smooth.rows_alone(weights, most)
+    more = [getattr(smooth, name) for name in smooth._leaves if name not in BASE_LEAVES]
+    if any(map(jnp.ndim, more)):
         return smooth.reweighted(weights)
     ix = jnp.nonzero(jnp.any(weights.reshape(n, -1) != 0, axis=1), size=most, fill_value=n)[0]
     X, Y, kept = (take(a, ix, 0) for a in (smooth.X, smooth.Y, weights))

@@ -4,11 +4,9 @@ import functools
 import math
 import os
 import warnings
-from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
@@ -19,9 +17,10 @@ from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import check_one_process, mesh_of
 from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Interrupted, bar_of, check_progress
-from sparsejax.losses import LinearModelLoss, num_rows
+from sparsejax.losses import num_rows
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
+from sparsejax.selection.fold_task import Fits, Folds, Judged
 from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
@@ -32,18 +31,15 @@ from sparsejax.selection.path_runner import (
     unsolved,
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, unfinished_solves, with_axes
-from sparsejax.selection.resampling import copies_rows, folds_of, masked, restricted, rows_of, weights_of
+from sparsejax.selection.resampling import copied_rows, folds_of, rows_of
 from sparsejax.selection.scoring import (
     Scoring,
     check_scoring,
     check_separable,
-    loss_by_output,
-    score_by_output,
-    score_of,
     text_of_scoring,
     traced_scoring,
 )
-from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.solution import warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
@@ -151,13 +147,6 @@ def cross_validate(
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
 
 
-class Fits(NamedTuple):
-    """The solutions on all folds."""
-
-    params: jax.Array  # with the axes (folds, candidates), then the shape of W
-    intercept: jax.Array  # with the axes (folds, candidates), then the shape of the intercept
-
-
 def fits_on_folds(
     problem: Problem,
     penalties: Any,
@@ -195,7 +184,7 @@ def _solved(
     checkpoint: Any,
     *,
     keeps_fits: bool,
-) -> tuple[Checkpoint | None, "_Judged"]:
+) -> tuple[Checkpoint | None, Judged]:
     """Check the arguments and solve all folds; returns the checkpoint and the results."""
     smooth = arguments.problem.smooth
     if per_output:
@@ -204,7 +193,7 @@ def _solved(
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
-    fold_of, count, fewest = folds_of(folds, rows)
+    fold_of, sizes = folds_of(folds, rows)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     judge = None if checkpoint is None else text_of_scoring(scoring)
@@ -212,8 +201,9 @@ def _solved(
     if keeps_fits:
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, **options)
-    most = rows - fewest if copies_rows(arguments.mode, arguments) else None
-    task = _Folds(count, scoring, most, per_output, keeps_fits)
+    most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
+    # A scoring function gets all rows.
+    task = Folds(len(sizes), scoring, most, out if scoring is None else None, per_output, keeps_fits)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
@@ -222,17 +212,7 @@ def _solved(
     return store, found
 
 
-class _Judged(NamedTuple):
-    """The results of one solution, or of all with the axes (folds, candidates)."""
-
-    loss: jax.Array  # (), of the held-out rows
-    nonzero: jax.Array  # () integer, the number of nonzero weights
-    solution: Solution  # without its weights, which the result does not hold
-    score: jax.Array | None  # (); None if the score is minus the loss
-    fits: Fits | None = None  # W and the intercept, if they are kept
-
-
-def _result(arguments: PathArguments, found: _Judged, per_output: bool) -> CrossValidation:
+def _result(arguments: PathArguments, found: Judged, per_output: bool) -> CrossValidation:
     found = with_axes(found, arguments.shape, 1)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
@@ -240,53 +220,10 @@ def _result(arguments: PathArguments, found: _Judged, per_output: bool) -> Cross
     return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score, outputs)
 
 
-def _is_out(fold_of: jax.Array, number: jax.Array) -> jax.Array:
-    """(n,) boolean, the rows held out in a fold."""
-    return fold_of == number.astype(fold_of.dtype)
+_like = jax.jit(Folds.like, static_argnums=0)  # it remembers the shapes
 
 
-@dataclass(frozen=True)
-class _Folds:
-    """The `Task` of cross-validation: a path for each fold.
-
-    The data are the fold of every row (n,), the numbers of the folds to solve, and how many these are.
-    """
-
-    count: int  # number of folds
-    scoring: Scoring | None
-    most: int | None  # largest number of rows in a fit, if they are copied
-    per_output: bool  # whether each column is judged by itself
-    keeps_fits: bool = False  # whether the solutions are kept
-
-    def rounds(self, data: Any) -> jax.Array:
-        return data[2]
-
-    def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        return self.without(problem, data[0], data[1][number])
-
-    def without(self, problem: Problem, fold_of: jax.Array, fold: jax.Array) -> Problem:
-        """The problem of all rows but those of a fold."""
-        return problem._replace(smooth=restricted(problem.smooth, ~_is_out(fold_of, fold), self.most))
-
-    def judged(self, problem: Problem, fold_of: jax.Array, number: jax.Array, solution: Solution) -> _Judged:
-        smooth, out, W = problem.smooth, _is_out(fold_of, number), solution.params
-        test, b = restricted(smooth, out), restricted(smooth, ~out).intercept(W)
-        weights = masked(weights_of(smooth), out)
-        judge = score_by_output if self.per_output else score_of
-        score = None if self.scoring is None else judge(self.scoring, test, W, b, weights)
-        without_weights = solution._replace(params=solution.num_iters)
-        if self.per_output:
-            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `check_separable` has seen
-            return _Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
-        fits = Fits(W, b) if self.keeps_fits else None
-        return _Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score, fits)
-
-    def record(self, found: _Judged, solution: Solution, problem: Problem, data: Any, at: Any) -> _Judged:
-        one = self.judged(problem, data[0], data[1][at[0]], solution)
-        return jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
-
-
-def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
     """The results of all folds: in one call, or in mode "warm" on a CPU in several, on all cores.
 
     There, long work is solved in short calls, since no call can be interrupted, and other work in a call for
@@ -301,7 +238,7 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Ju
     return _in_calls_by_fold(arguments, fold_of, task)
 
 
-def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
     """The results of all folds, each in a call of its own, by the chain's first solver where it suffices.
 
     The program of the first solver takes about two thirds of the time to compile that the whole chain takes.
@@ -325,7 +262,7 @@ def _work(arguments: PathArguments, folds: int) -> int:
     )
 
 
-def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: _Folds) -> _Judged:
+def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
     """The results of all folds, a part of them on each core; Ctrl-C ends the work between two calls."""
     numbers = np.arange(task.count, dtype=np.int32)
     each = -(-task.count // min(task.count, cores()))
@@ -341,11 +278,11 @@ def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: _Folds) 
     return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *found))
 
 
-def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: _Folds, count: int) -> _Judged:
+def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds, count: int) -> Judged:
     """The results of some folds before they are solved."""
     solution, strengths = solution_like(arguments.init), num_penalties(arguments.penalties, arguments.axes)
-    like = jax.eval_shape(task.judged, arguments.problem, fold_of, np.int32(0), solution)
-    found: _Judged = unsolved(like, (count, strengths))
+    like = _like.eval_shape(task, arguments.problem, fold_of, np.int32(0), solution)
+    found: Judged = unsolved(like, (count, strengths))
     return found
 
 
@@ -356,17 +293,17 @@ def _all_folds(
     *,
     axes: tuple[int | None, ...],
     mode: str,
-    task: _Folds,
+    task: Folds,
     complete: bool = True,
-) -> _Judged:
+) -> Judged:
     """The results of the folds ``numbers``, as one program; ``complete`` as in `PathSolver`."""
     problem, penalties, init, tol, maxiter = arguments
 
-    def one(fold: jax.Array) -> _Judged:
-        changed = task.without(problem, fold_of, fold)
+    def one(fold: jax.Array) -> Judged:
+        changed, judge = task.parts(problem, fold_of, fold)
         part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
         solutions = batched_path(part, brief=True, complete=complete)
-        return jax.vmap(lambda solution: task.judged(problem, fold_of, fold, solution))(solutions)
+        return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
 
     # In a batch `lax.cond` computes both branches, which a CPU pays for: there the folds run one by one.
     return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
@@ -376,8 +313,8 @@ _cross_validate = Compiled(_all_folds, ("axes", "mode", "task", "complete"))
 
 
 def _in_chunks(
-    arguments: PathArguments, fold_of: jax.Array, task: _Folds, progress: bool, store: Checkpoint | None
-) -> _Judged:
+    arguments: PathArguments, fold_of: jax.Array, task: Folds, progress: bool, store: Checkpoint | None
+) -> Judged:
     """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
     nothing, folds = _unsolved_folds(arguments, fold_of, task, task.count), task.count
     count = num_penalties(arguments.penalties, arguments.axes)

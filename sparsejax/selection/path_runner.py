@@ -183,13 +183,11 @@ class Task(Protocol):
     def rounds(self, data: Any) -> Any:
         """The number of paths."""
 
-    def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        """The problem of the path with this number."""
+    def of(self, problem: Problem, data: Any, number: jax.Array) -> tuple[Problem, Any]:
+        """The problem of the path with this number, and what `record` needs to judge its solutions."""
 
-    def record(
-        self, found: Any, solution: Solution, problem: Problem, data: Any, at: tuple[jax.Array, jax.Array]
-    ) -> Any:
-        """The records ``found`` with the solution ``at`` (path, strength) added; ``problem`` has all rows."""
+    def record(self, found: Any, solution: Solution, judge: Any, at: tuple[jax.Array, jax.Array]) -> Any:
+        """The records ``found`` with the solution ``at`` (path, strength) added."""
 
 
 class _TaskPaths:
@@ -201,20 +199,37 @@ class _TaskPaths:
         self.rounds = self.task.rounds(data)
         self.length = num_penalties(arguments[1], self.axes)
 
-    def of(self, number: jax.Array) -> PathSolver:
-        """The solver of the path with this number."""
+    def of(
+        self, number: jax.Array, own: list[jax.Array] | None = None
+    ) -> tuple[PathSolver, Any, list[jax.Array]]:
+        """The solver of the path with this number, its judge, and the arrays that are theirs alone.
+
+        Args:
+          number: of the path.
+          own: these arrays, if they are known: rows that a path has copied are not copied for each strength.
+        """
         problem, *others = self.arguments
-        return PathSolver((self.task.problem(problem, self.data, number), *others), self.axes, self.complete)
+        shared = set(map(id, jax.tree.leaves(problem)))
+        leaves, treedef = jax.tree.flatten(self.task.of(problem, self.data, number))
+        copies = {id(leaf): leaf for leaf in leaves if id(leaf) not in shared}
+        own = list(copies.values()) if own is None else own
+        known = dict(zip(copies, own, strict=True))
+        leaves = [known.get(id(leaf), leaf) for leaf in leaves]
+        changed, judge = jax.tree.unflatten(treedef, leaves)
+        return PathSolver((changed, *others), self.axes, self.complete), judge, own
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
-        return self.of(number).prepare()
+        solves, _, own = self.of(number)
+        prepared, start = solves.prepare()
+        return (own, prepared), start
 
     def solve(
         self, prepared: Any, at: tuple[jax.Array, jax.Array], state: Any, found: Any
     ) -> tuple[Any, Any, jax.Array, jax.Array]:
-        solves = self.of(at[0])
+        own, prepared = prepared
+        solves, judge, _ = self.of(at[0], own)
         solution, state = solves.solve(prepared, [leaf[at[1]] for leaf in solves.varied], state)
-        found = self.task.record(found, solution, self.arguments[0], self.data, at)
+        found = self.task.record(found, solution, judge, at)
         return state, found, solution.num_iters, solution.measure
 
 
@@ -225,6 +240,11 @@ def _run_chunk(
 
 
 _chunk_program = Compiled(_run_chunk, ("axes", "complete", "task"))
+# For its shapes alone, which a function of the module remembers.
+_prepared = jax.jit(
+    lambda arguments, data, **options: _TaskPaths(arguments, data, options).prepare(jnp.int32(0)),
+    static_argnames=("axes", "complete", "task"),
+)
 
 
 def run_in_chunks(
@@ -251,9 +271,7 @@ def run_in_chunks(
     """
     static = {"axes": arguments.axes, "complete": complete, "task": task}
     shared = arguments[:5]
-    prepared = jax.eval_shape(
-        lambda shared, data: _TaskPaths(shared, data, static).prepare(jnp.int32(0)), shared, parts[0][0]
-    )
+    prepared = _prepared.eval_shape(shared, parts[0][0], **static)
     place, length = first_place(prepared, found), num_penalties(arguments.penalties, arguments.axes)
 
     def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:

@@ -38,7 +38,7 @@ from sparsejax.selection.path_runner import (
     varied_leaves,
 )
 from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
-from sparsejax.solvers import chain_of, pick
+from sparsejax.solvers import chosen_chain
 
 MODES = ("auto", "warm", "batch")
 
@@ -170,7 +170,7 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
     varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
-    rows = pick(p.problem).link.rows
+    rows = chosen_chain(p.problem).links[0].rows
 
     def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
         return attach(problem_of(values), solution, rows=rows)
@@ -181,16 +181,18 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
 def unfinished_solves(p: PathArguments, solutions: Solution) -> np.ndarray:
     """Whether the first solver left each of the solutions to the next ones; outside any trace."""
     light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
-    due = [due(light, tol, maxiter) for due, _ in chain_of(pick(p.problem).link, p.problem).steps()]
+    due = [due(light, tol, maxiter) for due, _ in chosen_chain(p.problem).steps()]
     found: np.ndarray = np.any([np.zeros(light.status.shape, bool), *due], axis=0)
     return found & (light.status != INTERRUPTED)
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
     """Complete the solutions that the first solver left unfinished; yields all solutions after each."""
-    chain = chain_of(pick(p.problem).link, p.problem)
-    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
     unfinished = np.flatnonzero(unfinished_solves(p, solutions)).tolist()
+    if not unfinished:
+        return
+    chain = chosen_chain(p.problem)
+    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
     status = np.asarray(solutions.status)
     for i in unfinished:
         member = problem_of([leaf[i] for leaf in varied])
@@ -211,10 +213,10 @@ class _Path:
     def rounds(self, data: None) -> int:
         return 1
 
-    def problem(self, problem: Problem, data: None, number: jax.Array) -> Problem:
-        return problem
+    def of(self, problem: Problem, data: None, number: jax.Array) -> tuple[Problem, None]:
+        return problem, None
 
-    def record(self, found: Any, solution: Any, problem: Problem, data: None, at: Any) -> Any:
+    def record(self, found: Any, solution: Any, judge: None, at: Any) -> Any:
         return jax.tree.map(lambda all, one: all.at[at[1]].set(one), found, solution)
 
 
@@ -254,7 +256,7 @@ def _all_solves(
     """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
     solves = PathSolver((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
     if static.mode == "batch":
-        chain = chain_of(pick(problem).link, problem)
+        chain = chosen_chain(problem)
         solve = as_one_program(chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
         return jax.vmap(lane)(solves.varied)

@@ -12,6 +12,8 @@ from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import Loss, num_rows, rows_alone
 
+ROWS_TOGETHER = 32  # the number of rows that a fit copies is a multiple of this
+
 
 def rows_of(caller: str, smooth: Loss, given: object) -> int:
     """The number of rows of a loss.
@@ -61,13 +63,18 @@ def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
     return smooth.reweighted(weights) if most is None else rows_alone(smooth, weights, most)
 
 
-def copies_rows(mode: str, arguments: Any) -> bool:
-    """Whether a fit copies its rows, so that half of them take half the time.
+def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
+    """The number of rows that a fit copies, so that half of them take half the time; None if it copies none.
 
-    It does not in a batch, whose lanes share X, nor on several devices, between which rows would move.
+    A fit copies no rows in a batch, whose lanes share X, nor on several devices, between which rows would
+    move. The number is rounded up, so that the folds of data of similar size share a program.
+
+    Args:
+      most: the largest number of rows in a fit.
+      mode, arguments: of the path.
     """
     one = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
-    return mode == "warm" and one
+    return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if mode == "warm" and one else None
 
 
 def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
@@ -95,15 +102,15 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
     return masks
 
 
-def folds_of(folds: Any, n: int) -> tuple[jax.Array, int, int]:
-    """Check ``folds``; returns the fold of every row (n,), how many folds, and the rows of the smallest."""
+def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
+    """Check ``folds``; returns the fold of every row (n,), and the number of rows of each fold."""
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
     if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
-        return jnp.arange(n) % count, count, n // count
+        return jnp.arange(n) % count, (n + np.arange(count)[::-1]) // count
     labels = as_numpy("folds", folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":
         raise ValueError(
@@ -112,4 +119,4 @@ def folds_of(folds: Any, n: int) -> tuple[jax.Array, int, int]:
     count = int(labels.max()) + 1
     if not 2 <= count <= n or not np.array_equal(np.unique(labels), np.arange(count)):
         raise ValueError(f"folds must use every label 0..K-1, K >= 2; got {np.unique(labels).tolist()}.")
-    return jnp.asarray(labels), count, int(np.bincount(labels).min())
+    return jnp.asarray(labels), np.bincount(labels)

@@ -28,7 +28,7 @@ from sparsejax.selection.path_runner import (
     unsolved,
 )
 from sparsejax.selection.paths import batched_path, prepare_path, with_axes
-from sparsejax.selection.resampling import copies_rows, restricted, rows_of, subsamples
+from sparsejax.selection.resampling import copied_rows, restricted, rows_of, subsamples
 from sparsejax.solution import Solution, warn_unconverged
 
 NAME = "stability_selection"
@@ -225,8 +225,8 @@ def _cores(count: int, most: int) -> int:
 
 
 def _rows_each(arguments: PathArguments, masks: np.ndarray) -> int | None:
-    """The largest number of rows in a subsample if they are copied, else None."""
-    return int(masks.sum(axis=1).max()) if copies_rows(arguments.mode, arguments) else None
+    """The number of rows that a subsample copies; None if it copies none."""
+    return copied_rows(int(masks.sum(axis=1).max()), arguments.mode, arguments)
 
 
 def _static(arguments: PathArguments, masks: np.ndarray, chunk: int) -> dict[str, Any]:
@@ -292,17 +292,15 @@ class _Selected:
     """The `Task` of stability selection: a path a subsample. The data are masks, and how many count."""
 
     size: int  # number of strengths
-    most: int | None  # largest number of rows in a subsample, if they are copied
+    most: int | None  # rows that a subsample copies
 
     def rounds(self, data: Any) -> jax.Array:
         return data[1]
 
-    def problem(self, problem: Problem, data: Any, number: jax.Array) -> Problem:
-        return problem._replace(smooth=restricted(problem.smooth, data[0][number], self.most))
+    def of(self, problem: Problem, data: Any, number: jax.Array) -> tuple[Problem, None]:
+        return problem._replace(smooth=restricted(problem.smooth, data[0][number], self.most)), None
 
-    def record(
-        self, progress: _Progress, solution: Solution, problem: Problem, data: Any, at: Any
-    ) -> _Progress:
+    def record(self, progress: _Progress, solution: Solution, judge: None, at: Any) -> _Progress:
         (counts, num_selected, solutions), now = progress
         now = now.at[at[1]].set(_nonzero_rows(solution.params))
         over = at[1] == self.size - 1  # whether the path of this subsample ends here

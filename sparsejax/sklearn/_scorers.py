@@ -12,7 +12,7 @@ import numpy as np
 from sklearn.metrics import get_scorer
 
 from sparsejax._core.precision import full_precision
-from sparsejax.selection.cross_validation import Fits
+from sparsejax.selection.fold_task import Fits
 from sparsejax.selection.resampling import masked
 from sparsejax.selection.scoring import SCORES, score_of
 from sparsejax.sklearn._problems import Fitted

@@ -26,6 +26,7 @@ from sparsejax.solvers._admm import admm
 from sparsejax.solvers._alm import alm
 from sparsejax.solvers._central_path import interior_point
 from sparsejax.solvers._chains import SOLVERS, Resume, Solver, chain_of, pick, solved_by
+from sparsejax.solvers._chains import chosen_chain as chosen_chain
 from sparsejax.solvers._davis_yin import davis_yin
 from sparsejax.solvers._fista import fista
 from sparsejax.solvers._irls import irls
@@ -110,6 +111,7 @@ SOLVERS.update({
         "Newton for losses that are not quadratic, any columns and penalty of one term: `admm` within",
         _newton_admm.LINK,
         _small,
+        resume=Resume(sizes, _newton_admm.nothing_before, _newton_admm.resume),
     ),
     "admm": Solver(
         admm,

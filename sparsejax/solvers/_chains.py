@@ -17,7 +17,7 @@ class Resume(NamedTuple):
 
     >>> from sparsejax.solvers import SOLVERS
     >>> [name for name, entry in SOLVERS.items() if entry.resume is not None]
-    ['variational_newton', 'prox_newton', 'admm']
+    ['variational_newton', 'prox_newton', 'newton_admm', 'admm']
     """
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone

@@ -80,7 +80,7 @@ def iterated(
         candidate=lambda s: s.at.W,
         step=lambda s: s.step,
         check_every=ITERATIONS_PER_CHECK,
-        facts=lambda s: _facts(smooth, s.at),
+        facts=lambda s, W: _facts(smooth, s.at),
     )
     solution, state = Loop(problem, init, algorithm, tol, maxiter, 0, finish=False).run()
     return solution, state.step

@@ -2,6 +2,7 @@ r"""Newton's method on smooth losses of several columns, by quadratic problems w
 
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,12 +10,12 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import eps_of, norm, safe_divide
+from sparsejax._core.linalg import apply_if, eps_of, norm, safe_divide
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.chain import at_the_floor, unfinished
 from sparsejax.driver.curvature import residual_step
-from sparsejax.losses import Facts, hessian, num_rows, sizes
+from sparsejax.losses import Facts, hessian, no_facts, num_rows, sizes
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -54,6 +55,8 @@ def newton_admm(
               + \tfrac12\langle V - W, (\nabla^2 f(W) + \mu I)(V - W)\rangle + g(V)
 
     is solved by the iteration of `admm`, with a Cholesky factor of the Hessian, to 0.03 of the residual at W.
+    If one more step as good as the last one would meet tol, the next step uses the last Hessian again, and so
+    does the first step of each strength of a path.
     A step is taken if the objective falls by a share of what the quadratic promises. If it does not,
     :math:`\mu`, which is 0 otherwise, grows until a step is taken: at last the step is a short proximal
     gradient step. About a dozen steps replace thousands of first-order ones at small strengths, with labels
@@ -151,6 +154,18 @@ class State(NamedTuple):
     promised: jax.Array  # (), change of the objective from the point to the trial, by the quadratic
     damping: jax.Array  # (), Levenberg's term mu, as a share of the largest eigenvalue
     step: jax.Array  # (), 1 / the largest curvature known
+    hessian: jax.Array  # of the last step, as `sparsejax.losses.hessian` returns it
+    near: jax.Array  # () boolean, whether the next step uses it
+    measure: jax.Array  # (), gap (or residual) at the last point
+
+
+class Last(NamedTuple):
+    """What one problem of a path passes on to the next."""
+
+    W: jax.Array  # (d, k) or (d,), the last point; NaN if there is none whose facts are known
+    facts: Facts  # of the loss at W
+    hessian: jax.Array  # of the last step
+    near: jax.Array  # () boolean, whether the next problem may begin with it
 
 
 def link_if_fit(problem: Problem) -> Link | None:
@@ -166,9 +181,9 @@ def link_if_unfinished(problem: Problem) -> Link | None:
 def _iterated(
     problem: Problem, init: Any, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool = False
 ) -> Solution:
-    problem, init, restore = flattened(problem, init)
-    solution = _steps(problem, init, tol, maxiter, history, finish)
-    return solution._replace(params=restore(solution.params))
+    known = sizes(problem.smooth)
+    last = nothing_before(known, problem, init)
+    return resume(problem, known, init, last, tol, maxiter, history=history, finish=finish, alone=True)[0]
 
 
 def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Any:
@@ -176,28 +191,72 @@ def _due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Any:
     return unfinished(solution, tol, maxiter) | at_the_floor(solution, tol, maxiter)
 
 
-def _steps(
-    problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool
-) -> Solution:
-    smooth, zero = problem.smooth, jnp.zeros((), init.dtype)
-    none = jnp.zeros_like(init)
-    form = jax.eval_shape(lambda: smooth.facts(init, sizes(smooth)))
-    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
-    start = Point(init, jnp.full((), jnp.inf, init.dtype), facts, none)
+def nothing_before(known: Any, problem: Problem, init: Any) -> Last:
+    """The `Last` with which a path begins."""
+    problem, init, _ = flattened(problem, init)
+    facts = no_facts(problem.smooth, init, known)
+    form = jax.eval_shape(lambda: hessian(problem.smooth, init, facts.predictions))
+    none = jnp.zeros(form.shape, form.dtype)
+    return Last(jnp.full_like(init, jnp.nan), facts, none, jnp.zeros((), bool))
+
+
+def resume(
+    problem: Problem,
+    known: Any,
+    init: Any,
+    last: Last,
+    tol: jax.Array,
+    maxiter: jax.Array,
+    brief: bool = False,
+    history: int = 0,
+    finish: bool = False,
+    alone: bool = False,
+) -> tuple[Solution, Last]:
+    """The solution of the next problem of a path.
+
+    Args:
+      known: `sparsejax.losses.sizes` of the loss.
+      last: of the problem before. If ``init`` is its W, its facts are used, and the first step may use its
+        Hessian.
+      brief: without effect: the residual is known anyway.
+      alone: whether there is no other problem; the program then never asks for the facts of ``last``.
+    """
+    problem, init, restore = flattened(problem, init)
+    smooth, zero, none = problem.smooth, jnp.zeros((), init.dtype), jnp.zeros_like(init)
+
+    def facts_of(s: State, W: jax.Array) -> Facts:
+        at_W: Facts = apply_if(jnp.any(W != s.at.W), lambda _: smooth.facts(W, known), s.at.facts)
+        return at_W
+
+    # The start is a trial from an infinite objective, so that the first check takes it.
+    start = Point(last.W, jnp.full((), jnp.inf, init.dtype), last.facts, none)
     algorithm = Algorithm(
-        state=State(start, Answer(init, none, zero), zero, zero, residual_step(smooth, init)),
+        state=State(
+            at=start,
+            trial=Answer(init, none, zero),
+            promised=zero,
+            damping=zero,
+            step=residual_step(smooth, init),
+            hessian=last.hessian,
+            near=last.near & jnp.all(init == last.W),
+            measure=zero + jnp.inf,
+        ),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: stepped(problem, s), s),
         candidate=lambda s: s.trial.W,
         step=lambda s: s.step,
         check_every=1,
-        learn=learnt,
+        learn=partial(learnt, tol),
         patience=MAX_STALLED_STEPS,
+        facts=None if alone else facts_of,
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
-    return Loop(problem, init, algorithm, tol, limit, history, finish).run()[0]
+    solution, s = Loop(problem, init, algorithm, tol, limit, history, finish, known).run()
+    W = jnp.where(jnp.isfinite(s.at.objective), s.at.W, jnp.nan)  # else no trial was taken
+    near = solution.converged & (s.near | (solution.num_iters > 0))
+    return solution._replace(params=restore(solution.params)), Last(W, s.at.facts, s.hessian, near)
 
 
-def learnt(s: State, facts: Facts, certificate: Certificate) -> State:
+def learnt(tol: jax.Array, s: State, facts: Facts, certificate: Certificate) -> State:
     """The state with the trial as its point, if the objective falls enough; else with more damping."""
     objective = certificate.objective
     rounding = 10 * eps_of(objective) * jnp.abs(objective)
@@ -208,14 +267,21 @@ def learnt(s: State, facts: Facts, certificate: Certificate) -> State:
     less = jnp.where(s.damping > MIN_DAMPING, DAMPING_DECAY * s.damping, 0)
     # A trial that failed may have left rho at a bad value: 0 restarts it.
     answer = s.trial._replace(rho=jnp.where(falls, s.trial.rho, 0))
-    damping = jnp.where(falls, less, jnp.maximum(DAMPING_GROWTH * s.damping, FIRST_DAMPING))
-    return s._replace(at=at, trial=answer, damping=damping)
+    # After a step that failed with an old Hessian, a new Hessian comes before more damping.
+    more = jnp.where(s.near, s.damping, jnp.maximum(DAMPING_GROWTH * s.damping, FIRST_DAMPING))
+    # The Hessian serves again if one more such step would meet tol. The first point is no step: the Hessian
+    # of the problem before, if there is one, serves for the step from there.
+    first, measure = jnp.isinf(s.at.objective), certificate.measure
+    one_more = safe_divide(measure, s.measure) * measure <= tol
+    near = falls & jnp.where(first, s.near, one_more)
+    measure = jnp.where(falls, measure, s.measure)
+    return s._replace(at=at, trial=answer, damping=jnp.where(falls, less, more), near=near, measure=measure)
 
 
 def stepped(problem: Problem, s: State) -> State:
     """The state with the next trial: the answer of the quadratic problem at the present point."""
     penalty, (W, objective, facts, subgradient) = problem.penalty, s.at
-    H = hessian(problem.smooth, W, facts.predictions)
+    H = apply_if(~s.near, lambda _: hessian(problem.smooth, W, facts.predictions), s.hessian)
     quadratic = Quadratic(H, facts.gradient, W, s.damping, MIN_CURVATURE_SHARE / s.step)
     wanted = RESIDUAL_SHARE * norm(facts.gradient + subgradient)
     start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))
@@ -226,7 +292,7 @@ def stepped(problem: Problem, s: State) -> State:
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
     promised = jnp.where(finite, promised, -jnp.inf)  # no objective falls by so much: more damping follows
     step = jnp.minimum(s.step, safe_divide(1.0, quadratic.largest, jnp.inf))
-    return s._replace(trial=trial, promised=promised, step=step)
+    return s._replace(trial=trial, promised=promised, step=step, hessian=H)
 
 
 LINK = Link("newton_admm", _iterated, rows=True, due=_due, finish_step=residual_step)

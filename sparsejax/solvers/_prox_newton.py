@@ -16,7 +16,7 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES
 from sparsejax.driver.loop import empty_history
-from sparsejax.losses import Facts, num_rows
+from sparsejax.losses import Facts, no_facts, num_rows
 from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -168,13 +168,11 @@ class Last(NamedTuple):
 
 def nothing_before(sizes: Any, problem: Problem, init: jax.Array) -> Last:
     """The `Last` with which a path begins."""
-    facts = jax.eval_shape(lambda: problem.smooth.facts(init, sizes))
-    facts = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), facts)
     gram = ridge = None
     if by_blocks(problem):
         descent = Descent(problem, _rows(problem, init))
         gram, ridge = descent.passed_on(descent.no_gram()), descent.ridge
-    return Last(jnp.full_like(init, jnp.nan), facts, gram, ridge)
+    return Last(jnp.full_like(init, jnp.nan), no_facts(problem.smooth, init, sizes), gram, ridge)
 
 
 def resume(
@@ -218,8 +216,8 @@ def resume(
         s = apply_if(s.taken, direction, s)
         return s._replace(trial=s.W + s.length * s.change, known=jnp.zeros((), bool))
 
-    def facts_of(s: State) -> Facts:
-        at_trial: Facts = apply_if(~s.known, lambda _: smooth.facts(s.trial, sizes), s.facts)
+    def facts_of(s: State, W: jax.Array) -> Facts:
+        at_trial: Facts = apply_if(~s.known, lambda _: smooth.facts(W, sizes), s.facts)
         return at_trial
 
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)

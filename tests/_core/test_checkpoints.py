@@ -82,8 +82,8 @@ def assert_same_bits(one, other):
         ("stability_selection", "batch", 1),
     ],
 )
-def test_killed_at_any_record(name, mode, threads, most, tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: threads)
+def test_killed_at_any_record(name, mode, threads, most, tmp_path, cores_are):
+    cores_are(threads)
     call = functools.partial(CALLS[name], mode=mode, tol=1e-10)
     whole, killed = call(checkpoint=tmp_path / "whole"), 0
     while True:
@@ -92,7 +92,7 @@ def test_killed_at_any_record(name, mode, threads, most, tmp_path, monkeypatch):
             again = call(checkpoint=str(tmp_path / "killed"))
         except Killed:
             killed += 1
-            monkeypatch.setattr(os, "cpu_count", lambda: 1)  # it goes on with the threads it began with
+            cores_are(1)  # it goes on with the threads it began with
             continue
         break
     assert_same_bits(again, whole)

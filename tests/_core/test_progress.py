@@ -189,17 +189,17 @@ def test_cross_validate(mode, shown):
         assert partial.index == np.argmax(plain.score[:, :4].mean(0))
 
 
-def test_stability_selection(shown, monkeypatch):
+def test_stability_selection(shown, cores_are):
     """One thread or two; in slices; what is known of some of the subsamples."""
     select = lambda mode="warm", **options: sj.stability_selection(
         PROBLEM, STRENGTHS, num_subsamples=5, fraction=0.4, mode=mode, **options
     )
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    cores_are(2)
     plain = select()
     assert_alike(select(progress=True), plain)
     assert shown.bars[0].total == shown.bars[0].n == 30
     assert_alike(select("batch", progress=True), plain, atol=1e-6)
-    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    cores_are(1)
     stop = stopped(shown, 15, lambda: select(progress=True))
     assert str(stop) == "stability_selection: interrupted after 2 of 5 subsamples"
     assert_alike(stop.partial.num_selected, plain.num_selected[:2])

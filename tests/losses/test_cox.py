@@ -1,6 +1,7 @@
 """Cox's partial likelihood: against sums written out, the conic solver, and finite differences."""
 
 import functools
+from decimal import Decimal, getcontext
 
 import conic
 import cvxpy as cp
@@ -15,6 +16,7 @@ from scipy.special import logsumexp
 
 import sparsejax as sj
 from sparsejax import penalties
+from sparsejax.losses._risks import relative_entropy
 
 N, D = 26, 6
 TIED, ALL = "ties and weights", "efron, strata, entry"
@@ -157,6 +159,41 @@ def test_weights_leave_rows_out_and_repeat_them(rng):
         np.testing.assert_allclose(again[2], hessian, atol=1e-12)
         constant = 3 * np.log(3) * counts[event].sum() / N
         np.testing.assert_allclose(parts(tripled, W)[0], 3 * value + constant, rtol=1e-13)
+
+
+@every
+def test_rows_of_weight_zero_may_be_left_out(name, rng):
+    """With a place to spare and without; one stratum may lose all its rows."""
+    f, kept = loss(name), rng.permutation(N) < N // 2
+    weights = jnp.asarray(counted(name) * kept)
+    most = int(np.sum(np.asarray(weights) > 0))
+    for more in (0, 2):
+        few = jax.jit(sj.losses.rows_alone, static_argnums=2)(f, weights, most + more)
+        assert few.X.shape == (most + more, D)
+        for W in 0.5 * rng.standard_normal((2, D)):
+            ours, all_rows = facts(few, W), facts(f.reweighted(weights), W)
+            np.testing.assert_allclose(ours.value, all_rows.value, rtol=1e-12)
+            np.testing.assert_allclose(ours.gradient, all_rows.gradient, atol=1e-13)
+            known = known_from(few, W, ours), known_from(f.reweighted(weights), W, all_rows)
+            for found, expected in zip(*known, strict=True):
+                np.testing.assert_allclose(found, expected, rtol=1e-11, atol=1e-13)
+
+
+def test_entropies_to_full_precision():
+    """Of shares that differ by little, and by much, beside decimals of 40 digits."""
+    getcontext().prec = 40
+    b = np.array([0.7, 0.2, 1e-3])[:, None]
+    a = b * (
+        1 + np.array([1e-12, -1e-9, 1e-6, -1e-3, 0.1, -0.2499, 0.2499, 0.2501, -0.2501, 0.4, -0.9, 0.42])
+    )
+    found = np.asarray(relative_entropy(jnp.asarray(a), jnp.asarray(b), jnp.log(b)))
+    for row, (one, others) in enumerate(zip(b[:, 0], a, strict=True)):
+        for column, other in enumerate(others):
+            x, y = Decimal(float(other)), Decimal(float(one))
+            exact = float(x * (x / y).ln() - x + y)
+            np.testing.assert_allclose(
+                found[row, column], exact, rtol=2e-13 if abs(x / y - 1) < 0.3 else 1e-14
+            )
 
 
 def test_derivative_in_the_weights():

@@ -35,6 +35,12 @@ def solution(params, status=None, history=0, objective=1.0, gap=0.0):
     )
 
 
+@pytest.fixture(autouse=True)
+def no_figures():
+    """Other tests of the same process may have left some open."""
+    plt.close("all")
+
+
 @pytest.fixture(scope="module")
 def weights():
     """Along a path, (M, D, K): feature 100 j enters at strength j // 2, 12 are ever kept."""

@@ -1,7 +1,5 @@
 """Cross-validation against a loop of separate fits, and tuning against a grid."""
 
-import os
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -175,12 +173,12 @@ def test_bad_input_of_tune(change, match):
 
 
 @pytest.mark.parametrize("per_output", [False, True])
-def test_long_work_is_solved_in_short_calls(per_output, monkeypatch):
+def test_long_work_is_solved_in_short_calls(per_output, monkeypatch, cores_are):
     """With the same results; five folds on two cores, whose parts have different numbers of folds."""
     problem = sj.Problem(small("SquaredLoss", intercept=True), sj.penalties.L1(1.0))
     penalties = jax.vmap(sj.penalties.L1)(0.5 * np.geomspace(1, 0.01, 4))
     validate = lambda: sj.cross_validate(problem, penalties, per_output=per_output, scoring="r2", mode="warm")
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    cores_are(2)
     whole = validate()
     monkeypatch.setattr(cross_validation, "MIN_LONG_WORK", 0)
     monkeypatch.setattr(progress, "CHUNK_SECONDS", 0.0)

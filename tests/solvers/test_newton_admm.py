@@ -254,6 +254,40 @@ def test_solve_takes_it_where_the_hessian_is_cheap():
     assert pick(sj.Problem(Poisson(*counts()), alpha)).function is sj.newton_admm
 
 
+PATHS = {
+    "logistic": lambda X, Y: sj.losses.LogisticLoss(X, Y, intercept=True),
+    "Poisson": lambda X, Y: sj.losses.PoissonLoss(0.3 * X, 3 * Y),
+    "softmax": lambda X, Y: sj.losses.SoftmaxLoss(X, np.eye(K)[np.argmax(Y, axis=1)]),
+}
+
+
+@pytest.mark.parametrize("loss", PATHS)
+def test_a_path_passes_on_what_it_knows(loss):
+    """Strengths that fall and rise: the last facts and the last Hessian serve, also inside a jit."""
+    smooth = PATHS[loss](*made())
+    p = sj.Problem(smooth, sj.penalties.L21(1.0))
+    strengths = top_of(smooth) * np.array([1.1, 0.5, 0.4, 0.4, 0.1, 0.01, 1e-3, 0.5])
+    candidates = jax.vmap(sj.penalties.L21)(strengths)
+    path = sj.path(p, candidates, tol=1e-9)
+    within = jax.jit(lambda p: sj.path(p, candidates, tol=1e-9))(p)
+    singles = [sj.newton_admm(p.replace(penalty=sj.penalties.L21(a)), tol=1e-9) for a in strengths]
+    assert set(path.solver) == {"newton_admm"} and path.converged.all() and within.converged.all()
+    for found in (path, within):
+        np.testing.assert_allclose(found.objective, [one.objective for one in singles], rtol=3e-9)
+        np.testing.assert_array_equal(found.params == 0, np.stack([one.params for one in singles]) == 0)
+    assert int(np.sum(path.num_iters)) < sum(int(one.num_iters) for one in singles)
+
+
+def test_a_path_from_where_the_loss_overflows():
+    """Every strength says so, and none believes facts that no finite point has."""
+    X, Y = made()
+    p = sj.Problem(sj.losses.PoissonLoss(X, Y), sj.penalties.L21(1.0))
+    candidates = jax.vmap(sj.penalties.L21)(top_of(p.smooth) * np.array([0.5, 0.3, 0.1]))
+    path = sj.path(p, candidates, init=np.full((D, K), 1e200))
+    assert path.solver == ["newton_admm"] * 3
+    assert set(np.asarray(path.status).tolist()) == {sj.solution.NON_FINITE}
+
+
 def test_the_engine_hands_over(monkeypatch):
     """After some iterations, and the same inside a jit."""
     monkeypatch.setattr(_admm, "MAX_ITERATIONS", 40)
