@@ -202,8 +202,10 @@ def _solved(
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, **options)
     most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
-    # A scoring function gets all rows.
-    task = Folds(len(sizes), scoring, most, out if scoring is None else None, per_output, keeps_fits)
+    # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen.
+    if scoring is not None or _work(arguments, len(sizes)) < MIN_LONG_WORK:
+        out = None
+    task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
