@@ -17,6 +17,7 @@ import sparsejax as sj
 from sparsejax import losses, penalties
 from sparsejax._core.compiled import GPU_OPTIONS, OPTIONS, Compiled, options
 from sparsejax._core.threads import MAX_ONE_THREAD_SIZE, one_blas_thread
+from sparsejax.sklearn import SparseRegressorCV
 
 EVENT = "/jax/core/compile/backend_compile_duration"
 
@@ -193,6 +194,18 @@ def test_a_cache_that_cannot_be_used(fault, tmp_path, cache_settings):
     with pytest.warns(UserWarning, match="persistent compilation cache"):
         found = sj.solve(p)
     np.testing.assert_array_equal(found.params, expected.params)
+
+
+def test_estimators_on_data_of_similar_size_share_the_programs_of_their_folds(rng):
+    """Five folds of 60 rows, and three of 63: tables and copies have as many rows."""
+    model = SparseRegressorCV(alphas=4)
+    fit = lambda n, cv: model.set_params(cv=cv).fit(rng.standard_normal((n, 7)), rng.standard_normal(n))
+    with compiled() as names:
+        fit(60, 5)
+        assert "_all_folds" in str(names)
+        names.clear()
+        fit(63, 3)
+    assert "_all_folds" not in str(names)
 
 
 def test_eager_and_nested_calls_agree():
