@@ -22,6 +22,7 @@ from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.fold_task import Fits, Folds, Judged
 from sparsejax.selection.path_runner import (
+    MAX_CARRIED_BYTES,
     PathArguments,
     checkpoint_of,
     num_penalties,
@@ -202,8 +203,11 @@ def _solved(
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, **options)
     most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
-    # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen.
-    if scoring is not None or _work(arguments, len(sizes)) < MIN_LONG_WORK:
+    # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen;
+    # of large data the rows would be copied for each strength.
+    params = jax.tree.leaves(arguments.init)[0]
+    large = rows * params.shape[0] * params.dtype.itemsize > MAX_CARRIED_BYTES if params.ndim else True
+    if scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK:
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits)
     if progress or store is not None:

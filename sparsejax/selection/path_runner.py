@@ -177,6 +177,9 @@ class PathSolver:
 # ------------------------------------------------------------------ in chunks
 
 
+MAX_CARRIED_BYTES = 2**24  # size of the arrays of its own that a path passes from call to call
+
+
 class Task(Protocol):
     """Which paths to solve, and what to record of each solution; hashable, equal by its values."""
 
@@ -207,11 +210,14 @@ class _TaskPaths:
         Args:
           number: of the path.
           own: these arrays, if they are known: rows that a path has copied are not copied for each strength.
+            There are none if they are large, since each call of the program would copy them.
         """
         problem, *others = self.arguments
         shared = set(map(id, jax.tree.leaves(problem)))
         leaves, treedef = jax.tree.flatten(self.task.of(problem, self.data, number))
         copies = {id(leaf): leaf for leaf in leaves if id(leaf) not in shared}
+        if sum(leaf.size * leaf.dtype.itemsize for leaf in copies.values()) > MAX_CARRIED_BYTES:
+            copies = {}
         own = list(copies.values()) if own is None else own
         known = dict(zip(copies, own, strict=True))
         leaves = [known.get(id(leaf), leaf) for leaf in leaves]
