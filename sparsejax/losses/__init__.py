@@ -15,6 +15,7 @@ The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to writ
 from sparsejax.losses._base import Facts as Facts
 from sparsejax.losses._base import InUnits as InUnits
 from sparsejax.losses._base import Loss
+from sparsejax.losses._base import facts_unless_known as facts_unless_known
 from sparsejax.losses._base import no_facts as no_facts
 from sparsejax.losses._batches import BatchedSquaredLoss
 from sparsejax.losses._cox import CoxLoss

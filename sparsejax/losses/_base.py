@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from sparsejax._core.linalg import apply_if
 from sparsejax._core.protocol import Protocol
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import Units
@@ -30,6 +31,12 @@ def no_facts(loss: Any, W: jax.Array, sizes: Any) -> Facts:
     """Zeros in the form of ``loss.facts(W, sizes)``, for the state of a loop before the first point."""
     form: Facts = jax.eval_shape(lambda: loss.facts(W, sizes))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
+
+
+def facts_unless_known(loss: Any, W: jax.Array, sizes: Any, at: jax.Array, known: Facts) -> Facts:
+    """``loss.facts(W, sizes)``, or ``known``, which are those at the point ``at``, if W is this point."""
+    found: Facts = apply_if(jnp.any(at != W), lambda _: loss.facts(W, sizes), known)
+    return found
 
 
 class InUnits(NamedTuple):

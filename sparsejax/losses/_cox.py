@@ -223,16 +223,16 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """Value, gradient and rounding error of the loss at W, and the sums at W that take a loop."""
         r, mass = self._evaluated(W)
         U = self._slopes(r, mass)
-        kept = Kept(r.h, r.top, r.sums if isinstance(r, Risks) else r.others, mass)
         rounding = self._rounding(r, U, W, sizes)
+        kept = Kept(r.h, r.top, r.sums if isinstance(r, Risks) else r.others, mass)
         return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, kept)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         eps = eps_of(U)
-        length, rows = safe_sqrt(sizes.squares @ (W * W)), self._sorted(sizes.rows)
-        error = jnp.where(r.weights > 0, 2 * eps * length * rows, 0)
+        error = 2 * eps * self._sorted(sizes.rows) * safe_sqrt(sizes.squares @ (W * W))
+        error = jnp.where(r.weights > 0, error, 0)
         # The second-order term of an event is half the variance of the error over its risk set, which is at
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
@@ -322,8 +322,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         passing = s * passing + (1 - s) * r.waiting()
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
         divergence = self.scale * r.divergence(stopping, passing)
-        dU = s * dU + (s - 1) * self._as_rows(self._slopes(r, mass))
-        return self.X.T @ dU, jnp.where(possible, divergence, jnp.inf)
+        U = self._as_rows(self._slopes(r, mass))
+        return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
     def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
         """(1, d, d); only for nested risk sets."""
@@ -365,7 +365,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return jnp.zeros((), self.dtype)
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The loss of W, whatever the intercept."""
+        """The loss of W; the intercept has no effect."""
         return self(W)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:

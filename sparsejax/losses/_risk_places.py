@@ -40,16 +40,16 @@ class Places(NamedTuple):
           most: static.
         """
         n = len(self.order)
-        counts = jnp.cumsum(kept[self.order].astype(jnp.int32))
-        at = jnp.nonzero(kept[self.order], size=most, fill_value=n)[0]
+        in_order = kept[self.order]
+        counts = jnp.cumsum(in_order.astype(jnp.int32))
+        at = jnp.nonzero(in_order, size=most, fill_value=n)[0]
         there, here = at < n, jnp.arange(most, dtype=jnp.int32)
         at = jnp.minimum(at, n - 1)
         ends = jnp.where(there, counts[self.ends[at]] - 1, here)
         strata = windows = None
         if self.strata is not None:
             number = self.strata[at]
-            new = jnp.concatenate([jnp.zeros(1, bool), number[1:] != number[:-1]])
-            strata = jnp.cumsum(new.astype(jnp.int32))
+            strata = _numbered(jnp, number[1:] != number[:-1])
         if self.windows is not None:
             first, last, leaf, leaves = self.windows
             windows = Windows(first[at], last[at], leaf[at], leaves)
@@ -66,8 +66,7 @@ def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> P
     order = xp.lexsort((xp.asarray(event) <= 0, time, stratum))[::-1]
     falling, number = xp.asarray(time)[order], stratum[order]
     new = (falling[1:] != falling[:-1]) | (number[1:] != number[:-1])
-    numbered = lambda new: xp.cumsum(xp.concatenate([xp.zeros(1, bool), new]).astype(np.int32))
-    group, dense = numbered(new), numbered(number[1:] != number[:-1])
+    group, dense = _numbered(xp, new), _numbered(xp, number[1:] != number[:-1])
     ends = xp.searchsorted(group, group, side="right") - 1
     windows = None
     if entry is not None:
@@ -76,6 +75,11 @@ def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> P
     found = Places(order, ends, None if strata is None else dense, windows)
     as_int = lambda x: x.astype(np.int32)
     return jax.tree.map(as_int if xp is jnp else lambda x: jax.device_put(as_int(x)), found)
+
+
+def _numbered(xp: Any, new: Any) -> Any:
+    """(n,), a number for each place, which grows by 1 where ``new`` (n - 1,) says that something begins."""
+    return xp.cumsum(xp.concatenate([xp.zeros(1, bool), new]).astype(np.int32))
 
 
 def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: tuple[Any, ...]) -> Windows:

@@ -8,6 +8,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._entropy import MAX_SERIES_RATIO, log_excess
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._running_sums import (
     decayed_sums,
@@ -17,8 +18,6 @@ from sparsejax.losses._running_sums import (
     starts_of,
     sums_to_come,
 )
-
-LAST_EXPONENT = 19  # of the series in `_log_excess`
 
 
 class Risks(NamedTuple):
@@ -129,24 +128,10 @@ def risks_of(
 def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
     """``a log(a/b) - a + b >= 0``, to full precision if a is close to b, and also if b underflows."""
     x = safe_divide(a - b, b, 1.0)
-    near = jnp.abs(x) < 0.25
+    near = jnp.abs(x) < MAX_SERIES_RATIO
     x = jnp.where(near, x, 0)
     far = jnp.where(a > 0, a * (jnp.log(jnp.where(a > 0, a, 1)) - log_b), 0) - a + b
-    return jnp.maximum(jnp.where(near, b * _log_excess(x), far), 0)
-
-
-def _log_excess(x: jax.Array) -> jax.Array:
-    r"""``(1 + x) log(1 + x) - x`` for :math:`|x| < 1/4`, to full precision.
-
-    With :math:`u = x/(2 + x)` it is :math:`2/(1 - u)` times :math:`u^2 + (1 + u)(u^3/3 + u^5/5 + \ldots)`,
-    where nothing cancels. A CPU computes the polynomial in less time than ``log1p``. As |u| <= 1/7, the terms
-    after the last one are below the rounding of float64.
-    """
-    u = x / (2 + x)
-    square, series = u * u, jnp.zeros_like(u)
-    for k in range(LAST_EXPONENT, 1, -2):
-        series = series * square + 1 / k
-    return 2 / (1 - u) * square * (1 + (1 + u) * u * series)
+    return jnp.maximum(jnp.where(near, b * log_excess(x), far), 0)
 
 
 def at_most_half(exponent: jax.Array) -> jax.Array:

@@ -205,8 +205,8 @@ def _solved(
     most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
     # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen;
     # of large data the rows would be copied for each strength.
-    params = jax.tree.leaves(arguments.init)[0]
-    large = rows * params.shape[0] * params.dtype.itemsize > MAX_CARRIED_BYTES if params.ndim else True
+    W = jax.tree.leaves(arguments.init)[0]
+    large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
     if scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK:
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits)

@@ -15,7 +15,7 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.chain import at_the_floor, unfinished
 from sparsejax.driver.curvature import residual_step
-from sparsejax.losses import Facts, hessian, no_facts, num_rows, sizes
+from sparsejax.losses import Facts, facts_unless_known, hessian, no_facts, num_rows, sizes
 from sparsejax.problem import Problem, flattened
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
@@ -224,10 +224,6 @@ def resume(
     problem, init, restore = flattened(problem, init)
     smooth, zero, none = problem.smooth, jnp.zeros((), init.dtype), jnp.zeros_like(init)
 
-    def facts_of(s: State, W: jax.Array) -> Facts:
-        at_W: Facts = apply_if(jnp.any(W != s.at.W), lambda _: smooth.facts(W, known), s.at.facts)
-        return at_W
-
     # The start is a trial from an infinite objective, so that the first check takes it.
     start = Point(last.W, jnp.full((), jnp.inf, init.dtype), last.facts, none)
     algorithm = Algorithm(
@@ -247,7 +243,7 @@ def resume(
         check_every=1,
         learn=partial(learnt, tol),
         patience=MAX_STALLED_STEPS,
-        facts=None if alone else facts_of,
+        facts=None if alone else lambda s, W: facts_unless_known(smooth, W, known, s.at.W, s.at.facts),
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, finish, known).run()

@@ -16,7 +16,7 @@ from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES
 from sparsejax.driver.loop import empty_history
-from sparsejax.losses import Facts, no_facts, num_rows
+from sparsejax.losses import Facts, facts_unless_known, no_facts, num_rows
 from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -150,7 +150,6 @@ class State(NamedTuple):
     promised: jax.Array  # change of the objective over the whole step, by the quadratic model
     length: jax.Array  # share of the step, in (0, 1]
     trial: jax.Array  # shape of W, W + length * change
-    known: jax.Array  # whether ``facts`` are those at the trial too, which is then W
     taken: jax.Array  # whether W is the last trial: a new step is due
     stuck: jax.Array  # whether no step lowers the objective
     near: jax.Array  # whether the next step may reuse the curvature of the last one
@@ -214,20 +213,15 @@ def resume(
 
     def attempt(s: State) -> State:
         s = apply_if(s.taken, direction, s)
-        return s._replace(trial=s.W + s.length * s.change, known=jnp.zeros((), bool))
-
-    def facts_of(s: State, W: jax.Array) -> Facts:
-        at_trial: Facts = apply_if(~s.known, lambda _: smooth.facts(W, sizes), s.facts)
-        return at_trial
+        return s._replace(trial=s.W + s.length * s.change)
 
     one, no = jnp.ones((), init.dtype), jnp.zeros((), bool)
     gram = ridge = None
     if descent is not None and last.gram is not None:
         gram, ridge = descent.received(last.gram), descent.ridge
         gram = gram._replace(used=jnp.where(jnp.all(ridge == last.ridge), gram.used, 0))
-    known = jnp.all(init == last.W)
     # The start is a trial from an infinite objective, so that the first check takes it.
-    start = State(init, last.facts, one * jnp.inf, one, zero, -one, one, init, known, no, no, no, gram)
+    start = State(last.W, last.facts, one * jnp.inf, one, zero, -one, one, init, no, no, no, gram)
     algorithm = Algorithm(
         state=start,
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: attempt(s), s),
@@ -236,7 +230,7 @@ def resume(
         check_every=1,
         learn=partial(_learned, problem, tol, share),
         leaves=lambda s: s.stuck,
-        facts=None if alone else facts_of,
+        facts=None if alone else lambda s, W: facts_unless_known(smooth, W, sizes, s.W, s.facts),
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
