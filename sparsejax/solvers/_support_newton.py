@@ -66,10 +66,9 @@ def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array
     S = jnp.nonzero(on[0], size=most, fill_value=m)[0].astype(jnp.int32)
     count, here = jnp.sum(on, dtype=jnp.int32), m > S
     tiles = -(-jnp.minimum(count, most) // T)
-    H = G.at[S].get(mode="fill", fill_value=0)
 
     def tile(i: jax.Array, j: jax.Array) -> jax.Array:
-        block = rows_at(H, i, T).at[:, rows_at(S, j, T)].get(mode="fill", fill_value=0)
+        block = G.at[rows_at(S, i, T)[:, None], rows_at(S, j, T)[None]].get(mode="fill", fill_value=0)
         ridge = jnp.where(rows_at(here, i, T), RIDGE_SHARE * jnp.diagonal(block), 1)
         return block + jnp.where(i == j, jnp.diag(ridge), 0)
 
