@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params, known_cast
+from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params
 from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
@@ -102,7 +102,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     """
 
     X: Any  # an array, or `Sparse`
-    time: jax.Array  # in the dtype of X, for scores: the risk sets are in places
+    time: jax.Array  # for scores, in the dtype of X; ranks, if that would make different times equal
     event: jax.Array
     scale: jax.Array
     weights: jax.Array | None
@@ -135,8 +135,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         data = survival_data(X, time, event, strata, entry, weights)
         scale = as_positive("scale", 1 / n if scale is None else scale, X.dtype)
         self._set(
-            X=X, time=known_cast(time, X.dtype), event=data.event, scale=scale, weights=data.weights,
-            places=data.places, ties=ties,
+            X=X, time=data.time, event=data.event, scale=scale, weights=data.weights, places=data.places,
+            ties=ties,
         )  # fmt: skip
 
     # ------------------------------------------------------------------ the function
@@ -345,8 +345,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return A, (A @ W - root * z)[:, None]
 
     def valid(self) -> jax.Array:
-        """Scale > 0 and finite, no negative weight or event."""
-        valid = (self.scale > 0) & (self.scale < jnp.inf) & jnp.all(self.event >= 0)
+        """Scale > 0 and finite, no negative weight, events 0 or 1 (NaN where a time is not allowed)."""
+        valid = (self.scale > 0) & (self.scale < jnp.inf) & jnp.all((self.event == 0) | (self.event == 1))
         return valid if self.weights is None else valid & jnp.all(self.weights >= 0)
 
     def reweighted(self, weights: jax.Array) -> Self:
@@ -369,7 +369,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self(W)
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:
-        """Times and events, (n, 2), and h, the logarithm of the relative risk, without an intercept."""
+        """Times (or ranks, see ``time``) and events, (n, 2), and h, the log risk, without an intercept."""
         H = self._predict(jnp.asarray(W))
         return Predictions(jnp.stack([self.time, self.event], axis=1), H, H)
 

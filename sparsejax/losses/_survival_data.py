@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_numpy, check_labels, check_weights, is_traced
+from sparsejax._core.checks import as_float, as_numpy, check_labels, check_weights, is_traced, known_cast
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax.losses._risk_places import Places, places_of
 
@@ -14,7 +15,8 @@ from sparsejax.losses._risk_places import Places, places_of
 class Survival(NamedTuple):
     """Checked data of n rows."""
 
-    event: jax.Array  # (n,), 0 or 1
+    time: jax.Array  # (n,), in the dtype of X, see `_in_dtype`
+    event: jax.Array  # (n,), 0 or 1; NaN where traced values are not allowed
     weights: jax.Array | None  # (n,)
     places: Places  # the order of the rows, by stratum and time
 
@@ -54,7 +56,31 @@ def survival_data(
     check_labels(event, (0, 1), "CoxLoss", name="event")
     places = places_of(times, event if is_traced(event) else np.asarray(event), strata, entry)
     _check_varies(event, weights, places)
-    return Survival(event, weights, places)
+    if any(map(is_traced, (times, event, strata, entry))):
+        event = jnp.where(_allowed(times, event, strata, entry), event, jnp.nan)
+    return Survival(_in_dtype(times, X.dtype), event, weights, places)
+
+
+def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
+    """(n,), whether the values of a row are allowed: what is checked above if no value is traced."""
+    time, event = jnp.asarray(time), jnp.asarray(event)
+    allowed = (time > 0) & (time < jnp.inf) & ((event == 0) | (event == 1))
+    if strata is not None:
+        allowed &= ~jnp.isnan(jnp.asarray(strata, time.dtype))
+    if entry is not None:
+        dtype = jnp.promote_types(time.dtype, entry.dtype)
+        entry = jnp.asarray(entry, dtype)
+        allowed &= (entry > -jnp.inf) & (entry < time.astype(dtype))
+    return allowed
+
+
+def _in_dtype(times: Any, dtype: Any) -> jax.Array:
+    """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal."""
+    if not is_traced(times):
+        different, number = np.unique(times, return_inverse=True)
+        if len(np.unique(different.astype(dtype))) < len(different):
+            times = number + 1
+    return known_cast(times, dtype)
 
 
 def _as_given(name: str, x: Any) -> Any:

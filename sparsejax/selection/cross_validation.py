@@ -169,7 +169,7 @@ def warn_undefined(result: CrossValidation) -> None:
     if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
         text = (
             "no candidate has a finite score: on some fold the score is not defined, for example because all "
-            "its rows have one label."
+            "its rows have one label, or no event is followed by another row (concordance)."
         )
         warnings.warn(text, UserWarning, stacklevel=users_level())
 

@@ -192,8 +192,8 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
     Y, linear = _targets(smooth, init)
     of_times = Y.ndim == 2 and linear.ndim == 1  # (time, event)
     if of_times != (scoring == "concordance"):
-        kind = "one of times and events, as CoxLoss" if scoring == "concordance" else "another"
-        raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: it needs {kind}.")
+        needs = "it needs times and events, as CoxLoss has" if not of_times else 'it has "concordance"'
+        raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: {needs}.")
     if of_times:
         return
     if scoring == "r2" or is_traced(Y):

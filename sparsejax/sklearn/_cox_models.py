@@ -200,9 +200,9 @@ class SparseCox(CoxModel):
         Args:
           X: (n, d).
           y: one of three forms. A structured array, as in scikit-survival, or a DataFrame, with an event
-            (boolean, or 0 and 1) and a time > 0: the columns "event" and "time", or the boolean column and
-            the other one, or the first and the second. An array (n, 2) with the columns (event, time). An
-            array (n,) of times, each of an event.
+            (boolean, or 0 and 1) and a time > 0: if a column is named "event" or "time", that one and the
+            other; else the boolean column and the other one; else the first and the second. An array (n, 2)
+            with the columns (event, time). An array (n,) of times, each of an event.
           sample_weight: (n,), >= 0.
           strata: (n,) labels: each stratum has its own baseline hazard.
           entry: (n,), before the time of the row: the row is at risk after it.

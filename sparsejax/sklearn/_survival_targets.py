@@ -51,8 +51,8 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """The columns event and time of y.
 
-    Columns named "event" and "time" are these. Otherwise the only column of booleans is the event; without
-    such a column the first one is.
+    A column named "event" or "time" (in any case) is this one, and the other column the other. Without such
+    names the only column of booleans is the event; without such a column the first one is.
     """
     try:
         names = list(y.columns)  # of a DataFrame
@@ -70,11 +70,14 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if len(names) != 2:
         raise ValueError(f"y must have two columns, event and time; it has {names}.")
     read = {name: np.asarray(y[name]) for name in names}
-    if {"event", "time"} == set(names):
-        return read["event"], read["time"]
-    of_bool = [name for name in names if read[name].dtype == bool]
-    first = of_bool[0] if len(of_bool) == 1 else names[0]
-    return read[first], read[names[1 - names.index(first)]]
+    known, of_bool = [str(name).lower() for name in names], [x.dtype == bool for x in read.values()]
+    if "event" in known:
+        first = known.index("event")
+    elif "time" in known:
+        first = 1 - known.index("time")
+    else:
+        first = of_bool.index(True) if sum(of_bool) == 1 else 0
+    return read[names[first]], read[names[1 - first]]
 
 
 def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
@@ -98,8 +101,17 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
         labels, codes = np.unique(strata, return_inverse=True)
     if entry is not None:
         entry = as_real("entry", entry)
-        if entry.shape != time.shape or not np.isfinite(entry).all() or (entry >= time).any():
-            raise ValueError("entry must be (n,), finite, and before the time of each row.")
+        if entry.shape != time.shape:
+            raise ValueError(
+                f"entry has shape {entry.shape} and y {time.shape}: inconsistent numbers of samples."
+            )
+        late = ~(np.isfinite(entry) & (entry < time))
+        if late.any():
+            i = int(np.argmax(late))
+            raise ValueError(
+                f"entry must be finite and before the time of each row; row {i} has entry {entry[i]:g} and "
+                f"time {time[i]:g}."
+            )
     return Targets(time, event, codes, labels, entry)
 
 

@@ -536,6 +536,31 @@ def test_bad_input(case):
         sj.losses.CoxLoss(**arguments)
 
 
+def test_traced_data_that_is_not_allowed():
+    """Under jit nothing can be raised: the status says it, and no gap is claimed."""
+    X, data = arrays("plain")
+
+    def changed(**values):
+        given = {"time": data["time"], "event": data["event"] * 1.0, "entry": np.zeros(N)}
+        for name, value in values.items():
+            given[name] = np.where(np.arange(N) == 3, value, given[name])
+        return given
+
+    wrong = [dict(time=x) for x in (0.0, -1.0, np.nan, np.inf)]
+    wrong += [dict(event=x) for x in (2.0, 0.5, -1.0, np.nan)]
+    wrong += [dict(entry=x) for x in (data["time"][3], 99.0, np.nan, -np.inf)]
+    lanes = jax.tree.map(lambda *rows: np.stack(rows), changed(), *(changed(**values) for values in wrong))
+
+    @jax.jit
+    def solved(lanes):
+        at = lambda data: sj.solve(sj.Problem(sj.losses.CoxLoss(X, **data), penalties.L1(0.05)))
+        return jax.vmap(at)(lanes)
+
+    found = solved(lanes)
+    assert found.converged.tolist() == [True] + 12 * [False]
+    assert np.isnan(found.gap).tolist() == [False] + 12 * [True]
+
+
 def test_other_errors():
     f = loss("plain")
     with pytest.raises(TypeError, match="strata must hold labels of one kind"):

@@ -26,6 +26,7 @@ FORMS = {
     "by name": np.array(list(zip(TIME, EVENT * 1, strict=True)), [("time", float), ("event", int)]),
     "frame": pd.DataFrame({"time": TIME, "event": EVENT * 1}),
     "frame of booleans": pd.DataFrame({"days": TIME, "dead": EVENT}),
+    "one name": pd.DataFrame({"Time": TIME, "status": EVENT * 1}),
     "frame in order": pd.DataFrame({"dead": EVENT * 1, "days": TIME}),
 }
 
@@ -129,7 +130,7 @@ BAD = {
     "rows": (lambda: fit(PAIRS[1:]), "inconsistent numbers of samples"),
     "strata": (lambda: fit(strata=STRATA[1:]), "inconsistent numbers of samples"),
     "stratum missing": (lambda: fit(strata=[None, *STRATA[1:]]), "strata must be .n,., one label a row"),
-    "entry": (lambda: fit(entry=TIME), "entry must be .n,., finite, and before the time"),
+    "entry": (lambda: fit(entry=TIME), "entry must be finite and before .* row 0 has entry"),
     "ties": (lambda: SparseCox(ties="exact").fit(X, PAIRS), "ties must be one of"),
     "penalty": (lambda: SparseCox("l7").fit(X, PAIRS), "penalty must be one of"),
     "selection": (lambda: SparseCoxCV(selection="2se").fit(X, PAIRS), "selection must be one of"),
