@@ -50,8 +50,12 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
         low, high = jnp.where(over >= 0, nu, low), jnp.where(over <= 0, nu, high)
         new = nu + safe_divide(over, count)
         middle = low + (high - low) / 2
-        new = jnp.where((count > 0) & (new >= low) & (new <= high), new, middle)
-        near = jnp.abs(new - nu) <= 2 * eps_of(V) * size
+        # A step onto a bound may lead back from there, and so on for ever: it counts only if it ends the
+        # loop.
+        room = 2 * eps_of(V) * size
+        inside = (new > low) & (new < high) | (jnp.abs(new - nu) <= room)
+        new = jnp.where((count > 0) & inside, new, middle)
+        near = jnp.abs(new - nu) <= room
         return low, high, new, jnp.any(~(near | (over == 0))), n + 1
 
     *fixed, aim = lax.stop_gradient((upper, lower, total))

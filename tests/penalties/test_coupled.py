@@ -356,3 +356,14 @@ def test_falling_order(size, dtype):
         np.testing.assert_array_equal(falling_order(jnp.asarray(r)), np.argsort(-r, kind="stable"))
     together = jax.vmap(falling_order)(jnp.asarray(np.stack(many)))
     np.testing.assert_array_equal(together[1], np.argsort(-near, kind="stable"))
+
+
+def test_a_given_sum_where_newton_goes_from_bound_to_bound():
+    """Two entries of sum 0 are t and -t: the prox is a soft threshold of their difference."""
+    rng = np.random.default_rng(0)
+    V, S = rng.standard_normal((2000, 2)), rng.exponential(size=(2000, 2)) * rng.integers(0, 2, (2000, 2))
+    V[0], S[0] = [-1.41354576, 0.68273887], [0.0, 1.35155892]
+    at = lambda v, s: (penalties.SumTo(0.0) + penalties.L1(s)).prox(v)
+    apart, room = V[:, 0] - V[:, 1], S.sum(axis=1)
+    t = np.sign(apart) * np.maximum(np.abs(apart) - room, 0) / 2
+    np.testing.assert_allclose(jax.vmap(at)(V, S), np.stack([t, -t], axis=1), atol=1e-14)
