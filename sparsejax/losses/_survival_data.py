@@ -76,7 +76,8 @@ def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
 
 def _in_dtype(times: Any, dtype: Any) -> jax.Array:
     """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal."""
-    if not is_traced(times):
+    # A cast that changes nothing, as usual, needs no sort of the times.
+    if not is_traced(times) and (times.astype(dtype).astype(times.dtype) != times).any():
         different, number = np.unique(times, return_inverse=True)
         if len(np.unique(different.astype(dtype))) < len(different):
             times = number + 1
