@@ -175,8 +175,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       and 0, so that nothing is penalised; a `losses.GramLoss` without its constant. Features of strength 0,
       given by row or entry, have a gap with least squares and with logistic, Poisson, Huber, quantile,
       softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, under
-      `NonNegative` or a `Box`, and if they are nearly collinear, it is NaN. NaN also where a negative
-      strength or weight, under jit, makes the problem not convex.
+      `NonNegative` or a `Box`, beside `TotalVariation`, and if they are nearly collinear, it is NaN. NaN also
+      where a negative strength or weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.
@@ -236,8 +236,9 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
         kind = type(problem.penalty).__name__
         if "dual" in penalty.provides and penalty.finite_conjugate:
             raise ValueError(
-                f"{kind} has no finite strength that makes W = 0: a squared norm has slope 0 "
-                "at zero, so its minimiser only shrinks like 1/strength. Use L1, L21 or ExclusiveL21."
+                f"{kind} has no finite strength with W = 0: a squared norm has slope 0 at zero, so that its "
+                "minimiser only shrinks like 1/strength, and a constraint has no strength. Add L1, L21 or "
+                "ExclusiveL21."
             )
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {kind}.")
     start = zeros(problem) if init is None else as_float("init", init, tuple(range(33)))

@@ -360,6 +360,22 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
     return y.reshape(y.shape[0], -1)[row, rest]
 
 
+def is_missing(label: Any) -> bool:
+    """Whether a label is None or NaN."""
+    return label is None or (isinstance(label, float) and np.isnan(label))
+
+
+def check_entry(entry: np.ndarray, time: np.ndarray) -> None:
+    """Raise unless every row enters before its time; both are (n,)."""
+    late = ~(np.isfinite(entry) & (entry < time))
+    if late.any():
+        i = int(np.argmax(late))
+        raise ValueError(
+            "entry must be before time, and finite: a row is at risk where entry < t <= time; row "
+            f"{i} has entry {entry[i]:g} and time {time[i]:g}."
+        )
+
+
 def check_registered(name: str, x: Any, page: str) -> None:
     """Raise if the class of x is not registered with JAX as a pytree; ``page``: docs for the message."""
     if jax.tree_util.all_leaves([x]):

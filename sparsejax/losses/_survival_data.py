@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_numpy, check_labels, check_weights, is_traced, known_cast
+from sparsejax._core.checks import (
+    as_float,
+    as_numpy,
+    check_entry,
+    check_labels,
+    check_weights,
+    is_missing,
+    is_traced,
+    known_cast,
+)
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax.losses._risk_places import Places, places_of
 
@@ -45,12 +54,8 @@ def survival_data(
             raise ValueError(f"X has {n} rows and {name} has {x.shape[0]}; they must agree.")
     if not is_traced(times) and (times <= 0).any():
         raise ValueError(f"time must be > 0, got {times.min():g}.")
-    if entry is not None and not (is_traced(times) or is_traced(entry)) and (entry >= times).any():
-        i = int(np.argmax(entry >= times))
-        raise ValueError(
-            f"entry must be before time, and a row is at risk where entry < t <= time; row {i} has entry "
-            f"{entry[i]:g} and time {times[i]:g}."
-        )
+    if entry is not None and not (is_traced(times) or is_traced(entry)):
+        check_entry(entry, times)
     if weights is not None:
         check_weights(weights)
     check_labels(event, (0, 1), "CoxLoss", name="event")
@@ -100,16 +105,12 @@ def _numbers(name: str, labels: Any) -> Any:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
-    if labels.dtype == object and any(map(_is_missing, labels)):
+    if labels.dtype == object and any(map(is_missing, labels)):
         raise ValueError(f"{name} has a label that is missing.")
     try:
         return np.unique(labels, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:
         raise TypeError(f"{name} must hold labels of one kind: {error}.") from None
-
-
-def _is_missing(label: Any) -> bool:
-    return label is None or (isinstance(label, float) and np.isnan(label))
 
 
 def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:

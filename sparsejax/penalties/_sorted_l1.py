@@ -101,12 +101,11 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         s = cast(self.strength, Wt)
-        value = jnp.sum(s * _falling(Wt))
-        return jnp.where(jnp.all(s[1:] <= s[:-1]), value, jnp.nan)
+        return jnp.sum(_checked(s) * _falling(Wt))
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         norms = safe_norm(Vt)
-        shrunk = prox.sorted_magnitudes(norms, scaling * cast(self.strength, Vt))
+        shrunk = prox.sorted_magnitudes(norms, scaling * _checked(cast(self.strength, Vt)))
         return Vt * safe_divide(shrunk, norms)[None]
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
@@ -124,6 +123,11 @@ def _(penalty: SortedL1, Wt: jax.Array) -> jax.Array:
 def _(penalty: SortedL1, W: jax.Array) -> jax.Array:
     """W: the penalty is finite everywhere."""
     return W
+
+
+def _checked(strengths: jax.Array) -> jax.Array:
+    """The strengths, (d,); NaN if one is larger than the one before, where the penalty is not convex."""
+    return jnp.where(jnp.all(strengths[1:] <= strengths[:-1]), strengths, jnp.nan)
 
 
 def _falling(Wt: jax.Array) -> jax.Array:

@@ -40,8 +40,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
     * anything with `SquaredL2`: :math:`\operatorname{prox}_{t(g + m\|\cdot\|^2/2)}(V) =
       \operatorname{prox}_{t/(1+tm)\,g}(V/(1+tm))`, by completing the square; with strengths by row where g is
       a sum over rows;
-    * `NonNegative` with a penalty of this library, all of which depend on :math:`|W|` only and increase in
-      it: the prox at :math:`\max(V, 0)`, since 0 is best for an entry that is negative in V;
+    * `NonNegative` with a penalty that depends on :math:`|W|` only and increases in it, as all of this
+      library do except `TotalVariation` and `SumTo`: the prox at :math:`\max(V, 0)`, since 0 is best for an
+      entry that is negative in V;
     * `Box` with `L1`: the prox, clipped to the interval in each entry, since a convex function of one
       variable increases with the distance from its minimiser;
     * `TotalVariation` with `L1` of one number, and `SumTo` with any `L1` and with `NonNegative`.
@@ -55,7 +56,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     Raises:
       TypeError: a part is not a penalty, or it is `ByLeaf` (put sums inside it).
-      ValueError: a penalty occurs twice (write ``2 * penalty``); the boxes have no point in common.
+      ValueError: a penalty occurs twice (write ``2 * penalty``); the boxes have no point in common; sums to
+        two different totals.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.L1(1.0) + sj.penalties.SquaredL2(1.0)
@@ -84,6 +86,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         low, high = _bounds(boxes)
         if len(boxes) > 1 and not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
             raise ValueError("the boxes of the sum have no point in common.")
+        totals = [part.total for part in flat if isinstance(part, SumTo)]
+        if not any(map(is_traced, totals)) and len({float(np.asarray(total)) for total in totals}) > 1:
+            raise ValueError(f"SumTo: no column has two sums, {totals[0]:g} and {totals[-1]:g}.")
 
     # ------------------------------------------------------------------ terms
 

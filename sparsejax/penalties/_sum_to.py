@@ -109,7 +109,10 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         return jnp.where(inside, jnp.sum(self._strength(Wt) * jnp.abs(Wt)), jnp.inf)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.on_a_sum(Vt, scaling * self._strength(Vt), cast(self.total, Vt), self.positive)
+        total = cast(self.total, Vt)
+        if self.positive:
+            total = jnp.where(total >= 0, total, jnp.nan)  # no W >= 0 has a negative sum
+        return prox.on_a_sum(Vt, scaling * self._strength(Vt), total, self.positive)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         r"""The sum over columns of total times :math:`\nu`, where :math:`|z_i - \nu| \le s_i` for all i.

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from sparsejax._core.checks import as_numpy
+from sparsejax._core.checks import as_numpy, check_entry, is_missing
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked
 
 
@@ -29,11 +29,6 @@ def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if (time <= 0).any():
         raise ValueError(f"time in y must be > 0, got {time.min():g}.")
     return time, event > 0
-
-
-def is_missing(label: Any) -> bool:
-    """Whether a label is None or NaN."""
-    return label is None or (isinstance(label, float) and np.isnan(label))
 
 
 def _finite(name: str, x: np.ndarray) -> np.ndarray:
@@ -105,13 +100,7 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
             raise ValueError(
                 f"entry has shape {entry.shape} and y {time.shape}: inconsistent numbers of samples."
             )
-        late = ~(np.isfinite(entry) & (entry < time))
-        if late.any():
-            i = int(np.argmax(late))
-            raise ValueError(
-                f"entry must be finite and before the time of each row; row {i} has entry {entry[i]:g} and "
-                f"time {time[i]:g}."
-            )
+        check_entry(entry, time)
     return Targets(time, event, codes, labels, entry)
 
 

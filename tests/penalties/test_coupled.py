@@ -276,6 +276,13 @@ BAD = {
         lambda: problem_of("SumTo, L1").replace(penalty=penalties.SumTo(1.0) + penalties.Box(-1.0, 0.1)),
         "no column within the bounds sums to 1",
     ),
+    "sums to two totals": (lambda: penalties.SumTo(1.0) + penalties.SumTo(2.0), "no column has two sums"),
+    "no strength": (
+        lambda: sj.lambda_max(
+            problem_of("SumTo, L1").replace(penalty=penalties.SumTo(0.0) + penalties.NonNegative())
+        ),
+        "a constraint has no strength",
+    ),
     "no factor": (lambda: sj.lambda_max(problem_of("SumTo 1, L1 by row")), "no finite factor"),
     "q": (lambda: penalties.slope_strengths(3, 1.0), r"q must be in \(0, 1\)"),
     "increasing, of the prox": (
@@ -300,6 +307,18 @@ def test_increasing_strengths_under_jit():
     solution = solve(FALLING[::-1].copy())
     assert not solution.converged and np.isnan(solution.params).all()
     assert solve(FALLING).converged
+    near = jax.jit(lambda s: penalties.SortedL1(s).prox(jnp.ones(FALLING.size)))
+    assert np.isnan(near(FALLING[::-1].copy())).all() and np.isfinite(near(FALLING)).all()
+
+
+def test_a_negative_simplex_under_jit():
+    """No W >= 0 has a negative sum: there is no prox and no answer."""
+    X, H = data(n=30)
+    loss, on = losses.SquaredLoss(X, H), lambda total: penalties.SumTo(total) + penalties.NonNegative()
+    solution = jax.jit(lambda total: sj.solve(sj.Problem(loss, on(total))))(-1.0)
+    assert not solution.converged
+    near = jax.jit(lambda total: on(total).prox(jnp.ones(3)))
+    assert np.isnan(near(-1.0)).all() and np.isfinite(near(1.0)).all()
 
 
 # ------------------------------------------------------------------ a strength for each column

@@ -149,6 +149,15 @@ def test_no_finite_score_is_said():
     assert np.isnan(cv.score).all()
 
 
+def test_no_finite_concordance_is_said():
+    """The only event of each fold is the last row."""
+    X, _ = data(n=30)
+    time, fold = np.arange(1.0, 31), np.arange(30) % 2
+    p = sj.Problem(losses.CoxLoss(X, time, np.r_[np.zeros(28), 1, 1]), penalties.L1(0.1))
+    with pytest.warns(UserWarning, match="no event is followed by another row"):
+        sj.cross_validate(p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), folds=fold, scoring="concordance")
+
+
 @pytest.mark.parametrize(
     "change, error, match",
     [
