@@ -130,7 +130,7 @@ BAD = {
     "rows": (lambda: fit(PAIRS[1:]), "inconsistent numbers of samples"),
     "strata": (lambda: fit(strata=STRATA[1:]), "inconsistent numbers of samples"),
     "stratum missing": (lambda: fit(strata=[None, *STRATA[1:]]), "strata must be .n,., one label a row"),
-    "entry": (lambda: fit(entry=TIME), "entry must be finite and before .* row 0 has entry"),
+    "entry": (lambda: fit(entry=TIME), "entry must be before time, and finite.* row 0 has entry"),
     "ties": (lambda: SparseCox(ties="exact").fit(X, PAIRS), "ties must be one of"),
     "penalty": (lambda: SparseCox("l7").fit(X, PAIRS), "penalty must be one of"),
     "selection": (lambda: SparseCoxCV(selection="2se").fit(X, PAIRS), "selection must be one of"),
