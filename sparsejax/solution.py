@@ -20,7 +20,10 @@ SOLVERS: list[str] = []
 
 MESSAGES = {
     CONVERGED: "converged: the duality gap is at most tol",
-    MAX_ITER: "maxiter reached before tol: raise maxiter, or tol",
+    MAX_ITER: (
+        "maxiter reached before tol, or the solver's own limit, where num_iters is less than maxiter: raise "
+        "maxiter, or tol"
+    ),
     NON_FINITE: (
         "a NaN or infinity appeared, or a strength or weight is negative: look at the data, the strengths "
         "and the start"

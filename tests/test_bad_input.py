@@ -176,6 +176,11 @@ TABLE = {
         ValueError,
         "column 0 of Y has one label",
     ),
+    "one label only among the rows that count": (
+        lambda: LogisticLoss(X, LABELS[:, 0], weights=LABELS[:, 0], intercept=True),
+        ValueError,
+        "column 0 of Y has one label only in its rows of weight > 0",
+    ),
     "labels 0 and 1 for a hinge": (
         lambda: SquaredHingeLoss(X, LABELS),
         ValueError,

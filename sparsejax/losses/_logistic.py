@@ -26,8 +26,8 @@ class LogisticLoss(LinearModelLoss):
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column.
 
     Raises:
-      TypeError, ValueError: as `SquaredLoss`; a label that is not 0 or 1; with ``intercept``, a
-        column of Y that is constant, whose best intercept is infinite.
+      TypeError, ValueError: as `SquaredLoss`; a label that is not 0 or 1; with ``intercept``, a column of Y
+        that is constant in its entries of weight > 0, whose best intercept is infinite.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.LogisticLoss(np.eye(4, 3), np.array([1.0, 0.0, 0.0, 1.0]), intercept=True)
@@ -44,11 +44,13 @@ class LogisticLoss(LinearModelLoss):
         """Raise unless all labels are 0 or 1 and, with an intercept, both occur in every column."""
         check_labels(self.Y, (0, 1), "LogisticLoss", others="of labels -1 and 1: Y > 0; of 1 and 2: Y - 1")
         if self.has_intercept and not is_traced(self.Y):
-            constant = answer_of(_constant_columns, self.Y)
+            known = self.weights is not None and not is_traced(self.weights)
+            constant = answer_of(_constant_columns, self.Y, *([self.weights] if known else []))
             if constant.any():
+                where = " in its rows of weight > 0" if known else ""
                 raise ValueError(
-                    f"column {np.argmax(constant)} of Y has one label only, so its intercept has no finite "
-                    "minimiser: drop it, or use intercept=False."
+                    f"column {np.argmax(constant)} of Y has one label only{where}, so its intercept has no "
+                    "finite minimiser: drop it, or use intercept=False."
                 )
 
     def mean(self, H: jax.Array) -> jax.Array:
@@ -75,5 +77,10 @@ class LogisticLoss(LinearModelLoss):
         return jnp.where(inside, jnp.maximum(excess, 0), jnp.inf)
 
 
-def _constant_columns(xp: Any, y: Any) -> Any:
-    return xp.atleast_1d(y.min(axis=0) == y.max(axis=0))
+def _constant_columns(xp: Any, y: Any, *weights: Any) -> Any:
+    """Which columns have one label only in the entries of weight > 0."""
+    low = high = y
+    for w in weights:
+        counted = w.reshape(w.shape + (1,) * (y.ndim - w.ndim)) > 0
+        low, high = xp.where(counted, y, 1), xp.where(counted, y, 0)
+    return xp.atleast_1d(low.min(axis=0) == high.max(axis=0))

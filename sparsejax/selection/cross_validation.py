@@ -32,7 +32,7 @@ from sparsejax.selection.path_runner import (
     unsolved,
 )
 from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, unfinished_solves, with_axes
-from sparsejax.selection.resampling import copied_rows, folds_of, rows_of
+from sparsejax.selection.resampling import check_folds_weigh, copied_rows, folds_of, rows_of
 from sparsejax.selection.scoring import (
     Scoring,
     check_scoring,
@@ -110,7 +110,8 @@ def cross_validate(
         the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
         are NaN. Without progress, long work in mode "warm" on a CPU ends as soon; ``partial`` is None.
       TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
-        folds, scoring or, with ``per_output``, the problem are not as above; or as `sparsejax.path`.
+        folds, scoring or, with ``per_output``, the problem are not as above; a fold holds no row of weight
+        > 0 out, or all of them (under jit its losses are NaN); or as `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
@@ -195,6 +196,7 @@ def _solved(
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
+    check_folds_weigh(NAME, smooth, fold_of)
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     judge = None if checkpoint is None else text_of_scoring(scoring)

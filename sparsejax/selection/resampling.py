@@ -9,7 +9,7 @@ import numpy as np
 
 from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
 from sparsejax._core.linalg import safe_divide
-from sparsejax._core.matrices.sharded import mesh_of
+from sparsejax._core.matrices.sharded import answer_of, mesh_of
 from sparsejax.losses import Loss, num_rows, rows_alone
 
 ROWS_TOGETHER = 32  # the number of rows that a fit copies is a multiple of this
@@ -54,12 +54,13 @@ def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
 def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
     """The loss on the rows where ``mask`` (n,) is 1.
 
-    The remaining weights are scaled up to their old sum, so that a strength means the same as on all rows.
+    The remaining weights are scaled up to their old sum, so that a strength means the same as on all rows;
+    they are NaN if all of them are 0, since such rows say nothing.
     With ``most``, a bound of their number, these rows are copied; without, the other rows get the weight 0.
     """
     weights = weights_of(smooth)
     total, remaining = jnp.sum(weights), masked(weights, mask)
-    weights = remaining * safe_divide(total, jnp.sum(remaining), total)
+    weights = remaining * safe_divide(total, jnp.sum(remaining), jnp.nan)
     return smooth.reweighted(weights) if most is None else rows_alone(smooth, weights, most)
 
 
@@ -75,6 +76,23 @@ def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
     """
     one = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
     return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if mode == "warm" and one else None
+
+
+def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any) -> None:
+    """Raise if a fold has no row of weight > 0, or no other fold has one. Traced weights are not checked."""
+    if smooth.weights is None or is_traced(smooth.weights):
+        return
+    held_out = answer_of(_weights_of_folds, smooth.weights, fold_of, count=int(np.max(fold_of)) + 1)
+    for fold, own in enumerate(held_out):
+        if not own or not held_out.sum() - own:
+            where = "no row" if not own else "all rows"
+            raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0 out.")
+
+
+def _weights_of_folds(xp: Any, weights: Any, fold_of: Any, count: int) -> Any:
+    """The number of rows of weight > 0 in each fold, (count,)."""
+    counted = weights.reshape(len(weights), -1).max(axis=1) > 0
+    return ((fold_of[:, None] == xp.arange(count)) & counted[:, None]).sum(axis=0)
 
 
 def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:

@@ -294,6 +294,6 @@ class SparseCoxCV(ByFolds, CoxModel):
         table = self._table(X, targets, weights, folds)
         with precision(X):
             loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
-            choice = chosen(self, loss, table.folds, X.shape[1])
+            choice = chosen(self, loss, table.folds, X.shape[1], scoring=self.scoring)
             self._chosen(choice)
             return self._keep(choice.found, loss, table, targets)

@@ -28,7 +28,7 @@ from sparsejax.sklearn._problems import (
     widens,
 )
 from sparsejax.sklearn._regression import LinearRegressor
-from sparsejax.sklearn._scorers import Judge, judge_of, judge_of_our_own, scorer_of
+from sparsejax.sklearn._scorers import Judge, judge_of, judge_of_our_own, of_single_labels, scorer_of
 from sparsejax.sklearn._tables import gathered, precision
 from sparsejax.sklearn._targets import Targets
 
@@ -56,7 +56,10 @@ def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray
             for train, test in check_cv(cv, y, classifier=classifier).split(X, y)
         ]
     except (TypeError, ValueError, IndexError) as error:
-        raise ValueError(f"cv must be None, a number, a splitter or pairs of rows of X: {error}") from None
+        raise ValueError(
+            f"cv must be None, a number, a splitter or pairs of rows of X: {error} (a splitter that needs "
+            "groups: cv=list(splitter.split(X, y, groups)))"
+        ) from None
     for number, (train, test) in enumerate(splits):
         folds[test] = number
         times[test] += 1
@@ -75,7 +78,7 @@ def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: 
     """`fold_of_rows`, each of which has a row with a weight."""
     folds = fold_of_rows(cv, X, y, classifier)
     if len(np.unique(folds[weights > 0])) <= folds.max():
-        raise ValueError("every fold needs a row whose sample_weight is not zero.")
+        raise ValueError("every fold needs a row with a target, and with a sample_weight that is not zero.")
     return folds
 
 
@@ -86,8 +89,12 @@ def chosen(
     num_features: int,
     groups: Groups | None = None,
     judge: Judge | None = None,
+    scoring: Any = None,
 ) -> Choice:
-    """The point of the grid that ``selection`` chooses, fitted to all rows; ``judge`` scores the fits."""
+    """The point of the grid that ``selection`` chooses, fitted to all rows.
+
+    ``judge`` scores the fits, else ``scoring`` of `sparsejax.cross_validate`.
+    """
     check_choice("selection", estimator.selection, ("best", "1se"))
     verbose = check_verbose(estimator.verbose)
     check_max_iter(estimator.max_iter)
@@ -105,7 +112,7 @@ def chosen(
     options = {"folds": folds, "tol": estimator.tol, "maxiter": estimator.max_iter}
     options |= {"progress": estimator.progress, "checkpoint": estimator.checkpoint}
     if judge is None:
-        result = cross_validate(*grid, scoring=estimator.scoring, **options)
+        result = cross_validate(*grid, scoring=scoring, **options)
     else:
         result, fits = fits_on_folds(*grid, **options)
         result = CrossValidation(
@@ -243,7 +250,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             judge = None if scorer is None else self._judge(scorer, X, targets, sample_weight, folds, loss)
-            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge)
+            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, self.scoring)
             self._chosen(choice)
             return self._keep(choice.found, choice.loss, targets.y)
 
@@ -286,8 +293,9 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       cv: as in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable of splits;
         every row must be held out once.
-      scoring: None for the least held-out loss; "accuracy", "f1", "f1_micro", "roc_auc", or a function
-        ``(Y, predictions, weights)``, as for `sparsejax.cross_validate`. Or any scorer of scikit-learn, by
+      scoring: None for the least held-out loss; "accuracy", "f1" (with two classes that of the second, else
+        the mean over classes), "f1_micro", "roc_auc", or a function ``(Y, predictions, weights)``, as for
+        `sparsejax.cross_validate`. Or any scorer of scikit-learn, by
         its name, such as "balanced_accuracy", "average_precision" or "neg_log_loss", or as a function
         ``(estimator, X, y)``, whose second argument is X; it gets the sample weights, if there are any and
         it takes them.
@@ -355,6 +363,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         """Choose strengths on X (n, d) and labels y (n,), and fit."""
         scorer = scorer_of(self.scoring)
         X, codes, weights, by_class = self._read(X, y, sample_weight)
+        scoring = of_single_labels(self.scoring, len(self.classes_))
         groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
@@ -365,11 +374,11 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
             if scorer is not None:
                 given = None if sample_weight is None else weights
                 judge = judge_of(scorer, self._shell, X, self.classes_[codes], given, folds, Y.shape[1])
-            elif self.scoring is not None and self.class_weight is not None:
+            elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, np.where(total > 0, weights, 0), folds=folds, widen=False)
-                judge = judge_of_our_own(self.scoring, loss, plain.weights, table.folds)
-            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge)
+                judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
+            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, scoring)
         self._chosen(choice)
         return self._keep(choice.found)
 

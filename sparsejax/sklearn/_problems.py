@@ -44,11 +44,18 @@ PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 def groups_of(estimator: Any, num_features: int) -> Groups | None:
-    """The groups of an estimator that is being fitted, if its penalty is "group_lasso"."""
+    """The groups of an estimator that is being fitted, if its penalty is "group_lasso".
+
+    Raises:
+      TypeError, ValueError: wrong groups; groups for another penalty; no such penalty.
+    """
     if isinstance(estimator.penalty, str) and estimator.penalty == GROUP_LASSO:
         return as_groups(estimator.groups, vars(estimator).get("feature_names_in_"), num_features)
     if estimator.groups is not None:
         raise ValueError(f'groups are for penalty="group_lasso", got penalty={estimator.penalty!r}.')
+    if not is_penalty(estimator.penalty):
+        other = f", {GROUP_LASSO!r} or a penalty of sparsejax.penalties"
+        choose("penalty", estimator.penalty, PENALTIES, other)
     return None
 
 

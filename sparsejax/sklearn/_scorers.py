@@ -11,10 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.metrics import get_scorer
 
+from sparsejax import metrics
 from sparsejax._core.precision import full_precision
 from sparsejax.selection.fold_task import Fits
 from sparsejax.selection.resampling import masked
-from sparsejax.selection.scoring import SCORES, score_of
+from sparsejax.selection.scoring import SCORES, positive, predicted, score_of
 from sparsejax.sklearn._problems import Fitted
 
 _Scorer = type(get_scorer("r2"))  # a named scorer, which knows its metric and what it needs of an estimator
@@ -44,6 +45,22 @@ def scorer_of(scoring: Any) -> Any:
     if not callable(scoring):
         raise TypeError(f"scoring must be None, a name or a function, got {scoring!r}.")
     return scoring if _arguments(scoring)[1:2] == ["X"] else None
+
+
+def of_single_labels(scoring: Any, num_classes: int) -> Any:
+    """The scoring as scikit-learn means it for rows of one label each.
+
+    F1 of all labels together is then the accuracy, and F1 of two classes is that of the second, whether the
+    loss has one column for both classes or two.
+    """
+    if not isinstance(scoring, str):
+        return scoring
+    return {"f1_micro": "accuracy", "f1": _f1_of_second if num_classes == 2 else "f1"}.get(scoring, scoring)
+
+
+def _f1_of_second(Y: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
+    Y, labels = (a.reshape(len(a), -1)[:, -1] for a in (positive(Y), predicted(Y, mean)))
+    return metrics.precision_recall_f1(Y, labels, weights=weights).f1
 
 
 def _arguments(function: Any) -> list[str]:

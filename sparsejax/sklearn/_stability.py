@@ -119,6 +119,8 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with precision(X):
             penalty_of, has = family(self.penalty)
+            if "alpha" not in has:
+                raise ValueError(f"penalty={self.penalty!r} leaves no feature out, however strong it is.")
             beta = as_strength("beta", self.beta if "beta" in has else 0).astype(X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
             problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))

@@ -149,6 +149,23 @@ def test_no_finite_score_is_said():
     assert np.isnan(cv.score).all()
 
 
+@pytest.mark.parametrize("heavy, where", [(1, "no row"), (0, "all rows")])
+def test_a_fold_needs_rows_that_count(heavy, where):
+    """A loss of 0 of no rows would count as the best; under jit, where nothing is raised, it is NaN."""
+    X, Y = data(n=32)
+    fold, grid = np.arange(32) % 2, jax.vmap(penalties.L21)(np.array([0.3, 0.1]))
+    weights = (fold == heavy) * 1.0
+
+    def folds(weights):
+        p = sj.Problem(losses.SquaredLoss(X, Y, weights=weights), penalties.L21(0.1))
+        return sj.cross_validate(p, grid, folds=fold)
+
+    with pytest.raises(ValueError, match=f"fold 0 holds {where} of weight > 0"):
+        folds(weights)
+    found = jax.jit(folds)(weights)
+    assert np.isnan(found.fold_loss[0]).all() and not (found.converged & np.isfinite(found.fold_loss)).any()
+
+
 def test_no_finite_concordance_is_said():
     """The only event of each fold is the last row."""
     X, _ = data(n=30)

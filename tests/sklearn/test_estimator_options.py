@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
 from sklearn.metrics import balanced_accuracy_score, make_scorer
-from sklearn.model_selection import GridSearchCV, PredefinedSplit
+from sklearn.model_selection import GridSearchCV, GroupKFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -319,6 +319,17 @@ def test_a_selector_that_selects_nothing_says_what_to_change():
         StabilitySelector(alphas=[60.0, 50.0], num_subsamples=20).fit(X, noise)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "logistic", "squared_hinge"])
+@pytest.mark.parametrize("scoring", ["f1", "f1_micro"])
+def test_f1_is_that_of_scikit_learn(loss, scoring):
+    """Of two classes that of the second, whether the loss has a column for each or one for both."""
+    options = {"alphas": ALPHAS, "cv": CV, "scoring": scoring, "tol": 1e-8}
+    ours = SparseClassifierCV("l1", loss=loss, **options).fit(X, RARE)
+    one = SparseClassifier("l1", loss=loss, tol=1e-8)
+    theirs = GridSearchCV(one, {"alpha": ALPHAS}, cv=CV, scoring=scoring).fit(X, RARE).cv_results_
+    np.testing.assert_allclose(ours.scores_[:, :, 0].mean(0), theirs["mean_test_score"], atol=1e-12)
+
+
 # ------------------------------------------------------------------ errors
 
 FRAME = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["e", "f", "g"]})
@@ -329,6 +340,19 @@ BAD = {
     "NaN": (
         lambda: SparseRegressor().fit(NAN, [1, 2, 3]),
         r"contains NaN\. The column 'b' holds nan",
+    ),
+    "no such penalty": (lambda: SparseRegressor("lasso").fit(X, Y), "'group_lasso' or a penalty of"),
+    "no feature left out": (
+        lambda: StabilitySelector("exclusive_lasso").fit(X, Y[:, 0]),
+        "'exclusive_lasso' leaves no feature out",
+    ),
+    "folds by groups": (
+        lambda: SparseRegressorCV(cv=GroupKFold(3)).fit(X, Y),
+        r"cv=list\(splitter.split\(X, y, groups\)\)",
+    ),
+    "a fold without targets": (
+        lambda: SparseRegressorCV("l1", cv=CV).fit(X, np.where(np.arange(60) % 4, Y[:, 0], np.nan)),
+        "every fold needs a row with a target",
     ),
     "several alphas": (lambda: SparseRegressor(alpha=[0.1, 0.2]).fit(X, Y), "use the CV form .* alphas="),
     "a loss": (lambda: SparseRegressor(loss=losses.SquaredLoss(X, Y)).fit(X, Y), "loss must be a name"),
