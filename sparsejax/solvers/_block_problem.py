@@ -162,10 +162,10 @@ def slope_at(s: Slopes, p: Point) -> jax.Array:
     return slope
 
 
-def violations(s: Slopes, p: Point) -> jax.Array:
-    """(k, m), the distance of a slope of the loss from the subdifferential of the norms, by entry.
+def violation(s: Slopes, p: Point) -> jax.Array:
+    """(), the largest distance of a slope of the loss from the subdifferential of the norms.
 
-    In blocks that are 0 it is that of the block, in its norm.
+    It is taken by entry, and for blocks that are 0 in the norm of the block.
     """
     slope = jnp.abs(slope_at(s, p))
     smooth = p.R  # and below without the slopes of the norms at W, so that the loss is left
@@ -184,4 +184,4 @@ def violations(s: Slopes, p: Point) -> jax.Array:
         beyond = jnp.maximum(jnp.sqrt(of_blocks(left * left, s.size)) - s.blocks, 0)
         entry = slope if s.entries is None else jnp.where(p.V == 0, left, slope)
         worst = jnp.where(zero, to_features(beyond, s.size), entry)
-    return jnp.where(s.live[None], worst, 0)
+    return jnp.max(jnp.where(s.live[None], worst, 0))

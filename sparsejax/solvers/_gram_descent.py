@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import apply_if, safe_divide
-from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, violations
+from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, violation
 from sparsejax.solvers._support_newton import newton_step
 
 COORDINATES_PER_ITERATION = 8  # entries that one loop iteration updates; their mutual terms are unrolled
@@ -28,14 +28,14 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
       E and W + E, the latter with exact zeros, (k, m) each.
     """
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
-    before, count = jnp.max(violations(s, first)), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
+    before, count = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
     goal = share * before
     sweeps = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
 
     def body(carry: Any) -> Any:
         p, _, k = carry
         p = sweeps(p, count)
-        left = jnp.max(violations(s, p))
+        left = violation(s, p)
         return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, k + count
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
@@ -85,9 +85,10 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
 
     The step of a block has length 1/L with L a bound of the curvature of the block.
     """
-    G, size, (k, m) = gram.G, s.size, s.W.shape
+    G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks
     b = m // size
+    count = gram.used // size
     at = jnp.arange(b, dtype=jnp.int32) * size
     own = jax.vmap(lambda i: lax.dynamic_slice(G, (i, i), (size, size)))(at)
     L = jnp.minimum(jnp.max(jnp.sum(jnp.abs(own), axis=1), axis=1), jnp.sqrt(jnp.sum(own * own, axis=(1, 2))))
@@ -98,14 +99,10 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     threshold = alpha / L
     c = 1 + safe_divide(threshold, norms)
 
-    # Memory by block, (b, k, size), which a block updates in place.
-    split = lambda a: a.reshape(k, b, size).swapaxes(0, 1)
-    joined = lambda a: a.swapaxes(0, 1).reshape(k, m)
-    start = split(s.W)
-
-    def block(j: jax.Array, p: Point) -> Point:
+    def block(i: jax.Array, p: Point) -> Point:
+        j = i % count
         at = j * size
-        W, E, R = start[j], p.E[j], lax.dynamic_slice_in_dim(p.R, at, size, axis=1)
+        W, E, R = (lax.dynamic_slice_in_dim(a, at, size, axis=1) for a in (s.W, p.E, p.R))
         low, long, length, far = L[j], c[j], norms[j], threshold[j]
         H, there = E - R / low, jnp.ones((), bool)
         if s.entries is not None:
@@ -127,15 +124,7 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         new = jnp.where(reach > far, H - far * turned, -W)
         V = jnp.where((reach > far) & there, W + new, 0)
         rows = lax.dynamic_slice_in_dim(G, at, size)
-        put = lambda a, part: lax.dynamic_update_index_in_dim(a, part, j, 0)
+        put = lambda a, part: lax.dynamic_update_slice_in_dim(a, part, at, 1)
         return Point(put(p.V, V), put(p.E, new), p.R + (new - E) @ rows)
 
-    def sweeps(p: Point, number: int) -> Point:
-        # A block that is 0, and stays 0 as long as no other moves, is left out.
-        moves = of_blocks(((p.V != 0) | (violations(s, p) > 0)).astype(LOW), size) > 0
-        S, count = jnp.nonzero(moves, size=b, fill_value=0)[0], jnp.sum(moves, dtype=jnp.int32)
-        start = Point(split(p.V), split(p.E), p.R)
-        p = lax.fori_loop(0, number * count, lambda i, p: block(S[i % count], p), start)
-        return Point(joined(p.V), joined(p.E), p.R)
-
-    return sweeps
+    return lambda p, number: lax.fori_loop(0, number * count, block, p)
