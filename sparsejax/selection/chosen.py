@@ -5,6 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sparsejax._core.linalg import eps_of
 from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax.solution import Solution
 
@@ -130,7 +131,9 @@ def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Ar
     mean = jnp.mean(score, axis=0)
     # A candidate without a finite score is never chosen.
     mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)
-    index = jnp.argmax(mean)
+    # Accuracies of equal numbers of rows have means that differ by rounding: the first of them is the best.
+    greatest = jnp.max(mean)
+    index = jnp.argmax(mean >= greatest - 8 * eps_of(mean) * jnp.abs(greatest))
     near = mean >= mean[index] - _standard_error(score)[index]
     size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
     least = jnp.min(jnp.where(near, size, jnp.inf))

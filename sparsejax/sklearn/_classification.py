@@ -23,7 +23,7 @@ from sparsejax.sklearn._problems import (
     loss_of,
     widens,
 )
-from sparsejax.sklearn._tables import as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import as_sample_weight, centred, gathered, precision, validated
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -235,9 +235,11 @@ class SparseClassifier(ProbabilisticClassifier):
         """Fit to X (n, d) and labels y (n,)."""
         X, codes, weights, by_class = self._read(X, y, sample_weight)
         Y, groups = targets(self.loss, codes, len(self.classes_)), groups_of(self, X.shape[1])
+        X, middle = centred(X, weights * by_class[codes], self.fit_intercept)
         table = gathered(X, Y, weights * by_class[codes], widen=widens(self.penalty))
         with precision(X):
             strengths = (self.alpha, self.beta)
             penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
-            return self._keep(fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter))
+            found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
+            return self._keep(found.before(middle))

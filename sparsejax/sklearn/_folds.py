@@ -29,7 +29,7 @@ from sparsejax.sklearn._problems import (
 )
 from sparsejax.sklearn._regression import LinearRegressor
 from sparsejax.sklearn._scorers import Judge, judge_of, judge_of_our_own, of_single_labels, scorer_of
-from sparsejax.sklearn._tables import gathered, precision
+from sparsejax.sklearn._tables import centred, gathered, precision
 from sparsejax.sklearn._targets import Targets
 
 DEFAULT_SPAN = 1e-3  # the smallest strength tried by default, relative to lambda_max
@@ -246,13 +246,14 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         X, targets = self._read(X, y, sample_weight, offset)
         groups, by_row = groups_of(self, X.shape[1]), targets.weights.reshape(X.shape[0], -1).max(axis=1)
         folds = used_folds(self.cv, X, targets.y, by_row, classifier=False)
+        X, middle = centred(X, targets.weights, self.fit_intercept)
         table = gathered(X, targets.columns, targets.weights, folds=folds, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             judge = None if scorer is None else self._judge(scorer, X, targets, sample_weight, folds, loss)
             choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, self.scoring)
             self._chosen(choice)
-            return self._keep(choice.found, choice.loss, targets.y)
+            return self._keep(choice.found.before(middle), choice.loss, targets.y)
 
     def _judge(
         self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, loss: Any
@@ -367,6 +368,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
         groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
+        X, middle = centred(X, total, self.fit_intercept)
         table = gathered(X, Y, total, folds=folds, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
@@ -380,7 +382,7 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
             choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, scoring)
         self._chosen(choice)
-        return self._keep(choice.found)
+        return self._keep(choice.found.before(middle))
 
     def _shell(self, found: Fitted, rows: np.ndarray) -> Any:
         return copy.copy(self)._keep(found)

@@ -116,6 +116,10 @@ class Fitted(NamedTuple):
     gap: float
     num_iters: int
 
+    def before(self, middle: np.ndarray) -> "Fitted":
+        """The fit to the data before ``middle`` was subtracted from them, see `centred`."""
+        return self._replace(intercept=(self.intercept - self.coef @ middle).astype(self.intercept.dtype))
+
 
 _intercept = Compiled(lambda loss, W: loss.intercept(W))
 

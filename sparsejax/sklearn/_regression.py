@@ -24,7 +24,7 @@ from sparsejax.sklearn._problems import (
     mean_of,
     widens,
 )
-from sparsejax.sklearn._tables import as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import as_sample_weight, centred, gathered, precision, validated
 from sparsejax.sklearn._targets import (
     Targets,
     as_exposure,
@@ -211,10 +211,11 @@ class SparseRegressor(LinearRegressor):
         """
         X, targets = self._read(X, y, sample_weight, offset)
         groups = groups_of(self, X.shape[1])
+        X, middle = centred(X, targets.weights, self.fit_intercept)
         table = gathered(X, targets.columns, targets.weights, widen=widens(self.penalty))
         with precision(X):
             strengths = (self.alpha, self.beta)
             penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
-            return self._keep(found, loss, targets.y)
+            return self._keep(found.before(middle), loss, targets.y)

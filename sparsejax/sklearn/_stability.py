@@ -16,7 +16,7 @@ from sparsejax.problem import Problem
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import precision, validated
+from sparsejax.sklearn._tables import centred, precision, validated
 
 # The smallest default strength, relative to lambda_max: weaker ones would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -116,6 +116,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
             Y = targets(self.loss, codes, len(classes))
         else:
             Y = y.reshape(len(y), -1)
+        X, _ = centred(X, np.ones(len(Y)), True)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         with precision(X):
             penalty_of, has = family(self.penalty)

@@ -20,6 +20,7 @@ FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others be
 # Data up to this size are padded in rows and columns, which costs hardly any time.
 MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
 MIN_TABLE_ROWS = 128
+MAX_OFFSET = 4  # largest distance from 0 of the middle of a column, in units of its range
 # A sparse X of so few columns becomes dense if it has at most so many numbers then (128 MB in float64): the
 # solvers for few features, which form X'X, are hundreds of times faster there than first-order steps.
 MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
@@ -194,6 +195,24 @@ def gathered(
     if widen and width > d:
         table = np.append(table, np.zeros((rows, width - d), X.dtype), axis=1)
     return Table(table, Y[ix], mean_one, fold[ix])
+
+
+def centred(X: Any, weights: np.ndarray, fit_intercept: bool) -> tuple[Any, np.ndarray]:
+    """X and what has been subtracted from its columns, (d,): an intercept absorbs it.
+
+    That is, in float64, the middle of each column that lies far from 0 compared with its range, whose values
+    would leave few digits to the solver; 0 for other columns, and for a sparse X. Rows of weight 0 do not
+    count. ``weights`` are (n,) or (n, k).
+    """
+    middle = np.zeros(X.shape[1])
+    if not fit_intercept or sparse.issparse(X):
+        return X, middle
+    counted = weights.reshape(len(weights), -1).any(axis=1)
+    used = X if counted.all() else X[counted]
+    low, high = (bound(used, axis=0).astype(float) for bound in (np.min, np.max))
+    far = np.abs(low / 2 + high / 2) > MAX_OFFSET * (high - low)
+    middle[far] = (low / 2 + high / 2)[far]
+    return (X - middle).astype(X.dtype) if far.any() else X, middle
 
 
 def _canonical(X: Any) -> Any:

@@ -137,6 +137,15 @@ def test_two_axes_of_strengths():
     np.testing.assert_allclose(jitted.solution.params, cv.solution.params, atol=1e-5)
 
 
+def test_equal_scores_choose_the_first():
+    """Shares of the same rows in another order differ by rounding."""
+    score = jnp.array([[0.1, 0.3], [0.3, 0.2], [0.2, 0.1]])
+    for shares in (score, score[:, ::-1]):
+        none = jnp.zeros(shares.shape)
+        found = sj.CrossValidation(jax.vmap(penalties.L1)(jnp.ones(2)), -shares, none, none, none, shares)
+        assert int(found.index) == 0
+
+
 def test_no_finite_score_is_said():
     """One class in every fold."""
     X, _ = data(n=30)

@@ -319,6 +319,29 @@ def test_a_selector_that_selects_nothing_says_what_to_change():
         StabilitySelector(alphas=[60.0, 50.0], num_subsamples=20).fit(X, noise)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_columns_far_from_zero(dtype):
+    """An intercept absorbs what is added to a column, before the solver loses its digits."""
+    far = np.where(np.arange(8) % 2, 3000.0, 0)
+    plain, moved = X.astype(dtype), (X + far).astype(dtype)
+    weights = 1.0 + np.arange(60) % 3
+    for make, y in (
+        (lambda: SparseRegressor("l1", alpha=0.05), Y[:, 0]),
+        (lambda: SparseClassifier("l21", alpha=0.02), RARE),
+        (lambda: SparseRegressorCV("l1", alphas=ALPHAS, cv=CV), Y[:, 0]),
+        (lambda: SparseRegressorCV("l1", alphas=ALPHAS, cv=CV, scoring="neg_mean_absolute_error"), Y[:, 0]),
+        (lambda: SparseClassifierCV("l21", alphas=ALPHAS, cv=CV), RARE),
+    ):
+        one, other = make().fit(plain, y, weights), make().fit(moved, y, weights)
+        np.testing.assert_allclose(one.coef_, other.coef_, atol=5e-3)
+        assert other.gap_ <= (1e-4 if dtype == "float32" else 1e-6)
+        np.testing.assert_allclose(one.score(plain, y), other.score(moved, y), atol=0.02)
+        if "CV" in type(one).__name__:
+            np.testing.assert_allclose(one.scores_, other.scores_, rtol=1e-2, atol=1e-3)
+    selected = [StabilitySelector(alphas=ALPHAS, num_subsamples=20).fit(D, Y[:, 0]) for D in (plain, moved)]
+    np.testing.assert_allclose(*(s.frequencies_ for s in selected), atol=0.11)
+
+
 @pytest.mark.parametrize("loss", ["softmax", "logistic", "squared_hinge"])
 @pytest.mark.parametrize("scoring", ["f1", "f1_micro"])
 def test_f1_is_that_of_scikit_learn(loss, scoring):
