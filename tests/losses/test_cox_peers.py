@@ -1,4 +1,4 @@
-"""Cox's loss beside other packages where they are there: Coxnet, lifelines, statsmodels. CI installs none."""
+"""Cox's loss beside other packages where they are there: Coxnet, lifelines, statsmodels. CI installs them for some."""
 
 import jax
 import numpy as np
