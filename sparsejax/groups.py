@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_missing, is_traced
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -232,7 +232,7 @@ def from_labels(labels: ArrayLike) -> Groups:
       Disjoint `Groups`; every feature is in one group.
 
     Raises:
-      ValueError: not one-dimensional, empty, or a NaN.
+      ValueError: not one-dimensional, empty, or a NaN or None.
 
     >>> import sparsejax as sj
     >>> sj.groups.from_labels([0, 0, 1]).num_groups
@@ -241,8 +241,8 @@ def from_labels(labels: ArrayLike) -> Groups:
     labels = as_numpy("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
-    if labels.dtype.kind == "f" and np.isnan(labels).any():
-        raise ValueError("labels has a NaN.")
+    if any(map(is_missing, labels.tolist())) or (labels.dtype.kind in "mM" and np.isnat(labels).any()):
+        raise ValueError("labels has a NaN or None.")
     try:
         names, ids = np.unique(labels, return_inverse=True)
     except TypeError:

@@ -25,7 +25,7 @@ def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
     r"""``||x_i - z_j||^2``, shape (n, m); Z = X if not given, and then the diagonal is exactly 0.
 
     Computed as :math:`\|x\|^2 + \|z\|^2 - 2x^\top z`, and at least 0. The mean of Z is subtracted from both
-    first: a common offset would cost digits.
+    first: a common offset would cost digits. The error is about eps times the largest square that is left.
 
     Args:
       X: (n, d).

@@ -241,8 +241,10 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
     measure = np.asarray(np.where(np.isnan(gap), solution.residual, gap))
     eps = float(np.finfo(measure.dtype).eps)
     if not is_traced(tol) and np.asarray(tol) < 2 * eps:
-        # Such a tol asks for the precision of the dtype, which no solve reports as converged: no warning.
-        converged = converged | (measure <= 1000 * eps)
+        # Such a tol asks for the precision of the dtype, which no solve reports as converged: no warning
+        # where a solve has ended for that reason.
+        ended = np.asarray(solution.status) != MAX_ITER
+        converged = converged | (ended & (measure <= 1000 * eps))
         if converged.all():
             return
     worst = float(np.max(np.where(converged, 0, measure)))

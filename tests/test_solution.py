@@ -60,6 +60,16 @@ def test_throw():
         jax.jit(lambda p: sj.solve(p, throw=True))(p)
 
 
+def test_maxiter_is_warned_of_at_any_tol():
+    """A tol below what float32 resolves is never met, but a solve that only began has not met it either."""
+    X = np.random.default_rng(0).integers(-1, 2, (60, 3)).astype(np.float32)
+    p = sj.Problem(sj.losses.SquaredLoss(X, (X[:, 0] > X[:, 1]).astype(np.float32)), sj.penalties.L1(0.02))
+    with pytest.warns(sj.ConvergenceWarning, match="maxiter reached"):
+        assert not sj.fista(p, tol=2e-7, maxiter=4).converged
+    with pytest.raises(TypeError, match="tol must be a number, got True"):
+        sj.solve(p, tol=True)
+
+
 def test_throw_leaves_the_filters_of_warnings_alone(monkeypatch):
     """Filters belong to the process: threads that each restore what they found may leave another's behind."""
     during = []

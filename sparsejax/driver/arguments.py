@@ -78,6 +78,8 @@ def _as_tol(name: str, tol: ArrayLike | None, dtype: np.dtype) -> jax.Array:
         return on_device(default_tol(dtype), dtype)
     if isinstance(tol, float) and 0 <= tol <= 1:  # as nearly always; the rest takes longer
         return on_device(float(tol), dtype)
+    if isinstance(tol, (bool, np.bool_)):
+        raise TypeError(f"{name} must be a number, got {tol!r}.")
     value = as_nonnegative(name, tol, dtype)
     return value if is_traced(value) else on_device(float(value), dtype)
 

@@ -88,10 +88,11 @@ def proximal(
                 raise TypeError(f"proximal: params must be arrays, got {type(leaf).__name__}: {leaf!r}.")
         updates, inner_state = inner.update(updates, state.inner, params, **extra)
         eta = step_size(state.step) if callable(step_size) else step_size
-        eta = jnp.asarray(eta, jax.tree.leaves(params)[0].dtype)
+        kinds = [leaf.dtype for leaf in jax.tree.leaves(params) if jnp.issubdtype(leaf.dtype, jnp.floating)]
+        eta = jnp.asarray(eta, max(kinds, key=lambda kind: kind.itemsize) if kinds else float)
         new = penalty.prox(jax.tree.map(lambda p, u: p + u, params, updates), eta)
         # p + (0 - p) is exactly 0, so zeros survive optax.apply_updates.
-        change = jax.tree.map(lambda n, p: n - p, new, params)
+        change = jax.tree.map(lambda n, p: (n - p).astype(p.dtype), new, params)
         return change, ProximalState(inner_state, state.step + 1)
 
     return optax.GradientTransformationExtraArgs(init, update)

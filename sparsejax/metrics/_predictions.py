@@ -224,7 +224,7 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
     first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
     # For each sample the weight of negatives with a lower score, and of those with at most its score.
     below = lax.cummax(jnp.where(first, seen - negative, 0))
-    through = lax.cummin(jnp.where(last, seen, len(s)), reverse=True)
+    through = lax.cummin(jnp.where(last, seen, seen[-1]), reverse=True)
     positives, negatives = jnp.sum(positive), seen[-1]
     defined = (positives > 0) & (negatives > 0)
     share = safe_divide((below + through).astype(s.dtype), (2 * negatives).astype(s.dtype))
@@ -302,5 +302,8 @@ def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
     w = jnp.broadcast_to(w, Y.shape)
     C = Y - safe_divide(jnp.sum(w * Y, axis=0), jnp.sum(w, axis=0))[None]
     left, whole = jnp.sum(w * (Y - P) ** 2, axis=0), jnp.sum(w * C * C, axis=0)
+    # The rounding error of the mean of a constant column is no variance.
+    least = jnp.min(jnp.where(w > 0, Y, jnp.inf), axis=0)
+    whole = jnp.where(least < jnp.max(jnp.where(w > 0, Y, -jnp.inf), axis=0), whole, 0)
     shares = 1 - safe_divide(left, whole, jnp.where(left == 0, 0, 1))
     return jnp.mean(jnp.where(jnp.sum(w > 0, axis=0) > 1, shares, jnp.nan))

@@ -60,6 +60,10 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
         """The score of each bag, (bags,)."""
         if not self.weights.shape[0]:
             X, ids = _check(instances, bag_ids)
+            if X.shape[1] != self.prototypes.shape[1]:
+                raise ValueError(
+                    f"instances have {X.shape[1]} columns; the fit had {self.prototypes.shape[1]}."
+                )
             return jnp.zeros(int(ids.max()) + 1, X.dtype)
         S = embed(instances, bag_ids, self.prototypes, self.bandwidth)
         return S @ self.weights.astype(S.dtype)
@@ -86,8 +90,9 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
 def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: ArrayLike) -> jax.Array:
     """The similarities s of bags to prototypes.
 
-    Distances are computed from the expanded square of centred data (an error of about 1e-6 in float32), for
-    blocks of prototypes: memory holds instances x 512 numbers and the result.
+    Distances are computed from the expanded square of centred data, for blocks of prototypes: memory holds
+    instances x 512 numbers and the result. The error of a squared distance is eps (1e-7 in float32) times the
+    largest square of a row about the mean of the prototypes: use float64 for clusters far apart.
 
     Args:
       instances: (n, d), finite, in any order.

@@ -93,7 +93,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         """The smallest alpha at which 0 is the prox of Z; for disjoint groups the largest ||Z_g||_F."""
         if len(self.terms) > 1:
             return gauge(self._replace(alpha=jnp.ones((), Z.dtype)), Z)
-        return jnp.max(self._norms(columns(Z)))
+        return jnp.max(self._norms(columns(Z)), initial=0)
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
         """One norm for each group, without squares."""

@@ -124,7 +124,7 @@ def over_norm(alpha: ArrayLike, Wt: jax.Array) -> jax.Array:
 
 def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
     """min over rows of strength / norm, inf where the norm is 0."""
-    return jnp.min(safe_divide(strength, norm, jnp.inf))
+    return jnp.min(safe_divide(strength, norm, jnp.inf), initial=jnp.inf)
 
 
 def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:

@@ -18,6 +18,12 @@ from sparsejax.sklearn._problems import fitted, loss_of
 from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, gathered, precision, validate_data
 
 
+def _of_one_kind(labels: np.ndarray) -> np.ndarray:
+    """The labels as numbers if they are numbers in an array of objects, as a DataFrame of both kinds has."""
+    plain = np.asarray(labels.tolist())
+    return plain if labels.dtype == object and plain.dtype.kind in "biuf" else labels
+
+
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     r"""Linear classification by the labels of several views at once, such as objects and moods.
 
@@ -87,7 +93,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True)
         weights = as_sample_weight(sample_weight, len(X))
         self._flat = y.ndim == 1
-        views = [encoded(column, weights) for column in y.reshape(len(X), -1).T]
+        views = [encoded(_of_one_kind(column), weights) for column in y.reshape(len(X), -1).T]
         classes, codes = [view[0] for view in views], [view[1] for view in views]
         sizes = tuple(len(labels) for labels in classes)
         Y = np.eye(int(np.prod(sizes)))[np.ravel_multi_index(codes, sizes)]
@@ -127,6 +133,8 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         """For each view the label with the largest marginal score, (n, views), or (n,) for one view."""
         best = [scores.argmax(axis=1) for scores in self.marginals(X)]
         labels = [names[ix] for names, ix in zip(self._views(), best, strict=True)]
+        if len({view.dtype.kind for view in labels}) > 1:  # numbers and text stay what they are
+            labels = [view.astype(object) for view in labels]
         return labels[0] if self._flat else np.stack(labels, axis=1)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

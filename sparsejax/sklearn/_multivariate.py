@@ -282,7 +282,10 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     missing = np.array([x is None for x in ids.tolist()]) | (ids != ids)  # noqa: PLR0124  # NaN and NaT
     if missing.any():
         raise ValueError(f"bag_ids is missing for {missing.sum()} row(s), the first is {missing.argmax()}.")
-    _, first, bags = np.unique(ids, return_index=True, return_inverse=True)
+    try:
+        _, first, bags = np.unique(ids, return_index=True, return_inverse=True)
+    except TypeError as error:
+        raise TypeError(f"bag_ids must be of one kind, so that they can be sorted: {error}.") from None
     return bags, first
 
 

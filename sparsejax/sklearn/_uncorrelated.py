@@ -60,8 +60,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
 
     where the features of a group compete, so that few of several correlated features stay. s are the sample
     weights: weight k counts as k copies of the row. Labels: y (n,) of classes, one a row; or y (n, labels) of
-    0 and 1, any number of labels a row. Columns of X should be on comparable scales, as a StandardScaler
-    makes them.
+    0 and 1, or -1 and 1, any number of labels a row. Columns of X should be on comparable scales, as a
+    StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32.
@@ -141,6 +141,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
             return self._keep(self._fit(X, targets(self.loss, codes, len(self.classes_)), weights, make))
         check_classification_targets(y)
         labels = indicators(y)
+        self._negative = int(min(y.min(), 0))  # the label of a row without a label: 0 or -1
         self.classes_ = np.arange(labels.shape[1])
         weighted = labels[weights > 0]
         # The logistic loss of a label that all rows or none have is least at an infinite intercept.
@@ -173,9 +174,11 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
             return fitted(problem, d, self.tol, self.max_iter)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of each row, (n,), or 0 or 1 for each label, (n, labels)."""
+        """The class of each row, (n,); or for each label, (n, labels), 0 or 1, or -1 or 1, as in y."""
         scores = self.decision_function(X)
-        return (scores > 0).astype(int) if self.multilabel_ else LinearClassifier.predict(self, X)
+        if self.multilabel_:
+            return np.where(scores > 0, 1, self._negative)
+        return LinearClassifier.predict(self, X)
 
     @available_if(_is_logistic)
     def predict_proba(self, X: Any) -> np.ndarray:

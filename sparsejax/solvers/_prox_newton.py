@@ -26,6 +26,7 @@ from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._scaled_least_squares import least_squares
+from sparsejax.solvers._trend import Trend
 
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
@@ -163,6 +164,7 @@ class Last(NamedTuple):
     facts: Facts  # of the loss at W
     gram: Gram | None  # the Gram matrix of the last step; None without descent
     ridge: jax.Array | None  # (blocks,), strengths of `SquaredL2`, which the Gram matrix has on its diagonal
+    trend: Trend
 
 
 def nothing_before(sizes: Any, problem: Problem, init: jax.Array) -> Last:
@@ -171,7 +173,8 @@ def nothing_before(sizes: Any, problem: Problem, init: jax.Array) -> Last:
     if by_blocks(problem):
         descent = Descent(problem, _rows(problem, init))
         gram, ridge = descent.passed_on(descent.no_gram()), descent.ridge
-    return Last(jnp.full_like(init, jnp.nan), no_facts(problem.smooth, init, sizes), gram, ridge)
+    facts = no_facts(problem.smooth, init, sizes)
+    return Last(jnp.full_like(init, jnp.nan), facts, gram, ridge, Trend.none(init))
 
 
 def resume(
@@ -189,12 +192,13 @@ def resume(
 
     Args:
       sizes: `sparsejax.losses.sizes` of the loss.
-      last: of the problem before. Its facts are used if ``init`` is its W, its Gram matrix if that has the
+      last: of the problem before. Its facts are used if the start is its W, its Gram matrix if that has the
         ridge of this problem.
       brief: without effect: the residual is known anyway.
       alone: whether there is no other problem; the program then never asks for the facts of ``last``.
     """
     smooth, penalty = problem.smooth, problem.penalty
+    init, trend = (init, last.trend) if alone else last.trend.start(problem, init)
     step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
     rows = _rows(problem, init)
@@ -237,7 +241,7 @@ def resume(
     if descent is not None and s.gram is not None:  # the next problem shall not begin with what led nowhere
         gram = descent.passed_on(s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0)))
     taken = jnp.isfinite(s.penalised)  # else no trial was finite, and the facts are not those at W
-    return solution, Last(jnp.where(taken, s.W, jnp.nan), s.facts, gram, ridge)
+    return solution, Last(jnp.where(taken, s.W, jnp.nan), s.facts, gram, ridge, trend)
 
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:

@@ -238,6 +238,20 @@ def test_sgd_with_a_prox_is_proximal_gradient(schedule, regression):
     assert bool((W == 0).any())
 
 
+@pytest.mark.parametrize("dtype", ["int32", "bfloat16", "float32"])
+def test_a_first_leaf_of_another_dtype(dtype):
+    """It neither rounds the step size nor changes its own dtype."""
+    penalty = sj.penalties.ByLeaf({"count": None, "w": sj.penalties.L1(1.0)})
+    optimizer = sjx.proximal(optax.sgd(0.1), penalty, 0.1)
+    params = {"count": jnp.ones(1, dtype), "w": jnp.array([1.0, 0.05])}
+    zero = jax.tree.map(jnp.zeros_like, params)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies integers by a float
+        updates, _ = optimizer.update(zero, optimizer.init(params), params)
+    new = optax.apply_updates(params, updates)
+    np.testing.assert_allclose(new["w"], [0.9, 0.0], atol=1e-6)
+    assert new["count"].dtype == dtype and updates["count"].dtype == dtype
+
+
 def test_chosen_leaves_of_a_network(regression):
     X, Y = regression
     noise = jnp.asarray(np.random.default_rng(1).standard_normal((40, 6)))

@@ -1,4 +1,4 @@
-"""Cox's loss beside other packages where they are there: Coxnet, lifelines, statsmodels. CI installs them for some."""
+"""Cox's loss beside Coxnet, lifelines and statsmodels, where they are there: in CI, for some of the cases."""
 
 import jax
 import numpy as np

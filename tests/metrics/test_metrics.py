@@ -204,6 +204,8 @@ def test_weights_agree_with_scikit_learn():
     expected = [roc_auc_score(t, s, sample_weight=w) for t, s in zip(true.T[2:], scores.T[2:], strict=True)]
     np.testing.assert_allclose(np.asarray(auc(true, scores, w))[2:], expected, rtol=1e-12)
     np.testing.assert_allclose(auc(true, scores, w > 0), auc(true[w > 0], scores[w > 0]), rtol=1e-13)
+    large = auc(true, scores, 100 * w)  # the sum of weights is not the number of rows
+    np.testing.assert_allclose(np.asarray(large)[2:], expected, rtol=1e-12)
     assert mean_auc(true, scores, w).left_out == 2
     assert mean_auc(true, scores, 0 * w).left_out == 20
 
@@ -218,6 +220,7 @@ def test_r2_agrees_with_scikit_learn():
     flat = np.ones((4, 2))
     assert r2(flat, flat) == r2_score(flat, flat) == 1
     assert r2(flat, flat + 1) == r2_score(flat, flat + 1) == 0
+    assert r2(0.1 * np.ones(7), np.zeros(7)) == 0  # where the mean is not 0.1 in floating point
     assert np.isnan(r2(Y, P, np.eye(15)[0]))  # of one row
     np.testing.assert_allclose(jax.jit(jax.vmap(r2))(Y[None], P[None])[0], r2(Y, P))
 

@@ -426,6 +426,8 @@ def test_cross_validation():
     i, j = np.unravel_index(mean.argmin(), mean.shape)
     assert cv.lam == lams[i] and cv.beta == betas[j]
     assert cv.start_lam == lams[np.asarray(cv.start_mae).mean(0).argmin()]
+    with pytest.warns(UserWarning, match="no pair of strengths has a finite error"):
+        ofa_lasso.cross_validate(1e60 * X, Y, lams, betas, folds=2, kernel="polynomial", degree=13)
 
 
 @pytest.mark.parametrize(

@@ -210,3 +210,15 @@ def test_exclusive_l21_has_its_parts_as_limits():
         np.testing.assert_allclose(both.prox(V, 0.7), part.prox(V, 0.7), rtol=1e-14)
         np.testing.assert_allclose(both.dual_scale(Z), part.dual_scale(Z), rtol=1e-15)
         np.testing.assert_allclose(both.conjugate(0.01 * Z), part.conjugate(0.01 * Z), atol=1e-15)
+
+
+def test_group_lasso_without_groups():
+    """As no pair of features may be correlated: all are unpenalised."""
+    X = np.random.default_rng(0).standard_normal((30, 6))
+    none = sj.groups.from_correlation(X, 0.95)
+    p = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0] - X[:, 1]), sj.penalties.GroupLasso(0.1, none))
+    assert none.num_groups == 0 and float(sj.lambda_max(p)) == 0
+    for solve in (sj.solve, sj.fista, jax.jit(sj.solve)):
+        solution = solve(p, tol=1e-9)
+        assert solution.converged
+        np.testing.assert_allclose(solution.params, [1, -1, 0, 0, 0, 0], atol=1e-4)

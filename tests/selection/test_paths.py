@@ -133,3 +133,20 @@ def test_several_axes():
     assert square.params.shape == (2, 3, D, K) and square.history.gap.shape == (2, 3, 0)
     for one, other in zip(jax.tree.leaves(square), jax.tree.leaves(listed), strict=True):
         np.testing.assert_array_equal(one.reshape(other.shape), other)
+
+
+def test_a_path_starts_beyond_its_last_solution():
+    """Where no feature enters or leaves, W of a lasso is linear in the strength: the start is the answer."""
+    X = np.random.default_rng(0).standard_normal((400, 600))
+    y = X[:, :5].sum(axis=1)
+    p = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(0.1))
+    assert sj.solvers.chain_of(sj.solvers.pick(p).link, p).links[0].name == "prox_newton"
+    strengths = np.linspace(0.6, 0.4, 9)
+    for order in (strengths, strengths[::-1].copy()):
+        path = sj.path(p, jax.vmap(penalties.L1)(order), tol=1e-8)
+        assert path.converged.all() and (path.params[:, :5] != 0).all() and not path.params[:, 5:].any()
+        assert (np.asarray(path.num_iters)[2:] == 0).all() and path.num_iters[0] > 0
+    # Strengths at random: the answers are those of single solves.
+    order = np.random.default_rng(1).permutation(np.geomspace(0.5, 0.02, 8))
+    path = sj.path(p, jax.vmap(penalties.L1)(order), tol=TOL)
+    assert_same(path, [sj.solve(p.replace(penalty=penalties.L1(s)), tol=TOL) for s in order])

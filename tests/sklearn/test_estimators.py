@@ -460,6 +460,21 @@ def test_a_class_that_was_not_seen():
         SQUARED("l21").fit(X, NAMES, CODES < 1)
 
 
+def test_labels_of_minus_one_stay_minus_one():
+    signs = np.where(X[:, :2] > 0, 1, -1)
+    model = UncorrelatedGroupClassifier().fit(X, signs)
+    assert set(np.unique(model.predict(X))) == {-1, 1}
+    assert model.score(X, signs) == UncorrelatedGroupClassifier().fit(X, signs > 0).score(X, signs > 0)
+
+
+def test_views_of_numbers_and_of_text():
+    views = pd.DataFrame({"a": np.where(X[:, 0] > 0, 1, 2), "b": np.where(X[:, 1] > 0, "h", "s")})
+    model = LabelViewsClassifier().fit(X, views)
+    predicted = model.predict(X)
+    assert {type(x) for x in predicted[:, 0]} == {int} and {type(x) for x in predicted[:, 1]} == {str}
+    assert model.score(X, views) == (predicted == views.to_numpy()).all(axis=1).mean() > 0.5
+
+
 BAD = {
     "penalty": (lambda: SparseRegressor("l3").fit(X, Y), "penalty must be one of 'l1', .* or a penalty of"),
     "penalty class": (lambda: SparseRegressor(penalties.L1).fit(X, Y), "penalty must be one of"),

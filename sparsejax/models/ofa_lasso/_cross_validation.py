@@ -1,5 +1,6 @@
 """Cross-validation of the strengths, with a grid of strengths for each fold in one call."""
 
+import warnings
 from typing import NamedTuple
 
 import jax
@@ -8,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int
+from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
 from sparsejax.models.ofa_lasso._fitted import model_of, predict, support_of
 from sparsejax.models.ofa_lasso._kernel_columns import Data, Input, Kernel, check, require_positive, stopping
@@ -136,8 +138,14 @@ def cross_validate(
 def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ...]]) -> CrossValidation:
     """The `CrossValidation` of the folds that are finished."""
     mae, start_mae, gap, converged = (jnp.stack(values) for values in zip(*results, strict=True))
-    i, j = np.unravel_index(int(jnp.argmin(jnp.mean(mae, axis=0))), mae.shape[1:])
-    best = jnp.argmin(jnp.mean(start_mae, axis=0))
+    # An error that is not finite is never the least.
+    means = (jnp.mean(x, axis=0) for x in (mae, start_mae))
+    mean, start_mean = (jnp.where(jnp.isfinite(x), x, jnp.inf) for x in means)
+    if not bool(jnp.isfinite(mean).any()):
+        text = "ofa_lasso.cross_validate: no pair of strengths has a finite error on all folds."
+        warnings.warn(text, UserWarning, stacklevel=users_level())
+    i, j = np.unravel_index(int(jnp.argmin(mean)), mae.shape[1:])
+    best = jnp.argmin(start_mean)
     return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[best])
 
 
