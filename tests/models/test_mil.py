@@ -7,6 +7,7 @@ import pytest
 
 from sparsejax.models import mil
 from sparsejax.models import multivariate as mv
+from sparsejax.sklearn import MILESClassifier
 
 
 def bags(rng, count=40, d=3):
@@ -158,3 +159,17 @@ DATA, IDS, LABELS = np.eye(4, 2), np.array([0, 0, 1, 1]), np.array([1, -1])
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_model_without_prototypes_knows_its_columns():
+    """With k = n there is one labelling, and w = 0."""
+    X = np.random.default_rng(0).standard_normal((10, 3))
+    model = mil.fit(X, np.arange(10) // 2, [0, 1, 1, 0, 1], measure=mv.recall_at(5), budget=3, C=1.0)
+    assert not model.weights.size and model.predict(X, np.arange(10) // 2).tolist() == [0] * 5
+    with pytest.raises(ValueError, match="instances have 4 columns; the fit had 3"):
+        model.predict(np.zeros((2, 4)), [0, 1])
+
+
+def test_bag_ids_of_two_kinds():
+    with pytest.raises(TypeError, match="bag_ids must be of one kind"):
+        MILESClassifier().fit(np.eye(4), [0, 0, 1, 1], bag_ids=np.array(["a", 1, "b", 2], object))
