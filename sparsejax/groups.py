@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_missing, is_traced
+from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, has_missing, is_traced
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -241,7 +241,7 @@ def from_labels(labels: ArrayLike) -> Groups:
     labels = as_numpy("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
-    if any(map(is_missing, labels.tolist())) or (labels.dtype.kind in "mM" and np.isnat(labels).any()):
+    if has_missing(labels):
         raise ValueError("labels has a NaN or None.")
     try:
         names, ids = np.unique(labels, return_inverse=True)

@@ -360,9 +360,13 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
     return y.reshape(y.shape[0], -1)[row, rest]
 
 
-def is_missing(label: Any) -> bool:
-    """Whether a label is None or NaN."""
-    return label is None or (isinstance(label, float) and np.isnan(label))
+def has_missing(labels: np.ndarray) -> bool:
+    """Whether a label is None, NaN or NaT."""
+    if labels.dtype.kind in "mM":
+        return bool(np.isnat(labels).any())
+    if labels.dtype != object:
+        return bool(labels.dtype.kind == "f" and np.isnan(labels).any())
+    return any(label is None or (isinstance(label, float) and np.isnan(label)) for label in labels.tolist())
 
 
 def check_entry(entry: np.ndarray, time: np.ndarray) -> None:

@@ -13,7 +13,7 @@ from sparsejax._core.checks import (
     check_entry,
     check_labels,
     check_weights,
-    is_missing,
+    has_missing,
     is_traced,
     known_cast,
 )
@@ -105,7 +105,7 @@ def _numbers(name: str, labels: Any) -> Any:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
-    if labels.dtype == object and any(map(is_missing, labels)):
+    if has_missing(labels):
         raise ValueError(f"{name} has a label that is missing.")
     try:
         return np.unique(labels, return_inverse=True)[1].astype(np.int32)

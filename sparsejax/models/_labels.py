@@ -13,7 +13,7 @@ from sparsejax._core.checks import (
     as_numpy,
     check_comparable,
     check_labels,
-    is_missing,
+    has_missing,
     is_traced,
 )
 from sparsejax.metrics import r2
@@ -35,7 +35,7 @@ def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         kind = "a NaN" if np.isnan(y).any() else "an infinity"
         raise ValueError(f"y has {kind} among its labels.")
-    if y.dtype == object and any(map(is_missing, y.tolist())):
+    if has_missing(y):
         raise ValueError("y has a NaN or None among its labels.")
     try:
         return y, np.unique(y)

@@ -196,7 +196,7 @@ def _solved(
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
-    check_folds_weigh(NAME, smooth, fold_of)
+    check_folds_weigh(NAME, smooth, fold_of, len(sizes))
     check_progress(NAME, progress, arguments, checkpoint)
     check_one_process(NAME, progress or checkpoint is not None, arguments)
     judge = None if checkpoint is None else text_of_scoring(scoring)

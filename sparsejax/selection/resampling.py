@@ -78,13 +78,16 @@ def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
     return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if mode == "warm" and one else None
 
 
-def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any) -> None:
-    """Raise if a fold has no row of weight > 0, or no other fold has one. Traced weights are not checked."""
+def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int) -> None:
+    """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
+
+    Traced weights are not checked.
+    """
     if smooth.weights is None or is_traced(smooth.weights):
         return
-    held_out = answer_of(_weights_of_folds, smooth.weights, fold_of, count=int(np.max(fold_of)) + 1)
+    held_out = answer_of(_weights_of_folds, smooth.weights, fold_of, count=count)
     for fold, own in enumerate(held_out):
-        if not own or not held_out.sum() - own:
+        if own in (0, held_out.sum()):
             where = "no row" if not own else "all rows"
             raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0 out.")
 

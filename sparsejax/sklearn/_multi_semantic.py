@@ -20,8 +20,10 @@ from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, gathe
 
 def _of_one_kind(labels: np.ndarray) -> np.ndarray:
     """The labels as numbers if they are numbers in an array of objects, as a DataFrame of both kinds has."""
+    if labels.dtype != object:
+        return labels
     plain = np.asarray(labels.tolist())
-    return plain if labels.dtype == object and plain.dtype.kind in "biuf" else labels
+    return plain if plain.dtype.kind in "biuf" else labels
 
 
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):

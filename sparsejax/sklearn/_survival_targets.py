@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from sparsejax._core.checks import as_numpy, check_entry, is_missing
+from sparsejax._core.checks import as_numpy, check_entry, has_missing
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked
 
 
@@ -91,7 +91,7 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
             raise ValueError(
                 f"strata has shape {strata.shape} and y {time.shape}: inconsistent numbers of samples."
             )
-        if any(map(is_missing, strata.tolist())):
+        if has_missing(strata):
             raise ValueError("strata must be (n,), one label a row, none of them missing.")
         labels, codes = np.unique(strata, return_inverse=True)
     if entry is not None:

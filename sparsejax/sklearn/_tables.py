@@ -204,15 +204,14 @@ def centred(X: Any, weights: np.ndarray, fit_intercept: bool) -> tuple[Any, np.n
     would leave few digits to the solver; 0 for other columns, and for a sparse X. Rows of weight 0 do not
     count. ``weights`` are (n,) or (n, k).
     """
-    middle = np.zeros(X.shape[1])
     if not fit_intercept or sparse.issparse(X):
-        return X, middle
+        return X, np.zeros(X.shape[1])
     counted = weights.reshape(len(weights), -1).any(axis=1)
     used = X if counted.all() else X[counted]
     low, high = (bound(used, axis=0).astype(float) for bound in (np.min, np.max))
-    far = np.abs(low / 2 + high / 2) > MAX_OFFSET * (high - low)
-    middle[far] = (low / 2 + high / 2)[far]
-    return (X - middle).astype(X.dtype) if far.any() else X, middle
+    middle = low / 2 + high / 2
+    middle[np.abs(middle) <= MAX_OFFSET * (high - low)] = 0
+    return (X - middle).astype(X.dtype) if middle.any() else X, middle
 
 
 def _canonical(X: Any) -> Any:

@@ -39,11 +39,7 @@ class Trend(NamedTuple):
 
 
 def _mean_strength(problem: Problem, dtype: Any) -> jax.Array:
-    """(), the mean strength of the norms of rows and groups; NaN for other penalties."""
-    smooth, penalty = problem.smooth, problem.penalty
-    known = "row norm" in penalty.provides and "shape" in smooth.provides
-    norm = penalty.row_norm(smooth.params_shape) if known else None
-    if norm is None:
-        return jnp.full((), jnp.nan, dtype)
+    """(), the mean strength of the norms of rows and groups."""
+    norm = problem.penalty.row_norm(problem.smooth.params_shape)
     parts = [jnp.mean(jnp.asarray(part, dtype)) for part in (norm.alpha, norm.entries) if part is not None]
     return sum(parts, start=jnp.zeros((), dtype))
