@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
+from sparsejax._core.matrices.streamed import Chunked
 from sparsejax._core.precision import SWITCH, users_level
 from sparsejax._core.pytree import Pytree
 
@@ -231,6 +232,13 @@ def text_of_status(code: int, dtype: Any) -> str:
     return text.replace("use a larger tol", f"use float64, by {data}, or a larger tol")
 
 
+def _failed_reads(problem: Any) -> list[Exception]:
+    """The errors of the last passes over rows that are read again for every product."""
+    parts = jax.tree.leaves(problem, is_leaf=lambda part: isinstance(part, Chunked))
+    sources = [part.source for part in parts if isinstance(part, Chunked)]
+    return [source.failed for source in sources if source.failed is not None]
+
+
 def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
     """Warn once about all solutions that did not converge; under jit users read ``converged`` instead."""
     if is_traced(solution.status):
@@ -249,6 +257,8 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
             return
     worst = float(np.max(np.where(converged, 0, measure)))
     text = text_of_status(int(np.asarray(solution.status)[~converged].ravel()[0]), gap.dtype)
+    for failed in _failed_reads(problem):
+        text = f"a batch of rows could not be read again: {failed!r}"
     which = f"{int((~converged).sum())} of {converged.size} solves did" if converged.ndim else "the solve did"
     name = "residual" if np.isnan(gap).all() else "relative duality gap"
     message = f"{which} not converge ({name} {worst:.1e}): {text}."

@@ -36,6 +36,8 @@ class Checkpoint:
         name = f"{caller}: checkpoint"
         if not isinstance(directory, (str, os.PathLike)):
             raise TypeError(f"{name} must be the path of a folder, got {directory!r}.")
+        if not os.fspath(directory):
+            raise ValueError(f"{name} must be the path of a folder, got {directory!r}.")
         self.directory, self._name = Path(directory), name
         if self.directory.exists() and not self.directory.is_dir():
             raise ValueError(f"{name} must be the path of a folder, but {self.directory} is a file.")

@@ -169,7 +169,7 @@ class Loop:
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
-        best = nan_where_unknown(c.best, self.scale)
+        best = jnp.where(status == NON_FINITE, jnp.nan, nan_where_unknown(c.best, self.scale))
         solution = Solution(best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
         return solution, c.state
 
@@ -279,12 +279,14 @@ class Loop:
         if leaves is not None:
             stalled |= leaves(carry.state)
         finite = jnp.isfinite(c.objective) & ~jnp.isnan(c.measure)
-        if self.algorithm.learn is not None:
-            finite |= k > 0  # a trial point may be infinite, the first point may not
         # Each line takes precedence over those before.
         status = jnp.where(k < self.maxiter, RUNNING, MAX_ITER)
         status = jnp.where(stalled, STALLED if leaves is None else MAX_ITER, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
+        if self.algorithm.learn is not None:
+            # A trial may be infinite or NaN, unless it is the start, or the last one and nothing continues.
+            last = status == MAX_ITER if leaves is None else jnp.zeros((), bool)
+            finite |= (k > 0) & ~(last & jnp.isnan(c.objective))
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
         return carry._replace(
             to_halve=jnp.where(halved, measure, carry.to_halve),

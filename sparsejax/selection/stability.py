@@ -29,7 +29,7 @@ from sparsejax.selection.path_runner import (
 )
 from sparsejax.selection.paths import batched_path, prepare_path, with_axes
 from sparsejax.selection.resampling import copied_rows, restricted, rows_of, subsamples
-from sparsejax.solution import Solution, warn_unconverged
+from sparsejax.solution import NON_FINITE, Solution, warn_unconverged
 
 NAME = "stability_selection"
 MAX_BATCH_BYTES = 2**30  # about the memory of the subsamples that are solved at once
@@ -186,10 +186,14 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
+    # The W of such a solve is NaN, which selects nothing.
+    failed = jnp.any(found.solution.status == NON_FINITE, axis=0)
+    frequencies = jnp.where(failed[:, None], jnp.nan, found.counts.astype(dtype) / count)
+    known = ~jnp.any(failed)
     return StabilitySelection(
-        frequencies=with_axes(found.counts.astype(dtype) / count, arguments.shape),
-        selected=jnp.max(found.counts, axis=0) >= least_count,
-        bound=q * q * factor,
+        frequencies=with_axes(frequencies, arguments.shape),
+        selected=known & (jnp.max(found.counts, axis=0) >= least_count),
+        bound=jnp.where(known, q * q * factor, jnp.nan),
         num_selected=found.num_selected,
         gap=with_axes(found.solution.gap, arguments.shape, 1),
         converged=with_axes(found.solution.converged, arguments.shape, 1),

@@ -369,7 +369,10 @@ def _by_column(name: str, X: Any) -> Any:
                     f"{name} has {which} indices from {ix.min()} to {ix.max()}; its shape is {X.shape}."
                 )
         found = scipy.sparse.csc_matrix((values(data), (rows, cols)), shape=X.shape)
+    stored = found.nnz
     found.sum_duplicates()
+    if found.nnz < stored and not np.isfinite(found.data).all():
+        raise ValueError(f"{name} has entries that are stored several times, and whose sum overflows.")
     found.eliminate_zeros()
     return found
 
@@ -385,7 +388,10 @@ def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     if isinstance(X, BCSR) and X.n_batch == 0 and X.n_dense == 0:
         X = X.to_bcoo()
     if not isinstance(X, BCOO) or X.n_batch or X.n_dense:
-        raise TypeError(f"{name} is a {type(X).__name__}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
+        kind = type(X).__name__
+        if isinstance(X, BCOO | BCSR):
+            kind += f" with n_batch={X.n_batch} and n_dense={X.n_dense}, which must be 0"
+        raise TypeError(f"{name} is a {kind}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
     indices = np.asarray(X.indices)
     there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(
         axis=1

@@ -59,10 +59,19 @@ class Source:
         args = tuple(np.asarray(a) for a in args)
         try:
             self.failed = None
-            return product(*args)
+            found = product(*args)
+            if not np.isfinite(found).all() and all(np.isfinite(a).all() for a in args):
+                self._check_finite()
+            return found
         except Exception as error:  # whatever a reader of files may raise
             self.failed = error
             return None
+
+    def _check_finite(self) -> None:
+        """Raise if a batch is not finite, with its number."""
+        for number, (_, X) in enumerate(self.chunks()):
+            if not np.isfinite(X).all():
+                raise ValueError(f"batch {number} is not finite, as it was when it was read first.")
 
 
 class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape")):
