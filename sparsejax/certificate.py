@@ -10,13 +10,14 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
+from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, safe_sqrt, tiny_of
 from sparsejax.dual_point import Free, dual_point, free_features
-from sparsejax.losses import Facts, check_batch, sizes, value_known
+from sparsejax.losses import Facts, Sizes, by_row, check_batch, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
+MIN_STEP_SHARE = 0.01  # the shortest step of a residual, times the gradient, as a share of W
 NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
 
 
@@ -88,10 +89,13 @@ def certify(
       brief: leave out the residual, which is then infinity: a point without a gap does not count as solved.
     """
     G = facts.gradient
-    parts = _split(problem.penalty, W, G, split, settle)
+    parts, slope = _split(problem.penalty, W, G, split, settle), jnp.maximum(norm(G), scale.gradient)
     value, gap = facts.value + problem.penalty.value(W), relative_gap(problem, W, facts, scale, parts)
     if brief:
         return Certificate(value, gap, jnp.where(scale.valid, jnp.inf, jnp.nan).astype(gap.dtype))
+    # A step that is shorter than the rounding error of W would leave W as it is, wherever W is.
+    curvature = safe_divide(1.0, step)
+    step = jnp.maximum(step, MIN_STEP_SHARE * safe_divide(norm(W), slope))
     # One prox-gradient mapping for each term, (W - prox_k(W + step * part_k, step)) / step = G_k + S_k.
     mappings = [
         (W - term.prox(W + step * part, step)) / step
@@ -99,9 +103,27 @@ def certify(
     ]
     length = joint_norm(mappings)
     largest = joint_norm([mapping + part for mapping, part in zip(mappings, parts, strict=True)])
-    size = jnp.maximum(jnp.maximum(norm(G), largest), scale.gradient)
-    residual = jnp.where(scale.valid, safe_divide(length, size, length), jnp.nan)
-    return Certificate(value, gap, residual)
+    size = jnp.maximum(slope, largest)
+    residual = safe_divide(length, size, length)
+    if isinstance(scale.sizes, Sizes):
+        error = eps_of(W) * jnp.abs(W) / step
+        rounded = [jnp.abs(mapping) + error for mapping in mappings]
+        residual = jnp.maximum(residual, _promised(rounded, curvature, scale, value))
+    return Certificate(value, gap, jnp.where(scale.valid, residual, jnp.nan))
+
+
+def _promised(slopes: list[jax.Array], curvature: jax.Array, scale: Scale, value: jax.Array) -> jax.Array:
+    """About how far the objective would fall if each entry moved alone, relative to its size.
+
+    The entries of the gradient are as large as the columns of X: beside one large column, the norm of the
+    residual does not show what is left in the others. An entry of slope r and curvature h promises r^2 / 2h,
+    with h the share of its column in the largest curvature.
+    """
+    squares = scale.sizes.squares
+    root = safe_sqrt(curvature * safe_divide(squares, jnp.max(squares)))
+    inverse = by_row(safe_divide(1.0, root), slopes[0])
+    fall = joint_norm([slope * inverse for slope in slopes]) ** 2 / 2
+    return safe_divide(fall, jnp.maximum(jnp.abs(value), scale.value), fall)
 
 
 def _split(

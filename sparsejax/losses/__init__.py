@@ -40,10 +40,12 @@ from sparsejax.losses._quadratic_model import num_rows as num_rows
 from sparsejax.losses._quadratic_model import sizes as sizes
 from sparsejax.losses._robust import HuberLoss, QuantileLoss
 from sparsejax.losses._row_subset import rows_alone as rows_alone
+from sparsejax.losses._sizes import Sizes as Sizes
 from sparsejax.losses._softmax import SoftmaxLoss
 from sparsejax.losses._squared import SquaredLoss
 from sparsejax.losses._streamed import from_batches
 from sparsejax.losses._units import Units as Units
+from sparsejax.losses._units import by_row as by_row
 
 __all__ = [
     "BatchedSquaredLoss",
