@@ -165,7 +165,8 @@ class Loop:
     def run(self, start: _Carry | None = None) -> tuple[Solution, Any]:
         """Run the loop; returns the `Solution` and the last state of the algorithm."""
         c = lax.while_loop(lambda c: ~c.over, self._body, self.start() if start is None else start)
-        certificate, status = c.certificate, c.status
+        certificate = c.certificate
+        status = jnp.where(jnp.isnan(certificate.objective), NON_FINITE, c.status)
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
