@@ -15,12 +15,12 @@ from sparsejax._core.checks import check_array, is_traced
 
 def eps_of(x: jax.Array) -> float:
     """The machine epsilon of the dtype of x."""
-    return float(np.finfo(x.dtype).eps)
+    return float(jnp.finfo(x.dtype).eps)
 
 
 def tiny_of(x: jax.Array) -> float:
     """The least positive normal number of the dtype of x."""
-    return float(np.finfo(x.dtype).tiny)
+    return float(jnp.finfo(x.dtype).tiny)
 
 
 def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -33,7 +33,7 @@ def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     top = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     fine = (top >= tiny_of(x)) & jnp.isfinite(top)
     exponent = jnp.frexp(jnp.where(fine, top, 1))[1] - 2  # - 2: the inverse is a normal number too
-    exponent = jnp.maximum(exponent, np.finfo(x.dtype).minexp)
+    exponent = jnp.maximum(exponent, jnp.finfo(x.dtype).minexp)
     unit = jnp.ldexp(jnp.ones((), x.dtype), exponent)
     return unit, opaque(1 / unit)
 

@@ -9,9 +9,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
-from sparsejax.driver.closures import evaluate, prox_of, with_closures_as_leaves
-from sparsejax.losses import Loss, PlainLoss
-from sparsejax.penalties import PlainPenalty, cast_strengths, feasible
+from sparsejax.driver.closures import evaluate, prox_of, value_of, with_closures_as_leaves
+from sparsejax.losses import LinearModelLoss, Loss, PlainLoss
+from sparsejax.penalties import Penalty, PlainPenalty, cast_strengths, feasible
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -120,12 +120,21 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
             shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
             if shapes != [()] or not jnp.issubdtype(value.dtype, jnp.floating):
                 raise TypeError(f"it returns {value}, not one real number")
+            dtype = jax.tree.leaves(init)[0].dtype
+            if value.dtype != dtype:
+                raise TypeError(f"it returns {value.dtype} where init is {dtype}: give init in that dtype")
             jax.eval_shape(_gradient, problem.smooth, init)
         except Exception as error:
             raise TypeError(
                 f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
             ) from error
+        if isinstance(problem.smooth, LinearModelLoss):
+            _check_curvature(name, problem.smooth)
     if not problem.penalty._self_contained:
+        _check_strengths_named(name, problem.penalty)
+        value = jax.eval_shape(value_of, problem.penalty, init)
+        if [leaf.shape for leaf in jax.tree.leaves(value)] != [()]:
+            raise TypeError(f"{name}: penalty.value must return one number, got {value}.")
         form = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
         after = jax.tree.map(
@@ -133,6 +142,26 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
         )
         if form != after:
             raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
+
+
+def _check_curvature(name: str, loss: LinearModelLoss) -> None:
+    """Raise unless ``curvature`` is None or a number > 0."""
+    bound = loss.curvature
+    if bound is None or is_traced(bound):
+        return
+    known, kind = np.asarray(bound), type(loss).__name__
+    if known.shape != () or known.dtype.kind not in "fiu":
+        raise TypeError(f"{name}: curvature of {kind} must be None or one number, got {bound!r}.")
+    if not 0 < known < np.inf:
+        raise ValueError(f"{name}: curvature of {kind} must be > 0 and finite, got {bound!r}.")
+
+
+def _check_strengths_named(name: str, penalty: Penalty) -> None:
+    """Raise if ``strengths`` names what the penalty does not have."""
+    known = {*dir(penalty)}
+    absent = [strength for strength in penalty.strengths if strength not in known]
+    if absent:
+        raise TypeError(f"{name}: strengths of {type(penalty).__name__} names {', '.join(absent)}, no leaf.")
 
 
 # A named function and no lambda: JAX reuses the trace of a function object that it has seen before.

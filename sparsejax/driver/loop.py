@@ -154,6 +154,8 @@ class Loop:
         finish: bool = False,
         sizes: Any = None,
     ):
+        if algorithm.check_every < 1:
+            raise ValueError(f"Algorithm: check_every must be at least 1, got {algorithm.check_every}.")
         self.problem, self.init, self.algorithm = problem, init, algorithm
         self.tol, self.maxiter, self.history = tol, maxiter, history
         self.scale = scale_of(problem, init, algorithm.quick, sizes)

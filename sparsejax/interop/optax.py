@@ -40,17 +40,23 @@ def proximal(
 
     .. math:: p_{t+1} = \operatorname{prox}_{\eta_t g}(p_t + u_t),
 
-    where u is the optimiser's update. Training then minimises loss + g, and weights become *exactly* zero.
-    With ``optax.sgd(eta)`` and the same ``step_size`` this is the proximal gradient method. Adaptive methods
-    such as adam change the metric of the gradient step but not that of the prox. With their learning rate as
-    ``step_size`` they work in practice, but their stationary points are not exactly those of loss + g.
+    where u is the optimiser's update: weights become *exactly* zero. Where training ends, -u/eta is a
+    subgradient of g. So the ``step_size`` must be the factor between -u and the gradient G:
+
+    * ``optax.sgd(eta)``: u is -eta G. With ``step_size=eta`` this is the proximal gradient method, which
+      minimises loss + g;
+    * ``optax.sgd(eta, momentum=m)``: under a constant G, u becomes -eta G / (1 - m). Give
+      ``step_size=eta / (1 - m)``; with eta the strengths would count 1 - m times only;
+    * adam and others that divide by the size of the gradient: u has the size of eta whatever G is, and no
+      step size makes the end a minimum of loss + g. Without noise in the gradients training ends near the
+      minimum of the loss alone.
 
     Args:
       optimizer: an optax optimiser whose update is added to the parameters.
       penalty: a penalty on all parameters; `sparsejax.penalties.ByLeaf` penalises chosen leaves. The rows of
         a
         matrix are its first axis: for a layer ``x @ kernel``, the inputs.
-      step_size: eta, the learning rate of the optimiser, > 0, or its schedule.
+      step_size: eta > 0, or its schedule: the learning rate of plain sgd, see above for others.
 
     Returns:
       A gradient transformation; its ``update`` needs ``params``.

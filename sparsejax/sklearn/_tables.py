@@ -32,6 +32,8 @@ def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: A
     check_unmasked("y", y)
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
         as_real("X", X)
+    if sparse.issparse(X) and X.dtype.kind in "biu":
+        X = X.astype(float)  # before entries that are stored several times are added up: True + True is 2
     return _validate_data(estimator, X, y, **options)
 
 

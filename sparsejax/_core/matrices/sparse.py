@@ -369,9 +369,8 @@ def _by_column(name: str, X: Any) -> Any:
                     f"{name} has {which} indices from {ix.min()} to {ix.max()}; its shape is {X.shape}."
                 )
         found = scipy.sparse.csc_matrix((values(data), (rows, cols)), shape=X.shape)
-    stored = found.nnz
     found.sum_duplicates()
-    if found.nnz < stored and not np.isfinite(found.data).all():
+    if not np.isfinite(found.data).all():
         raise ValueError(f"{name} has entries that are stored several times, and whose sum overflows.")
     found.eliminate_zeros()
     return found
