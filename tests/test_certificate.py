@@ -221,6 +221,67 @@ def test_a_plain_function_with_a_norm_is_judged_by_its_residual():
     assert float(s.objective) <= float(plain(jnp.asarray(start))) and np.isfinite(s.params).all()
 
 
+class Mine(sj.Penalty, leaves=("strength",)):
+    """l1 without a dual, a support or degrees: `converged` rests on the residual alone."""
+
+    def value(self, W):
+        return self.strength * jnp.sum(jnp.abs(W))
+
+    def prox(self, V, scaling=1.0):
+        return sj.prox.l1(V, self.strength, scaling)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", [1e3, 1e5])
+@pytest.mark.parametrize("loss", ["SquaredLoss", "LogisticLoss"])
+def test_a_large_column_does_not_hide_the_others_from_the_residual(loss, size, dtype):
+    """The gradient at 0 is that of the large column, against which all others seem to be solved at once."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 4))
+    y = X @ [1.0, -1.0, 0.0, 0.0] + 0.3 * rng.standard_normal(20)
+    y = (y > 0) * 1.0 if loss == "LogisticLoss" else y
+    make, X = getattr(losses, loss), X * [1, 1, size, 1]
+    best = sj.solve(sj.Problem(make(X, y), penalties.L1(0.1)), tol=1e-10)
+    assert best.converged
+    p = sj.Problem(make(X.astype(dtype), y.astype(dtype)), Mine(dtype(0.1)))
+    truth = lambda W: make(X, y)(np.asarray(W, float)) + 0.1 * np.abs(W, dtype=float).sum()
+    tol = 1e-6 if dtype == np.float64 else 1e-4
+    for solver in (sj.solve, sj.fista):
+        s = solver(p, maxiter=2000)
+        excess = float(truth(s.params) - best.objective) / float(truth(np.zeros(4)))
+        assert np.isnan(s.gap) and (not bool(s.converged) or excess <= tol)
+        assert s.converged or solver is sj.fista or dtype == np.float32
+
+
+def test_a_large_curvature_does_not_round_the_residual_to_zero():
+    """W - step * gradient is W in float32 if the step is short: every W would seem to be a fixed point."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 4))
+    y = 100 * (X @ [1.0, -1.0, 0.0, 0.0] + 0.3 * rng.standard_normal(20))
+    best = sj.solve(sj.Problem(losses.QuantileLoss(X, y, 0.3, 1e-4), penalties.SumTo(100.0)), tol=1e-9)
+    X, y = X.astype(np.float32), y.astype(np.float32)
+    for smoothing in (1e-4, 1e-5):
+        loss = losses.QuantileLoss(X, y, 0.3, smoothing)
+        s = sj.solve(sj.Problem(loss, penalties.SumTo(np.float32(100))))
+        excess = float(s.objective) / float(best.objective) - 1
+        assert best.converged and float(s.residual) > 0 and excess < 2e-3
+
+    class Loose(losses.LinearModelLoss):
+        curvature = 1e10
+
+        def entries(self, H):
+            return (H - self.Y) ** 2 / 2
+
+        def derivatives(self, H):
+            return H - self.Y, jnp.ones_like(H)
+
+    X, y = X.astype(float), y.astype(float) / 100
+    known = sj.solve(sj.Problem(losses.SquaredLoss(X, y), penalties.L1(0.1)), tol=1e-12)
+    s = sj.solve(sj.Problem(Loose(X, y), penalties.L1(0.1)), tol=1e-8)
+    assert s.converged and 0 < float(s.residual) <= 1e-8
+    np.testing.assert_allclose(s.params, known.params, atol=1e-7)
+
+
 def test_a_plain_function_with_a_squared_penalty_has_a_gap():
     X, Y = map(jnp.asarray, data())
     init = np.zeros((D, K))

@@ -172,7 +172,11 @@ class Loop:
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
-        best = jnp.where(status == NON_FINITE, jnp.nan, nan_where_unknown(c.best, self.scale))
+        # Newton's method ends at NaN if even the shortest steps do: the start would look like an answer then.
+        lost = jnp.isnan(certificate.objective)
+        if self.algorithm.learn is not None:
+            lost |= status == NON_FINITE
+        best = jnp.where(lost, jnp.nan, nan_where_unknown(c.best, self.scale))
         solution = Solution(best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
         return solution, c.state
 

@@ -30,12 +30,12 @@ def from_batches(
     the columns of W: it takes about a dozen steps, each with one more pass for the Hessian (k, d, d).
 
     The host reads the rows, so that X is never on an accelerator. If a later read fails, or gives batches of
-    other shapes than the first, the loss is NaN and the status of a solution is ``NON_FINITE``;
-    ``loss.X.source.failed`` is the error.
+    other shapes than the first or values that are not finite, the loss is NaN. If reads go on failing, W is
+    NaN, the status of a solution is ``NON_FINITE``, and ``loss.X.source.failed`` is the error.
 
     Args:
       loss: a class of `sparsejax.losses`, or another `LinearModelLoss`.
-      batches: pairs (X, Y), as the loss takes them but dense, of any number of rows: a list, or a function
+      batches: pairs (X, Y), as the loss takes them but dense, of one row or more: a list, or a function
         without arguments that begins to read from the start whenever it is called. They must be the same rows
         in the same order every time. Float32 batches make a loss in float32.
       options: all other arguments of the loss, such as ``intercept=True``; weights are for all rows.

@@ -237,6 +237,8 @@ def test_bad_input(tmp_path):
     path = lambda checkpoint: sj.path(PROBLEM, STRENGTHS, checkpoint=checkpoint)
     with pytest.raises(TypeError, match="path: checkpoint must be the path of a folder, got 3"):
         path(3)
+    with pytest.raises(ValueError, match="path: checkpoint must be the path of a folder, got ''"):
+        path("")
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file is a file"):
         path(tmp_path / "file")

@@ -170,6 +170,14 @@ BAD = {
         scipy.sparse.csr_matrix(([1.0], ([0], [2])), shape=(cases.N, 2**31)),
         "indices are int32",
     ),
+    "duplicates that overflow": (
+        scipy.sparse.coo_matrix(([1e308] * 2, ([0, 0], [2, 2])), shape=(cases.N, 3)),
+        "sum overflows",
+    ),
+    "columns of a BCOO that are dense": (
+        sparse.BCOO.fromdense(np.eye(cases.N), n_dense=1),
+        "n_batch=0 and n_dense=1, which must be 0",
+    ),
     "complex": (scipy.sparse.csr_matrix(SMALL * 1j), "stored values of X is complex"),
 }
 

@@ -86,6 +86,37 @@ def test_a_read_that_fails_is_no_solution():
     assert "there are 2 batches; at first there were 3" in str(loss.X.source.failed)
 
 
+@pytest.mark.parametrize("mode", ["solve", "warm", "batch"])
+@pytest.mark.parametrize("good", [5, 9, 14])
+def test_reads_that_fail_within_a_solve(good, mode):
+    """Before the first point, or at a step: W is NaN, not the start, and the warning names the error."""
+    reads = iter(range(100_000))
+
+    def read():
+        if next(reads) > good:
+            raise OSError("the disk is gone")
+        return iter(batches(Y[:, 0] > 0))
+
+    p = sj.Problem(from_batches(losses.LogisticLoss, read, intercept=True), sj.penalties.L1(0.01))
+    with pytest.warns(sj.ConvergenceWarning, match="could not be read again: .*the disk is gone"):
+        if mode == "solve":
+            solution = sj.solve(p)
+        else:
+            solution = sj.path(p, jax.vmap(sj.penalties.L1)(np.array([0.1, 0.01])), mode=mode)
+    # A first strength may be solved before.
+    lost = np.isnan(solution.params).all(axis=-1)
+    assert (lost | solution.converged).all() and np.ravel(lost)[-1]
+    assert np.all(np.asarray(solution.status)[lost] == sj.solution.NON_FINITE)
+
+
+def test_a_batch_that_is_not_finite_any_more():
+    rows = batches(Y)
+    loss = from_batches(losses.HuberLoss, lambda: iter(rows))
+    rows[1] = (rows[1][0] * np.nan, rows[1][1])
+    assert np.isnan(loss(jnp.zeros((6, 3))))
+    assert "batch 1 is not finite" in str(loss.X.source.failed)
+
+
 def generated():
     yield X, Y
 

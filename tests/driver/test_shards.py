@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
@@ -18,6 +19,8 @@ from jax.sharding import PartitionSpec as P
 
 import sparsejax as sj
 from sparsejax import losses, penalties
+from sparsejax.selection.path_runner import checkpoint_of
+from sparsejax.selection.paths import prepare_path
 
 SECONDS = 300  # a batch that hangs is an error; all of it takes some thirty
 FRACTIONS = np.array([0.5, 0.2, 0.1, 0.05])  # of lambda_max, a lane each
@@ -72,9 +75,27 @@ def answers(names):
         found[f"{name}: gradient in shard_map"] = float(np.abs(got / slopes - 1).max())
     if "l21" in names:
         found["l21: path"] = path_in_shards(over)
+        refuse_the_checkpoint_of_other_shards()
     if "plain" in names:
         found["plain: rows of the device"] = own_rows(mesh)
     return found
+
+
+def refuse_the_checkpoint_of_other_shards():
+    """Sums over two devices have other last bits than those of one."""
+    X, y = np.ones((8, 3)), np.arange(8.0)
+    strengths = jax.vmap(penalties.L1)(np.array([0.2, 0.1]))
+
+    def begun(X, folder):
+        p = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(1.0))
+        checkpoint_of("path", folder, prepare_path("path", p, strengths, None, "auto", None, 100))
+
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), P("rows"))
+    with tempfile.TemporaryDirectory() as folder:
+        begun(jax.device_put(X, rows), folder)
+        begun(jax.device_put(X, rows), folder)
+        with pytest.raises(ValueError, match="of another call, which differs in: shards"):
+            begun(X, folder)
 
 
 def path_in_shards(over):

@@ -198,6 +198,11 @@ def test_pytree_parameters(regression):
         (lambda w: float(np.sum(np.asarray(w))), jnp.zeros(3), "differentiable function"),
         (lambda w: jnp.sum(w["b"]), {"a": jnp.zeros(3)}, "differentiable function"),
         (lambda w: jnp.sum(w), {}, "no arrays"),
+        (
+            lambda w: jnp.sum(w.astype(float)),
+            jnp.zeros(3, jnp.float32),
+            "returns float64 where init is float32",
+        ),
         (lambda w: jnp.sum(w[0]), [jnp.zeros(2), jnp.zeros(2, jnp.float32)], "float32, float64"),
     ],
 )
@@ -250,6 +255,23 @@ def test_a_first_leaf_of_another_dtype(dtype):
     new = optax.apply_updates(params, updates)
     np.testing.assert_allclose(new["w"], [0.9, 0.0], atol=1e-6)
     assert new["count"].dtype == dtype and updates["count"].dtype == dtype
+
+
+def test_momentum_makes_the_step_longer(regression):
+    X, y = regression[0], regression[1][:, 0]
+    fun, penalty = lambda w: jnp.mean((X @ w - y) ** 2) / 2, sj.penalties.L1(0.1)
+    optimizer = sjx.proximal(optax.sgd(0.05, momentum=0.9), penalty, 0.05 / (1 - 0.9))
+
+    def step(carry, _):
+        w, state = carry
+        updates, state = optimizer.update(jax.grad(fun)(w), state, w)
+        return (optax.apply_updates(w, updates), state), None
+
+    start = jnp.zeros(X.shape[1])
+    end = jax.lax.scan(step, (start, optimizer.init(start)), length=5000)[0][0]
+    best = sj.solve(sj.Problem(sj.losses.SquaredLoss(X, y), penalty), tol=1e-12).params
+    np.testing.assert_allclose(end, best, atol=1e-8)
+    assert ((end == 0) == (best == 0)).all()
 
 
 def test_chosen_leaves_of_a_network(regression):

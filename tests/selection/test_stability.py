@@ -134,6 +134,24 @@ def test_what_does_not_converge_is_said():
     assert not bool(stable.converged[:, -1].any()) and float(stable.gap[:, -1].min()) > 1e-6
 
 
+def test_nan_selects_nothing():
+    """A W of NaN has no row that is 0; a strength of NaN, or rows of NaN in some of the subsamples."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((20, 6))
+    spoilt = X.copy()
+    spoilt[:2, 1] = np.nan
+
+    @jax.jit
+    def stable(X, strengths):
+        p = sj.Problem(losses.SquaredLoss(X, X[:, 0]), penalties.L1(1.0))
+        return sj.stability_selection(p, jax.vmap(penalties.L1)(strengths), num_subsamples=4)
+
+    for rows, strengths, failed in ((spoilt, [10.0, 5.0], [0, 1]), (X, [10.0, np.nan], [1])):
+        found = stable(rows, np.array(strengths))
+        assert np.isnan(found.bound) and not found.selected.any()
+        assert np.flatnonzero(np.isnan(found.frequencies).all(axis=1)).tolist() == failed
+
+
 def test_it_finds_what_is_there():
     """Three of forty features, several columns, and a bound that says so."""
     rng = np.random.default_rng(0)
