@@ -264,7 +264,7 @@ def test_a_large_curvature_does_not_round_the_residual_to_zero():
         loss = losses.QuantileLoss(X, y, 0.3, smoothing)
         s = sj.solve(sj.Problem(loss, penalties.SumTo(np.float32(100))))
         excess = float(s.objective) / float(best.objective) - 1
-        assert best.converged and float(s.residual) > 0 and excess < 2e-3
+        assert best.converged and float(s.residual) > 0 and (not bool(s.converged) or excess <= 1e-4)
 
     class Loose(losses.LinearModelLoss):
         curvature = 1e10

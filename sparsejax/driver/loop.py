@@ -168,15 +168,15 @@ class Loop:
         """Run the loop; returns the `Solution` and the last state of the algorithm."""
         c = lax.while_loop(lambda c: ~c.over, self._body, self.start() if start is None else start)
         certificate = c.certificate
-        status = jnp.where(jnp.isnan(certificate.objective), NON_FINITE, c.status)
+        lost = jnp.isnan(certificate.objective) | ~known(self.scale)
+        status = jnp.where(lost, NON_FINITE, c.status)
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
         # Newton's method ends at NaN if even the shortest steps do: the start would look like an answer then.
-        lost = jnp.isnan(certificate.objective)
         if self.algorithm.learn is not None:
             lost |= status == NON_FINITE
-        best = jnp.where(lost, jnp.nan, nan_where_unknown(c.best, self.scale))
+        best = jnp.where(lost, jnp.nan, c.best)
         solution = Solution(best, *certificate, c.num_iters, status.astype(jnp.int32), c.history)
         return solution, c.state
 
@@ -348,12 +348,14 @@ def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array
     return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
-def nan_where_unknown(W: jax.Array, scale: Scale) -> jax.Array:
-    """W, or NaN in every entry if the data or a strength are NaN: then value or gradient at 0 are NaN.
+def known(scale: Scale) -> jax.Array:
+    """() boolean, whether value and gradient at 0 are finite: not if the data or a strength are NaN."""
+    return jnp.isfinite(scale.value + scale.gradient)
 
-    A program that ignores the status would take zeros or the start for an answer.
-    """
-    return jnp.where(jnp.isfinite(scale.value + scale.gradient), W, jnp.nan)
+
+def nan_where_unknown(W: jax.Array, scale: Scale) -> jax.Array:
+    """W, or NaN in every entry unless `known`: a program may ignore the status and take W for an answer."""
+    return jnp.where(known(scale), W, jnp.nan)
 
 
 def judged(

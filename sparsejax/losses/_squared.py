@@ -119,7 +119,7 @@ class SquaredLoss(LinearModelLoss):
         `SquaredLoss` of the same rows, since only products of the data are stored.
 
         Args:
-          batches: an iterable of pairs (X, Y), as `SquaredLoss` takes them but dense, each of one row or more:
+          batches: an iterable of pairs (X, Y), as `SquaredLoss` takes them but dense, of one row or more:
             slices of a `numpy.memmap`, row groups of a Parquet file, a generator.
           folds: F >= 1: row i, counted over all batches, goes to fold ``i % F``. `cross_validate` with
             ``folds=F`` then leaves one of them out at a time and reads no data again.

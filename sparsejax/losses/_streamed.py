@@ -30,8 +30,9 @@ def from_batches(
     the columns of W: it takes about a dozen steps, each with one more pass for the Hessian (k, d, d).
 
     The host reads the rows, so that X is never on an accelerator. If a later read fails, or gives batches of
-    other shapes than the first or values that are not finite, the loss is NaN. If reads go on failing, W is
-    NaN, the status of a solution is ``NON_FINITE``, and ``loss.X.source.failed`` is the error.
+    other shapes than the first or values that are not finite, the loss is NaN. If reads go on failing,
+    a solve does not converge: its status is ``NON_FINITE`` and W is NaN, or it ends at ``MAX_ITER`` at a
+    point that was read whole. The warning names the error, and ``loss.X.source.failed`` is the error.
 
     Args:
       loss: a class of `sparsejax.losses`, or another `LinearModelLoss`.

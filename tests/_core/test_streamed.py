@@ -103,10 +103,10 @@ def test_reads_that_fail_within_a_solve(good, mode):
             solution = sj.solve(p)
         else:
             solution = sj.path(p, jax.vmap(sj.penalties.L1)(np.array([0.1, 0.01])), mode=mode)
-    # A first strength may be solved before.
+    # The first strength of a path may be solved before, or end at a point that was read whole.
     lost = np.isnan(solution.params).all(axis=-1)
-    assert (lost | solution.converged).all() and np.ravel(lost)[-1]
-    assert np.all(np.asarray(solution.status)[lost] == sj.solution.NON_FINITE)
+    assert np.ravel(lost)[-1] and np.all(np.asarray(solution.status)[lost] == sj.solution.NON_FINITE)
+    assert mode == "warm" or lost.all()
 
 
 def test_a_batch_that_is_not_finite_any_more():
