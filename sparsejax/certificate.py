@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, safe_sqrt, tiny_of
+from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.dual_point import Free, dual_point, free_features
 from sparsejax.losses import Facts, Sizes, by_row, check_batch, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
@@ -94,11 +94,10 @@ def certify(
     if brief:
         return Certificate(value, gap, jnp.where(scale.valid, jnp.inf, jnp.nan).astype(gap.dtype))
     # A step that is shorter than the rounding error of W would leave W as it is, wherever W is.
-    curvature = safe_divide(1.0, step)
-    step = jnp.maximum(step, MIN_STEP_SHARE * safe_divide(norm(W), slope))
+    longer = jnp.maximum(step, MIN_STEP_SHARE * safe_divide(norm(W), slope))
     # One prox-gradient mapping for each term, (W - prox_k(W + step * part_k, step)) / step = G_k + S_k.
     mappings = [
-        (W - term.prox(W + step * part, step)) / step
+        (W - term.prox(W + longer * part, longer)) / longer
         for term, part in zip(problem.penalty.terms, parts, strict=True)
     ]
     length = joint_norm(mappings)
@@ -106,13 +105,13 @@ def certify(
     size = jnp.maximum(slope, largest)
     residual = safe_divide(length, size, length)
     if isinstance(scale.sizes, Sizes):
-        error = eps_of(W) * jnp.abs(W) / step
+        error = eps_of(W) * jnp.abs(W) / longer
         rounded = [jnp.abs(mapping) + error for mapping in mappings]
-        residual = jnp.maximum(residual, _promised(rounded, curvature, scale, value))
+        residual = jnp.maximum(residual, _promised(rounded, step, scale, value))
     return Certificate(value, gap, jnp.where(scale.valid, residual, jnp.nan))
 
 
-def _promised(slopes: list[jax.Array], curvature: jax.Array, scale: Scale, value: jax.Array) -> jax.Array:
+def _promised(slopes: list[jax.Array], step: jax.Array, scale: Scale, value: jax.Array) -> jax.Array:
     """About how far the objective would fall if each entry moved alone, relative to its size.
 
     The entries of the gradient are as large as the columns of X: beside one large column, the norm of the
@@ -120,9 +119,10 @@ def _promised(slopes: list[jax.Array], curvature: jax.Array, scale: Scale, value
     with h the share of its column in the largest curvature.
     """
     squares = scale.sizes.squares
-    root = safe_sqrt(curvature * safe_divide(squares, jnp.max(squares)))
-    inverse = by_row(safe_divide(1.0, root), slopes[0])
-    fall = joint_norm([slope * inverse for slope in slopes]) ** 2 / 2
+    # A column that is smaller by more than 1/eps counts as if it were that small: no factor is infinite.
+    factor = jnp.minimum(safe_divide(jnp.max(squares), squares), eps_of(squares) ** -2)
+    factor = by_row(step / 2 * factor, slopes[0])
+    fall = sum(jnp.sum(slope * factor * slope) for slope in slopes)
     return safe_divide(fall, jnp.maximum(jnp.abs(value), scale.value), fall)
 
 
