@@ -25,7 +25,7 @@ from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum_to import SumTo
-from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised
+from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised, within
 from sparsejax.penalties._warm import prox_start, prox_warm
 
 
@@ -224,9 +224,11 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
-    for core in (core for term in penalty.terms for core in _cores(term) if core._offset):
+    sums = [core for term in penalty.terms for core in _cores(term) if core._offset]
+    for core in sums:
         W = feasible(core, W)
-    return W
+    others = [*sums, *(term for term in penalty.terms if not term._self_contained)]
+    return within(penalty, [*others, *constraints], W) if others and len(penalty.terms) > 1 else W
 
 
 @unpenalised.register(Sum)

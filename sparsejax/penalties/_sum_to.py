@@ -17,7 +17,8 @@ from sparsejax.penalties._row_penalty import cast
 from sparsejax.penalties._terms import cleared, covers, feasible
 from sparsejax.penalties._transposed import TransposedPenalty
 
-MAX_ERROR_EPS = 1000  # accepted error of a sum, in eps times the sum of magnitudes
+# Errors of a sum, in eps times the sum of magnitudes: what the value accepts, and what `feasible` leaves.
+MAX_ERROR_EPS, LEFT_ERROR_EPS = 1000, 8
 MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes three
 
 
@@ -145,8 +146,8 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         return safe_divide(1.0, t, jnp.inf)
 
 
-def _sums_to(Wt: jax.Array, total: jax.Array) -> jax.Array:
-    room = MAX_ERROR_EPS * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
+def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.Array:
+    room = most * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
     return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)
 
 
@@ -157,7 +158,7 @@ def _(penalty: SumTo, W: jax.Array) -> jax.Array:
     moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
     rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
     moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
-    return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt)), Wt, moved), W)
+    return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt), LEFT_ERROR_EPS), Wt, moved), W)
 
 
 @feasible.register(OnASum)

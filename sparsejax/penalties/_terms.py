@@ -1,7 +1,7 @@
 """Penalties that are sums of terms with an exact prox each: the protocol by the terms alone."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import jax
@@ -286,6 +286,27 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
     )
     dW = (jnp.sum(U, axis=0) - dV) / others
     return (points, parts), ((dW,) * len(points), tuple(u - dW for u in U))
+
+
+def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Array:
+    """W after alternating projections onto the domains of these terms, until the penalty is finite.
+
+    Zeros stay 0, if that is possible: half of the cycles keep them. The moves have no derivative: where an
+    iterative prox has converged they are rounding errors.
+    """
+    penalty, terms, start = lax.stop_gradient((penalty, tuple(terms), W))
+
+    def cycle(c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        V, n = c
+        for term in terms:
+            V = jnp.where(n < MAX_CYCLES // 2, feasible(term, V), term.prox(V, 0.0))
+        return V, n + 1
+
+    def outside(c: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return (penalty.value(c[0]) == jnp.inf) & (c[1] < MAX_CYCLES)
+
+    end = lax.while_loop(outside, cycle, (start, jnp.int32(0)))[0]
+    return end + (W - start)  # exactly ``end``, with the derivative of W
 
 
 def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:

@@ -3,6 +3,7 @@
 import functools
 
 import conic
+import cvxpy
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -297,6 +298,53 @@ def test_bad_input(name):
     call, message = BAD[name]
     with pytest.raises(ValueError, match=message):
         call()
+
+
+class Between(sj.Penalty, leaves=("low", "high")):
+    """A box of one's own: of a value that is infinite outside, and a prox."""
+
+    def value(self, W):
+        return jnp.where(jnp.all((self.low <= W) & (self.high >= W)), 0.0, jnp.inf)
+
+    def prox(self, V, scaling=1.0):
+        return jnp.clip(V, self.low, self.high)
+
+
+@pytest.mark.parametrize("name", ["L1, SumTo", "SumTo", "L21, SumTo", "L1, own", "W >= 0, own"])
+def test_two_constraints(name, rng):
+    """Each iterate that is certified is within both, or has no objective and ends the solve."""
+    X = rng.standard_normal((15, 12))
+    y = X[:, :3] @ [1.0, -1.0, 0.5] + 0.3 * rng.standard_normal(15)
+    bounds, on = (-0.3, 0.4), penalties.SumTo(0.1) + penalties.Box(-0.3, 0.4)
+    penalty = {
+        "L1, SumTo": penalties.L1(0.05) + on, "SumTo": on, "L21, SumTo": penalties.L21(0.05) + on,
+        "L1, own": penalties.L1(0.05) + Between(*bounds), "W >= 0, own": penalties.NonNegative() + Between(*bounds),
+    }[name]  # fmt: skip
+    w = cvxpy.Variable(12)
+    f = cvxpy.sum_squares(X @ w - y) / 30 + (0.05 * cvxpy.norm1(w) if name[0] == "L" else 0)
+    within = [
+        w >= (0 if name[0] == "W" else -0.3),
+        w <= 0.4,
+        *([cvxpy.sum(w) == 0.1] if "SumTo" in name else []),
+    ]
+    best = cvxpy.Problem(cvxpy.Minimize(f), within).solve(solver=cvxpy.CLARABEL)
+    problem = sj.Problem(losses.SquaredLoss(X, y), penalty)
+    for solver in (sj.solve, sj.fista, sj.davis_yin):
+        solution = solver(problem, tol=1e-7)
+        assert solution.converged and abs(float(solution.objective) - best) <= 1e-6
+        assert np.isfinite(penalty.value(solution.params))
+
+
+def test_sums_in_float32(rng):
+    """To rounding errors, not merely to what the value accepts."""
+    X = rng.standard_normal((15, 30)).astype(np.float32)
+    y = (X[:, :3] @ np.array([1.0, -1.0, 0.5]) + 0.3 * rng.standard_normal(15)).astype(np.float32)
+    slope = penalties.SortedL1(np.linspace(0.2, 0.01, 30).astype(np.float32))
+    for penalty in (slope + penalties.SumTo(0.0), penalties.L1(0.05) + penalties.SumTo(0.0)):
+        for solver in (sj.solve, sj.fista):
+            solution = solver(sj.Problem(losses.SquaredLoss(X, y), penalty))
+            W = np.asarray(solution.params, float)
+            assert solution.converged and abs(W.sum()) <= 2e-6 * np.abs(W).sum()
 
 
 def test_increasing_strengths_under_jit():
