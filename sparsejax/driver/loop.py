@@ -353,11 +353,6 @@ def known(scale: Scale) -> jax.Array:
     return jnp.isfinite(scale.value + scale.gradient)
 
 
-def nan_where_unknown(W: jax.Array, scale: Scale) -> jax.Array:
-    """W, or NaN in every entry unless `known`: a program may ignore the status and take W for an answer."""
-    return jnp.where(known(scale), W, jnp.nan)
-
-
 def judged(
     W: jax.Array,
     certificate: Certificate,
@@ -370,7 +365,9 @@ def judged(
     finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
-    return Solution(nan_where_unknown(W, scale), *certificate, num_iters, status, history)
+    # A program may ignore the status and take W for an answer.
+    W = jnp.where(known(scale), W, jnp.nan)
+    return Solution(W, *certificate, num_iters, status, history)
 
 
 def empty_history(length: int, dtype: Any) -> History:

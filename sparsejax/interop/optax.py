@@ -54,8 +54,7 @@ def proximal(
     Args:
       optimizer: an optax optimiser whose update is added to the parameters.
       penalty: a penalty on all parameters; `sparsejax.penalties.ByLeaf` penalises chosen leaves. The rows of
-        a
-        matrix are its first axis: for a layer ``x @ kernel``, the inputs.
+        a matrix are its first axis: for a layer ``x @ kernel``, the inputs.
       step_size: eta > 0, or its schedule: the learning rate of plain sgd, see above for others.
 
     Returns:

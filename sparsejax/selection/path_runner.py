@@ -102,17 +102,17 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
             "tol": digest(p.tol),
             "maxiter": digest(p.maxiter),
             "mode": p.mode,
-            "shards": digest(*map(_shards, jax.tree.leaves(p[:5]))),
+            "shards": str([_sharding(leaf) for leaf in jax.tree.leaves(p[:5])]),
             "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # they change the last bits
         },
     )
 
 
-def _shards(leaf: Any) -> np.ndarray:
-    """What identifies how an array is divided among devices, whose sums have other last bits."""
+def _sharding(leaf: Any) -> Any:
+    """How an array is divided among devices, whose sums have other last bits; None: it is not."""
     divided = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
-    return np.frombuffer(str(leaf.sharding if divided else "").encode(), np.uint8)
+    return leaf.sharding if divided else None
 
 
 def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
