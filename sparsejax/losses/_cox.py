@@ -39,8 +39,7 @@ class Kept(NamedTuple):
     """
 
     h: jax.Array
-    top: jax.Array
-    sums: jax.Array  # ``Risks.sums``, or ``Terms.others``
+    sums: tuple[jax.Array, ...]  # ``known`` of `risks_of` or of `terms_of`
     mass: jax.Array  # ``Risks.mass()``, the weight that reaches each place; of `Terms`: that stops there
 
 
@@ -175,22 +174,22 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """Whether risk sets are nested (they only grow as time falls) and have equal terms: use `Risks`."""
         return self.ties == "breslow" and self.places.windows is None
 
-    def _risks(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Risks | Terms:
-        """The risk sets at h (n,), by place; ``sums``: those that take a loop, if they are known."""
+    def _risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks | Terms:
+        """The risk sets at h (n,), by place; ``sums`` as in `Kept`, if they are known."""
         return self._nested_risks(h, sums) if self._nested else self._terms(h, sums)
 
-    def _nested_risks(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Risks:
+    def _nested_risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks:
         """`Risks` for Breslow's ties without ``entry``, also if these are not the risk sets of the loss."""
         return risks_of(h, self._weights(), self._sorted(self.event), self.places, sums)
 
-    def _terms(self, h: jax.Array, sums: tuple[jax.Array, jax.Array] | None = None) -> Terms:
+    def _terms(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Terms:
         efron = self.ties == "efron"
         return terms_of(h, self._weights(), self._sorted(self.event), self.places, efron, sums)
 
     def _evaluated(self, W: jax.Array, known: Kept | None = None) -> tuple[Risks | Terms, jax.Array]:
         """The risk sets at W, and the mass that `Kept` describes; ``known`` is what ``facts`` kept of W."""
         if known is not None:
-            return self._risks(known.h, (known.top, known.sums)), known.mass
+            return self._risks(known.h, known.sums), known.mass
         r = self._risks(self._sorted(self._predict(W)))
         return r, r.mass() if isinstance(r, Risks) else stopped(self._terms, r.h)
 
@@ -224,7 +223,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         r, mass = self._evaluated(W)
         U = self._slopes(r, mass)
         rounding = self._rounding(r, U, W, sizes)
-        kept = Kept(r.h, r.top, r.sums if isinstance(r, Risks) else r.others, mass)
+        sums = (r.top, r.sums, r.log_sums) if isinstance(r, Risks) else (r.top, r.others)
+        kept = Kept(r.h, sums, mass)
         return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, kept)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
@@ -236,14 +236,14 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # The second-order term of an event is half the variance of the error over its risk set, which is at
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
-        moved = 2 * jnp.sum(jnp.abs(U) * error) + total / 2 * jnp.max(error) ** 2
+        moved = 2 * jnp.abs(U) @ error + total / 2 * jnp.max(error) ** 2
         # Rounding of the sums: terms are positive, additions exact to a rounding, and the factors not 1 have
         # errors of random sign. `Terms` keep no largest h of each place: any factor may differ from 1.
         windows = self.places.windows
         rises = jnp.sum(r.top[1:] != r.top[:-1]) if isinstance(r, Risks) else len(U)
         steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype)) + (0 if windows is None else levels_of(windows))
-        own = jnp.abs(U * r.h) + 2 * self.scale * r.events * (1 + jnp.abs(r.h))
-        return moved + steps * eps * jnp.sum(own)
+        own = jnp.abs(U) @ jnp.abs(r.h) + 2 * self.scale * (jnp.sum(r.events) + r.events @ jnp.abs(r.h))
+        return moved + steps * eps * own
 
     def _majorizer(self) -> jax.Array:
         w = self._weights()
@@ -378,7 +378,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
         The weights of the events over these sums are the jumps of Breslow's baseline hazard.
         """
-        return self._as_rows(self._risks(self._sorted(self._predict(W))).log_sums())
+        return self._as_rows(self._risks(self._sorted(self._predict(W))).at_risk())
 
     def columns_at(self, ix: jax.Array) -> Self:
         """The same loss of these columns of X."""

@@ -1,7 +1,8 @@
-"""The relative entropy p log(p/q) - p + q, the divergence of the Poisson and the multinomial loss."""
+"""Exponentials and the relative entropy p log(p/q) - p + q of the Poisson, multinomial and Cox losses."""
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.scipy.special import xlogy
 
 from sparsejax._core.linalg import safe_divide
@@ -38,3 +39,11 @@ def relative_entropy(log_q: jax.Array, change: jax.Array) -> jax.Array:
     direct = jnp.where(moderate, p * jnp.log1p(t), xlogy(p, p) - p * log_q) - change
     excess = jnp.where(near, q * log_excess(t), jnp.maximum(direct, 0))
     return jnp.where(inside, excess, jnp.inf)
+
+
+def at_most_half(exponent: jax.Array) -> jax.Array:
+    """Exponents, cut at half of the largest: the derivative of ``weight e^exponent`` in the weight is finite.
+
+    Only rows of weight 0 may have exponents so large.
+    """
+    return jnp.minimum(exponent, float(np.log(np.finfo(exponent.dtype).max)) / 2)

@@ -9,7 +9,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.matrices.sharded import answer_of, first_of
-from sparsejax.losses._entropy import relative_entropy
+from sparsejax.losses._entropy import at_most_half, relative_entropy
 from sparsejax.losses._linear_model import LinearModelLoss
 
 
@@ -86,8 +86,8 @@ class PoissonLoss(LinearModelLoss):
         return super()._value(self._weighted(H))
 
     def _weighted(self, H: jax.Array) -> jax.Array:
-        """H, with 0 where the weight is 0: the product of weight 0 and an infinite e^h would be NaN."""
-        return H if self.weights is None else jnp.where(self._weights() > 0, H, 0)
+        """H, cut where the weight is 0: the product of weight 0 and an infinite e^h would be NaN."""
+        return H if self.weights is None else jnp.where(self._weights() > 0, H, at_most_half(H))
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         # b = log(sum_i w_i y_i) - log(sum_i w_i e^h_i) for each column.
@@ -96,7 +96,7 @@ class PoissonLoss(LinearModelLoss):
         # The largest prediction is taken out before the exponentials, so that none overflows.
         top = jnp.max(jnp.where(on, H, -jnp.inf), axis=0, keepdims=True)
         top = lax.stop_gradient(jnp.where(top > -jnp.inf, top, 0))
-        total = jnp.sum(w * jnp.exp(jnp.where(on, H - top, 0)), axis=0, keepdims=True)
+        total = jnp.sum(w * jnp.exp(at_most_half(H - top)), axis=0, keepdims=True)
         counts = jnp.sum(w * self.Y, axis=0, keepdims=True)
         known = counts > 0
         best = jnp.log(jnp.where(known, counts, 1)) - jnp.log(jnp.where(known, total, 1)) - top

@@ -9,8 +9,9 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax.losses._entropy import at_most_half
 from sparsejax.losses._risk_places import Places, Windows
-from sparsejax.losses._risks import at_most_half, relative_entropy
+from sparsejax.losses._risks import relative_entropy
 from sparsejax.losses._running_sums import decayed_sums, decays_of, running_max, running_sum
 
 
@@ -27,7 +28,7 @@ class Terms(NamedTuple):
     h: jax.Array  # the predictions
     weights: jax.Array  # of the rows, >= 0
     events: jax.Array  # the weights of the rows with an event, 0 for the others
-    tied: jax.Array  # d; 0 if the row has no event of positive weight
+    tied: jax.Array  # d; 0 if the row has no event, or with Efron's ties one of weight 0 beside others
     share: jax.Array  # mean weight of the tied events
     lam: jax.Array  # k/d, or 0
     top: jax.Array  # m
@@ -47,14 +48,15 @@ class Terms(NamedTuple):
         """The sum over events of share times the logarithm, minus weight times h."""
         return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
 
-    def log_sums(self) -> jax.Array:
+    def at_risk(self) -> jax.Array:
         """log of the sum of ``w e^h`` over the risk set, for each row with an event; 0 for other rows."""
-        counted = self.tied > 0
-        return jnp.where(counted, jnp.log(jnp.where(counted, self.others + self.own, 1)) + self.top, 0)
+        total = self.others + self.own
+        counted = (self.tied > 0) & (total > 0)
+        return jnp.where(counted, jnp.log(jnp.where(counted, total, 1)) + self.top, 0)
 
     def logarithms(self) -> jax.Array:
         """The sum over events of share times ``log(N + (1 - lam) T)``, without m."""
-        counted = self.tied > 0
+        counted = (self.tied > 0) & (self.inside > 0)
         return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
 
     def at_end(self, x: jax.Array) -> jax.Array:
@@ -68,7 +70,7 @@ class Terms(NamedTuple):
         where e is the distribution over the events of the same time in proportion to their weights. Within
         the events of one time, q is the same for all of them.
         """
-        counted = self.tied > 0
+        counted = (self.tied > 0) & (self.inside > 0)
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
         p = jnp.where(counted, kept * self.own / inside, 0)
         log_p = jnp.log(kept) + self.log_own - self.top - jnp.log(inside)
@@ -95,16 +97,22 @@ def terms_of(
     event: jax.Array,
     places: Places,
     efron: bool,
-    known: tuple[jax.Array, jax.Array] | None = None,
+    known: tuple[jax.Array, ...] | None = None,
 ) -> Terms:
     """`Terms` at h; h, weights and event are (n,), by place. ``known``: ``top`` and ``others``, or None."""
     ends = places.ends
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed = lax.stop_gradient(h)
     low = jnp.min(fixed)
-    counted = ((weights > 0) & (event > 0)).astype(h.dtype)
+    weighted = (weights > 0) & (event > 0)
+    # Breslow's terms depend smoothly on a weight that is 0, and have a derivative in it. The number of Efron's
+    # terms jumps with the weight, unless the event is the only one of its time.
+    counted = event > 0
+    if efron:
+        counted = jnp.where(at_end(weighted.astype(h.dtype), ends) > 0, weighted, counted)
+    counted = counted.astype(h.dtype)
     events = weights * event
-    peak = jnp.full_like(h, low).at[ends].max(jnp.where(counted > 0, fixed, low))[ends]
+    peak = jnp.full_like(h, low).at[ends].max(jnp.where(weighted, fixed, low))[ends]
     each = events * jnp.exp(at_most_half(h - peak))
     own = at_end(each, ends)
     tied = at_end(counted, ends)
@@ -199,7 +207,7 @@ def window_sums(
     """
     size, levels = len(windows.leaves), levels_of(windows)
     first, last = windows.first, windows.last
-    there = (weights > 0) & (first <= last)
+    there = first <= last
     differ = jnp.where(there, first ^ last, 0)
     level = jnp.zeros_like(first)
     for k in range(1, levels):
@@ -214,7 +222,8 @@ def window_sums(
     none = 2 * levels * size  # an index out of range, which the scatter drops
     at = jnp.concatenate([jnp.where(there & (differ > 0), left_at, none), jnp.where(there, right_at, none)])
     fixed, twice = lax.stop_gradient(h), lambda x: jnp.concatenate([x, x])
-    peaks = jnp.full(none, low, h.dtype).at[at].max(twice(fixed), mode="drop")
+    # Rows of weight 0 must not change m; their part in the sums, 0, has a derivative in the weight.
+    peaks = jnp.full(none, low, h.dtype).at[at].max(twice(jnp.where(weights > 0, fixed, low)), mode="drop")
     peaks, turn = _turned(peaks, levels, size), lambda x: _turned(x, levels, size)
     strata = turn(jnp.asarray(block))
     m = running_max(peaks, strata)

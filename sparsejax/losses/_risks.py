@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import safe_divide
-from sparsejax.losses._entropy import MAX_SERIES_RATIO, log_excess
+from sparsejax.losses._entropy import MAX_SERIES_RATIO, at_most_half, log_excess
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._running_sums import (
     decayed_sums,
@@ -41,6 +40,7 @@ class Risks(NamedTuple):
     each: jax.Array  # weights e^(h - m)
     decay: jax.Array  # e^(m of the place before - m)
     sums: jax.Array  # S e^-m
+    log_sums: jax.Array  # log of ``sums``, 0 where that is 0
     excess: jax.Array  # log S of the risk set of the row, minus h
     log_stop: jax.Array  # log(stop)
     log_pass: jax.Array  # log(1 - stop)
@@ -63,9 +63,9 @@ class Risks(NamedTuple):
 
     def value(self) -> jax.Array:
         """The sum over events of their weight times log S less h."""
-        return jnp.sum(self.events * self.excess)
+        return self.events @ self.excess
 
-    def log_sums(self) -> jax.Array:
+    def at_risk(self) -> jax.Array:
         """log S of the risk set of each row."""
         return self.excess + self.h
 
@@ -107,9 +107,12 @@ def risks_of(
     weights: jax.Array,
     event: jax.Array,
     places: Places,
-    known: tuple[jax.Array, jax.Array] | None = None,
+    known: tuple[jax.Array, ...] | None = None,
 ) -> Risks:
-    """`Risks` at h; h, weights and event are (n,), by place. ``known``: ``top`` and ``sums``, or None."""
+    """`Risks` at h; h, weights and event are (n,), by place.
+
+    ``known``: None, or ``top``, ``sums`` and ``log_sums``, which take loops and logarithms.
+    """
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed, ends, strata = lax.stop_gradient(h), places.ends, places.strata
     m = running_max(jnp.where(weights > 0, fixed, jnp.min(fixed)), strata) if known is None else known[0]
@@ -118,11 +121,13 @@ def risks_of(
     exponent = at_most_half(h - m)
     each = weights * jnp.exp(exponent)
     sums = decayed_sums(decay, each) if known is None else known[1]
-    log_sums = jnp.log(jnp.where(sums > 0, sums, 1))
+    log_sums = jnp.log(jnp.where(sums > 0, sums, 1)) if known is None else known[2]
     excess = m[ends] - h + log_sums[ends]
     log_stop = jnp.log(jnp.where(weights > 0, weights, 1)) + exponent - log_sums
     log_pass = one_later(log_sums) + log_decay - log_sums
-    return Risks(h, weights, weights * event, m, each, decay, sums, excess, log_stop, log_pass, places)
+    return Risks(
+        h, weights, weights * event, m, each, decay, sums, log_sums, excess, log_stop, log_pass, places
+    )
 
 
 def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
@@ -132,14 +137,6 @@ def relative_entropy(a: jax.Array, b: jax.Array, log_b: jax.Array) -> jax.Array:
     x = jnp.where(near, x, 0)
     far = jnp.where(a > 0, a * (jnp.log(jnp.where(a > 0, a, 1)) - log_b), 0) - a + b
     return jnp.maximum(jnp.where(near, b * log_excess(x), far), 0)
-
-
-def at_most_half(exponent: jax.Array) -> jax.Array:
-    """Exponents, cut at half of the largest: the derivative of ``weight e^exponent`` in the weight is finite.
-
-    Only rows of weight 0 have exponents above 0.
-    """
-    return jnp.minimum(exponent, float(np.log(np.finfo(exponent.dtype).max)) / 2)
 
 
 def one_later(x: jax.Array) -> jax.Array:

@@ -101,8 +101,14 @@ class SquaredLoss(LinearModelLoss):
             raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X that you compute.")
         if not self.quadratic_model().exact:
             raise TypeError("gram: weights by entry give each column its own X'X; use weights by row.")
-        A, B = self._majorizer(), self._target()
-        return GramLoss.of_data(A.T @ A, A.T @ B, 0.5 * jnp.sum(B * B))
+        X, Y = opaque(self.X), self._centred()
+        w = jnp.broadcast_to(2 * self.scale * self._weights().reshape(-1), X.shape[:1])
+        if self.has_intercept:
+            X = X - safe_divide(w @ X, jnp.sum(w))[None]
+        # Weights, not their roots, which have no derivative where they are 0.
+        V = w.reshape(-1, *(1 for _ in Y.shape[1:])) * Y
+        G = X.T @ (w[:, None] * X)
+        return GramLoss.of_data((G + G.T) / 2, X.T @ V, 0.5 * jnp.sum(Y * V))
 
     @staticmethod
     def from_batches(

@@ -119,6 +119,29 @@ def test_facts_by_the_definition(name, rng):
 
 
 @every
+def test_derivative_in_a_weight_of_zero(name, rng):
+    """As in other weights; with Efron's ties only of rows that change no number of tied events."""
+    case = SURVIVAL[name]
+    X = rng.standard_normal((20, 4))
+    given = case.data(X, rng) | {"weights": None}
+    W = jnp.asarray(rng.standard_normal(4) / 2)
+    event, time = np.asarray(given["event"]), np.asarray(given["time"])
+    alone = np.array([np.sum(event & (time == t)) < 2 for t in time])
+    rows = np.flatnonzero(alone | ~event if case.ties == "efron" else np.ones(20, bool))[:3]
+    w = jnp.ones(20).at[rows].set(0)
+
+    def slope(w):
+        loss = case(X, **(given | {"weights": w}))
+        return jnp.append(jax.grad(loss)(W), loss(W))
+
+    found, h = jax.jacfwd(slope)(w), 1e-4
+    for row in rows:
+        zero, one, two, three = (slope(w.at[row].set(step * h)) for step in range(4))
+        expected = (18 * one - 9 * two + 2 * three - 11 * zero) / (6 * h)
+        np.testing.assert_allclose(found[:, row], expected, rtol=1e-5, atol=1e-7)
+
+
+@every
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predictions_of_hundreds(name, dtype):
     """h of 700 and -700 in one risk set, and all of them at 700."""

@@ -148,6 +148,32 @@ def test_weights_leave_rows_out_and_repeat_them(loss, intercept, rng):
     same_function(by_entry, by_row, rng)
 
 
+def at_zero(f, w, row, h=1e-4):
+    """The derivative in the weight of a row, which is 0: a one-sided difference."""
+    zero, one, two, three = (f(w.at[row].set(step * h)) for step in range(4))
+    return (18 * one - 9 * two + 2 * three - 11 * zero) / (6 * h)
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("loss", [*LOSSES, "gram"])
+def test_derivative_in_a_weight_of_zero(loss, intercept, rng):
+    """Of the value and of the gradient, as in other weights."""
+    X, H = data()
+    w, W = jnp.ones(len(X)).at[:3].set(0), jnp.asarray(rng.standard_normal((D, K)) / 4)
+    case = LOSSES["SquaredLoss" if loss == "gram" else loss]
+
+    def slope(w):
+        smooth = case(X, H, weights=w, intercept=intercept)
+        smooth = smooth.gram() if loss == "gram" else smooth
+        return jnp.append(jax.grad(smooth)(W).ravel(), smooth(W))
+
+    found = jax.jacfwd(slope)(w)
+    for row in (0, 2, 7):
+        expected = at_zero(slope, w, row) if row < 3 else (slope(w.at[7].add(1e-6)) - slope(w)) / 1e-6
+        np.testing.assert_allclose(found[:, row], expected, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(jax.grad(lambda w: slope(w)[-1])(w), found[-1], atol=1e-13)
+
+
 def test_entries_left_out_are_columns_solved_alone(rng):
     """With weights by entry each column sees its own rows."""
     X, H = data(n=40)  # so many that no interval of intercepts is best
