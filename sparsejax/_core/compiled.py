@@ -5,6 +5,7 @@ import functools
 import os
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -60,6 +61,17 @@ def _compiles(options: dict[str, Any]) -> bool:
     return True
 
 
+_every: weakref.WeakSet["Compiled"] = weakref.WeakSet()
+
+
+def forget_programs() -> None:
+    """Let every `Compiled` trace its function again: what the functions look up has changed."""
+    for compiled in list(_every):
+        compiled.nested.clear_cache()  # type: ignore[attr-defined]  # it is there
+        compiled._programs.clear()
+        compiled._batched.clear()
+
+
 class Compiled:
     """A function compiled with `OPTIONS` in eager calls, and by plain `jax.jit` inside other programs.
 
@@ -80,6 +92,7 @@ class Compiled:
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
         self._batched: dict[Any, bool] = {}
+        _every.add(self)
 
     def _jitted(
         self, where: Mesh | jax.Device | None, options: dict[str, Any], static: dict[str, Any]

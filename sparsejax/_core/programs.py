@@ -79,6 +79,13 @@ def text_of_program(name: str, closed: ClosedJaxpr) -> str:
     return digest(closed.consts, np.frombuffer(f"{found.text} {found.values}".encode(), np.uint8))
 
 
+def runs_users_code(*things: Any) -> bool:
+    """Whether one of the things is, or holds, a function that is not of this library or of those it uses."""
+    search = _Search()
+    search._all(things, search.functions)
+    return bool(search.functions)
+
+
 class _Search:
     """Collects what the text of a program leaves out."""
 

@@ -111,7 +111,7 @@ def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
     """For a tangent with symbolic zeros: which leaves are not constant, and the tangents of those."""
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
     moves = tuple(
-        jnp.issubdtype(change.dtype, jnp.inexact) and not isinstance(change, SymbolicZero)
+        not isinstance(change, SymbolicZero) and jnp.issubdtype(jnp.result_type(change), jnp.inexact)
         for change in changes
     )
     return moves, [change for change, move in zip(changes, moves, strict=True) if move]

@@ -40,11 +40,11 @@ def by_lanes(
       The function, to be called inside a trace.
     """
     function = full_precision()(function)
-    program = jax.jit(function)  # keeps its trace from call to call
+    program = Compiled(function)  # keeps its trace from call to call
 
     @jax.custom_batching.custom_vmap
     def one(*args: Any) -> Any:
-        return program(*args)
+        return program.nested(*args)
 
     def all_lanes(*args: Any, batched: tuple[bool, ...], together: bool) -> Any:
         # ``batched`` says of each leaf whether its first axis is the lanes.

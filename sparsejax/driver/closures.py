@@ -82,6 +82,10 @@ class ClosurePenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=
     call_value: "TracedFunction"  # ``call_value(in_value, penalty, W)``
     call_prox: "TracedFunction"  # ``call_prox(in_prox, penalty, V, scaling)``
 
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        return self.penalty._valued
+
     def value(self, W: Any) -> jax.Array:
         return self.call_value(self.in_value, self.penalty, W)
 

@@ -42,13 +42,15 @@ from jax import lax
 
 from sparsejax._core.checks import is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import norm, safe_divide
+from sparsejax._core.linalg import eps_of, norm, safe_divide
 from sparsejax._core.pytree import floating_leaves, movable, moving
 from sparsejax.driver.preconditioners import Product
 from sparsejax.driver.shards import marked, per_device, varying_axes
 from sparsejax.driver.support import accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution
+
+NOISE = 1e3  # times eps and a cotangent: what is left of one that the prox takes away, as rounding leaves it
 
 
 def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
@@ -216,8 +218,13 @@ def _through_prox(
 
     rhs = J(c - eta * hessian(c))
 
-    def solve(matvec: Product, b: jax.Array) -> jax.Array:
-        return accurate(matvec, b, lambda r: r, lax.stop_gradient(measure))
+    # c is an unknown of its own, so that ``solve`` sees its size, or in reverse mode that of the cotangent.
+    # Where J takes all of the cotangent, as of one along W on a ball, b is rounding error without a solution.
+    def solve(both: Any, b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        known = norm(b[0]) > NOISE * eps_of(W) * norm(b[1])
+        alone: Product = lambda z: both((z, jnp.zeros_like(z)))[0]
+        return accurate(alone, jnp.where(known, b[0], 0), lambda r: r, lax.stop_gradient(measure)), b[1]
 
-    z = lax.custom_linear_solve(matvec, rhs, solve, symmetric=True)
+    system = lambda x: (matvec(x[0]), x[1])
+    z, c = lax.custom_linear_solve(system, (rhs, c), solve, symmetric=True)
     return c + J(z)

@@ -53,7 +53,8 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
     Args:
       fun: the prox; x may be a pytree.
       hyperparams: the second argument of ``fun``, any pytree.
-      value: ``value(x, hyperparams)``, shape (); 0 by default, which is right for a constraint.
+      value: ``value(x, hyperparams)``, shape (). Without it the objective of a solution is that of the loss
+        alone, which is the whole for a constraint.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -83,6 +84,10 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
         if self.value_fun is None:
             return jnp.zeros((), jax.tree.leaves(W)[0].dtype)
         return self.value_fun(W, self.hyperparams)
+
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        return self.value_fun is not None or isinstance(self.fun, _Projection)
 
     def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
         """``fun(V, hyperparams, scaling)``."""

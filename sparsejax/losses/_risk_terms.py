@@ -105,8 +105,8 @@ def terms_of(
     fixed = lax.stop_gradient(h)
     low = jnp.min(fixed)
     weighted = (weights > 0) & (event > 0)
-    # Breslow's terms depend smoothly on a weight that is 0, and have a derivative in it. The number of Efron's
-    # terms jumps with the weight, unless the event is the only one of its time.
+    # Breslow's terms depend smoothly on a weight that is 0, and have a derivative in it. The number of
+    # Efron's terms jumps with the weight, unless the event is the only one of its time.
     counted = event > 0
     if efron:
         counted = jnp.where(at_end(weighted.astype(h.dtype), ends) > 0, weighted, counted)

@@ -117,6 +117,7 @@ class Penalty(Protocol):
     degrees: ClassVar[tuple[int, ...]] = ()
     _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
     _offset: bool = False  # whether the conjugate is affine along a ray, not 0, as far as it is finite
+    _valued: bool = True  # whether ``value`` is known: false of a prox alone, whose value counts as 0
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 

@@ -45,6 +45,11 @@ class ByLeaf(Penalty, leaves=("penalties",)):
         known = all("support" in part.provides for part in parts)
         return frozenset({"support"} if known else ())
 
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        parts = jax.tree.leaves(self.penalties, is_leaf=_is_part)
+        return all(part._valued for part in parts if part is not None)
+
     def _pairs(self, W: Any) -> tuple[Any, list[tuple[Any, Any]]]:
         treedef: Any
         parts, treedef = jax.tree.flatten(self.penalties, is_leaf=_is_part)

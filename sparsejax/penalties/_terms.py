@@ -110,6 +110,10 @@ class SeveralTerms(TransposedPenalty):
         """Penalties with an exact prox whose sum is g."""
         return (self,)
 
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        return all(term._valued for term in self.terms if term is not self)
+
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The proximal point of V; with several terms by iteration to the last digits."""
         return super().prox(V, scaling)

@@ -95,7 +95,7 @@ def path(
     shown = _without_zeros(sizes[order])
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_faint(FAINT, others))
     for number, i in enumerate(first):
-        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
+        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number, x))
     _mark(axes, x, marks)
     _finish(axes, x, ~np.asarray(solutions.converged), "strength")
     axes.set_ylabel("coefficient" if W.ndim == 2 else "norm of the row")
@@ -137,6 +137,11 @@ def cross_validation(
     ('strength', 'held-out loss, mean of 5 folds')
     """
     check_kind("plots.cross_validation: result", result, CrossValidation, "sparsejax.cross_validate")
+    if not isinstance(result.index, tuple) and np.ndim(result.index):
+        raise ValueError(
+            "plots.cross_validation: result is of per_output=True, with a curve and a choice for each "
+            "output; output j has result.fold_loss[..., j] and result.index[j]."
+        )
     score, loss = as_real("plots.cross_validation: result", result.score), np.asarray(result.fold_loss)
     is_loss = np.array_equal(score, -loss, equal_nan=True)
     with np.errstate(invalid="ignore"):
@@ -228,7 +233,7 @@ def stability(
     faint_lines(axes, x[order], shown[:, rejected], unselected, **_faint(FAINT, rejected))
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", **_faint(BLUE, others))
     for number, i in enumerate(first):
-        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number))
+        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number, x))
     if threshold is not None:
         axes.axhline(threshold, color=ink(axes), linewidth=1, linestyle=":", label="threshold")
     _finish(axes, x, ~np.all(result.converged, axis=0), "strength")

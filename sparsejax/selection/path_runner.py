@@ -11,7 +11,7 @@ import numpy as np
 
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.programs import text_of_program
+from sparsejax._core.programs import runs_users_code, text_of_program
 from sparsejax._core.progress import (
     SLICES,
     Bar,
@@ -29,8 +29,8 @@ from sparsejax._core.version import __version__
 from sparsejax.driver.chain import continued, in_users_units
 from sparsejax.driver.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
-from sparsejax.solution import INTERRUPTED, History, Solution
-from sparsejax.solvers import Resume, chain_of, pick
+from sparsejax.solution import INTERRUPTED, History, Solution, number_of
+from sparsejax.solvers import SOLVERS, Resume, chain_of, chosen_chain, pick
 
 
 class PathArguments(NamedTuple):
@@ -89,9 +89,11 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
         step = np.ones((), jax.tree.leaves(init)[0].dtype)
         traced["penalties"] += _traced("the penalty", value_of, penalty, init)
         traced["penalties"] += _traced("the penalty", prox_of, penalty, init, step)
-    if users_loss or users_penalty:
+    links = chosen_chain(p.problem).links
+    users_solver = runs_users_code(*(x for link in links for x in (link.run, SOLVERS[link.name].resume)))
+    if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
-        traced["program"] = _traced("the loss or penalty", functools.partial(_path_of, p.axes), *p[:5])
+        traced["program"] = _traced("the problem or solver", functools.partial(_path_of, p.axes), *p[:5])
     return Checkpoint(
         caller,
         directory,
@@ -102,6 +104,7 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
             "tol": digest(p.tol),
             "maxiter": digest(p.maxiter),
             "mode": p.mode,
+            "solvers": str([(link.name, number_of(link.name)) for link in links]),
             "shards": str([_sharding(leaf) for leaf in jax.tree.leaves(p[:5])]),
             "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # they change the last bits

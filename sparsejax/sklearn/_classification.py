@@ -161,7 +161,7 @@ class SparseClassifier(ProbabilisticClassifier):
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
-    which is never made dense.
+    which is made dense only up to 511 columns and 128 MB.
 
     Args:
       penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso", "group_lasso"; or a penalty of

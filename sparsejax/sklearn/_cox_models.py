@@ -136,7 +136,8 @@ class SparseCox(CoxModel):
     of weight 0 counts as none. Columns of X should have comparable scales: use a StandardScaler first.
 
     Fits of float64 data are in float64, whether or not JAX's 64-bit numbers are enabled, and fits of float32
-    data in float32. X may be a matrix or array of scipy.sparse, which is never made dense.
+    data in float32. X may be a matrix or array of scipy.sparse, which is made dense only up to 511 columns
+    and 128 MB.
 
     Args:
       penalty: "l1"; "l21", "l1_inf", "exclusive_lasso", "exclusive_l21"; or a penalty of

@@ -34,7 +34,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32. Rows are drawn alike: there are no sample weights. X may be a matrix or array of scipy.sparse,
-    which is never made dense.
+    which is made dense only up to 511 columns and 128 MB.
 
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose

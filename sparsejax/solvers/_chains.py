@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sparsejax._core.compiled import forget_programs
 from sparsejax._core.pytree import form_of
 from sparsejax.driver import Chain, Link, run
 from sparsejax.problem import Problem, as_protocol
@@ -48,7 +49,32 @@ class Solver(NamedTuple):
     resume: Resume | None = None  # None: a path passes on the solution alone
 
 
-SOLVERS: dict[str, Solver] = {}  # the table; `sparsejax.solvers` fills it
+class _Table(dict[str, Solver]):
+    """The table. Compiled programs have looked up their solver, so that a change of the table ends them."""
+
+    def __setitem__(self, name: str, solver: Solver) -> None:
+        super().__setitem__(name, solver)
+        forget_programs()
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name)
+        forget_programs()
+
+    def clear(self) -> None:
+        super().clear()
+        forget_programs()
+
+    def update(self, *entries: Any, **named: Solver) -> None:
+        super().update(*entries, **named)
+        forget_programs()
+
+    def pop(self, *name: Any) -> Any:
+        entry = super().pop(*name)
+        forget_programs()
+        return entry
+
+
+SOLVERS: dict[str, Solver] = _Table()  # the table; `sparsejax.solvers` fills it
 
 
 def pick(problem: Problem) -> Solver:

@@ -1,5 +1,6 @@
 """What is kept of long work: stopped at any moment, it goes on and ends with the same bits."""
 
+import dataclasses
 import errno
 import functools
 import os
@@ -21,6 +22,7 @@ from sparsejax._core import checkpoints, progress
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
 from sparsejax._core.programs import text_of_program
 from sparsejax.driver import OPTIONS
+from sparsejax.solvers import SOLVERS, Solver
 
 X, Y = data(n=30)
 PROBLEM = sj.Problem(losses.SquaredLoss(X, Y[:, 0]), penalties.L1(0.1))
@@ -187,6 +189,42 @@ def test_of_another_call(tmp_path):
         with pytest.raises(ValueError, match=f"of another call, which differs in: {what}. Give another"):
             again()
     call()
+
+
+def test_the_solver_is_seen(tmp_path):
+    """Its name, and the code of one's own; every call asks the table that is there."""
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.1))
+    strengths = jax.vmap(sj.penalties.L1)(np.array([0.2, 0.1]))
+    inner, before = SOLVERS["fista"].link.run, dict(SOLVERS)
+
+    def with_link(run):
+        mine = dataclasses.replace(SOLVERS["fista"].link, name="mine", run=run)
+        SOLVERS.clear()
+        SOLVERS["mine"] = Solver(sj.fista, lambda p: None, "mine", mine, suits=lambda p: True)
+        SOLVERS.update(before)
+
+    def wrong(*args, **options):
+        solution = inner(*args, **options)
+        return solution._replace(params=solution.params + 1)
+
+    first = sj.path(problem, strengths, checkpoint=tmp_path / "first")
+    try:
+        with_link(wrong)
+        assert sj.path(problem, strengths).solver == ["mine", "mine"]
+        assert jax.jit(lambda p: sj.path(p, strengths))(problem).solver == ["mine", "mine"]
+        sj.path(problem, strengths, checkpoint=tmp_path / "own")
+        with pytest.raises(ValueError, match="solvers"):
+            sj.path(problem, strengths, checkpoint=tmp_path / "first")
+        with_link(inner)
+        with pytest.raises(ValueError, match="another call, which differs in: program"):
+            sj.path(problem, strengths, checkpoint=tmp_path / "own")
+    finally:
+        SOLVERS.clear()
+        SOLVERS.update(before)
+    again = sj.path(problem, strengths, checkpoint=tmp_path / "first")
+    np.testing.assert_array_equal(again.params, first.params)
+    assert again.solver == first.solver != ["mine", "mine"]
 
 
 def test_damaged(tmp_path):

@@ -163,6 +163,45 @@ def test_bad_input_of_the_wrappers():
 # ------------------------------------------------------------------ parameters that are pytrees
 
 
+def soft(x, strength, scaling=1.0):
+    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - strength * scaling, 0)
+
+
+def test_a_prox_without_its_value(regression):
+    """The residual alone decides: the loss alone may be lower elsewhere."""
+    X, Y = regression
+    loss, start = sj.losses.SquaredLoss(X, Y), jnp.asarray(np.linalg.lstsq(X, Y)[0])
+    strengths = jnp.array([0.2, 0.05])
+    expected = sj.path(
+        sj.Problem(loss, sj.penalties.L1(0.0)), jax.vmap(sj.penalties.L1)(strengths), tol=1e-12
+    )
+    for strength, W in zip(strengths, expected.params, strict=True):
+        step = sjo.ProximalGradient(loss, soft, tol=1e-9).run(start, strength)
+        assert step.state.converged
+        np.testing.assert_allclose(step.params, W, atol=1e-7)
+    of_each = jax.vmap(lambda s: sjo.FromProx(soft, s))(strengths)
+    found = sj.path(sj.Problem(loss, sjo.FromProx(soft, 0.0)), of_each, tol=1e-9)
+    assert found.converged.all()
+    np.testing.assert_allclose(found.params, expected.params, atol=1e-7)
+    both = sj.Problem(loss, sjo.FromProx(soft, 0.05) + sj.penalties.NonNegative())
+    assert sj.solve(both, tol=1e-8).converged
+
+
+@pytest.mark.parametrize("tol", [1e-6, 1e-13])
+def test_derivatives_on_a_ball(tol, regression):
+    """The prox takes away the whole cotangent of ||W||^2, which is along W; Python's floats are tangents."""
+    X, Y = regression
+    ball = lambda w, r: w * jnp.minimum(1, r / jnp.maximum(jnp.linalg.norm(w), 1e-30))
+    loss = sj.losses.SquaredLoss(X, Y[:, 0])
+    for solver in (sj.solve, sj.fista):
+        size = lambda r, solver=solver: jnp.sum(
+            solver(sj.Problem(loss, sjo.from_projection(ball, r)), tol=tol).params ** 2
+        )
+        r = 0.5 * float(jnp.linalg.norm(jnp.linalg.lstsq(X, Y[:, 0])[0]))
+        np.testing.assert_allclose(jax.grad(size)(r), 2 * r, rtol=1e-6)
+        np.testing.assert_allclose(jax.jvp(size, (r,), (1.0,))[1], 2 * r, rtol=1e-6)
+
+
 def test_pytree_parameters(regression):
     """An unpenalised bias as a leaf of its own is the intercept of the loss."""
     X, Y = regression

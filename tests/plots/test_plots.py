@@ -290,6 +290,26 @@ def test_strengths_that_go_their_own_ways_are_asked_for(validated):
         plots.cross_validation(odd)
 
 
+def test_outputs_that_choose_alone_have_no_one_curve(X, ax):
+    Y = X[:, :2]
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L1(0.0))
+    strengths = jax.vmap(sj.penalties.L1)(jnp.array([0.3, 0.1], X.dtype))
+    result = sj.cross_validate(problem, strengths, per_output=True)
+    with pytest.raises(ValueError, match="result is of per_output=True"):
+        plots.cross_validation(result, ax=ax)
+
+
+def test_one_strength_is_a_point(X):
+    """Lines of one point have their marker."""
+    problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.0))
+    strengths = jax.vmap(sj.penalties.L1)(jnp.array([0.1], X.dtype))
+    stable = sj.stability_selection(problem, strengths, num_subsamples=4)
+    for draw, found in ((plots.path, sj.path(problem, strengths)), (plots.stability, stable)):
+        ax = draw(found, np.array([0.1]), ax=Figure().subplots())
+        named = [line for line in ax.lines if line.get_marker() not in (None, "None", "")]
+        assert named and all(line.get_markevery() is None for line in named)
+
+
 def test_stability(stable, ax):
     plots.stability(stable, STRENGTHS, threshold=0.6, ax=ax)
     assert labels(ax) == ["2 not selected", "3 others selected", *"876543", "threshold"]
