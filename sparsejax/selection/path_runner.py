@@ -257,9 +257,9 @@ def _run_chunk(
 
 _chunk_program = Compiled(_run_chunk, ("axes", "complete", "task"))
 # For its shapes alone, which a function of the module remembers.
-_prepared = jax.jit(
+_prepared = Compiled(
     lambda arguments, data, **options: _TaskPaths(arguments, data, options).prepare(jnp.int32(0)),
-    static_argnames=("axes", "complete", "task"),
+    ("axes", "complete", "task"),
 )
 
 
@@ -287,7 +287,7 @@ def run_in_chunks(
     """
     static = {"axes": arguments.axes, "complete": complete, "task": task}
     shared = arguments[:5]
-    prepared = _prepared.eval_shape(shared, parts[0][0], **static)
+    prepared = _prepared.nested.eval_shape(shared, parts[0][0], **static)
     place, length = first_place(prepared, found), num_penalties(arguments.penalties, arguments.axes)
 
     def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:
