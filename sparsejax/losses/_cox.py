@@ -60,8 +60,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
               - \sum_{i \in D} \text{weights}_i\, h_i\Bigr]
 
     with their mean weight, as R's ``coxph``. A row of weight 0 counts as no row, both in the sum over events
-    and in the risk sets. With Breslow's ties a row of weight 2 counts as two rows. A factor c of all weights
-    multiplies the loss and adds ``scale log(c)`` times the weights of the events, a constant.
+    and in the risk sets; with Efron's the loss jumps if one of several tied events gets it. With Breslow's a
+    row of weight 2 counts as two. A factor c of all weights multiplies the loss and adds a constant.
 
     The constructor sorts the rows once. A value and a gradient cost O(n), with ``entry`` O(n + m log m) for m
     times of events. Sums over risk sets add positive numbers only, so that small sums have full precision
