@@ -1,5 +1,6 @@
 """The chain of solvers for a problem: the first one, and those that continue if it does not converge."""
 
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -49,32 +50,25 @@ class Solver(NamedTuple):
     resume: Resume | None = None  # None: a path passes on the solution alone
 
 
-class _Table(dict[str, Solver]):
-    """The table. Compiled programs have looked up their solver, so that a change of the table ends them."""
+class _Table(UserDict[str, Solver]):
+    """The table of solvers. A change of it ends what was chosen before, also inside compiled programs."""
 
     def __setitem__(self, name: str, solver: Solver) -> None:
         super().__setitem__(name, solver)
-        forget_programs()
+        self._changed()
 
     def __delitem__(self, name: str) -> None:
         super().__delitem__(name)
+        self._changed()
+
+    def _changed(self) -> None:
+        _chosen.clear()
         forget_programs()
 
-    def clear(self) -> None:
-        super().clear()
-        forget_programs()
 
-    def update(self, *entries: Any, **named: Solver) -> None:
-        super().update(*entries, **named)
-        forget_programs()
-
-    def pop(self, *name: Any) -> Any:
-        entry = super().pop(*name)
-        forget_programs()
-        return entry
-
-
-SOLVERS: dict[str, Solver] = _Table()  # the table; `sparsejax.solvers` fills it
+_chosen: dict[Any, Chain] = {}  # by form of the problem
+MAX_CHOSEN = 1024  # forms of problems
+SOLVERS = _Table()  # `sparsejax.solvers` fills it
 
 
 def pick(problem: Problem) -> Solver:
@@ -126,10 +120,6 @@ def chain_of(link: Link, problem: Problem) -> Chain:
     return Chain(tuple(links), finishes="support" in problem.penalty.provides)
 
 
-_chosen: dict[Any, tuple[list[Solver], Chain]] = {}  # by form of the problem: the table then, and the chain
-MAX_CHOSEN = 1024  # forms of problems
-
-
 def chosen_chain(problem: Problem) -> Chain:
     """The chain that begins with the solver that `pick` finds, remembered for each form of a problem.
 
@@ -138,13 +128,12 @@ def chosen_chain(problem: Problem) -> Chain:
 
     Never raises.
     """
-    form, table = form_of(problem), list(SOLVERS.values())
-    before, chain = _chosen.get(form, (None, None))
-    if chain is None or before != table:
-        chain = chain_of(pick(problem).link, problem)
+    form = form_of(problem)
+    chain = _chosen.get(form)
+    if chain is None:
         if len(_chosen) >= MAX_CHOSEN:
             _chosen.clear()
-        _chosen[form] = table, chain
+        chain = _chosen[form] = chain_of(pick(problem).link, problem)
     return chain
 
 
