@@ -364,7 +364,7 @@ def judged(
     scale: Scale,
 ) -> Solution:
     """The solution of an algorithm with its own loop: converged, or non-finite, or else at its maxiter."""
-    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure)
+    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure) & known(scale)
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
     # A program may ignore the status and take W for an answer.
