@@ -364,11 +364,12 @@ def judged(
     scale: Scale,
 ) -> Solution:
     """The solution of an algorithm with its own loop: converged, or non-finite, or else at its maxiter."""
-    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure) & known(scale)
+    possible = known(scale)
+    finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure) & possible
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
     # A program may ignore the status and take W for an answer.
-    W = jnp.where(known(scale), W, jnp.nan)
+    W = jnp.where(possible, W, jnp.nan)
     return Solution(W, *certificate, num_iters, status, history)
 
 

@@ -27,14 +27,19 @@ def by_products(
     return (H + H.T)[None] / 2
 
 
-def of_columns(X: jax.Array, curved: jax.Array, centred: bool) -> jax.Array:
+def centred(X: jax.Array, weights: jax.Array) -> jax.Array:
+    """X (n, d) minus its mean by weights (n,): the best intercept is eliminated."""
+    return X - safe_divide(weights @ X, jnp.sum(weights))[None]
+
+
+def of_columns(X: jax.Array, curved: jax.Array, intercept: bool) -> jax.Array:
     """X' diag(c) X for each column c of ``curved`` (n, k): (k, d, d); for n < d roots A of A'A, (k, n, d).
 
-    ``centred`` eliminates the best intercept of each column: X is centred at its mean weighted by c.
+    ``intercept`` eliminates the best intercept of each column: X is centred at its mean weighted by c.
     """
 
     def block(c: jax.Array) -> jax.Array:
-        B = X - safe_divide(c @ X, jnp.sum(c))[None] if centred else X
+        B = centred(X, c) if intercept else X
         if X.shape[0] < X.shape[1]:
             return jnp.sqrt(c)[:, None] * B
         return (B * c[:, None]).T @ B

@@ -15,7 +15,7 @@ from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
 from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
-from sparsejax.losses._curvature import of_columns
+from sparsejax.losses._curvature import centred, of_columns
 from sparsejax.losses._free_features import basis_of, projected
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._quadratic_model import QuadraticModel
@@ -226,7 +226,7 @@ class LinearModelLoss(Loss):
         w, X = self._weights(), self.X
         w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
         if self.has_intercept:
-            X = X - safe_divide(w @ X, jnp.sum(w))[None]
+            X = centred(X, w)
         # If X is a constant of a user's jit, XLA would spend minutes on constant folding of products of A.
         return opaque(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
 
@@ -322,7 +322,7 @@ class LinearModelLoss(Loss):
         curved = w * self._model_curvature(H, first, second).reshape(-1, 1)
         X = self.X
         if self.has_intercept:
-            X = X - safe_divide(curved[:, 0] @ X, jnp.sum(curved))[None]
+            X = centred(X, curved[:, 0])
         A = (root := jnp.sqrt(curved)) * X
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first.reshape(-1, 1), root)
 

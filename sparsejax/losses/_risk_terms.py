@@ -44,6 +44,11 @@ class Terms(NamedTuple):
         """N + (1 - lam) T."""
         return self.others + (1 - self.lam) * self.own
 
+    @property
+    def counted(self) -> jax.Array:
+        """Whether the row has a term: an event, and a sum > 0."""
+        return (self.tied > 0) & (self.inside > 0)
+
     def value(self) -> jax.Array:
         """The sum over events of share times the logarithm, minus weight times h."""
         return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
@@ -56,7 +61,7 @@ class Terms(NamedTuple):
 
     def logarithms(self) -> jax.Array:
         """The sum over events of share times ``log(N + (1 - lam) T)``, without m."""
-        counted = (self.tied > 0) & (self.inside > 0)
+        counted = self.counted
         return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
 
     def at_end(self, x: jax.Array) -> jax.Array:
@@ -70,7 +75,7 @@ class Terms(NamedTuple):
         where e is the distribution over the events of the same time in proportion to their weights. Within
         the events of one time, q is the same for all of them.
         """
-        counted = (self.tied > 0) & (self.inside > 0)
+        counted = self.counted
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
         p = jnp.where(counted, kept * self.own / inside, 0)
         log_p = jnp.log(kept) + self.log_own - self.top - jnp.log(inside)

@@ -12,7 +12,7 @@ from sparsejax._core.linalg import opaque, safe_divide
 from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import Facts, InUnits, Loss
 from sparsejax.losses._batches import from_batches
-from sparsejax.losses._curvature import quadratic_scaling
+from sparsejax.losses._curvature import centred, quadratic_scaling
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
@@ -104,7 +104,7 @@ class SquaredLoss(LinearModelLoss):
         X, Y = opaque(self.X), self._centred()
         w = jnp.broadcast_to(2 * self.scale * self._weights().reshape(-1), X.shape[:1])
         if self.has_intercept:
-            X = X - safe_divide(w @ X, jnp.sum(w))[None]
+            X = centred(X, w)
         # Weights, not their roots, which have no derivative where they are 0.
         V = w.reshape(-1, *(1 for _ in Y.shape[1:])) * Y
         G = X.T @ (w[:, None] * X)

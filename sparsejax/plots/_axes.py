@@ -120,12 +120,15 @@ def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str
     return {str(key): value for key, value in found.items()}
 
 
-def style(number: int, x: np.ndarray) -> dict[str, Any]:
-    """The style of the line with this number over x; its markers lie apart from those of the other lines."""
-    chosen = STYLES[number % len(STYLES)]
-    # By shares of the length; a line of one point has none.
+def style(number: int) -> dict[str, Any]:
+    """The style of the line with this number, with a marker at every point."""
+    return {**STYLES[number % len(STYLES)]._asdict(), "markersize": 4.5, "linewidth": 1.5}
+
+
+def spaced_style(number: int, x: np.ndarray) -> dict[str, Any]:
+    """`style` with ten markers over x, apart from those of the other lines; one point has its marker."""
     every = (0.1 * number / len(STYLES), 0.1) if np.ptp(x) > 0 else None
-    return {**chosen._asdict(), "markersize": 4.5, "linewidth": 1.5, "markevery": every}
+    return style(number) | {"markevery": every}
 
 
 def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, label: str, **options: Any) -> None:

@@ -74,7 +74,7 @@ def convergence(
         # Markers at 1, 1/2, 1/4, ... of the iterations show on linear and logarithmic axes; each line has its
         # own a little earlier than the line before.
         marked = (len(value) - 1) * (1 - 0.05 * (number % len(STYLES))) / 2.0 ** np.arange(7)
-        line = style(number, marked) | {"markevery": np.unique(marked.astype(int)).tolist()}
+        line = style(number) | {"markevery": np.unique(marked.astype(int)).tolist()}
         axes.plot(np.arange(len(value)), above, label=key, **line)
     axes.set(xlabel="iteration", ylabel=label, yscale="log")
     legend(axes)
@@ -116,7 +116,7 @@ def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: "Axes | None" = None) 
         raise ValueError(f"{name}: the searches are over different strengths, {[labels, *others]}.")
     axes = axes_of(name, ax)
     for number, (key, (_, _, x, y, best)) in enumerate(searches.items()):
-        line = style(number, x) | {"markevery": 1, "markersize": 3, "linewidth": 1}
+        line = style(number) | {"markersize": 3, "linewidth": 1}
         color, last = line["color"], number == len(searches) - 1
         axes.plot(x, y, label=key, **line)
         axes.plot(

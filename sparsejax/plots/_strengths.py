@@ -22,7 +22,7 @@ from sparsejax.plots._axes import (
     ink,
     legend,
     names_of,
-    style,
+    spaced_style,
     weights_of,
 )
 from sparsejax.selection.chosen import CrossValidation
@@ -95,7 +95,7 @@ def path(
     shown = _without_zeros(sizes[order])
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_faint(FAINT, others))
     for number, i in enumerate(first):
-        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number, x))
+        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **spaced_style(number, x))
     _mark(axes, x, marks)
     _finish(axes, x, ~np.asarray(solutions.converged), "strength")
     axes.set_ylabel("coefficient" if W.ndim == 2 else "norm of the row")
@@ -233,7 +233,7 @@ def stability(
     faint_lines(axes, x[order], shown[:, rejected], unselected, **_faint(FAINT, rejected))
     faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", **_faint(BLUE, others))
     for number, i in enumerate(first):
-        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **style(number, x))
+        axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **spaced_style(number, x))
     if threshold is not None:
         axes.axhline(threshold, color=ink(axes), linewidth=1, linestyle=":", label="threshold")
     _finish(axes, x, ~np.all(result.converged, axis=0), "strength")

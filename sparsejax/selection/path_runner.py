@@ -30,7 +30,7 @@ from sparsejax.driver.chain import continued, in_users_units
 from sparsejax.driver.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution, number_of
-from sparsejax.solvers import SOLVERS, Resume, chain_of, chosen_chain, pick
+from sparsejax.solvers import Resume, chain_of, chosen_chain, pick
 
 
 class PathArguments(NamedTuple):
@@ -90,7 +90,7 @@ def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more:
         traced["penalties"] += _traced("the penalty", value_of, penalty, init)
         traced["penalties"] += _traced("the penalty", prox_of, penalty, init, step)
     links = chosen_chain(p.problem).links
-    users_solver = runs_users_code(*(x for link in links for x in (link.run, SOLVERS[link.name].resume)))
+    users_solver = runs_users_code(pick(p.problem).resume, *(link.run for link in links))
     if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
         traced["program"] = _traced("the problem or solver", functools.partial(_path_of, p.axes), *p[:5])

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import loss_cases
 import numpy as np
 import pytest
-from cases import K, N, data, smooth, weights
+from cases import K, N, data, slope_at_zero, smooth, weights
 from hypothesis import given
 from hypothesis import strategies as st
 from loss_cases import LOSSES, SIMILARITY, SUMS, signs, zero_one
@@ -148,12 +148,6 @@ def test_weights_leave_rows_out_and_repeat_them(loss, intercept, rng):
     same_function(by_entry, by_row, rng)
 
 
-def at_zero(f, w, row, h=1e-4):
-    """The derivative in the weight of a row, which is 0: a one-sided difference."""
-    zero, one, two, three = (f(w.at[row].set(step * h)) for step in range(4))
-    return (18 * one - 9 * two + 2 * three - 11 * zero) / (6 * h)
-
-
 @pytest.mark.parametrize("intercept", [False, True])
 @pytest.mark.parametrize("loss", [*LOSSES, "gram"])
 def test_derivative_in_a_weight_of_zero(loss, intercept, rng):
@@ -169,7 +163,7 @@ def test_derivative_in_a_weight_of_zero(loss, intercept, rng):
 
     found = jax.jacfwd(slope)(w)
     for row in (0, 2, 7):
-        expected = at_zero(slope, w, row) if row < 3 else (slope(w.at[7].add(1e-6)) - slope(w)) / 1e-6
+        expected = slope_at_zero(slope, w, row) if row < 3 else (slope(w.at[7].add(1e-6)) - slope(w)) / 1e-6
         np.testing.assert_allclose(found[:, row], expected, rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(jax.grad(lambda w: slope(w)[-1])(w), found[-1], atol=1e-13)
 

@@ -130,3 +130,9 @@ def solvers_of(loss: str, penalty: str) -> list[str]:
     # of one term davis_yin makes proximal gradient descent, which takes long: test_solvers.py
     left_out = APPROXIMATE if len(p.penalty.terms) == 2 else APPROXIMATE | {"davis_yin"}
     return [name for name, solver in SOLVERS.items() if name not in left_out and solver.fits(p) is None]
+
+
+def slope_at_zero(f, w, row, h=1e-4):
+    """The derivative in the weight of a row, which is 0: a one-sided difference."""
+    zero, one, two, three = (f(w.at[row].set(step * h)) for step in range(4))
+    return (18 * one - 9 * two + 2 * three - 11 * zero) / (6 * h)
