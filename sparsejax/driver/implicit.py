@@ -22,9 +22,9 @@ The Hessian is formed for small problems only, where its factorisation is the pr
   ``3e-2 * sqrt(gap)``, at least 1e-11 (1e-6 in float32). If the solution has not converged, its derivative
   belongs to a nearby problem at best; outside jit a warning says so.
 * If the support may still change, Newton steps on the features that matter first improve the point at which
-  the derivative is taken; the solution that is returned stays as it is. If these steps do not settle the
-  support, and entries that may still leave it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the
-  derivative is NaN.
+  the derivative is taken; the solution that is returned stays as it is. There are no such steps if more than
+  512 features, but not all, are on the support. If the steps do not settle the support, and entries that may
+  still leave it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the derivative is NaN.
 * A penalty that gives its prox but no support is differentiated through its prox, as a fixed point of the
   prox-gradient step, without this check.
 * Gap, residual and history have no derivative; nothing has a derivative in the start or the tolerance.
