@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, has_missing, is_traced
+from sparsejax._core.checks import as_float, as_int, as_labels, as_number, as_numpy, check_bool, is_traced
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -238,11 +238,9 @@ def from_labels(labels: ArrayLike) -> Groups:
     >>> sj.groups.from_labels([0, 0, 1]).num_groups
     2
     """
-    labels = as_numpy("labels", labels)
+    labels = as_labels("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
-    if has_missing(labels):
-        raise ValueError("labels has a NaN or None.")
     try:
         names, ids = np.unique(labels, return_inverse=True)
     except TypeError:

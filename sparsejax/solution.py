@@ -232,11 +232,19 @@ def text_of_status(code: int, dtype: Any) -> str:
     return text.replace("use a larger tol", f"use float64, by {data}, or a larger tol")
 
 
-def _failed_reads(problem: Any) -> list[Exception]:
-    """The errors of the last passes over rows that are read again for every product."""
+def failed_read(problem: Any) -> Exception | None:
+    """The error of the last pass over rows that are read again for every product, if it failed."""
     parts = jax.tree.leaves(problem, is_leaf=lambda part: isinstance(part, Chunked))
-    sources = [part.source for part in parts if isinstance(part, Chunked)]
-    return [source.failed for source in sources if source.failed is not None]
+    failed = [part.source.failed for part in parts if isinstance(part, Chunked)]
+    return next((error for error in failed if error is not None), None)
+
+
+def text_of_failure(problem: Any, code: int, dtype: Any) -> str:
+    """`text_of_status`, or if rows could not be read again, the error."""
+    failed = failed_read(problem)
+    if failed is not None:
+        return f"a batch of rows could not be read again: {failed!r}"
+    return text_of_status(code, dtype)
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
@@ -256,9 +264,8 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
         if converged.all():
             return
     worst = float(np.max(np.where(converged, 0, measure)))
-    text = text_of_status(int(np.asarray(solution.status)[~converged].ravel()[0]), gap.dtype)
-    for failed in _failed_reads(problem):
-        text = f"a batch of rows could not be read again: {failed!r}"
+    code = int(np.asarray(solution.status)[~converged].ravel()[0])
+    text = text_of_failure(problem, code, gap.dtype)
     which = f"{int((~converged).sum())} of {converged.size} solves did" if converged.ndim else "the solve did"
     name = "residual" if np.isnan(gap).all() else "relative duality gap"
     message = f"{which} not converge ({name} {worst:.1e}): {text}."

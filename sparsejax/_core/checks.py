@@ -360,13 +360,21 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
     return y.reshape(y.shape[0], -1)[row, rest]
 
 
-def has_missing(labels: np.ndarray) -> bool:
-    """Whether a label is None, NaN or NaT."""
+def as_labels(name: str, x: Any) -> np.ndarray:
+    """Labels as an array of numpy, of which none is missing; ``name`` is for errors."""
+    labels = as_numpy(name, x)
+    if labels.dtype.kind in "US" and not isinstance(x, np.ndarray):
+        # numpy makes texts of all entries of a list with one text, also of NaN and of numbers.
+        entries = np.asarray(x, object)
+        labels = labels if all(isinstance(entry, str | bytes) for entry in entries.ravel()) else entries
     if labels.dtype.kind in "mM":
-        return bool(np.isnat(labels).any())
-    if labels.dtype != object:
-        return bool(labels.dtype.kind == "f" and np.isnan(labels).any())
-    return any(label is None or (isinstance(label, float) and np.isnan(label)) for label in labels.tolist())
+        missing = bool(np.isnat(labels).any())
+    else:
+        gone = lambda entry: entry is None or (isinstance(entry, float) and math.isnan(entry))
+        missing = labels.dtype.kind in "fO" and any(map(gone, labels.ravel().tolist()))
+    if missing:
+        raise ValueError(f"{name} has a label that is missing: a NaN, None or NaT.")
+    return labels
 
 
 def check_entry(entry: np.ndarray, time: np.ndarray) -> None:

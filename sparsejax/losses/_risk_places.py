@@ -8,6 +8,8 @@ import numpy as np
 
 from sparsejax._core.checks import is_traced
 
+MIN_LEAVES = 64
+
 
 class Windows(NamedTuple):
     """The times of events at which each row is at risk, for rows that enter late.
@@ -20,7 +22,7 @@ class Windows(NamedTuple):
     first: jax.Array  # (n,), by place
     last: jax.Array  # (n,), by place; first - 1 or less if the row is at risk at no leaf
     leaf: jax.Array  # (n,), the leaf of the time of each place
-    leaves: jax.Array  # (number of leaves,), zeros: only the static length is used
+    leaves: jax.Array  # zeros, at least as many as there are leaves: only the static length is used
 
 
 class Places(NamedTuple):
@@ -109,5 +111,6 @@ def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: t
     # At the leaf of its own time a censored row is at risk; a row with the event is added separately.
     first = xp.where(own & ~events, upto - 1, upto)
     last = upto[until] - 1
-    leaves = n if xp is jnp else max(int(count[group[-1]]), 1)
+    # A power of two, so that data of similar size, such as those of folds, share a program.
+    leaves = n if xp is jnp else 1 << max(int(count[group[-1]]), MIN_LEAVES - 1).bit_length()
     return Windows(first, last, leaf, xp.zeros(leaves, np.int32))

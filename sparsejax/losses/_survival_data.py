@@ -9,11 +9,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import (
     as_float,
-    as_numpy,
+    as_labels,
     check_entry,
     check_labels,
     check_weights,
-    has_missing,
     is_traced,
     known_cast,
 )
@@ -100,13 +99,11 @@ def _numbers(name: str, labels: Any) -> Any:
     if is_traced(labels):
         as_float(name, labels, (1,))
         return labels
-    labels = as_numpy(name, labels)
+    labels = as_labels(name, labels)
     if labels.ndim != 1:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
-    if has_missing(labels):
-        raise ValueError(f"{name} has a label that is missing.")
     try:
         return np.unique(labels, return_inverse=True)[1].astype(np.int32)
     except TypeError as error:

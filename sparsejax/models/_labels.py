@@ -9,11 +9,11 @@ import numpy as np
 from sparsejax._core.checks import (
     INT32_MAX,
     as_float,
+    as_labels,
     as_number,
     as_numpy,
     check_comparable,
     check_labels,
-    has_missing,
     is_traced,
 )
 from sparsejax.metrics import r2
@@ -25,7 +25,7 @@ SIGNS: Classes = (-1, 1)  # the classes of labels given as -1 and 1
 
 def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The labels y (n,), checked, and the sorted different labels."""
-    y = as_numpy("y", y)
+    y = as_labels("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
     if y.ndim != 1 or not y.size:
@@ -35,8 +35,6 @@ def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         kind = "a NaN" if np.isnan(y).any() else "an infinity"
         raise ValueError(f"y has {kind} among its labels.")
-    if has_missing(y):
-        raise ValueError("y has a NaN or None among its labels.")
     try:
         return y, np.unique(y)
     except TypeError:

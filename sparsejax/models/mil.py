@@ -21,6 +21,7 @@ from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_t
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
+from sparsejax.kernels import mostly_equal
 from sparsejax.models import multivariate
 from sparsejax.models._labels import as_threshold, decoded, positives
 from sparsejax.models._summary import summary
@@ -167,11 +168,12 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
     seed = as_int("seed", seed, 0)
     if len(X) > MAX_SAMPLE:
         X = X[np.random.default_rng(seed).choice(len(X), MAX_SAMPLE, replace=False)]
+    equal = mostly_equal(X)
     X = X - X.mean(0)
     squares = (X * X).sum(1)
     d2 = (squares[:, None] + squares[None] - 2 * X @ X.T)[np.triu_indices(len(X), 1)]
     median = float(np.median(d2)) if d2.size else 0.0
-    if not median > 0:
+    if equal or not median > 0:
         raise ValueError("the median distance of the instances is 0: give bandwidth.")
     return float(np.sqrt(median / 2))
 
@@ -206,7 +208,8 @@ def fit(
 
     Raises:
       Interrupted: Ctrl-C, as `multivariate.fit`; its ``partial`` is a `Model`.
-      TypeError, ValueError: as `embed` and `multivariate.fit`; not one label for each bag.
+      TypeError, ValueError: as `embed` and `multivariate.fit`; not one label for each bag; traced
+        instances or labels, since the fit works on the host.
     Source: Mao & Tsang, Algorithm 3.
 
     >>> import numpy as np, sparsejax as sj
@@ -235,7 +238,8 @@ def fit(
     try:
         return model(multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options))
     except Interrupted as stop:
-        raise Interrupted(str(stop), model(stop.partial)) from None
+        text = str(stop).replace("multivariate.fit", "mil.fit")
+        raise Interrupted(text, model(stop.partial)) from None
 
 
 def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:

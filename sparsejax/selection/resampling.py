@@ -10,7 +10,7 @@ import numpy as np
 from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.sharded import answer_of, mesh_of
-from sparsejax.losses import Loss, num_rows, rows_alone
+from sparsejax.losses import CoxLoss, Loss, num_rows, rows_alone
 
 ROWS_TOGETHER = 32  # the number of rows that a fit copies is a multiple of this
 
@@ -81,8 +81,15 @@ def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int) -> None:
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
-    Traced weights are not checked.
+    Of `CoxLoss` no fold may hold all events out. Traced values are not checked.
     """
+    if isinstance(smooth, CoxLoss) and not any(map(is_traced, (smooth.event, smooth.weights, fold_of))):
+        counted = np.ones(len(smooth.event)) if smooth.weights is None else np.asarray(smooth.weights)
+        of_events = np.asarray(fold_of)[(np.asarray(smooth.event) > 0) & (counted > 0)]
+        if len(of_events) and (of_events == of_events[0]).all():
+            raise ValueError(
+                f"{caller}: fold {of_events[0]} holds all events out: without it nothing is left to fit."
+            )
     if smooth.weights is None or is_traced(smooth.weights):
         return
     held_out = answer_of(_weights_of_folds, smooth.weights, fold_of, count=count)
@@ -130,7 +137,10 @@ def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
     if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
-            raise ValueError(f"folds must be between 2 and the number of rows, {n}, got {count}.")
+            raise ValueError(
+                f"folds must be between 2 and {n}, the number of rows (of a loss from_batches, of folds), "
+                f"got {count}."
+            )
         return jnp.arange(n) % count, (n + np.arange(count)[::-1]) // count
     labels = as_numpy("folds", folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":

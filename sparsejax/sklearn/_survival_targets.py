@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from sparsejax._core.checks import as_numpy, check_entry, has_missing
+from sparsejax._core.checks import as_labels, as_numpy, check_entry
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked
 
 
@@ -86,14 +86,15 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
-        strata = as_numpy("strata", strata)
+        strata = as_labels("strata", strata)
         if strata.shape != time.shape:
             raise ValueError(
                 f"strata has shape {strata.shape} and y {time.shape}: inconsistent numbers of samples."
             )
-        if has_missing(strata):
-            raise ValueError("strata must be (n,), one label a row, none of them missing.")
-        labels, codes = np.unique(strata, return_inverse=True)
+        try:
+            labels, codes = np.unique(strata, return_inverse=True)
+        except TypeError as error:
+            raise TypeError(f"strata must hold labels of one kind: {error}.") from None
     if entry is not None:
         entry = as_real("entry", entry)
         if entry.shape != time.shape:

@@ -21,7 +21,7 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._quadratic_admm import Answer, Quadratic
 
-MAX_STEPS = 300
+MAX_STEPS = 2000
 RESIDUAL_SHARE = 0.03  # residual to which a quadratic problem is solved, as a share of the residual at W
 MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of the promised change
 # Levenberg's term, as a share of the largest eigenvalue of the Hessian. A failed step multiplies it by
@@ -69,7 +69,7 @@ def newton_admm(
       problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
         quadratic; a penalty of one term; blocks of at most 2048 unknowns.
       init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not, here at
-        most 300.
+        most 2000.
 
     Returns:
       `Solution`; ``params`` is a prox point, with exact zeros.

@@ -69,7 +69,8 @@ def smoothed_apg(
     :math:`\max_i \text{strength}_i \sum_v (q_{iv}/\mu + |v|)`: the q are evaluated, since their bound
     :math:`\sqrt{|v|} R_i` needs an R that is not known before the solution.
 
-    The gap is that of the problem itself; the smoothed gradients split its gradient. It comes down to the
+    The gap is that of the problem itself; the smoothed gradients split its gradient, so that with two views
+    a start is not certified, even if it is the solution. The gap comes down to the
     order of ``mu`` only: then the solve ends as stalled, unless the gap met ``tol``. No entry is exactly zero
     without ``polish``. `sparsejax.admm` is faster, exact and has zeros; this is for comparison.
 

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_bool, default_tol, is_traced
 from sparsejax.driver import prepare, run
 from sparsejax.problem import Problem
-from sparsejax.solution import CONVERGED, ConvergenceError, Solution, text_of_status
+from sparsejax.solution import CONVERGED, ConvergenceError, Solution, failed_read, text_of_failure
 from sparsejax.solvers._chains import chosen_chain
 
 
@@ -30,8 +30,9 @@ def solve(
     * `prox_newton` for `L1` or `L21` with least squares of few active features, or with another loss of one
       column and more than 64 features;
     * `working_set` for penalties with sparse rows on many times more features than samples;
-    * `newton_admm` for another loss with a small Hessian: one column of up to 64 features, or up to 64
-      features (times columns, if the loss couples these) and at least 4 rows for each;
+    * `newton_admm` for another loss with a small Hessian: one column of up to 64 features, if `prox_newton`
+      takes the problem or the loss is `CoxLoss` or `QuantileLoss`; or up to 64 features (times columns, if
+      the loss couples these) and at least 4 rows for each;
     * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
     * `fista` for every other problem, such as a plain function.
 
@@ -69,16 +70,16 @@ def solve(
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")
         if not (np.asarray(solution.status) == CONVERGED).all():
-            raise ConvergenceError(_failure(solution, tol))
+            raise ConvergenceError(_failure(problem, solution, tol)) from failed_read(problem)
     return solution
 
 
-def _failure(solution: Solution, tol: Any) -> str:
+def _failure(problem: Problem, solution: Solution, tol: Any) -> str:
     measure, name = float(solution.gap), "relative duality gap"
     if np.isnan(measure):
         measure, name = float(solution.residual), "residual"
     wanted = default_tol(solution.objective.dtype) if tol is None else np.asarray(tol).item()
     return (
         f"{name} {measure:.3g} after {int(solution.num_iters)} iterations, tol is {wanted:.3g}: "
-        f"{text_of_status(int(solution.status), solution.objective.dtype)}."
+        f"{text_of_failure(problem, int(solution.status), solution.objective.dtype)}."
     )

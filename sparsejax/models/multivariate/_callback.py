@@ -1,7 +1,7 @@
 """The whole solve as one `jax.pure_callback` with fixed shapes and a status, for jit, vmap and lax.map.
 
-The callback calls no JAX function and never raises: where the function on the host would raise, the result is
-NaN and a status.
+The callback calls no JAX function and raises only KeyboardInterrupt, after Ctrl-C: where the function on the
+host would raise, the result is NaN and a status.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ import numpy as np
 
 from sparsejax._core.checks import is_traced
 from sparsejax.models.multivariate._cutting_plane import Result
-from sparsejax.solution import HOST_FAILURE, NON_FINITE
+from sparsejax.solution import HOST_FAILURE, INTERRUPTED, NON_FINITE
 
 VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
 
@@ -51,7 +51,11 @@ def in_graph(
             if not all(np.isfinite(a).all() for a in values):
                 return (np.full(m, np.nan), np.nan, np.nan, np.nan, NON_FINITE, 0)
             r = host_solve(X, y, *map(float, scalars))
+            if r.status == INTERRUPTED:
+                raise KeyboardInterrupt  # else the program goes on with the next lane
             return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
+        except KeyboardInterrupt:
+            raise
         except BaseException:  # also panics of a solver, since raising in a callback is undefined behaviour
             return (np.full(m, np.nan), np.nan, np.nan, np.nan, HOST_FAILURE, 0)
 

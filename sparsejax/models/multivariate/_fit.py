@@ -89,7 +89,8 @@ def fit(
 
     Raises:
       Interrupted: Ctrl-C, with or without progress, during a master. Its ``partial`` is the best `Model` so
-        far with its bounds, which can be ``init`` of another fit.
+        far with its bounds, which can be ``init`` of another fit. A traced call ends with an error of JAX
+        that names KeyboardInterrupt.
       TypeError, ValueError: a wrong argument, before the first cut; the message says what is allowed.
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int
+from sparsejax._core.checks import as_float, as_int, is_traced
 from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
 from sparsejax.models.ofa_lasso._fitted import model_of, predict, support_of
@@ -70,7 +70,7 @@ def cross_validate(
     """The prediction error on rows left out, for every pair of strengths.
 
     All outputs and pairs of a fold are fitted in one compiled call, each pair starting from the solution of a
-    neighbouring pair. The function runs on the host and cannot be used under jit.
+    neighbouring pair. The function works on the host and cannot be used under jit.
 
     Args:
       X, Y: as `fit`.
@@ -94,6 +94,8 @@ def cross_validate(
     >>> float(result.lam), result.fold_mae.shape
     (0.5, (2, 1, 1))
     """
+    if any(map(is_traced, jax.tree.leaves((X, Y, lams, betas)))):
+        raise TypeError("ofa_lasso.cross_validate works on the host: call it outside jit and vmap.")
     X, Y = as_float("X", X, (2,)), as_float("Y", Y, (2,))
     lams, betas = (
         require_positive(name, jnp.atleast_1d(as_float(name, x, (0, 1), Y.dtype)))
