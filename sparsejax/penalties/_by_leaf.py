@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._plain import as_penalty, is_penalty
+from sparsejax.penalties._plain import PlainPenalty, as_penalty, is_penalty
 from sparsejax.penalties._terms import feasible
 
 
@@ -70,18 +70,15 @@ class ByLeaf(Penalty, leaves=("penalties",)):
     def smooth_where(self, W: Any) -> Any:
         """Booleans of the structure of W; all true where there is no penalty."""
         treedef, pairs = self._pairs(W)
-
-        def everything(w: Any) -> Any:
-            return jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
-
+        everything = lambda w: jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
         return treedef.unflatten(
             [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
         )
 
 
-@feasible.register(ByLeaf)
-def _(penalty: ByLeaf, W: Any) -> Any:
-    """W, unchanged."""
+@feasible.register(ByLeaf, PlainPenalty)
+def _(penalty: ByLeaf | PlainPenalty, W: Any) -> Any:
+    """W, unchanged: nothing is known of where a user's penalty is finite."""
     return W
 
 

@@ -125,14 +125,9 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         held = jnp.broadcast_to(alpha > 0, y.shape)  # the groups with a strength
         degree = groups.spread(held.astype(Zt.dtype))
         missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
-        y = jnp.where(
-            held, y + jnp.maximum(groups.maxima(missing), 0), 0
-        )  # the maximum over an empty group is -inf
+        most = jnp.maximum(groups.maxima(missing), 0)  # the maximum over an empty group is -inf
+        y = jnp.where(held, y + most, 0)
         return jnp.sum(safe_divide(y * y, 4 * alpha))
-
-    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """0 if Z is not 0 in some row that is in no group, else inf."""
-        return self._dual_scale(checked(self, Z, "Z"))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)
@@ -153,8 +148,8 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         return q, jnp.zeros_like(q)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        held = self.groups.spread(jnp.broadcast_to(cast(self.alpha, Zt), (self.groups.num_groups,))) > 0
-        outside = jnp.where(held, 0, safe_norm(Zt))
+        """0 if Z is not 0 in some row that is in no group, else inf."""
+        outside = jnp.where(penalised(self, Zt), 0, safe_norm(Zt))
         return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
 
 

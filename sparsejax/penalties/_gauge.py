@@ -1,6 +1,7 @@
 """The least strength at which W = 0 is optimal, for a penalty with several terms."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,8 @@ from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._terms import MAX_CYCLES, dykstra, feasible, joined, shared
 
-MAX_ROUNDS = 200  # of Dinkelbach's iteration; most penalties take 5 to 100
+MAX_ROUNDS = 200  # of `gauge`; most penalties take 5 to 100
+MAX_RATIO_ROUNDS = 60  # of `largest_ratio`; usually it takes three to five
 
 
 class _State(NamedTuple):
@@ -58,6 +60,21 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
     # The derivative of a maximum is the derivative at the maximiser (envelope theorem).
     ratio = _ratio(*varied, end.best)
     return end.high + jnp.where(jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
+
+
+def largest_ratio(better: Callable[[jax.Array], jax.Array], dtype: Any) -> jax.Array:
+    """The largest ratio (), at least 0, by Dinkelbach's iteration.
+
+    ``better(t)`` is the ratio at the maximiser of numerator - t * denominator: at least t, or t is largest.
+    """
+
+    def round_(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+        t, _, n = c
+        new = better(t)
+        return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(t))) & jnp.isfinite(new), n + 1
+
+    first = jnp.zeros((), dtype), jnp.ones((), bool), jnp.int32(0)
+    return lax.while_loop(lambda c: c[1] & (c[2] < MAX_RATIO_ROUNDS), round_, first)[0]
 
 
 def _ratio(penalty: Penalty, Z: jax.Array, W: jax.Array) -> jax.Array:

@@ -44,7 +44,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     strengths = ("alpha",)
     _absolute = True
     degrees = (1,)
-    finite_conjugate = False
     alpha: jax.Array
     groups: Groups
     family: int | None  # the term of one family of disjoint groups; None: all of them
@@ -101,7 +100,8 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
         """||Z_g||_F / alpha_g for the group g of each feature, (d,)."""
-        return self._slopes(columns(Z))
+        slopes = safe_divide(self._norms(columns(Z)), cast(self.alpha, Z), jnp.inf)
+        return jnp.maximum(self.groups.largest(slopes), 0)
 
     def rows_at(self, ix: jax.Array) -> Penalty:
         """The penalty of a W with these rows only: each group keeps those of its features."""
@@ -143,13 +143,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         outside = jnp.any(~self.held(Zt) & (safe_norm(Zt) > 0))
         norms = jnp.where(self.members(), self._norms(Zt), 0)
         return jnp.where(outside, 0, least_ratio(cast(self.alpha, Zt), norms))
-
-    def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        return jnp.zeros((), Zt.dtype)
-
-    def _slopes(self, Zt: jax.Array) -> jax.Array:
-        slopes = safe_divide(self._norms(Zt), cast(self.alpha, Zt), jnp.inf)
-        return jnp.maximum(self.groups.largest(slopes), 0)
 
     def curvature(self, Wt: jax.Array) -> jax.Array:
         """The sum of alpha_g / ||W_g||_F over the groups of this term that hold each row, (d,)."""

@@ -3,11 +3,8 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
-from jax.typing import ArrayLike
 
-from sparsejax._core.checks import check_step
-from sparsejax._core.linalg import opaque, unit_of
+from sparsejax._core.linalg import opaque
 from sparsejax.penalties._base import Penalty, scale_strengths
 from sparsejax.penalties._rules import Rule
 
@@ -36,15 +33,3 @@ def rescaled(penalty: Penalty, units: jax.Array) -> Penalty:
 def by_entry(penalty: Penalty, params_shape: tuple[int, ...]) -> Penalty:
     """The penalty with strengths by column, (k,), in the form (1, k), which tells columns from rows."""
     return penalty
-
-
-def prox_in_units(
-    penalty: Penalty, prox: Callable[..., jax.Array], V: jax.Array, scaling: ArrayLike
-) -> jax.Array:
-    """``prox(penalty, V, scaling)``, computed in units of V: squares of V neither overflow nor underflow."""
-    check_step("scaling", scaling)
-    scaling = jnp.asarray(scaling, V.dtype)
-    if "units" not in penalty.provides or len(penalty.degrees) != len(penalty.strengths):
-        return prox(penalty, V, scaling)
-    unit, inverse = unit_of(V)
-    return unit * prox(in_units(penalty, unit, jnp.ones((), V.dtype)), V * inverse, scaling)

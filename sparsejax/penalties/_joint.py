@@ -135,8 +135,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             for core in cores:
                 Vt = columns(core.prox(Vt.T, scaling))
         if self.box is not None:
-            low, high = self.box.bounds(Vt)
-            Vt = jnp.clip(Vt, low, high)
+            Vt = jnp.clip(Vt, *self.box.bounds(Vt))
         return Vt, warm
 
     def _cores_by_row(self, factor: jax.Array) -> tuple[Any, ...]:

@@ -16,10 +16,15 @@ from sparsejax.penalties._terms import penalised
 
 
 class RowNormPenalty(SparseRowPenalty):
-    r"""``g(W) = sum_i strength_i ||w_i||``; a subclass gives the norm and the dual norm of each row."""
+    r"""``g(W) = sum_i alpha_i ||w_i||``; a subclass gives the norm and the dual norm of each row."""
 
     _adapter: ClassVar[bool] = True
+    strengths = ("alpha",)
     degrees = (1,)
+    alpha: jax.Array
+
+    def __init__(self, alpha: ArrayLike):
+        self._set(alpha=as_strength("alpha", alpha))
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The largest dual norm of a row of Z."""
@@ -31,20 +36,17 @@ class RowNormPenalty(SparseRowPenalty):
     def _dual_norms(self, Zt: jax.Array) -> jax.Array:
         raise NotImplementedError
 
-    def _strength(self, Wt: jax.Array) -> jax.Array:
-        return cast(getattr(self, self.strengths[0]), Wt)
-
     def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(self._strength(Wt) * self._norms(Wt))
+        return jnp.sum(cast(self.alpha, Wt) * self._norms(Wt))
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(self._strength(Zt), self._dual_norms(Zt))
+        return least_ratio(cast(self.alpha, Zt), self._dual_norms(Zt))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
-        return safe_divide(self._dual_norms(Zt), self._strength(Zt), jnp.inf)
+        return safe_divide(self._dual_norms(Zt), cast(self.alpha, Zt), jnp.inf)
 
 
-class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
+class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     r"""Lasso: entries become exactly zero.
 
     .. math:: g(W) = \sum_{ij} \text{strength}_{ij}\, |w_{ij}|
@@ -67,6 +69,7 @@ class L1(SmoothRowPenalty, RowNormPenalty, leaves=("strength",)):
     """
 
     strengths = ("strength",)
+    degrees = (1,)
     _absolute = True
     strength: jax.Array
 
@@ -154,11 +157,8 @@ def _(penalty: L1, Wt: jax.Array) -> jax.Array:
 @by_entry.register(L1)
 def _(penalty: L1, params_shape: tuple[int, ...]) -> L1:
     strength = jnp.asarray(penalty.strength)
-    return (
-        penalty._replace(strength=strength[None])
-        if strength.shape == params_shape[1:] != () and (strength.shape != params_shape[:1])
-        else penalty
-    )
+    by_column = strength.ndim == 1 and strength.shape == params_shape[1:] != params_shape[:1]
+    return penalty._replace(strength=strength[None]) if by_column else penalty
 
 
 class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
@@ -182,12 +182,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
      [ 0.   0. ]]
     """
 
-    strengths = ("alpha",)
     _absolute = True
-    alpha: jax.Array
-
-    def __init__(self, alpha: ArrayLike):
-        self._set(alpha=as_strength("alpha", alpha))
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
         """One norm for each row, without squares."""
@@ -205,7 +200,7 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
         return safe_norm(Zt)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.l2_columns(Vt, scaling * self._strength(Vt))
+        return prox.l2_columns(Vt, scaling * cast(self.alpha, Vt))
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), jnp.zeros(Wt.shape[1:], Wt.dtype)
@@ -237,12 +232,7 @@ class L1Inf(RowNormPenalty, leaves=("alpha",)):
      [ 0.  0.]]
     """
 
-    strengths = ("alpha",)
     _absolute = True
-    alpha: jax.Array
-
-    def __init__(self, alpha: ArrayLike):
-        self._set(alpha=as_strength("alpha", alpha))
 
     def _norms(self, Wt: jax.Array) -> jax.Array:
         return jnp.max(jnp.abs(Wt), axis=0)
@@ -251,4 +241,4 @@ class L1Inf(RowNormPenalty, leaves=("alpha",)):
         return jnp.sum(jnp.abs(Zt), axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.linf_columns(Vt, scaling * self._strength(Vt))
+        return prox.linf_columns(Vt, scaling * cast(self.alpha, Vt))

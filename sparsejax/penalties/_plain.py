@@ -7,7 +7,6 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_registered
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._terms import feasible
 
 PLAIN_GROUPS = ("dual", "support")  # the groups that a class which does not inherit from `Penalty` may define
 
@@ -17,10 +16,6 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
 
     _self_contained: ClassVar[bool] = False
     penalty: Any
-
-    @property
-    def strengths(self) -> tuple[str, ...]:  # type: ignore[override]  # a class attribute of the base
-        return ()
 
     @property
     def provides(self) -> frozenset[str]:
@@ -44,12 +39,6 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
 
     def smooth_where(self, W: Any) -> Any:
         return self.penalty.smooth_where(W)
-
-
-@feasible.register(PlainPenalty)
-def _(penalty: PlainPenalty, W: Any) -> Any:
-    """W, unchanged: nothing is known of where the penalty is finite."""
-    return W
 
 
 def is_penalty(x: Any) -> bool:

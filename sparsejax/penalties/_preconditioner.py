@@ -30,8 +30,7 @@ def half_derivative(penalty: Penalty, W: jax.Array, scaling: jax.Array) -> Map:
 @half_derivative.register(SquaredL2)
 def _of_square(penalty: SquaredL2, W: jax.Array, scaling: jax.Array) -> Map:
     """Exact: one factor for each row."""
-    half = 1 / jnp.sqrt(1 + scaling * jnp.broadcast_to(cast(penalty.strength, W), W.shape[:1]))
-    return lambda V: like(half[None] * columns(V), V)
+    return _times_root(jnp.broadcast_to(cast(penalty.strength, W), W.shape[:1])[None], scaling)
 
 
 @half_derivative.register(GroupLasso)
@@ -39,15 +38,19 @@ def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
     """Approximate: rows of a group are not coupled, and families of overlapping groups follow one another."""
     if len(penalty.terms) > 1:
         return _one_by_one(penalty.terms, W, scaling)
-    half = 1 / jnp.sqrt(1 + scaling * penalty.curvature(columns(W)))
-    return lambda V: like(half[None] * columns(V), V)
+    return _times_root(penalty.curvature(columns(W))[None], scaling)
 
 
 @half_derivative.register(ExclusiveGroupLasso)
 def _of_views(penalty: ExclusiveGroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
     """Approximate: only the diagonal of the Hessian, its largest part."""
     Wt = columns(W)
-    curvature = sum(prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views)
+    slopes = [prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views]
+    return _times_root(sum(slopes), scaling)
+
+
+def _times_root(curvature: Any, scaling: jax.Array) -> Map:
+    """The exact map for a diagonal Hessian, (1, d) or (k, d)."""
     half = 1 / jnp.sqrt(1 + scaling * curvature)
     return lambda V: like(half * columns(V), V)
 

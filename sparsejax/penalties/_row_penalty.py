@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._in_units import row_units
-from sparsejax.penalties._terms import feasible, penalised
+from sparsejax.penalties._terms import penalised
 from sparsejax.penalties._transposed import TransposedPenalty
 from sparsejax.penalties._warm import prox_start, prox_warm
 
@@ -56,12 +56,6 @@ def _(penalty: RowPenalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple
 def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
     """The units wanted: a sum over rows accepts any units."""
     return wanted()
-
-
-@feasible.register(RowPenalty)
-def _(penalty: RowPenalty, W: jax.Array) -> jax.Array:
-    """W, unchanged: a sum over rows is finite everywhere."""
-    return W
 
 
 @penalised.register(RowPenalty)

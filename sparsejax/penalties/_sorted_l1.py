@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_float, as_int, as_strength, is_traced
 from sparsejax._core.linalg import columns, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import feasible, penalised
+from sparsejax.penalties._terms import penalised
 from sparsejax.penalties._transposed import TransposedPenalty
 
 
@@ -117,12 +117,6 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
 def _(penalty: SortedL1, Wt: jax.Array) -> jax.Array:
     """All rows, unless the largest strength is 0."""
     return jnp.broadcast_to(cast(penalty.strength, Wt)[0] > 0, Wt.shape[1:])
-
-
-@feasible.register(SortedL1)
-def _(penalty: SortedL1, W: jax.Array) -> jax.Array:
-    """W: the penalty is finite everywhere."""
-    return W
 
 
 def _checked(strengths: jax.Array) -> jax.Array:

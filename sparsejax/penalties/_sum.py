@@ -1,7 +1,7 @@
 """Sums of penalties: a single term if the prox has a closed form, else several terms."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import jax
@@ -23,6 +23,7 @@ from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._row_penalty import RowPenalty
+from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum_to import SumTo
 from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised, within
@@ -246,19 +247,13 @@ def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
     return wanted()
 
 
-@rescaled.register(Sum)
-def _(penalty: Sum, units: jax.Array) -> Sum:
-    return penalty._replace(parts=tuple(rescaled(part, units) for part in penalty.parts))
+def _part_by_part(rule: Rule, penalty: Sum, *args: Any) -> Sum:
+    """The sum with the result of the rule in place of each part."""
+    return penalty._replace(parts=tuple(rule(part, *args) for part in penalty.parts))
 
 
-@in_units.register(Sum)
-def _(penalty: Sum, sigma: jax.Array, gamma: jax.Array) -> Sum:
-    return penalty._replace(parts=tuple(in_units(part, sigma, gamma) for part in penalty.parts))
-
-
-@by_entry.register(Sum)
-def _(penalty: Sum, params_shape: tuple[int, ...]) -> Sum:
-    return penalty._replace(parts=tuple(by_entry(part, params_shape) for part in penalty.parts))
+for rule in (rescaled, in_units, by_entry):
+    rule.register(Sum)(partial(_part_by_part, rule))
 
 
 @prox_start.register(Sum)

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
+from sparsejax.penalties._gauge import largest_ratio
 from sparsejax.penalties._in_units import in_units
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
@@ -19,7 +19,6 @@ from sparsejax.penalties._transposed import TransposedPenalty
 
 # Errors of a sum, in eps times the sum of magnitudes: what the value accepts, and what `feasible` leaves.
 MAX_ERROR_EPS, LEFT_ERROR_EPS = 1000, 8
-MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes three
 
 
 class SumTo(TransposedPenalty, leaves=("total",)):
@@ -134,16 +133,12 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         strength = jnp.broadcast_to(self._strength(Zt), Zt.shape)
         rows = jnp.arange(Zt.shape[0])
 
-        def better(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-            t, _, n = c
+        def better(t: jax.Array) -> jax.Array:
             i, j = jnp.argmax(Zt - t * strength, axis=1), jnp.argmin(Zt + t * strength, axis=1)
             apart, room = Zt[rows, i] - Zt[rows, j], strength[rows, i] + strength[rows, j]
-            new = jnp.max(safe_divide(apart, room, jnp.where(apart > 0, jnp.inf, 0)))
-            return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(Zt))) & jnp.isfinite(new), n + 1
+            return jnp.max(safe_divide(apart, room, jnp.where(apart > 0, jnp.inf, 0)))
 
-        first = jnp.zeros((), Zt.dtype), jnp.ones((), bool), jnp.int32(0)
-        t = lax.while_loop(lambda c: c[1] & (c[2] < MAX_ROUNDS), better, first)[0]
-        return safe_divide(1.0, t, jnp.inf)
+        return safe_divide(1.0, largest_ratio(better, Zt.dtype), jnp.inf)
 
 
 def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.Array:

@@ -106,11 +106,6 @@ class SeveralTerms(TransposedPenalty):
     _adapter: ClassVar[bool] = True
 
     @property
-    def terms(self) -> tuple[Any, ...]:
-        """Penalties with an exact prox whose sum is g."""
-        return (self,)
-
-    @property
     def _valued(self) -> bool:  # type: ignore[override]
         return all(term._valued for term in self.terms if term is not self)
 
@@ -161,9 +156,6 @@ class SeveralTerms(TransposedPenalty):
         points = dykstra(self, Vt, scaling, jnp.int32(MAX_CYCLES))[0]
         return joined(self, points, Vt.T)
 
-    def _conjugate(self, Zt: jax.Array) -> jax.Array:
-        raise NotImplementedError
-
 
 @prox_warm.register(SeveralTerms)
 def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
@@ -171,9 +163,9 @@ def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tup
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
-@feasible.register(SeveralTerms)
-def _(penalty: SeveralTerms, W: jax.Array) -> jax.Array:
-    """W, unchanged."""
+@feasible.register(TransposedPenalty)
+def _(penalty: TransposedPenalty, W: jax.Array) -> jax.Array:
+    """W, unchanged: a class of these that is infinite somewhere has a rule of its own."""
     return W
 
 

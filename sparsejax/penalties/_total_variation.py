@@ -10,12 +10,11 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax.penalties._gauge import largest_ratio
 from sparsejax.penalties._norms import L1
 from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import cleared, covers, feasible, penalised, unpenalised
+from sparsejax.penalties._terms import cleared, covers, penalised, unpenalised
 from sparsejax.penalties._transposed import TransposedPenalty
-
-MAX_ROUNDS = 60  # of Dinkelbach's iteration; usually it takes five
 
 
 class TotalVariation(TransposedPenalty, leaves=("strength",)):
@@ -112,35 +111,26 @@ class FusedLasso(TransposedPenalty, leaves=("variation", "entries")):
         """
         l1, variation = self._strength(Zt), cast(self.variation.strength, Zt)
         both = jnp.concatenate([Zt, -Zt])
-        largest = jnp.max(jax.vmap(lambda z: _largest_ratio(z, l1, variation))(both))
+        largest = jnp.max(jax.vmap(lambda z: _largest_of_intervals(z, l1, variation))(both))
         return safe_divide(1.0, largest, jnp.inf)
 
 
-def _largest_ratio(z: jax.Array, l1: jax.Array, variation: jax.Array) -> jax.Array:
+def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> jax.Array:
     """(), the largest ratio, over intervals, of the sum of z to g of the interval. z is (d,)."""
     place = jnp.arange(z.shape[0] + 1)
     inner = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)  # g of an end at each place
     sums, counts = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z)]), place.astype(z.dtype)
 
-    def better(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        t, _, n = c
+    def better(t: jax.Array) -> jax.Array:
         excess = sums - t * l1 * counts
         starts = -excess - t * inner  # contribution of the start of an interval at each place
         best = lax.cummax(starts)
         end = jnp.argmax(excess[1:] - t * inner[1:] + best[:-1]) + 1
         start = jnp.argmax(jnp.where(place < end, starts, -jnp.inf))
         gain, cost = sums[end] - sums[start], l1 * (counts[end] - counts[start]) + inner[end] + inner[start]
-        new = safe_divide(gain, cost, jnp.where(gain > 0, jnp.inf, 0))
-        return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(z))) & jnp.isfinite(new), n + 1
+        return safe_divide(gain, cost, jnp.where(gain > 0, jnp.inf, 0))
 
-    first = jnp.zeros((), z.dtype), jnp.ones((), bool), jnp.int32(0)
-    return lax.while_loop(lambda c: c[1] & (c[2] < MAX_ROUNDS), better, first)[0]
-
-
-@feasible.register(TotalVariation, FusedLasso)
-def _(penalty: Any, W: jax.Array) -> jax.Array:
-    """W: the penalty is finite everywhere."""
-    return W
+    return largest_ratio(better, z.dtype)
 
 
 @covers.register(TotalVariation)

@@ -6,9 +6,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import columns, like
+from sparsejax._core.checks import check_step
+from sparsejax._core.linalg import columns, like, unit_of
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._in_units import prox_in_units
+from sparsejax.penalties._in_units import in_units
 
 
 def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
@@ -37,10 +38,14 @@ class TransposedPenalty(Penalty):
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """The exact proximal point of V at step size ``scaling``; shape and dtype of V."""
-        checked(self, V, "V")
-        return prox_in_units(
-            self, lambda penalty, V, step: like(penalty._prox(columns(V), step), V), V, scaling
-        )
+        Vt = checked(self, V, "V")
+        check_step("scaling", scaling)
+        scaling = jnp.asarray(scaling, V.dtype)
+        if "units" not in self.provides or len(self.degrees) != len(self.strengths):
+            return like(self._prox(Vt, scaling), V)
+        unit, inverse = unit_of(V)  # in this unit squares of V neither overflow nor underflow
+        scaled = in_units(self, unit, jnp.ones((), V.dtype))
+        return unit * like(scaled._prox(columns(V * inverse), scaling), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1``.
