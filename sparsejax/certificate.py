@@ -8,11 +8,11 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.checks import as_float, check_params, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.dual_point import Free, dual_point, free_features
-from sparsejax.losses import Facts, Sizes, by_row, check_batch, sizes, value_known
+from sparsejax.losses import Facts, Sizes, by_row, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -212,7 +212,7 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     smooth = problem.smooth
     W = as_float("W", W, (1, 2, 3), smooth.dtype if "shape" in smooth.provides else None)
     if "shape" in smooth.provides:
-        check_batch(W, smooth.params_shape)
+        check_params(W, smooth.params_shape)
     return _duality_gap(problem, W)
 
 

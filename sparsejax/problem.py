@@ -7,10 +7,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_eager, on_device
+from sparsejax._core.checks import check_params, is_eager, on_device
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
-from sparsejax.losses import Loss, Units, as_loss, as_pytree, check_batch
+from sparsejax.losses import Loss, Units, as_loss, as_pytree
 from sparsejax.penalties import (
     Penalty,
     as_penalty,
@@ -68,7 +68,7 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         """The objective at W, shape ()."""
         loss = as_loss(self.smooth)
         if "shape" in loss.provides:
-            check_batch(W, loss.params_shape)
+            check_params(W, loss.params_shape)
         return loss(W) + self.penalty.value(W)
 
     def replace(self, **changes: Any) -> "Problem":

@@ -51,12 +51,16 @@ class Protocol(Pytree):
     @classmethod
     def _whole(cls, group: str) -> bool:
         """Whether the class defines all names of a group; an error if it defines only some."""
-        names = cls._groups[group]
-        absent = [name for name in names if cls._provider(name) in (None, cls._root)]
-        if absent and len(absent) < len(names):
-            there = [name for name in names if name not in absent]
+        there = [name for name in cls._groups[group] if cls._provider(name) not in (None, cls._root)]
+        return cls._is_whole(group, there, cls.__name__)
+
+    @classmethod
+    def _is_whole(cls, group: str, there: Sequence[str], owner: str) -> bool:
+        """Whether ``there`` are all names of a group, or an error if only some; ``owner`` names the class."""
+        absent = [name for name in cls._groups[group] if name not in there]
+        if there and absent:
             raise TypeError(
-                f"{cls.__name__} defines {', '.join(there)} without {', '.join(absent)}: the group "
+                f"{owner} defines {', '.join(there)} without {', '.join(absent)}: the group "
                 f"'{group}' is given whole or not at all; see {cls._page}."
             )
         return not absent

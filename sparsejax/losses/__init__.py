@@ -23,7 +23,6 @@ from sparsejax.losses._curvature import quadratic_scaling as quadratic_scaling
 from sparsejax.losses._function import PlainLoss as PlainLoss
 from sparsejax.losses._function import as_loss as as_loss
 from sparsejax.losses._function import as_pytree as as_pytree
-from sparsejax.losses._function import check_batch as check_batch
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
 from sparsejax.losses._graph import value_known as value_known

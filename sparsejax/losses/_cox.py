@@ -309,7 +309,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         if not isinstance(r, Risks):
             dU, divergence = balanced(self._terms, r.h, self._sorted(basis), s)
             return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
-        dU = -(basis @ (basis.T @ self._as_rows(self._slopes(r, mass))))
+        U = self._as_rows(self._slopes(r, mass))
+        dU = -(basis @ (basis.T @ U))
         counted = self._in_risk() > 0
         change = jnp.where(counted, self._sorted(dU) / self.scale, 0)
         # Weight that stops additionally at earlier places passes the later places.
@@ -320,7 +321,6 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         passing = s * passing + (1 - s) * r.waiting()
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
         divergence = self.scale * r.divergence(stopping, passing)
-        U = self._as_rows(self._slopes(r, mass))
         return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
 
     def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:

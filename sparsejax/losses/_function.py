@@ -3,7 +3,6 @@
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 
 from sparsejax._core.checks import check_registered
 from sparsejax.losses._base import FORMER_METHODS, Loss, replaced
@@ -74,23 +73,7 @@ def as_pytree(x: Any) -> Any:
 
 def _states(x: Any, group: str) -> bool:
     """Whether x defines the whole group; an error if it defines a part."""
-    names = Loss._groups[group]
-    there = [name for name in names if hasattr(x, name)]
-    if there and len(there) < len(names):
-        missing = [name for name in names if name not in there]
-        if group == "shape" and there == ["dtype"]:
-            return False  # a dtype without a shape says nothing
-        raise TypeError(
-            f"{type(x).__name__} defines {', '.join(there)} without {', '.join(missing)}: the group "
-            f"'{group}' is given whole or not at all; see {Loss._page}."
-        )
-    return bool(there)
-
-
-def check_batch(W: Any, shape: tuple[int, ...]) -> None:
-    """Raise unless W has this shape."""
-    if jnp.shape(W) != shape:
-        raise ValueError(
-            f"W has shape {jnp.shape(W)}; the parameters of this problem have shape {shape}: for a batch of "
-            "them use jax.vmap."
-        )
+    there = [name for name in Loss._groups[group] if hasattr(x, name)]
+    if there == ["dtype"]:
+        return False  # a dtype without a shape says nothing
+    return Loss._is_whole(group, there, type(x).__name__)

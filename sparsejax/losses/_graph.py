@@ -160,7 +160,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
             exact=model.exact,
             laplacian=self._laplacian,
             target=model.target,
-            condensed=self._condensed if model.condensed else None,
+            condensed=(lambda: self._replace(loss=condensed(self.loss))) if model.condensed else None,
             num_rows=model.num_rows,
             sizes=model.sizes,
         )
@@ -168,9 +168,6 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def gram(self) -> Self:
         """The same sum with ``loss.gram()`` in place of the loss."""
         return self._replace(loss=self.loss.gram())
-
-    def _condensed(self) -> Self:
-        return self._replace(loss=condensed(self.loss))
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
         """Facts of the sum; the conjugate of the graphs at s times their gradient is s^2 their value."""

@@ -265,11 +265,13 @@ class LinearModelLoss(Loss):
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
-        dU = -projected(basis, w * first)
         # The new dual point is s (U + dU): its change from U, per unit of weight.
-        change = s * safe_divide(dU, w) + (s - 1) * first
-        dU = w * change
-        return self.X.T @ dU, jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
+        change = s * self._off_basis(first, w, basis) + (s - 1) * first
+        return self.X.T @ (w * change), jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
+
+    def _off_basis(self, first: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
+        """What the projection orthogonal to the basis adds to U = w * first, per unit of weight."""
+        return -safe_divide(projected(basis, w * first), w)
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
         """Facts at W with the predictions, so that the loop for the best intercept runs once."""

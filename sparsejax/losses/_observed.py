@@ -42,16 +42,14 @@ def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
     [0, 1]
     """
     check_here("Y", Y)
-    numbers: Any = Y if is_traced(Y) else as_numpy("Y", Y)
-    if is_traced(Y):
-        missing: Any = jnp.isnan(numbers)
-    else:
-        missing = np.isnan(numbers) if numbers.dtype.kind == "f" else np.zeros(numbers.shape, bool)
-    xp = jnp if is_traced(Y) else np  # numpy compiles nothing, and checks can read its values
+    traced = is_traced(Y)
+    xp: Any = jnp if traced else np  # numpy compiles nothing, and checks can read its values
+    numbers: Any = Y if traced else as_numpy("Y", Y)
+    missing = xp.isnan(numbers) if numbers.dtype.kind == "f" else xp.zeros(numbers.shape, bool)
     values = as_float("Y", xp.where(missing, xp.zeros_like(numbers), numbers), (1, 2))
     if values.size == 0:
         raise ValueError(f"Y is empty: its shape is {values.shape}.")
-    if not is_traced(Y) and missing.all(axis=0).any():
+    if not traced and missing.all(axis=0).any():
         column = int(np.argmax(np.atleast_1d(missing.all(axis=0))))
         raise ValueError(f"column {column} of Y has no observed entry: drop it.")
     seen = ~jnp.asarray(missing)

@@ -49,8 +49,8 @@ class PoissonLoss(LinearModelLoss):
         """Raise for a negative count, or with an intercept for a column without a positive count."""
         if is_traced(self.Y):
             return
-        if answer_of(_any_negative, self.Y):
-            where, value = answer_of(_negative, self.Y)
+        where, value = answer_of(_first_negative, self.Y)
+        if value < 0:
             at = (int(where[0]), *(int(i) for i in np.unravel_index(where[1], self.Y.shape[1:])))
             raise ValueError(f"Y holds counts, which must be >= 0; it has {value:g} at {at}.")
         if not self.has_intercept or is_traced(self.weights):
@@ -103,11 +103,8 @@ class PoissonLoss(LinearModelLoss):
         return jnp.where(known, best, jnp.where(total > 0, -top - self.reach, 0))
 
 
-def _any_negative(xp: Any, y: Any) -> Any:
-    return (y < 0).any()
-
-
-def _negative(xp: Any, y: Any) -> tuple[Any, Any]:
+def _first_negative(xp: Any, y: Any) -> tuple[Any, Any]:
+    """The place and the value of the first negative count; if there is none, of the first count."""
     where = first_of(xp, y < 0)
     return where, y.reshape(y.shape[0], -1)[where]
 

@@ -64,10 +64,6 @@ class Terms(NamedTuple):
         counted = self.counted
         return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
 
-    def at_end(self, x: jax.Array) -> jax.Array:
-        """The sum of x over the rows of the same stratum and time."""
-        return at_end(x, self.places.ends)
-
     def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
         r"""An upper bound of the least sum over events of ``weights KL(q || p)`` at the dual point sU.
 
@@ -75,7 +71,7 @@ class Terms(NamedTuple):
         where e is the distribution over the events of the same time in proportion to their weights. Within
         the events of one time, q is the same for all of them.
         """
-        counted = self.counted
+        counted, ends = self.counted, self.places.ends
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
         p = jnp.where(counted, kept * self.own / inside, 0)
         log_p = jnp.log(kept) + self.log_own - self.top - jnp.log(inside)
@@ -84,9 +80,10 @@ class Terms(NamedTuple):
         stops = s * p + (1 - s)
         apart = relative_entropy(stops, p, log_p)
         apart += jnp.where(rest > 0, relative_entropy(s * rest, rest, log_rest), 0)
-        each = safe_divide(self.events, self.at_end(self.events))
-        total = s * self.at_end(p) + (1 - s) * self.tied
-        mixed = safe_divide(s * self.at_end(p) * self.part + (1 - s) * self.tied * each, total)
+        each = safe_divide(self.events, at_end(self.events, ends))
+        of_events = s * at_end(p, ends)
+        total = of_events + (1 - s) * self.tied
+        mixed = safe_divide(of_events * self.part + (1 - s) * self.tied * each, total)
         within = total * relative_entropy(mixed, self.part, self.log_part)
         return jnp.sum(jnp.where(counted, self.share * (apart + within), 0))
 

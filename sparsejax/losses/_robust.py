@@ -12,7 +12,6 @@ from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.products import Products
 from sparsejax.losses._base import InUnits
-from sparsejax.losses._free_features import projected
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import BoundedSlope, QuadraticModel
 from sparsejax.losses._units import power_of_two
@@ -110,7 +109,7 @@ class BoundedSlopeLoss(LinearModelLoss):
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
         first = self.derivatives(H)[0]
-        u = first - safe_divide(projected(basis, w * first), w)
+        u = first + self._off_basis(first, w, basis)
         _, low, high = self.bend
         over = jnp.max(jnp.where(w > 0, jnp.maximum(u / low, u / high), 0), axis=0)
         u = jnp.where(w > 0, jnp.clip(u / jnp.maximum(over, 1)[None], low, high), first)

@@ -9,13 +9,13 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax._core.linalg import eps_of, safe_sqrt
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.matrices.sparse import RowOrder, Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
-from sparsejax.losses._free_features import by_column, projected
+from sparsejax.losses._free_features import by_column
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
@@ -99,8 +99,8 @@ class SoftmaxLoss(LinearModelLoss):
         if is_traced(self.Y):
             return
         tol = 10 * eps_of(self.Y) * self.Y.shape[1]
-        if answer_of(_any_wrong, self.Y, tol=tol):
-            row, total, least = answer_of(_wrong, self.Y, tol=tol)
+        wrong, row, total, least = answer_of(_first_wrong, self.Y, tol=tol)
+        if wrong:
             what = f"sums to {total:.17g}" if least >= 0 else f"has {least:g}"
             raise ValueError(
                 f"row {row} of Y {what}; each row must be one-hot or probabilities: >= 0, with the sum 1."
@@ -158,17 +158,10 @@ class SoftmaxLoss(LinearModelLoss):
         """Same as `LinearModelLoss.unpenalised_basis`; None for features that are free by class."""
         return None if by_column(free) else super().unpenalised_basis(free)
 
-    def dual_projection(
-        self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
-    ) -> tuple[jax.Array, jax.Array]:
-        """Same as `LinearModelLoss.dual_projection`, with rows of dU made to sum to 0 in all digits."""
-        H = self._predict(W) if H is None else H
-        w = self.scale * self._weights() * jnp.ones_like(H)
-        first = self.derivatives(H)[0]
-        change = -safe_divide(projected(basis, w * first), w)
-        change = s * (change - jnp.mean(change, axis=1, keepdims=True)) + (s - 1) * first
-        divergence = jnp.where(w > 0, w * self.divergence(H, first, change), 0)
-        return self.X.T @ (w * change), jnp.sum(divergence)
+    def _off_basis(self, first: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
+        """Same as `LinearModelLoss._off_basis`, with rows made to sum to 0 in all digits."""
+        change = super()._off_basis(first, w, basis)
+        return change - jnp.mean(change, axis=1, keepdims=True)
 
     def _classes(self, H: jax.Array) -> Classes:
         w = jnp.broadcast_to(self._weights()[:, 0], H.shape[:1])
@@ -232,17 +225,11 @@ class SoftmaxLoss(LinearModelLoss):
         return error + self.scale * jnp.sum(beyond) * (40 + 2 * jnp.max(far))
 
 
-def _wrong_rows(xp: Any, y: Any, tol: float) -> Any:
-    return (xp.abs(y.sum(axis=1) - 1) > tol) | (y < 0).any(axis=1)
-
-
-def _any_wrong(xp: Any, y: Any, tol: float) -> Any:
-    return _wrong_rows(xp, y, tol).any()
-
-
-def _wrong(xp: Any, y: Any, tol: float) -> tuple[Any, ...]:
-    row = xp.argmax(_wrong_rows(xp, y, tol))
-    return row, y[row].sum(), y[row].min()
+def _first_wrong(xp: Any, y: Any, tol: float) -> tuple[Any, ...]:
+    """Whether a row is no distribution, and the number, the sum and the least entry of the first such row."""
+    wrong = (xp.abs(y.sum(axis=1) - 1) > tol) | (y < 0).any(axis=1)
+    row = xp.argmax(wrong)
+    return wrong[row], row, y[row].sum(), y[row].min()
 
 
 def _counts(xp: Any, y: Any, weights: Any = None) -> Any:

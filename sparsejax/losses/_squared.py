@@ -149,10 +149,7 @@ class SquaredLoss(LinearModelLoss):
 
     def _target(self) -> jax.Array:
         """B, shape of Y, with loss ``1/2 ||AW - B||^2`` + constant; A is `_majorizer`."""
-        Y, w = self.Y, self._weights()
-        if self.has_intercept:
-            Y = Y - self._best_intercept(jnp.zeros_like(Y))
-        return jnp.sqrt(2 * self.scale * w) * Y
+        return jnp.sqrt(2 * self.scale * self._weights()) * self._centred()
 
     def _factored(self) -> tuple[jax.Array, jax.Array]:
         """X, and the factors (n,) by which its rows are multiplied to give A."""

@@ -59,10 +59,10 @@ def from_batches(
     if not (isinstance(loss, type) and issubclass(loss, LinearModelLoss)):
         why = ", whose risk sets hold rows of all batches: it is no sum over rows" if loss is CoxLoss else ""
         raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}{why}.")
-    begin = _beginner(batches)
+    rows = _read_anew(batches)
     targets, counts, width = [], [], None
     squares: Any = 0.0
-    for number, batch in enumerate(begin()):
+    for number, batch in enumerate(rows.begin()):
         X, Y = checked_batch(number, batch, width)
         width = layout_of(batch, X, Y)
         squares = squares + np.sum(X * X, axis=0)
@@ -70,7 +70,7 @@ def from_batches(
         counts.append(len(X))
     if width is None:
         raise ValueError("batches is empty; at least one (X, Y) is needed.")
-    source = Source(_Rows(begin), tuple(counts), width[0])
+    source = Source(rows, tuple(counts), width[0])
     lengths = source.lengths(squares)
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
@@ -80,27 +80,21 @@ def from_batches(
 
 
 @dataclass(frozen=True)
-class _Anew:
-    """A function that returns a new iterator over the batches; it can be pickled if they can."""
+class _Rows:
+    """A function that returns a new iterator over the X of all batches; it can be pickled if they can."""
 
     batches: Any
 
-    def __call__(self) -> Iterator[Any]:
+    def begin(self) -> Iterator[Any]:
+        """A new iterator over the batches."""
         return iter(self.batches() if callable(self.batches) else self.batches)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """A function that returns a new iterator over the X of all batches."""
-
-    begin: _Anew
 
     def __call__(self) -> Iterator[np.ndarray]:
         return (np.asarray(X) for X, _ in self.begin())
 
 
-def _beginner(batches: Any) -> _Anew:
-    """A function that returns a new iterator over the batches; an error if they can be read only once."""
+def _read_anew(batches: Any) -> _Rows:
+    """The batches as `_Rows`; an error if they can be read only once."""
     again = batches if callable(batches) else lambda: batches
     first, second = again(), again()
     kind = type(first).__name__
@@ -117,4 +111,4 @@ def _beginner(batches: Any) -> _Anew:
             f"batches is {what}, which can be read once only; every product reads the rows again: give a "
             "list, or a function that begins anew whenever it is called, such as `lambda: read(path)`."
         )
-    return _Anew(batches)
+    return _Rows(batches)

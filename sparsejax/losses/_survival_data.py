@@ -38,10 +38,10 @@ def survival_data(
       TypeError, ValueError: an argument is wrong; the message names it.
     """
     n = X.shape[0]
-    kinds = (("time", time), ("event", event), ("strata", strata), ("entry", entry), ("weights", weights))
-    given = {name: x for name, x in kinds if x is not None}
+    given = {"time": time, "event": event, "strata": strata, "entry": entry, "weights": weights}
     for name, x in given.items():
-        check_here(name, x)
+        if x is not None:
+            check_here(name, x)
     times = _as_given("time", time)
     event = as_float("event", event, (1,), X.dtype)
     entry = None if entry is None else _as_given("entry", entry)

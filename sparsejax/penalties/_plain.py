@@ -69,12 +69,5 @@ def as_penalty(x: Any) -> Penalty:
 
 def _states(x: Any, group: str) -> bool:
     """Whether x defines the whole group; an error if it defines a part."""
-    names = Penalty._groups[group]
-    there = [name for name in names if hasattr(x, name)]
-    if there and len(there) < len(names):
-        missing = [name for name in names if name not in there]
-        raise TypeError(
-            f"{type(x).__name__} defines {', '.join(there)} without {', '.join(missing)}: the group "
-            f"'{group}' is given whole or not at all; see {Penalty._page}."
-        )
-    return bool(there)
+    there = [name for name in Penalty._groups[group] if hasattr(x, name)]
+    return Penalty._is_whole(group, there, type(x).__name__)
