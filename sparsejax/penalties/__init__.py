@@ -19,31 +19,31 @@ from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._in_units import by_entry as by_entry
-from sparsejax.penalties._in_units import in_units as in_units
-from sparsejax.penalties._in_units import rescaled as rescaled
-from sparsejax.penalties._in_units import row_units as row_units
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
 from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
 from sparsejax.penalties._plain import as_penalty as as_penalty
 from sparsejax.penalties._plain import is_penalty as is_penalty
 from sparsejax.penalties._preconditioner import half_derivative as half_derivative
+from sparsejax.penalties._rules import by_entry as by_entry
+from sparsejax.penalties._rules import feasible as feasible
+from sparsejax.penalties._rules import in_units as in_units
+from sparsejax.penalties._rules import prox_columns as prox_columns
+from sparsejax.penalties._rules import prox_start as prox_start
+from sparsejax.penalties._rules import prox_warm as prox_warm
+from sparsejax.penalties._rules import rescaled as rescaled
+from sparsejax.penalties._rules import row_units as row_units
+from sparsejax.penalties._rules import unpenalised as unpenalised
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sorted_l1 import SortedL1, slope_strengths
 from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
 from sparsejax.penalties._sum import least_active as least_active
 from sparsejax.penalties._sum_to import SumTo
-from sparsejax.penalties._terms import feasible as feasible
 from sparsejax.penalties._terms import joined as joined
 from sparsejax.penalties._terms import shared as shared
 from sparsejax.penalties._terms import split as split
-from sparsejax.penalties._terms import unpenalised as unpenalised
 from sparsejax.penalties._terms import unpenalised_entries as unpenalised_entries
 from sparsejax.penalties._total_variation import TotalVariation
-from sparsejax.penalties._warm import prox_columns as prox_columns
-from sparsejax.penalties._warm import prox_start as prox_start
-from sparsejax.penalties._warm import prox_warm as prox_warm
 
 __all__ = [
     "L1",

@@ -8,7 +8,7 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._row_penalty import cast
+from sparsejax.penalties._transposed import cast
 
 NEWTON_STEPS = 12  # a fixed number: the chord step at the end makes the answer feasible after any number
 

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._plain import PlainPenalty, as_penalty, is_penalty
-from sparsejax.penalties._terms import feasible
+from sparsejax.penalties._rules import feasible
 
 
 class ByLeaf(Penalty, leaves=("penalties",)):

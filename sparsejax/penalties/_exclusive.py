@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, safe_divide, safe_norm
-from sparsejax.penalties._row_penalty import (
+from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     SparseRowPenalty,
     cast,

@@ -13,10 +13,8 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
-from sparsejax.penalties._in_units import rescaled, row_units
-from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
-from sparsejax.penalties._terms import penalised
-from sparsejax.penalties._transposed import checked
+from sparsejax.penalties._rules import penalised, rescaled, row_units
+from sparsejax.penalties._transposed import SmoothRowPenalty, cast, checked
 
 
 class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):

@@ -9,7 +9,8 @@ from jax import lax
 
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._terms import MAX_CYCLES, dykstra, feasible, joined, shared
+from sparsejax.penalties._rules import feasible
+from sparsejax.penalties._terms import MAX_CYCLES, dykstra, joined, shared
 
 MAX_ROUNDS = 200  # of `gauge`; most penalties take 5 to 100
 MAX_RATIO_ROUNDS = 60  # of `largest_ratio`; usually it takes three to five

@@ -11,8 +11,9 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_s
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._gauge import gauge
-from sparsejax.penalties._row_penalty import cast, least_ratio
-from sparsejax.penalties._terms import SeveralTerms, penalised
+from sparsejax.penalties._rules import penalised
+from sparsejax.penalties._terms import SeveralTerms
+from sparsejax.penalties._transposed import cast, least_ratio
 
 
 class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):

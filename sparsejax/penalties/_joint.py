@@ -11,10 +11,10 @@ from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21
-from sparsejax.penalties._row_penalty import RowPenalty, cast
+from sparsejax.penalties._rules import covers, inside, penalised, prox_columns, prox_start
 from sparsejax.penalties._simple import Box, SquaredL2
-from sparsejax.penalties._terms import covers, either, inside, penalised
-from sparsejax.penalties._warm import prox_columns, prox_start
+from sparsejax.penalties._terms import either
+from sparsejax.penalties._transposed import RowPenalty, cast
 
 
 class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",)):

@@ -11,15 +11,15 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_norm, tiny_of
 from sparsejax.groups import Groups
-from sparsejax.penalties._row_penalty import (
+from sparsejax.penalties._terms import split
+from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     cast,
+    checked,
     least_ratio,
     squared_conjugate,
     where_unsquared,
 )
-from sparsejax.penalties._terms import split
-from sparsejax.penalties._transposed import checked
 
 
 class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):

@@ -10,9 +10,8 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
-from sparsejax.penalties._in_units import by_entry, rescaled
-from sparsejax.penalties._row_penalty import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
-from sparsejax.penalties._terms import penalised
+from sparsejax.penalties._rules import by_entry, penalised, rescaled
+from sparsejax.penalties._transposed import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
 class RowNormPenalty(SparseRowPenalty):

@@ -13,10 +13,10 @@ from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._joint import Joint
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
-from sparsejax.penalties._row_penalty import SmoothRowPenalty, cast
 from sparsejax.penalties._rules import Rule
 from sparsejax.penalties._simple import SquaredL2
 from sparsejax.penalties._sum import Sum
+from sparsejax.penalties._transposed import SmoothRowPenalty, cast
 
 Map = Callable[[jax.Array], jax.Array]  # linear, V -> an array of the shape of V
 

@@ -11,16 +11,15 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
 from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
-from sparsejax.penalties._in_units import in_units, rescaled, row_units
-from sparsejax.penalties._row_penalty import (
+from sparsejax.penalties._rules import feasible, in_units, rescaled, row_units
+from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     SparseRowPenalty,
     cast,
+    checked,
     least_ratio,
     where_unsquared,
 )
-from sparsejax.penalties._terms import feasible
-from sparsejax.penalties._transposed import checked
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):

@@ -11,9 +11,8 @@ from sparsejax import prox
 from sparsejax._core.checks import as_float, as_int, as_strength, is_traced
 from sparsejax._core.linalg import columns, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import penalised
-from sparsejax.penalties._transposed import TransposedPenalty
+from sparsejax.penalties._rules import penalised
+from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 
 class SortedL1(TransposedPenalty, leaves=("strength",)):

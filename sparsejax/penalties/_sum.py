@@ -18,16 +18,24 @@ from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._in_units import by_entry, in_units, rescaled, row_units
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21
 from sparsejax.penalties._plain import as_penalty, is_penalty
-from sparsejax.penalties._row_penalty import RowPenalty
-from sparsejax.penalties._rules import Rule
+from sparsejax.penalties._rules import (
+    Rule,
+    by_entry,
+    feasible,
+    in_units,
+    prox_start,
+    prox_warm,
+    rescaled,
+    row_units,
+    unpenalised,
+)
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sum_to import SumTo
-from sparsejax.penalties._terms import SeveralTerms, feasible, unpenalised, within
-from sparsejax.penalties._warm import prox_start, prox_warm
+from sparsejax.penalties._terms import SeveralTerms, within
+from sparsejax.penalties._transposed import RowPenalty
 
 
 class Sum(SeveralTerms, leaves=("parts",)):

@@ -11,11 +11,9 @@ from sparsejax import prox
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._gauge import largest_ratio
-from sparsejax.penalties._in_units import in_units
 from sparsejax.penalties._norms import L1
-from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import cleared, covers, feasible
-from sparsejax.penalties._transposed import TransposedPenalty
+from sparsejax.penalties._rules import cleared, covers, feasible, in_units
+from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 # Errors of a sum, in eps times the sum of magnitudes: what the value accepts, and what `feasible` leaves.
 MAX_ERROR_EPS, LEFT_ERROR_EPS = 1000, 8

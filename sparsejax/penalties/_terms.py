@@ -21,51 +21,23 @@ from sparsejax._core.linalg import (
 )
 from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._rules import Rule
+from sparsejax.penalties._rules import (
+    Rule,
+    cleared,
+    covers,
+    feasible,
+    inside,
+    penalised,
+    prox_columns,
+    prox_start,
+    prox_warm,
+)
 from sparsejax.penalties._transposed import TransposedPenalty, checked
-from sparsejax.penalties._warm import prox_columns, prox_start, prox_warm
 
 MAX_CYCLES = 1000  # of Dykstra's algorithm
 MAX_CG_STEPS = 2000  # of conjugate gradients, for the derivative of Dykstra's algorithm
 
 Parts = tuple[jax.Array, ...]  # one array for each term
-
-
-@Rule
-def penalised(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """(d,) or (k, d) boolean: the rows or entries on which g depends, by its strengths; Wt (k, d)."""
-    return jnp.ones(Wt.shape[1:], bool)
-
-
-@Rule
-def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """(d,) or (k, d) boolean: where g has subgradients that are nonzero in one row or entry, at some W."""
-    return penalised(penalty, Wt)
-
-
-@Rule
-def cleared(penalty: Penalty, Z: jax.Array) -> jax.Array:
-    """Z, a subgradient of g but for rounding, without the part of the rounding that no subgradient has."""
-    return Z
-
-
-@Rule
-def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
-    """The entries, boolean, in which g is known to be smooth at W, whether or not other entries stay at 0."""
-    return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
-
-
-@Rule
-def unpenalised(penalty: Penalty, d: int, dtype: Any) -> jax.Array:
-    """The directions that g does not see: indices of rows (f,), or orthonormal columns (d, f)."""
-    return penalty.free
-
-
-@Rule
-def feasible(penalty: Penalty, W: Any) -> Any:
-    """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
-    outside = penalty.value(W) == jnp.inf
-    return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
 
 
 @Rule
@@ -161,12 +133,6 @@ class SeveralTerms(TransposedPenalty):
 def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
     """The prox, not computed in units of V: solvers, which call this, use units of the data already."""
     return like(penalty._prox(columns(V), scaling), V), warm
-
-
-@feasible.register(TransposedPenalty)
-def _(penalty: TransposedPenalty, W: jax.Array) -> jax.Array:
-    """W, unchanged: a class of these that is infinite somewhere has a rule of its own."""
-    return W
 
 
 class _Cycle(NamedTuple):

@@ -12,9 +12,8 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.penalties._gauge import largest_ratio
 from sparsejax.penalties._norms import L1
-from sparsejax.penalties._row_penalty import cast
-from sparsejax.penalties._terms import cleared, covers, penalised, unpenalised
-from sparsejax.penalties._transposed import TransposedPenalty
+from sparsejax.penalties._rules import cleared, covers, penalised, unpenalised
+from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 
 class TotalVariation(TransposedPenalty, leaves=("strength",)):
