@@ -12,6 +12,8 @@ from sparsejax._core.protocol import Protocol
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._units import Units
 
+Pair = tuple[jax.Array, jax.Array]
+
 # Methods of an earlier protocol, which `QuadraticModel` and `InUnits` have replaced.
 FORMER_METHODS = ("majorizer", "least_squares_at", "row_units")
 
@@ -159,7 +161,7 @@ class Loss(Protocol):
         """The loss of a W with the features ``ix`` only; the index d stands for no feature."""
         raise NotImplementedError
 
-    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: Any = None) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: Any = None) -> Pair:
         """The best s and ``l*(sU) - l*(U)``; H: the predictions at W if ``facts`` returned them."""
         raise NotImplementedError
 
@@ -173,7 +175,7 @@ class Loss(Protocol):
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: Any = None, s: jax.Array | float = 1.0
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> Pair:
         """``X' dU``, where ``U + dU`` is orthogonal to the basis, and what dU adds to the duality gap."""
         raise NotImplementedError
 

@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, as_numpy, as_positive, check_bool, is_sparse
 from sparsejax._core.linalg import eps_of, safe_divide
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, Loss, Pair
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 
@@ -81,9 +81,7 @@ class BatchedSquaredLoss(
         """The loss is quadratic; its curvature is computed from `gram`."""
         return QuadraticModel(majorizer=lambda: self.gram().root(), exact=True, condensed=self.gram)
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """Same as `GramLoss.dual_scaling`."""
         return self.gram().dual_scaling(W, limit)
 
@@ -125,14 +123,14 @@ class BatchedSquaredLoss(
         mean = (self.x @ W - self.y + (b + x0 @ W - y0)[None]).reshape(len(self.c), -1)
         return self.scale * jnp.sum(self.weights * (about + jnp.sum(mean * mean, axis=1)))
 
-    def _about(self) -> tuple[jax.Array, jax.Array]:
+    def _about(self) -> Pair:
         """The means of the blocks about the mean of all if b is fitted, else about 0."""
         if not self.has_intercept:
             return self.x, self.y
         x, y = self._means()
         return self.x - x[None], self.y - y[None]
 
-    def _means(self) -> tuple[jax.Array, jax.Array]:
+    def _means(self) -> Pair:
         total = jnp.sum(self.weights)
         return safe_divide(self.weights @ self.x, total), safe_divide(self.weights @ self.y, total)
 

@@ -11,7 +11,7 @@ from sparsejax._core.checks import as_positive, check_bool, check_choice, check_
 from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
-from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
+from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
 from sparsejax.losses._cox_curvature import (
     bounding_rows,
     centred,
@@ -254,9 +254,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         w = jnp.ones_like(self.event) if self.weights is None else self.weights
         return trace_bound(self.X, w, self.scale * self._sorted(w * self.event), self.places)
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, known: Kept | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, known: Kept | None = None) -> Pair:
         r"""``s = min(limit, 1)``, and the conjugate at sU minus the conjugate at U.
 
         (U + scale * events) / scale is the weight of the draws that stop at each row (see `Risks`).
@@ -299,7 +297,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, known: Kept | None = None, s: jax.Array | float = 1.0
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> Pair:
         """``X' dU`` and the divergence, same as `LinearModelLoss.dual_projection`.
 
         The divergence is infinite if no draws have the stops of the projected point. If risk sets are not
@@ -330,7 +328,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             raise TypeError("The risk sets are not nested.")
         return self.scale * chain_hessian(r, self._sorted(self.X), r.stop * mass)[None]
 
-    def _least_squares_at(self, W: jax.Array, known: Kept | None = None) -> tuple[jax.Array, jax.Array]:
+    def _least_squares_at(self, W: jax.Array, known: Kept | None = None) -> Pair:
         """A and b with ||AW - b||^2 / 2 the second-order model: exact for nested risk sets, else close to it.
 
         See `chain_squares`.

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import jax
 
 from sparsejax._core.checks import check_registered
-from sparsejax.losses._base import FORMER_METHODS, Loss, replaced
+from sparsejax.losses._base import FORMER_METHODS, Loss, Pair, replaced
 from sparsejax.losses._quadratic_model import QuadraticModel
 
 # The groups of the protocol that a class which does not inherit from `Loss` may define.
@@ -36,9 +36,7 @@ class PlainLoss(Loss, leaves=("fun",)):
     def quadratic_model(self) -> QuadraticModel:
         return self.fun.quadratic_model() if hasattr(self.fun, "quadratic_model") else QuadraticModel()
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         return self.fun.dual_scaling(W, limit)
 
 

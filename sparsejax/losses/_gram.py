@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, check_params, is_traced
 from sparsejax._core.linalg import eps_of
-from sparsejax.losses._base import Facts, Loss
+from sparsejax.losses._base import Facts, Loss, Pair
 from sparsejax.losses._curvature import quadratic_scaling
 from sparsejax.losses._quadratic_model import QuadraticModel
 
@@ -104,9 +104,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
         """This loss: it is given by its Gram matrix already."""
         return self
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """The best s and the change of the conjugate, ``l*(sU) = s (<W, B> - 2c) + s^2 f(W)``.
 
         This holds for every c at which the quadratic is nowhere negative, and adds ``(1 - s)^2`` times the

@@ -9,7 +9,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_traced
 from sparsejax._core.linalg import eps_of
-from sparsejax.losses._base import Facts, Loss, Predictions
+from sparsejax.losses._base import Facts, Loss, Pair, Predictions
 from sparsejax.losses._gram import GramLoss, half_quadratic
 from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
@@ -179,9 +179,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
             rounding=facts.rounding + self._graph_rounding(W),
         )
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """The s of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
         known = () if H is None else (H,)
         s, change = self.loss.dual_scaling(W, limit, *known)

@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_labels
 from sparsejax._core.linalg import safe_divide
+from sparsejax.losses._base import Pair
 from sparsejax.losses._curvature import quadratic_scaling
 from sparsejax.losses._linear_model import LinearModelLoss
 
@@ -64,14 +65,12 @@ class SquaredHingeLoss(HingeLoss):
         r = self.slack(H)
         return r * r
 
-    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derivatives(self, H: jax.Array) -> Pair:
         """First derivative, -2 y times the slack; second derivative, 2 where there is slack, else 0."""
         r = self.slack(H)
         return -2 * self.Y * r, jnp.where(r > 0, 2 * self.Y * self.Y, 0)
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         r"""The best s, ``0 <= s <= limit``, and the change of the conjugate.
 
         ``l*(sU) = sum -s a + (s a)^2 / (4 scale weights)`` for s >= 0, where ``a = -U/Y = 2 scale weights r``
@@ -131,16 +130,14 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
         q = self._clipped_slack(r)
         return (q / self.delta) * (r - q / 2)
 
-    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derivatives(self, H: jax.Array) -> Pair:
         """First derivative; second derivative, which is 1/delta on the rounded part and 0 elsewhere."""
         r = self.slack(H)
         curved = (r > 0) & (r < self.delta)
         second = jnp.where(curved, self.Y * self.Y / self.delta, 0)
         return -self.Y * self._clipped_slack(r) / self.delta, second
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         r"""The best s, ``0 <= s <= limit`` and ``s p <= 1``, and the change of the conjugate.
 
         ``l*(sU) = sum -s a + delta (s a)^2 / (2 scale weights)`` for ``0 <= s a <= scale weights``, where

@@ -14,7 +14,7 @@ from sparsejax._core.linalg import across, eps_of, opaque, safe_divide, safe_sqr
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax._core.matrices.streamed import Chunked
-from sparsejax.losses._base import Facts, InUnits, Loss, Predictions
+from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
 from sparsejax.losses._curvature import centred, of_columns
 from sparsejax.losses._free_features import basis_of, projected
 from sparsejax.losses._intercept import balance
@@ -155,7 +155,7 @@ class LinearModelLoss(Loss):
         """The loss of each entry, without scale and weights."""
         raise NotImplementedError
 
-    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derivatives(self, H: jax.Array) -> Pair:
         """First and second derivative in h of each entry of the loss, without scale and weight."""
         raise NotImplementedError
 
@@ -230,9 +230,7 @@ class LinearModelLoss(Loss):
         # If X is a constant of a user's jit, XLA would spend minutes on constant folding of products of A.
         return opaque(jnp.sqrt(self.curvature * self.scale * w)[:, None] * X)
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         r"""``s = min(limit, 1)`` and the change :math:`\ell^*(sU) - \ell^*(U)` of the conjugate.
 
         :math:`\ell^*(sU) - \ell^*(U) = \sum w\,[D(h, s\phi') + (s - 1)\,\phi' h]` with the divergence D, and
@@ -254,7 +252,7 @@ class LinearModelLoss(Loss):
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> Pair:
         r"""``X' dU`` and the divergence, where ``U + dU`` is s times U projected orthogonal to the basis.
 
         With ``H = XW + b`` and :math:`U = \nabla\ell(H)` the divergence is
@@ -316,7 +314,7 @@ class LinearModelLoss(Loss):
             return InUnits(self, units)
         return InUnits(self, units, self._row_units, self._rescaled)
 
-    def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> tuple[jax.Array, jax.Array]:
+    def _least_squares_at(self, W: jax.Array, H: jax.Array | None = None) -> Pair:
         """(A, B) of `QuadraticModel`, b eliminated; A by the second derivatives of `_model_curvature`."""
         H = self._predict(W) if H is None else H
         first, second = self.derivatives(H)
@@ -390,7 +388,7 @@ class LinearModelLoss(Loss):
         root: jax.Array = b - safe_divide(value, lax.stop_gradient(slope))
         return root[None]
 
-    def imbalance(self, b: jax.Array, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def imbalance(self, b: jax.Array, H: jax.Array) -> Pair:
         """First and second derivative in b of the weighted loss of each column, each of shape (k,) or ()."""
         first, second = self.derivatives(H + b[None])
         w = self._weights()

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_positive, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.products import Products
-from sparsejax.losses._base import InUnits
+from sparsejax.losses._base import InUnits, Pair
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import BoundedSlope, QuadraticModel
 from sparsejax.losses._units import power_of_two
@@ -79,7 +79,7 @@ class BoundedSlopeLoss(LinearModelLoss):
         v = self._slope(r)
         return v * (r - self.bend[0] / 2 * v)
 
-    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derivatives(self, H: jax.Array) -> Pair:
         """The slope, and the second derivative: 1/width where the slope is within its bounds, else 0."""
         width, low, high = self.bend
         r = H - self.Y
@@ -100,7 +100,7 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: jax.Array | None = None, s: jax.Array | float = 1.0
-    ) -> tuple[jax.Array, jax.Array]:
+    ) -> Pair:
         """Same as `LinearModelLoss.dual_projection`, but each column is scaled down into the domain.
 
         A scaled column stays orthogonal to the basis, and 0 is inside the domain: the divergence is finite

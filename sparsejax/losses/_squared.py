@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import opaque, safe_divide
 from sparsejax._core.matrices.products import Products
-from sparsejax.losses._base import Facts, InUnits, Loss
+from sparsejax.losses._base import Facts, InUnits, Loss, Pair
 from sparsejax.losses._batches import from_batches
 from sparsejax.losses._curvature import centred, quadratic_scaling
 from sparsejax.losses._gram import GramLoss
@@ -66,7 +66,7 @@ class SquaredLoss(LinearModelLoss):
         R = H - self.Y
         return R * R
 
-    def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
+    def derivatives(self, H: jax.Array) -> Pair:
         """2 (h - y) and 2."""
         return 2 * (H - self.Y), jnp.full_like(H, 2)
 
@@ -74,9 +74,7 @@ class SquaredLoss(LinearModelLoss):
         """``change^2 / 4`` of each entry."""
         return change * change / 4
 
-    def dual_scaling(
-        self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None
-    ) -> tuple[jax.Array, jax.Array]:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """The best s with ``0 <= s <= limit``, and the change ``l*(sU) - l*(U)`` of the conjugate."""
         R = (self._predict(W) if H is None else H) - self.Y
         wR = self._weights() * R
@@ -151,7 +149,7 @@ class SquaredLoss(LinearModelLoss):
         """B, shape of Y, with loss ``1/2 ||AW - B||^2`` + constant; A is `_majorizer`."""
         return jnp.sqrt(2 * self.scale * self._weights()) * self._centred()
 
-    def _factored(self) -> tuple[jax.Array, jax.Array]:
+    def _factored(self) -> Pair:
         """X, and the factors (n,) by which its rows are multiplied to give A."""
         root = jnp.sqrt(2 * self.scale * self._weights().reshape(-1))
         return opaque(self.X), jnp.broadcast_to(root, self.X.shape[:1])
