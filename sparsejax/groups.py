@@ -73,14 +73,13 @@ class Groups(
         degree = np.bincount(members, minlength=num_features)
         size = num_features if num_features <= MAX_DENSE_FEATURES else 0
         common = np.zeros((size, size), np.int32)
-        if size:
-            ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
-            for group in np.split(members, ends[:-1]) if num_groups else ():
-                common[np.ix_(group, group)] += 1
         disjoint = bool((degree <= 1).all())
         family, num_families = np.zeros(num_groups, int), 1
+        if size:
+            for group in _by_group(members, group_ids, num_groups):
+                common[np.ix_(group, group)] += 1
         if not disjoint:
-            family, num_families = _families(members, group_ids, num_features, num_groups)
+            family, num_families = _families(_by_group(members, group_ids, num_groups), num_features)
         free = np.flatnonzero(degree == 0)
         indices = (members, group_ids, members[order], group_ids[order], free, common, family)
         names = self._leaves
@@ -144,9 +143,8 @@ class Groups(
 
     def tolist(self) -> list[list[int]]:
         """The members of each group, as `from_lists` takes them; outside jit only."""
-        ids = np.asarray(self.group_ids)
-        ends = np.cumsum(np.bincount(ids, minlength=self.num_groups))
-        return [part.tolist() for part in np.split(np.asarray(self.members), ends)[: self.num_groups]]
+        groups = _by_group(np.asarray(self.members), np.asarray(self.group_ids), self.num_groups)
+        return [group.tolist() for group in groups]
 
 
 def check_groups(groups: object) -> None:
@@ -157,21 +155,23 @@ def check_groups(groups: object) -> None:
         )
 
 
-def _families(
-    members: np.ndarray, group_ids: np.ndarray, num_features: int, num_groups: int
-) -> tuple[np.ndarray, int]:
+def _by_group(members: np.ndarray, group_ids: np.ndarray, num_groups: int) -> list[np.ndarray]:
+    """The members of each group, from memberships sorted by group."""
+    return np.split(members, np.cumsum(np.bincount(group_ids, minlength=num_groups)))[:num_groups]
+
+
+def _families(groups: list[np.ndarray], num_features: int) -> tuple[np.ndarray, int]:
     """The family of each group, and the number of families, by a greedy algorithm.
 
     A group joins the first family that has no group with a feature of it.
     """
     taken = np.zeros(num_features, np.uint64)  # bit f: the feature is in a group of family f
-    family = np.zeros(num_groups, int)
-    ends = np.cumsum(np.bincount(group_ids, minlength=num_groups))
-    for g, group in enumerate(np.split(members, ends[:-1])):
+    family = np.zeros(len(groups), int)
+    for g, group in enumerate(groups):
         used = int(np.bitwise_or.reduce(taken[group]))
         first = (~used & (used + 1)).bit_length() - 1
         if first >= MAX_FAMILIES:
-            return np.zeros(num_groups, int), MAX_FAMILIES + 1
+            return np.zeros(len(groups), int), MAX_FAMILIES + 1
         family[g] = first
         taken[group] |= np.uint64(1 << first)
     return family, int(family.max()) + 1
