@@ -272,8 +272,7 @@ def strengths_valid(penalty: Penalty) -> jax.Array:
     """() boolean: every strength is finite and >= 0."""
     valid = jnp.ones((), bool)
     for leaf in split_strengths(penalty)[0]:
-        array = jnp.asarray(leaf)
-        valid &= jnp.all((array >= 0) & (array < jnp.inf))
+        valid &= _all_valid(jnp, jnp.asarray(leaf))
     return valid
 
 

@@ -10,7 +10,7 @@ from sparsejax._core.linalg import columns, like, safe_divide
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._norms import L1, L21
+from sparsejax.penalties._norms import L1, L21, entrywise
 from sparsejax.penalties._rules import covers, inside, penalised, prox_columns, prox_start
 from sparsejax.penalties._simple import Box, SquaredL2
 from sparsejax.penalties._terms import either
@@ -169,7 +169,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         Zt = self._relevant(Zt)
         if self.box is not None:
             low, high = self.box.bounds(Zt)
-            strength = self._entrywise(Zt)
+            strength = entrywise(self.cores, Zt)
             ends = [
                 jnp.where(jnp.isinf(end), -jnp.inf, Zt * end - strength * jnp.abs(end))
                 for end in (jnp.where(jnp.isinf(low), 0, low), jnp.where(jnp.isinf(high), 0, high))
@@ -192,14 +192,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return self.cores[0].dual_scale(Zt.T)
         return jnp.min(self._scales(Zt))
 
-    def _entrywise(self, Zt: jax.Array) -> jax.Array:
-        """The sum of the strengths of the `L1` cores, (1, 1) or (1, d)."""
-        entries = [core.entrywise(Zt) for core in self.cores if isinstance(core, L1)]
-        return sum(entries, start=jnp.zeros((1, 1), Zt.dtype))
-
     def _scales(self, Zt: jax.Array) -> jax.Array:
         """For each row the largest s with sZ in the sum of the dual balls of the cores, (d,)."""
-        strength = self._entrywise(Zt)
+        strength = entrywise(self.cores, Zt)
         last = next((core for core in self.cores if not isinstance(core, L1)), None)
         if isinstance(last, GroupLasso):
             return scales(Members(last, Zt), strength, Zt)

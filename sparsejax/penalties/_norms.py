@@ -1,6 +1,7 @@
 """Norms of the rows: l1, l2 and l-infinity."""
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -137,6 +138,12 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero
+
+
+def entrywise(parts: Sequence[Any], Wt: jax.Array) -> jax.Array:
+    """The sum of the strengths of the `L1` among the parts, of rank 2, broadcastable to Wt."""
+    entries = [part.entrywise(Wt) for part in parts if isinstance(part, L1)]
+    return sum(entries, start=jnp.zeros((1, 1), Wt.dtype))
 
 
 @rescaled.register(L1)

@@ -16,6 +16,7 @@ from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     SparseRowPenalty,
     cast,
+    check_by_row,
     checked,
     least_ratio,
     where_unsquared,
@@ -146,13 +147,7 @@ class Box(Penalty, leaves=("low", "high")):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise unless bounds by row have one value for each of the d rows."""
-        for name in ("low", "high"):
-            shape = jnp.shape(getattr(self, name))
-            if shape not in ((), (params_shape[0],)):
-                raise ValueError(
-                    f"Box: {name} has shape {shape}; it must be a scalar or one value a row, "
-                    f"({params_shape[0]},)."
-                )
+        check_by_row(self, ("low", "high"), params_shape[0])
 
     def value(self, W: jax.Array) -> jax.Array:
         """0, or inf if an entry is outside."""

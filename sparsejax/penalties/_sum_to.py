@@ -11,7 +11,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._gauge import largest_ratio
-from sparsejax.penalties._norms import L1
+from sparsejax.penalties._norms import L1, entrywise
 from sparsejax.penalties._rules import cleared, covers, feasible, in_units
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
@@ -96,21 +96,17 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         """Whether the conjugate is finite everywhere: with W >= 0 the set, a simplex, is bounded."""
         return self.positive
 
-    def _strength(self, Wt: jax.Array) -> jax.Array:
-        """The sum of the l1 strengths, of rank 2, broadcastable to Wt."""
-        return sum((part.entrywise(Wt) for part in self.entries), start=jnp.zeros((1, 1), Wt.dtype))
-
     def _value(self, Wt: jax.Array) -> jax.Array:
         inside = _sums_to(Wt, cast(self.total, Wt))
         if self.positive:
             inside &= jnp.all(Wt >= 0)
-        return jnp.where(inside, jnp.sum(self._strength(Wt) * jnp.abs(Wt)), jnp.inf)
+        return jnp.where(inside, jnp.sum(entrywise(self.entries, Wt) * jnp.abs(Wt)), jnp.inf)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         total = cast(self.total, Vt)
         if self.positive:
             total = jnp.where(total >= 0, total, jnp.nan)  # no W >= 0 has a negative sum
-        return prox.on_a_sum(Vt, scaling * self._strength(Vt), total, self.positive)
+        return prox.on_a_sum(Vt, scaling * entrywise(self.entries, Vt), total, self.positive)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         r"""The sum over columns of total times :math:`\nu`, where :math:`|z_i - \nu| \le s_i` for all i.
@@ -118,7 +114,7 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         :math:`\nu` is the least such number if total >= 0, else the largest. With W >= 0 the condition is
         :math:`z_i - \nu \le s_i`.
         """
-        strength, total = self._strength(Zt), cast(self.total, Zt)
+        strength, total = entrywise(self.entries, Zt), cast(self.total, Zt)
         least = jnp.sum(jnp.max(Zt - strength, axis=1))
         if self.positive:
             return jnp.where(total >= 0, total * least, jnp.nan)
@@ -128,7 +124,7 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         r"""1 over the largest :math:`(z_i - z_j)/(s_i + s_j)` in a column, by Dinkelbach's iteration."""
         if self.positive:
             return jnp.full((), jnp.inf, Zt.dtype)
-        strength = jnp.broadcast_to(self._strength(Zt), Zt.shape)
+        strength = jnp.broadcast_to(entrywise(self.entries, Zt), Zt.shape)
         rows = jnp.arange(Zt.shape[0])
 
         def better(t: jax.Array) -> jax.Array:

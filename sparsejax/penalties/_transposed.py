@@ -22,6 +22,17 @@ def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
     return Wt
 
 
+def check_by_row(penalty: Penalty, names: tuple[str, ...], d: int) -> None:
+    """Raise if an attribute given by row does not have one value for each of the d rows."""
+    for name in names:
+        shape = jnp.shape(getattr(penalty, name))
+        if shape and shape[-1] != d:
+            raise ValueError(
+                f"{type(penalty).__name__}: {name} has shape {shape}; it must be a scalar or one value a "
+                f"row, ({d},)."
+            )
+
+
 class TransposedPenalty(Penalty):
     """Implements the protocol by hooks on ``Wt`` = W' (k, d), whose rows are the columns of W.
 
@@ -90,13 +101,7 @@ class RowPenalty(TransposedPenalty):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a strength given by row does not have one value for each of the d rows."""
-        for name in self.strengths:
-            strength = jnp.shape(getattr(self, name))
-            if strength and strength[-1] != params_shape[0]:
-                raise ValueError(
-                    f"{type(self).__name__}: {name} has shape {strength}; it must be a scalar or "
-                    f"one value a row, ({params_shape[0]},)."
-                )
+        check_by_row(self, self.strengths, params_shape[0])
 
     def start_columns(self, Vt: jax.Array) -> Any:
         """The argument ``warm`` for the first call of `warm_columns`."""

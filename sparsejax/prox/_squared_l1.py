@@ -93,16 +93,10 @@ def exclusive_l21_columns(
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
-    if not rough:
-        return _exclusive_l21_columns(x, alpha, beta, lax.stop_gradient(start))
-    return _shrink(x, alpha, beta, start, rough)
+    return _shrink(x, alpha, beta, lax.stop_gradient(start), rough)
 
 
-@jax.custom_jvp
-def _exclusive_l21_columns(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array) -> Pair:
-    return _shrink(x, alpha, beta, start, rough=False)
-
-
+@functools.partial(jax.custom_jvp, nondiff_argnums=(4,))
 def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool) -> Pair:
     m = jnp.abs(x)
     # The maximum is stored once: XLA would recompute a cheaper expression for every entry that uses it.
@@ -153,13 +147,13 @@ def _threshold(
     return newton(step, top, alive, least=least, guess=top - start, rough=rough), alive
 
 
-@_exclusive_l21_columns.defjvp
-def _exclusive_l21_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[Pair, Pair]:
+@_shrink.defjvp
+def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, Pair]:
     # On the support, with t = ||w||, u = w/t, s = sign(w), p = alpha/t, q = 1 + p, S = ||w||_1:
     # (q I - p u u' + 2 beta s s') dw = dx - u dalpha - 2 S s dbeta; solved for its two rank-one
     # terms in closed form. At strength 0 the support is everything: the prox is the identity.
     (x, alpha, beta, start), (dx, dalpha, dbeta, _) = primals, tangents
-    w, theta = _exclusive_l21_columns(x, alpha, beta, start)
+    w, theta = _shrink(x, alpha, beta, start, rough)
     alpha, beta, dalpha, dbeta = alpha[None], beta[None], dalpha[None], dbeta[None]
     add = functools.partial(jnp.sum, axis=0, keepdims=True)
     on = (w != 0) | ((alpha == 0) & (beta == 0))
