@@ -90,13 +90,9 @@ def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: t
     # For each row, the number of rows of earlier strata, plus the number of rows of its own stratum with a
     # time after its entry. Entries and times are sorted together by falling value. An entry comes before the
     # times that are equal to it, which are therefore not counted.
-    both = xp.lexsort(
-        (
-            xp.concatenate([xp.ones(n, bool), xp.zeros(n, bool)]),
-            xp.concatenate([xp.asarray(entry), xp.asarray(time)]),
-            xp.concatenate([stratum, stratum]),
-        )
-    )
+    is_entry = xp.concatenate([xp.ones(n, bool), xp.zeros(n, bool)])
+    value = xp.concatenate([xp.asarray(entry), xp.asarray(time)])
+    both = xp.lexsort((is_entry, value, xp.concatenate([stratum, stratum])))
     is_row = (both >= n)[::-1]
     seen = xp.cumsum(is_row.astype(np.int32))
     rank = xp.argsort(both[::-1])[:n]

@@ -44,14 +44,8 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     def _bounded_slope(self) -> BoundedSlope:
         numbers = (jnp.asarray(number, self.dtype) for number in self.bend)
-        y = self.Y.reshape(-1)
-        return BoundedSlope(
-            self.X,
-            self.has_intercept,
-            self.scale * jnp.broadcast_to(self._weights(), self.Y.shape).reshape(-1),
-            y,
-            *numbers,
-        )
+        weights = self.scale * jnp.broadcast_to(self._weights(), self.Y.shape).reshape(-1)
+        return BoundedSlope(self.X, self.has_intercept, weights, self.Y.reshape(-1), *numbers)
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:

@@ -74,9 +74,8 @@ def from_batches(
     lengths = source.lengths(squares)
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
-    return loss(
-        Chunked(squares, lengths, source, (len(lengths), width[0])), np.concatenate(targets), **options
-    )
+    streamed = Chunked(squares, lengths, source, (len(lengths), width[0]))
+    return loss(streamed, np.concatenate(targets), **options)
 
 
 @dataclass(frozen=True)

@@ -84,11 +84,9 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
         norms = jnp.where(on, jnp.inf, safe_norm(Zt))
         order = prox.falling_order(norms)
         counts = ~on[order]
-        sums = (
-            jnp.cumsum(jnp.where(counts, norms[order], 0)),
-            jnp.cumsum(jnp.where(counts, cast(self.strength, Zt), 0)),
-        )
-        return jnp.zeros_like(norms).at[order].set(lax.cummax(_ratios(*sums), reverse=True))
+        leading = jnp.cumsum(jnp.where(counts, norms[order], 0))
+        strengths = jnp.cumsum(jnp.where(counts, cast(self.strength, Zt), 0))
+        return jnp.zeros_like(norms).at[order].set(lax.cummax(_ratios(leading, strengths), reverse=True))
 
     def rows_at(self, ix: jax.Array) -> Penalty:
         """The penalty on these rows if all other rows are 0: it has the first strengths."""

@@ -94,10 +94,8 @@ class SeveralTerms(TransposedPenalty):
         if len(self.terms) == 1:
             return super().conjugate(Z)
         parts = self._parts(Z, aux)
-        return sum(
-            (term.conjugate(part) for term, part in zip(self.terms, parts, strict=True)),
-            start=jnp.zeros((), Z.dtype),
-        )
+        conjugates = [term.conjugate(part) for term, part in zip(self.terms, parts, strict=True)]
+        return functools.reduce(jnp.add, conjugates)
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """The largest s at which the conjugates of all parts of sZ are finite; ``aux`` as for `conjugate`."""

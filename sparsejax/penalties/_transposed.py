@@ -149,12 +149,8 @@ class SparseRowPenalty(RowPenalty):
 
     def rows_at(self, ix: jax.Array) -> Penalty:
         """The penalty of a W with the rows ``ix`` only; for the index d, no row, strengths are 1."""
-        leaves, treedef = jax.tree.flatten(self)
-        taken = [
-            leaf if jnp.ndim(leaf) == 0 else jnp.take(leaf, ix, axis=-1, mode="fill", fill_value=1)
-            for leaf in leaves
-        ]
-        return jax.tree.unflatten(treedef, taken)
+        take = lambda strength: jnp.take(strength, ix, axis=-1, mode="fill", fill_value=1)
+        return jax.tree.map(lambda leaf: take(leaf) if jnp.ndim(leaf) else leaf, self)
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         raise NotImplementedError

@@ -116,11 +116,8 @@ def means(y: jax.Array, ends: jax.Array, extra: jax.Array | None = None) -> jax.
     """
     first = jnp.concatenate([jnp.zeros(1, jnp.int32), ends[:-1].astype(jnp.int32)])
     labels = jnp.cumsum(first)
-    sizes, sums = (
-        jax.ops.segment_sum(a, labels, y.shape[0], indices_are_sorted=True)
-        for a in (jnp.ones_like(y), y if extra is None else y + extra)
-    )
-    return safe_divide(sums, sizes)[labels]
+    add = lambda a: jax.ops.segment_sum(a, labels, y.shape[0], indices_are_sorted=True)
+    return safe_divide(add(y if extra is None else y + extra), add(jnp.ones_like(y)))[labels]
 
 
 class _Stack(NamedTuple):
