@@ -109,13 +109,10 @@ class Groups(
             s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
         )
 
-    def check(self, owner: str, strength: jax.Array, rows: int, of: str = "X") -> None:
-        """Raise unless there are d rows and ``strength`` is a scalar or one value a group.
-
-        For the message: ``owner`` takes the strength, and ``of`` is the array that decides on the rows.
-        """
-        if rows != self.num_features:
-            raise ValueError(f"{owner}: groups has {self.num_features} features; {of} has {rows}.")
+    def check(self, owner: str, strength: jax.Array, params_shape: tuple[int, ...]) -> None:
+        """Raise unless W of ``params_shape`` has d rows and ``strength`` is a scalar or one value a group."""
+        if params_shape[0] != self.num_features:
+            raise ValueError(f"{owner}: groups has {self.num_features} features; X has {params_shape[0]}.")
         if strength.shape not in ((), (self.num_groups,)):
             raise ValueError(
                 f"{owner}: alpha has shape {strength.shape}; it must be a scalar or one value a "

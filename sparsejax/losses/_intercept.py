@@ -135,11 +135,6 @@ def balance_classes(classes: Classes) -> jax.Array:
         temperature = jnp.where(length <= 1, jnp.maximum(temperature / 2, 1), temperature)
         return b, temperature, length, ~last & jnp.isfinite(length), n + 1
 
-    start = (
-        classes.centred(b),
-        jnp.maximum(jnp.max(highest - lowest) / FIRST_RANGE, 1),
-        jnp.full((), jnp.inf, b.dtype),
-        jnp.ones((), bool),
-        jnp.int32(0),
-    )
+    hot, before = jnp.maximum(jnp.max(highest - lowest) / FIRST_RANGE, 1), jnp.full((), jnp.inf, b.dtype)
+    start = classes.centred(b), hot, before, jnp.ones((), bool), jnp.int32(0)
     return lax.while_loop(lambda c: c[3] & (c[4] < MAX_CLASS_STEPS), body, start)[0]

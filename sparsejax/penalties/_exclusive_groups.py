@@ -72,7 +72,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the groups have another number of features than W, or alpha another number of groups."""
-        self.groups.check("ExclusiveGroupL21", self.alpha, params_shape[0])
+        self.groups.check("ExclusiveGroupL21", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0 and the unpenalised rows, boolean, shape of W."""

@@ -81,7 +81,7 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if the groups have another number of features than W, or alpha another number of groups."""
-        self.groups.check("GroupLasso", self.alpha, params_shape[0])
+        self.groups.check("GroupLasso", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows all of whose groups are not 0, boolean, shape of W."""

@@ -107,10 +107,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         squares = [part for part in self.parts if isinstance(part, SquaredL2)]
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
-        constraints = (SquaredL2, Box, NonNegative)
-        cores, positive = _joined(
-            [part for part in self.parts if not isinstance(part, constraints)], positive
-        )
+        others = [part for part in self.parts if not isinstance(part, (SquaredL2, Box, NonNegative))]
+        cores, positive = _joined(others, positive)
         # Terms of norms; then one square and one box for all squares and boxes; the constraint W >= 0 joins
         # the last term if its penalties allow, else the box.
         groups = _chains([term for core in cores for term in core.terms])

@@ -70,11 +70,15 @@ def exclusive_group_l21(
     name = "exclusive_group_l21"
     check_groups(groups)
     V = floating(name, "V", V)
-    Vt = columns(V, "V")
+    if V.ndim not in (1, 2) or V.shape[0] != groups.num_features:
+        raise ValueError(
+            f"prox.{name}: V has shape {V.shape}; it must have {groups.num_features} rows, as groups has "
+            "features."
+        )
     strength = factor(name, "alpha", alpha, V, (0, 1)) * factor(name, "scaling", scaling, V)
-    groups.check(f"prox.{name}", strength, len(V), of="V")
+    groups.check(f"prox.{name}", strength, V.shape)
     unit, _ = unit_of(V)  # squares of V neither overflow nor underflow; the prox of cV is c times that of V
-    U, _ = exclusive_group_l21_columns(Vt / unit, strength, groups, None)
+    U, _ = exclusive_group_l21_columns(columns(V / unit), strength, groups, None)
     return unit * like(U, V)
 
 

@@ -251,16 +251,8 @@ def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
         right = jnp.where(done, right + 1, right - drops_right.astype(i.dtype))
         # The arrays are read after they are written only: XLA can then update them in place.
         ends = piece(K, left), knots[left], piece(K, right), knots[right - 1]
-        return _Deque(
-            K,
-            knots,
-            c.low.at[i - 1].set(a),
-            c.high.at[i - 1].set(b),
-            left,
-            right,
-            *ends,
-            i + done.astype(i.dtype),
-        )
+        low, high = c.low.at[i - 1].set(a), c.high.at[i - 1].set(b)
+        return _Deque(K, knots, low, high, left, right, *ends, i + done.astype(i.dtype))
 
     zero = jnp.int32(0), jnp.zeros((), dtype)
     start = _Deque(
