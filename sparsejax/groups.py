@@ -82,9 +82,8 @@ class Groups(
             family, num_families = _families(_by_group(members, group_ids, num_groups), num_features)
         free = np.flatnonzero(degree == 0)
         indices = (members, group_ids, members[order], group_ids[order], free, common, family)
-        names = self._leaves
         self._set(
-            **{name: jnp.asarray(x, jnp.int32) for name, x in zip(names, indices, strict=True)},
+            **{name: jnp.asarray(x, jnp.int32) for name, x in zip(self._leaves, indices, strict=True)},
             num_features=int(num_features), num_groups=int(num_groups), disjoint=disjoint,
             num_families=num_families, max_size=int(np.bincount(group_ids, minlength=1).max()),
         )  # fmt: skip

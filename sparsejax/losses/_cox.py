@@ -130,10 +130,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             )
         data = survival_data(X, time, event, strata, entry, weights)
         scale = as_positive("scale", 1 / n if scale is None else scale, X.dtype)
-        self._set(
-            X=X, time=data.time, event=data.event, scale=scale, weights=data.weights, places=data.places,
-            ties=ties,
-        )  # fmt: skip
+        self._set(X=X, scale=scale, ties=ties, **data._asdict())
 
     # ------------------------------------------------------------------ the function
 
@@ -291,7 +288,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     def _in_risk(self) -> jax.Array:
         """(n,) by place, 1 for rows of positive weight in the risk set of some event, else 0."""
         w = self._weights()
-        events = jnp.zeros_like(w).at[self.places.ends].add(w * self._sorted(self.event))
+        events = self.places.at_ends(w * self._sorted(self.event))
         strata = None if self.places.strata is None else self.places.strata[::-1]
         return ((w > 0) & (running_max(events[::-1], strata)[::-1] > 0)).astype(self.dtype)
 

@@ -40,7 +40,7 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     half, kappa = _half_sums(squares, places), _leverage(X)
     small = half <= kappa * jnp.sum(squares)
     # A row is at risk for the events from the end of its own time on only.
-    at_ends = jnp.zeros_like(weights).at[places.ends].add(jnp.where(small, events, 0))
+    at_ends = places.at_ends(jnp.where(small, events, 0))
     bound = sums_to_come(decays_of(jnp.zeros_like(weights), strata), at_ends) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
     return jnp.sqrt(bound)[:, None] * X

@@ -33,6 +33,10 @@ class Places(NamedTuple):
     strata: jax.Array | None = None  # (n,), number of the stratum of each place; None: there is one stratum
     windows: Windows | None = None  # None: all rows are at risk from the start
 
+    def at_ends(self, x: jax.Array) -> jax.Array:
+        """(n,), the sums of x over the rows of one stratum and time, at the last of their places; else 0."""
+        return jnp.zeros_like(x).at[self.ends].add(x)
+
     def restricted(self, kept: jax.Array, most: int) -> tuple[jax.Array, "Places"]:
         """Some rows in the order of their places, (most,), and their `Places`.
 

@@ -71,8 +71,8 @@ class Risks(NamedTuple):
 
     def mass(self) -> jax.Array:
         """(n,), weight of the events whose draw reaches each place."""
-        at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
-        return self.sums * sums_to_come(self.decay, safe_divide(at_end, self.sums))
+        at_ends = self.places.at_ends(self.events)
+        return self.sums * sums_to_come(self.decay, safe_divide(at_ends, self.sums))
 
     def scaled_divergence(self, s: jax.Array, mass: jax.Array) -> jax.Array:
         """`divergence` of draws of which the share s is as at h, and 1 - s stops at the event's own row."""
@@ -84,8 +84,7 @@ class Risks(NamedTuple):
 
         A draw begins at the last row of its time, and passes the rows of that time after its own.
         """
-        at_end = jnp.zeros_like(self.events).at[self.places.ends].add(self.events)
-        return jnp.maximum(one_later(running_sum(self.events - at_end)), 0)
+        return jnp.maximum(one_later(running_sum(self.events - self.places.at_ends(self.events))), 0)
 
     def divergence(self, stopping: jax.Array, passing: jax.Array) -> jax.Array:
         r"""The sum over events of ``weights KL(q || p)``, with p the probabilities at h of the rows at risk.

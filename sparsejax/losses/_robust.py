@@ -76,9 +76,8 @@ class BoundedSlopeLoss(LinearModelLoss):
     def derivatives(self, H: jax.Array) -> Pair:
         """The slope, and the second derivative: 1/width where the slope is within its bounds, else 0."""
         width, low, high = self.bend
-        r = H - self.Y
-        v = r / width
-        return self._slope(r), jnp.where((v > low) & (v < high), jnp.ones_like(r) / width, 0)
+        slope = self._slope(H - self.Y)
+        return slope, jnp.where((slope > low) & (slope < high), jnp.ones_like(slope) / width, 0)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
         """``change (width first - r) + width change^2/2``; neither summand is negative."""

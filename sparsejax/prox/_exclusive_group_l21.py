@@ -118,9 +118,8 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm)
         return new, K_new, _repeats(active, new, K_new, rho, diagonal)
 
     v, Kv, done = warm.v, jnp.zeros_like(rho), jnp.zeros((), bool)
-    if _dense(
-        strength, groups
-    ):  # with the same A and strength, the last factor gives the answer in one solve
+    if _dense(strength, groups):
+        # With the same A and strength, the last factor gives the answer in one solve.
         v, Kv, repeats = newton_point(warm.active, warm.factor, v)
         done = (warm.strength == strength) & repeats
 
