@@ -1,6 +1,6 @@
 """Squared l1 norms of the rows, alone and with the l2 norms of the rows."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,33 @@ from sparsejax.penalties._transposed import (
 )
 
 
-class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta")):
+class CompetingColumns(SmoothRowPenalty):
+    """Base of both: ``alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``, summed over rows; alpha is 0 here."""
+
+    _adapter: ClassVar[bool] = True
+    finite_conjugate = True
+    beta: jax.Array
+
+    def _alpha(self, Wt: jax.Array) -> jax.Array:
+        return jnp.zeros((), Wt.dtype)
+
+    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
+        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
+
+    def start_columns(self, Vt: jax.Array) -> jax.Array:
+        return jnp.zeros(Vt.shape[1:], Vt.dtype)
+
+    def warm_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
+    ) -> tuple[jax.Array, Any]:
+        alpha, beta = scaling * self._alpha(Vt), scaling * cast(self.beta, Vt)
+        return prox.exclusive_l21_columns(Vt, alpha, beta, warm, rough)
+
+    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        return least_ratio(where_unsquared(self.beta, self._alpha(Zt)), safe_norm(Zt))
+
+
+class ExclusiveL21(CompetingColumns, SparseRowPenalty, leaves=("alpha", "beta")):
     r"""Exclusive l2,1: drops features, and lets the columns compete for the others.
 
     .. math:: g(W) = \sum_i \alpha_i \|w_i\|_2 + \beta_i \|w_i\|_1^2
@@ -49,9 +75,7 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
     strengths = ("alpha", "beta")
     _absolute = True
     degrees = (1, 2)
-    finite_conjugate = True
     alpha: jax.Array
-    beta: jax.Array
 
     def __init__(self, alpha: ArrayLike, beta: ArrayLike):
         self._set(alpha=as_strength("alpha", alpha), beta=as_strength("beta", beta))
@@ -64,23 +88,11 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
         squared = jnp.sum(jnp.abs(Wt), axis=0) ** 2
         return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * squared)
 
-    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
-
-    def start_columns(self, Vt: jax.Array) -> jax.Array:
-        return jnp.zeros(Vt.shape[1:], Vt.dtype)
-
-    def warm_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
-    ) -> tuple[jax.Array, Any]:
-        alpha, beta = scaling * cast(self.alpha, Vt), scaling * cast(self.beta, Vt)
-        return prox.exclusive_l21_columns(Vt, alpha, beta, warm, rough)
+    def _alpha(self, Wt: jax.Array) -> jax.Array:
+        return cast(self.alpha, Wt)
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return over_norm(self.alpha, Wt), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
-
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(where_unsquared(self.beta, cast(self.alpha, Zt)), safe_norm(Zt))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         return safe_divide(safe_norm(Zt), cast(self.alpha, Zt), jnp.inf)
@@ -89,7 +101,7 @@ class ExclusiveL21(SmoothRowPenalty, SparseRowPenalty, leaves=("alpha", "beta"))
         return squared_conjugate(prox.tail_threshold(Zt, cast(self.alpha, Zt)), cast(self.beta, Zt))
 
 
-class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
+class ExclusiveLasso(CompetingColumns, leaves=("beta",)):
     r"""Exclusive lasso: the columns compete for each feature.
 
     .. math:: g(W) = \sum_i \beta_i \|w_i\|_1^2
@@ -118,8 +130,6 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
     strengths = ("beta",)
     _absolute = True
     degrees = (2,)
-    finite_conjugate = True
-    beta: jax.Array
 
     def __init__(self, beta: ArrayLike):
         self._set(beta=as_strength("beta", beta))
@@ -127,23 +137,8 @@ class ExclusiveLasso(SmoothRowPenalty, leaves=("beta",)):
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
 
-    def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
-
-    def start_columns(self, Vt: jax.Array) -> jax.Array:
-        return jnp.zeros(Vt.shape[1:], Vt.dtype)
-
-    def warm_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
-    ) -> tuple[jax.Array, Any]:
-        zero = jnp.zeros((), Vt.dtype)
-        return prox.exclusive_l21_columns(Vt, zero, scaling * cast(self.beta, Vt), warm, rough)
-
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros(Wt.shape[1:], Wt.dtype), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
-
-    def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        return least_ratio(where_unsquared(self.beta, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         return squared_conjugate(jnp.max(jnp.abs(Zt), axis=0), cast(self.beta, Zt))
