@@ -2,6 +2,7 @@
 
 import numbers
 from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -127,6 +128,26 @@ class ProbabilisticClassifier(LinearClassifier):
         same = np.full_like(each, 1 / each.shape[1])
         return np.asarray(np.divide(each, total, out=same, where=total > 0))
 
+    def _keep(self, found: Fitted) -> Self:
+        """Set the fitted attributes."""
+        self.coef_, self.intercept_ = of_classes(found)
+        self.gap_, self.n_iter_ = found.gap, found.num_iters
+        return self
+
+
+@dataclass(eq=False, repr=False)
+class PenalisedClassifier(ProbabilisticClassifier):
+    """Base of the classifiers with any penalty: their common parameters, and checks of the data."""
+
+    penalty: Any = "exclusive_l21"
+    _: KW_ONLY
+    loss: str = "softmax"
+    groups: Any = None
+    class_weight: Any = None
+    fit_intercept: bool = True
+    tol: float | None = None
+    max_iter: int = 20_000
+
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
         """X, the number of each row's class, sample weights, and those by class; ``classes_`` is set."""
         X, y = validated(self, X, y, accept_sparse=self._accept_sparse)
@@ -142,14 +163,9 @@ class ProbabilisticClassifier(LinearClassifier):
             )
         return X, codes, weights, by_class
 
-    def _keep(self, found: Fitted) -> Self:
-        """Set the fitted attributes."""
-        self.coef_, self.intercept_ = of_classes(found)
-        self.gap_, self.n_iter_ = found.gap, found.num_iters
-        return self
 
-
-class SparseClassifier(ProbabilisticClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class SparseClassifier(PenalisedClassifier):
     r"""Linear classification in which a penalty selects features.
 
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i)
@@ -208,28 +224,8 @@ class SparseClassifier(ProbabilisticClassifier):
     True
     """
 
-    def __init__(
-        self,
-        penalty: Any = "exclusive_l21",
-        *,
-        loss: str = "softmax",
-        groups: Any = None,
-        class_weight: Any = None,
-        alpha: Any = 0.01,
-        beta: Any = 0.01,
-        fit_intercept: bool = True,
-        tol: float | None = None,
-        max_iter: int = 20_000,
-    ):
-        self.penalty = penalty
-        self.loss = loss
-        self.groups = groups
-        self.class_weight = class_weight
-        self.alpha = alpha
-        self.beta = beta
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
+    alpha: Any = 0.01
+    beta: Any = 0.01
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and labels y (n,)."""

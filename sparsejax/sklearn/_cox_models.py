@@ -1,5 +1,6 @@
 """Cox's model in which a penalty selects features."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -27,8 +28,15 @@ from sparsejax.sklearn._tables import Table, as_real, as_sample_weight, gathered
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
 
+@dataclass(eq=False, repr=False)
 class CoxModel(BaseEstimator):
-    """Base class of the Cox estimators: predictions from the coefficients."""
+    """Base class of the Cox estimators: common parameters, and predictions from the coefficients."""
+
+    penalty: Any = "l1"
+    _: KW_ONLY
+    ties: str = "breslow"
+    tol: float | None = None
+    max_iter: int = 20_000
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -125,6 +133,7 @@ class CoxModel(BaseEstimator):
         return self
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseCox(CoxModel):
     r"""Cox's model of the time until an event, in which a penalty selects features.
 
@@ -178,22 +187,8 @@ class SparseCox(CoxModel):
     (3, 2)
     """
 
-    def __init__(
-        self,
-        penalty: Any = "l1",
-        *,
-        alpha: Any = 0.01,
-        beta: Any = 0.01,
-        ties: str = "breslow",
-        tol: float | None = None,
-        max_iter: int = 20_000,
-    ):
-        self.penalty = penalty
-        self.alpha = alpha
-        self.beta = beta
-        self.ties = ties
-        self.tol = tol
-        self.max_iter = max_iter
+    alpha: Any = 0.01
+    beta: Any = 0.01
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None, entry: Any = None) -> Self:
         """Fit to X (n, d) and the times of y.
@@ -217,6 +212,7 @@ class SparseCox(CoxModel):
             return self._keep(found, loss, table, targets)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseCoxCV(ByFolds, CoxModel):
     r"""`SparseCox` with the strengths of the best score on held-out rows.
 
@@ -258,35 +254,6 @@ class SparseCoxCV(ByFolds, CoxModel):
     >>> model.alpha_, model.scores_.shape
     (0.05, (5, 2, 1))
     """
-
-    def __init__(
-        self,
-        penalty: Any = "l1",
-        *,
-        alphas: Any = 10,
-        betas: Any = 0.01,
-        ties: str = "breslow",
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        tol: float | None = None,
-        max_iter: int = 20_000,
-        progress: bool = False,
-        checkpoint: Any = None,
-        verbose: int = 0,
-    ):
-        self.penalty = penalty
-        self.alphas = alphas
-        self.betas = betas
-        self.ties = ties
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.tol = tol
-        self.max_iter = max_iter
-        self.progress = progress
-        self.checkpoint = checkpoint
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, strata: Any = None, entry: Any = None) -> Self:
         """Choose strengths on X (n, d) and the times of y, and fit; arguments as those of `SparseCox.fit`."""

@@ -2,11 +2,13 @@
 
 import copy
 import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from sklearn.base import BaseEstimator
 from sklearn.model_selection import check_cv
 
 from sparsejax._core.checks import check_choice
@@ -15,7 +17,7 @@ from sparsejax.groups import Groups
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
 from sparsejax.selection.cross_validation import cross_validate, fits_on_folds, warn_undefined
-from sparsejax.sklearn._classification import ProbabilisticClassifier, targets
+from sparsejax.sklearn._classification import PenalisedClassifier, targets
 from sparsejax.sklearn._problems import (
     CLASSIFICATION,
     Fitted,
@@ -148,8 +150,18 @@ def chosen_text(choice: Choice, has: str) -> str:
     return ", ".join(f"{name} {values[name]:.4g}" for name in has.split(", "))
 
 
-class ByFolds:
-    """Base of the estimators that choose their strengths."""
+@dataclass(eq=False, repr=False, kw_only=True)
+class ByFolds(BaseEstimator):
+    """Base of the estimators that choose their strengths: the parameters of the choice, and its results."""
+
+    alphas: Any = 10
+    betas: Any = 0.01
+    cv: Any = None
+    scoring: Any = None
+    selection: str = "best"
+    progress: bool = False
+    checkpoint: Any = None
+    verbose: int = 0
 
     def _chosen(self, choice: Choice) -> None:
         """Set the attributes that describe the choice."""
@@ -160,6 +172,7 @@ class ByFolds:
         self.cross_validation_ = choice.result
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseRegressorCV(ByFolds, LinearRegressor):
     r"""`SparseRegressor` with the strengths that score best on held-out rows.
 
@@ -205,41 +218,6 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     (0.05, (5, 2, 1), [0, 3])
     """
 
-    def __init__(
-        self,
-        penalty: Any = "l21",
-        *,
-        loss: Any = "squared",
-        quantile: float = 0.5,
-        groups: Any = None,
-        alphas: Any = 10,
-        betas: Any = 0.01,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        fit_intercept: bool = True,
-        tol: float | None = None,
-        max_iter: int = 20_000,
-        progress: bool = False,
-        checkpoint: Any = None,
-        verbose: int = 0,
-    ):
-        self.penalty = penalty
-        self.loss = loss
-        self.quantile = quantile
-        self.groups = groups
-        self.alphas = alphas
-        self.betas = betas
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.progress = progress
-        self.checkpoint = checkpoint
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit; as `SparseRegressor.fit`."""
         scorer = scorer_of(self.scoring)
@@ -278,7 +256,8 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         return judge_of(scorer, shell_of, X, y, given, folds, targets.Y.shape[1])
 
 
-class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class SparseClassifierCV(ByFolds, PenalisedClassifier):
     r"""`SparseClassifier` with the strengths that score best on held-out rows.
 
     `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
@@ -324,41 +303,6 @@ class SparseClassifierCV(ByFolds, ProbabilisticClassifier):
     >>> model.alpha_, model.scores_.shape
     (0.02, (5, 2, 1))
     """
-
-    def __init__(
-        self,
-        penalty: Any = "exclusive_l21",
-        *,
-        loss: str = "softmax",
-        groups: Any = None,
-        class_weight: Any = None,
-        alphas: Any = 10,
-        betas: Any = 0.01,
-        cv: Any = None,
-        scoring: Any = None,
-        selection: str = "best",
-        fit_intercept: bool = True,
-        tol: float | None = None,
-        max_iter: int = 20_000,
-        progress: bool = False,
-        checkpoint: Any = None,
-        verbose: int = 0,
-    ):
-        self.penalty = penalty
-        self.loss = loss
-        self.groups = groups
-        self.class_weight = class_weight
-        self.alphas = alphas
-        self.betas = betas
-        self.cv = cv
-        self.scoring = scoring
-        self.selection = selection
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
-        self.progress = progress
-        self.checkpoint = checkpoint
-        self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Choose strengths on X (n, d) and labels y (n,), and fit."""

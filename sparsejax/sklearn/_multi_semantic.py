@@ -1,5 +1,6 @@
 """Classification by the labels of several views at once."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +27,7 @@ def _of_one_kind(labels: np.ndarray) -> np.ndarray:
     return plain if plain.dtype.kind in "biuf" else labels
 
 
+@dataclass(eq=False, repr=False)
 class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     r"""Linear classification by the labels of several views at once, such as objects and moods.
 
@@ -77,13 +79,11 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     ([['dog', 'sad'], ['dog', 'happy']], (80, 2, 2))
     """
 
-    def __init__(
-        self, *, alpha: Any = 0.01, beta: float = 0.01, tol: float | None = None, max_iter: int = 20_000
-    ):
-        self.alpha = alpha
-        self.beta = beta
-        self.tol = tol
-        self.max_iter = max_iter
+    _: KW_ONLY
+    alpha: Any = 0.01
+    beta: float = 0.01
+    tol: float | None = None
+    max_iter: int = 20_000
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -1,6 +1,7 @@
 """Classifiers that optimise a measure of the whole labelling, for rows and for bags of rows."""
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -84,6 +85,7 @@ def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
     return float(np.clip(best, scores.min() - 1, scores.max() + 1))
 
 
+@dataclass(eq=False, repr=False)
 class MultivariateClassifier(LinearClassifier):
     r"""Linear classification by few features, for F1, precision at k and the like.
 
@@ -129,20 +131,12 @@ class MultivariateClassifier(LinearClassifier):
     (3, True)
     """
 
-    def __init__(
-        self,
-        measure: Any = "f1",
-        *,
-        budget: float | None = None,
-        C: float = 10.0,
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-    ):
-        self.measure = measure
-        self.budget = budget
-        self.C = C
-        self.tol = tol
-        self.max_iter = max_iter
+    measure: Any = "f1"
+    _: KW_ONLY
+    budget: float | None = None
+    C: float = 10.0
+    tol: float = 1e-3
+    max_iter: int = 1000
 
     _accept_sparse = "csr"
 
@@ -156,6 +150,7 @@ class MultivariateClassifier(LinearClassifier):
         return self
 
 
+@dataclass(eq=False, repr=False)
 class MILESClassifier(LinearClassifier):
     r"""Classification of bags of rows by their similarity to a few rows of the training data.
 
@@ -203,22 +198,13 @@ class MILESClassifier(LinearClassifier):
     1.0
     """
 
-    def __init__(
-        self,
-        measure: Any = "f1",
-        *,
-        budget: float | None = None,
-        C: float = 10.0,
-        bandwidth: float | None = None,
-        tol: float = 1e-3,
-        max_iter: int = 1000,
-    ):
-        self.measure = measure
-        self.budget = budget
-        self.C = C
-        self.bandwidth = bandwidth
-        self.tol = tol
-        self.max_iter = max_iter
+    measure: Any = "f1"
+    _: KW_ONLY
+    budget: float | None = None
+    C: float = 10.0
+    bandwidth: float | None = None
+    tol: float = 1e-3
+    max_iter: int = 1000
 
     def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
         """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,) of any kind."""

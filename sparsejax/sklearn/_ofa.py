@@ -1,5 +1,6 @@
 """Regression of several outputs, each of which also uses the other outputs as features."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import jax
@@ -17,6 +18,7 @@ from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision, valid
 from sparsejax.solution import warn_unconverged
 
 
+@dataclass(eq=False, repr=False)
 class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     r"""Regression of several outputs on kernels of the inputs and of the other outputs.
 
@@ -69,28 +71,16 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     ((2, 40), (2, 40), True)
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: Any = 0.01,
-        beta: Any = 0.01,
-        kernel: str = "gaussian",
-        input: str = "kernel",
-        bandwidth: float | None = None,
-        output_bandwidth: Any = None,
-        degree: int = 3,
-        tol: float | None = None,
-        max_iter: int | None = None,
-    ):
-        self.alpha = alpha
-        self.beta = beta
-        self.kernel = kernel
-        self.input = input
-        self.bandwidth = bandwidth
-        self.output_bandwidth = output_bandwidth
-        self.degree = degree
-        self.tol = tol
-        self.max_iter = max_iter
+    _: KW_ONLY
+    alpha: Any = 0.01
+    beta: Any = 0.01
+    kernel: str = "gaussian"
+    input: str = "kernel"
+    bandwidth: float | None = None
+    output_bandwidth: Any = None
+    degree: int = 3
+    tol: float | None = None
+    max_iter: int | None = None
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""

@@ -2,6 +2,7 @@
 
 import functools
 import numbers
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -35,8 +36,18 @@ from sparsejax.sklearn._targets import (
 )
 
 
+@dataclass(eq=False, repr=False)
 class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
-    """Base of the linear regressors: predictions from ``coef_``."""
+    """Base of the linear regressors: their common parameters, and predictions from ``coef_``."""
+
+    penalty: Any = "l21"
+    _: KW_ONLY
+    loss: Any = "squared"
+    quantile: float = 0.5
+    groups: Any = None
+    fit_intercept: bool = True
+    tol: float | None = None
+    max_iter: int = 20_000
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -111,6 +122,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return self
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SparseRegressor(LinearRegressor):
     r"""Linear regression in which a penalty selects features.
 
@@ -176,28 +188,8 @@ class SparseRegressor(LinearRegressor):
     True
     """
 
-    def __init__(
-        self,
-        penalty: Any = "l21",
-        *,
-        loss: Any = "squared",
-        quantile: float = 0.5,
-        groups: Any = None,
-        alpha: Any = 0.01,
-        beta: Any = 0.01,
-        fit_intercept: bool = True,
-        tol: float | None = None,
-        max_iter: int = 20_000,
-    ):
-        self.penalty = penalty
-        self.loss = loss
-        self.quantile = quantile
-        self.groups = groups
-        self.alpha = alpha
-        self.beta = beta
-        self.fit_intercept = fit_intercept
-        self.tol = tol
-        self.max_iter = max_iter
+    alpha: Any = 0.01
+    beta: Any = 0.01
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Fit to X (n, d) and y (n,) or (n, outputs).

@@ -1,6 +1,7 @@
 """A selector of the features that most subsamples of the rows select."""
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import jax
@@ -24,6 +25,7 @@ LOSSES = CLASSIFICATION | REGRESSION  # "squared" takes numbers
 LOSSES_OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSION)
 
 
+@dataclass(eq=False, repr=False)
 class StabilitySelector(SelectorMixin, BaseEstimator):
     r"""Select the features that a penalty selects on most subsamples of the rows.
 
@@ -73,28 +75,16 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     ([0, 1], (60, 2))
     """
 
-    def __init__(
-        self,
-        penalty: Any = "l21",
-        *,
-        loss: str = "squared",
-        alphas: Any = 10,
-        beta: Any = 0.01,
-        num_subsamples: int = 100,
-        fraction: float = 0.5,
-        threshold: float = 0.6,
-        random_state: Any = 0,
-        tol: float | None = None,
-    ):
-        self.penalty = penalty
-        self.loss = loss
-        self.alphas = alphas
-        self.beta = beta
-        self.num_subsamples = num_subsamples
-        self.fraction = fraction
-        self.threshold = threshold
-        self.random_state = random_state
-        self.tol = tol
+    penalty: Any = "l21"
+    _: KW_ONLY
+    loss: str = "squared"
+    alphas: Any = 10
+    beta: Any = 0.01
+    num_subsamples: int = 100
+    fraction: float = 0.5
+    threshold: float = 0.6
+    random_state: Any = 0
+    tol: float | None = None
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()

@@ -1,5 +1,6 @@
 """Classification of classes or labels by few features that are not correlated."""
 
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -52,6 +53,7 @@ def indicators(y: Any) -> np.ndarray:
     return np.asarray(Y > 0)
 
 
+@dataclass(eq=False, repr=False)
 class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     r"""Linear classification of one or several labels by few features that are not correlated.
 
@@ -105,22 +107,13 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     ([True, True, True, False], [[0, 0], [0, 1]])
     """
 
-    def __init__(
-        self,
-        groups: Any = None,
-        *,
-        threshold: float = 0.5,
-        loss: str = "logistic",
-        alpha: Any = 0.01,
-        tol: float | None = None,
-        max_iter: int = 20_000,
-    ):
-        self.groups = groups
-        self.threshold = threshold
-        self.loss = loss
-        self.alpha = alpha
-        self.tol = tol
-        self.max_iter = max_iter
+    groups: Any = None
+    _: KW_ONLY
+    threshold: float = 0.5
+    loss: str = "logistic"
+    alpha: Any = 0.01
+    tol: float | None = None
+    max_iter: int = 20_000
 
     _accept_sparse = False  # correlations need a dense X
 
