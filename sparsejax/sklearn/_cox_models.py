@@ -13,7 +13,7 @@ from sparsejax._core.compiled import Compiled
 from sparsejax.losses import CoxLoss
 from sparsejax.metrics import concordance_index
 from sparsejax.problem import Problem
-from sparsejax.sklearn._folds import ByFolds, chosen, used_folds
+from sparsejax.sklearn._folds import ByFolds, used_folds
 from sparsejax.sklearn._problems import Fitted, as_penalty, fitted
 from sparsejax.sklearn._survival_targets import (
     Targets,
@@ -262,6 +262,5 @@ class SparseCoxCV(ByFolds, CoxModel):
         table = self._table(X, targets, weights, folds)
         with precision(X):
             loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
-            choice = chosen(self, loss, table.folds, X.shape[1], scoring=self.scoring)
-            self._chosen(choice)
-            return self._keep(choice.found, loss, table, targets)
+            found = self._choose(loss, table.folds, X.shape[1], scoring=self.scoring)
+            return self._keep(found, loss, table, targets)

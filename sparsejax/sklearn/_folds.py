@@ -3,7 +3,7 @@
 import copy
 import functools
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -37,19 +37,11 @@ from sparsejax.sklearn._targets import Targets
 DEFAULT_SPAN = 1e-3  # the smallest strength tried by default, relative to lambda_max
 
 
-class Choice(NamedTuple):
-    """The strengths chosen by cross-validation, and the fit for them to all rows."""
+def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: bool) -> np.ndarray:
+    """The fold that holds out each row, (n,), from anything that scikit-learn accepts as cv.
 
-    found: Fitted
-    result: CrossValidation  # with the axes (betas, alphas)
-    alphas: np.ndarray  # those tried, from large to small
-    betas: np.ndarray  # those tried, from large to small
-    loss: Any  # the loss of all rows
-    index: Any  # of the chosen point of the grid, (beta, alpha)
-
-
-def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray:
-    """The fold that holds out each row, (n,), from anything that scikit-learn accepts as cv."""
+    Each fold has a row with a weight.
+    """
     n = len(y)
     folds, times = np.full(n, -1), np.zeros(n, int)
     try:
@@ -73,81 +65,9 @@ def fold_of_rows(cv: Any, X: Any, y: np.ndarray, classifier: bool) -> np.ndarray
             f"cv holds row {row} out {times[row]} times: each row must be held out once, as by KFold, "
             "StratifiedKFold or GroupKFold; for other splits use GridSearchCV."
         )
-    return folds
-
-
-def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: bool) -> np.ndarray:
-    """`fold_of_rows`, each of which has a row with a weight."""
-    folds = fold_of_rows(cv, X, y, classifier)
     if len(np.unique(folds[weights > 0])) <= folds.max():
         raise ValueError("every fold needs a row with a target, and with a sample_weight that is not zero.")
     return folds
-
-
-def chosen(
-    estimator: Any,
-    loss: Any,
-    folds: np.ndarray,
-    num_features: int,
-    groups: Groups | None = None,
-    judge: Judge | None = None,
-    scoring: Any = None,
-) -> Choice:
-    """The point of the grid that ``selection`` chooses, fitted to all rows.
-
-    ``judge`` scores the fits, else ``scoring`` of `sparsejax.cross_validate`.
-    """
-    check_choice("selection", estimator.selection, ("best", "1se"))
-    verbose = check_verbose(estimator.verbose)
-    check_max_iter(estimator.max_iter)
-    penalty_of, has = family(estimator.penalty, groups)
-    dtype = loss.dtype
-    # With the strengths of a penalty object as they are: `lambda_max` of a sum is a factor of these.
-    start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
-    betas = strengths("betas", estimator.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
-    alphas = strengths("alphas", estimator.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
-    alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
-    name = type(estimator).__name__
-    if verbose:
-        print(f"[{name}] {folds.max() + 1} folds x {alphas.size * betas.size} strengths")
-    grid = start, jax.vmap(jax.vmap(penalty_of))(alpha, beta)
-    options = {"folds": folds, "tol": estimator.tol, "maxiter": estimator.max_iter}
-    options |= {"progress": estimator.progress, "checkpoint": estimator.checkpoint}
-    if judge is None:
-        result = cross_validate(*grid, scoring=scoring, **options)
-    else:
-        result, fits = fits_on_folds(*grid, **options)
-        result = CrossValidation(
-            result.penalties, result.fold_loss, result.num_nonzero, result.gap, result.converged,
-            jnp.asarray(judge(fits), dtype),
-        )  # fmt: skip
-        warn_undefined(result)
-    best = estimator.selection == "best"
-    index = result.index if best else result.index_1se
-    problem = start.replace(penalty=result.best if best else result.best_1se)
-    progress = bar_of(f"{name}: fit to all rows", 1, deferred=False, shown=estimator.progress)
-    with progress as bar:
-        found = fitted(problem, num_features, estimator.tol, estimator.max_iter)
-        bar.show(1, found.gap)
-    choice = Choice(found, jax.tree.map(np.asarray, result), alphas, betas, loss, tuple(map(int, index)))
-    if verbose:
-        score = float(np.mean(choice.result.score, axis=0)[choice.index])
-        kept = int(np.atleast_2d(found.coef).any(axis=0).sum())
-        print(f"[{name}] chosen: {chosen_text(choice, has)}, score {score:.4g}, {kept} features")
-    return choice
-
-
-def check_verbose(verbose: Any) -> bool:
-    """Whether anything is printed."""
-    if not isinstance(verbose, (bool, int, np.bool_, np.integer)) or verbose < 0:
-        raise ValueError(f"verbose must be False, True or an integer >= 0, got {verbose!r}.")
-    return bool(verbose)
-
-
-def chosen_text(choice: Choice, has: str) -> str:
-    """The chosen strengths in words."""
-    values = {"alpha": choice.alphas[choice.index[1]], "beta": choice.betas[choice.index[0]]}
-    return ", ".join(f"{name} {values[name]:.4g}" for name in has.split(", "))
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -163,13 +83,65 @@ class ByFolds(BaseEstimator):
     checkpoint: Any = None
     verbose: int = 0
 
-    def _chosen(self, choice: Choice) -> None:
-        """Set the attributes that describe the choice."""
-        beta, alpha = choice.index
-        self.alphas_, self.betas_ = choice.alphas, choice.betas
-        self.alpha_, self.beta_ = float(choice.alphas[alpha]), float(choice.betas[beta])
-        self.scores_ = np.moveaxis(np.asarray(choice.result.score), 1, 2)
-        self.cross_validation_ = choice.result
+    def _choose(
+        self,
+        loss: Any,
+        folds: np.ndarray,
+        num_features: int,
+        groups: Groups | None = None,
+        judge: Judge | None = None,
+        scoring: Any = None,
+    ) -> Fitted:
+        """The fit to all rows at the point of the grid that ``selection`` chooses; its attributes are set.
+
+        ``judge`` scores the fits, else ``scoring`` of `sparsejax.cross_validate`.
+        """
+        check_choice("selection", self.selection, ("best", "1se"))
+        verbose = self.verbose
+        if not isinstance(verbose, (bool, int, np.bool_, np.integer)) or verbose < 0:
+            raise ValueError(f"verbose must be False, True or an integer >= 0, got {verbose!r}.")
+        check_max_iter(self.max_iter)
+        penalty_of, has = family(self.penalty, groups)
+        dtype = loss.dtype
+        # With the strengths of a penalty object as they are: `lambda_max` of a sum is a factor of these.
+        start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
+        betas = strengths("betas", self.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
+        alphas = strengths("alphas", self.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
+        alpha, beta = (jnp.asarray(x) for x in np.meshgrid(alphas, betas))
+        name = type(self).__name__
+        if verbose:
+            print(f"[{name}] {folds.max() + 1} folds x {alphas.size * betas.size} strengths")
+        grid = start, jax.vmap(jax.vmap(penalty_of))(alpha, beta)
+        options = {"folds": folds, "tol": self.tol, "maxiter": self.max_iter}
+        options |= {"progress": self.progress, "checkpoint": self.checkpoint}
+        if judge is None:
+            result = cross_validate(*grid, scoring=scoring, **options)
+        else:
+            result, fits = fits_on_folds(*grid, **options)
+            result = CrossValidation(
+                result.penalties, result.fold_loss, result.num_nonzero, result.gap, result.converged,
+                jnp.asarray(judge(fits), dtype),
+            )  # fmt: skip
+            warn_undefined(result)
+        best = self.selection == "best"
+        index = tuple(map(int, result.index if best else result.index_1se))
+        problem = start.replace(penalty=result.best if best else result.best_1se)
+        progress = bar_of(f"{name}: fit to all rows", 1, deferred=False, shown=self.progress)
+        with progress as bar:
+            found = fitted(problem, num_features, self.tol, self.max_iter)
+            bar.show(1, found.gap)
+        self.cross_validation_ = jax.tree.map(np.asarray, result)
+        score = self.cross_validation_.score
+        self.scores_ = np.moveaxis(score, 1, 2)
+        self.alphas_, self.betas_ = alphas, betas
+        self.alpha_, self.beta_ = float(alphas[index[1]]), float(betas[index[0]])
+        if verbose:
+            values = {"alpha": self.alpha_, "beta": self.beta_}
+            chosen = ", ".join(f"{strength} {values[strength]:.4g}" for strength in has.split(", "))
+            kept = int(np.atleast_2d(found.coef).any(axis=0).sum())
+            mean = float(np.mean(score, axis=0)[index])
+            print(f"[{name}] chosen: {chosen}, score {mean:.4g}, {kept} features")
+        return found
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -229,9 +201,8 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             judge = None if scorer is None else self._judge(scorer, X, targets, sample_weight, folds, loss)
-            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, self.scoring)
-            self._chosen(choice)
-            return self._keep(choice.found.before(middle), choice.loss, targets.y)
+            found = self._choose(loss, table.folds, X.shape[1], groups, judge, self.scoring)
+            return self._keep(found.before(middle), loss, targets.y)
 
     def _judge(
         self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, loss: Any
@@ -324,9 +295,8 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, np.where(total > 0, weights, 0), folds=folds, widen=False)
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
-            choice = chosen(self, loss, table.folds, X.shape[1], groups, judge, scoring)
-        self._chosen(choice)
-        return self._keep(choice.found.before(middle))
+            found = self._choose(loss, table.folds, X.shape[1], groups, judge, scoring)
+        return self._keep(found.before(middle))
 
     def _shell(self, found: Fitted, rows: np.ndarray) -> Any:
         return copy.copy(self)._keep(found)
