@@ -30,11 +30,9 @@ def as_groups(groups: Any, names: Any, num_features: int) -> Groups:
     if groups is None:
         raise ValueError("penalty='group_lasso' needs groups, such as groups=[[0, 1], [2, 3]].")
     lists = _lists(groups, None if names is None else [str(name) for name in names], num_features)
-    inside = np.zeros(num_features, bool)
     known = read_lists("groups", lists, num_features)  # checks the indices
-    inside[np.asarray(known.members)] = True
-    alone = [[int(j)] for j in np.flatnonzero(~inside)]
-    return read_lists("groups", [*lists, *alone], num_features) if alone else known
+    alone = np.setdiff1d(np.arange(num_features), known.members)
+    return read_lists("groups", [*lists, *alone[:, None]], num_features)
 
 
 def _lists(groups: Any, names: list[str] | None, num_features: int) -> list[list[int]]:
@@ -49,8 +47,9 @@ def _lists(groups: Any, names: list[str] | None, num_features: int) -> list[list
         raise ValueError("groups is empty: it needs at least one group of columns.")
     texts = [isinstance(entry, str) for entry in entries]
     if all(texts) and len(entries) == num_features and all(SEPARATOR in entry for entry in entries):
-        return _by_transformer(entries)
-    return [_columns(g, entry, names, num_features) for g, entry in enumerate(entries)]
+        labels = [entry.split(SEPARATOR)[0] for entry in entries]
+        return [_starting(entries, label + SEPARATOR) for label in dict.fromkeys(labels)]
+    return [_columns(g, entry, names) for g, entry in enumerate(entries)]
 
 
 def _of_transformers(transformer: Any, names: list[str] | None, num_features: int) -> list[list[int]]:
@@ -76,16 +75,11 @@ def _of_transformers(transformer: Any, names: list[str] | None, num_features: in
     return [columns for columns in found if columns]
 
 
-def _by_transformer(names: list[str]) -> list[list[int]]:
-    labels = [name.split(SEPARATOR)[0] for name in names]
-    return [[j for j, other in enumerate(labels) if other == label] for label in dict.fromkeys(labels)]
-
-
 def _starting(names: list[str], prefix: str) -> list[int]:
     return [j for j, name in enumerate(names) if name.startswith(prefix)]
 
 
-def _columns(g: int, entry: Any, names: list[str] | None, num_features: int) -> list[int]:
+def _columns(g: int, entry: Any, names: list[str] | None) -> list[int]:
     """The indices of the columns of one group."""
     if not isinstance(entry, Iterable):
         raise TypeError(f"groups: group {g} must list columns, or begin their names, got {entry!r}.")

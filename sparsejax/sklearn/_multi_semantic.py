@@ -16,7 +16,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, gathered, precision, validate_data
+from sparsejax.sklearn._tables import as_labels, as_sample_weight, gathered, precision, validated
 
 
 def _of_one_kind(labels: np.ndarray) -> np.ndarray:
@@ -92,7 +92,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and the labels y (n, views), or (n,) of one view."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True)
+        X, y = validated(self, X, y, multi_output=True)
         weights = as_sample_weight(sample_weight, len(X))
         self._flat = y.ndim == 1
         views = [encoded(_of_one_kind(column), weights) for column in y.reshape(len(X), -1).T]
@@ -119,7 +119,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         They estimate probabilities linearly, so they may lie outside [0, 1]: use them to rank.
         """
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validated(self, X, reset=False)
         H: np.ndarray = X @ self.coef_.T + self.intercept_
         if H.shape[1] == 1:  # the second of two labels minus the first; the two sum to 1
             H = np.concatenate([1 - H, 1 + H], axis=1) / 2

@@ -13,7 +13,7 @@ from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import check_max_iter, choose
-from sparsejax.sklearn._tables import FLOATS, as_labels, as_sample_weight, filled, precision, validate_data
+from sparsejax.sklearn._tables import as_labels, as_sample_weight, filled, precision, validated
 from sparsejax.solution import ConvergenceWarning
 
 MEASURES = {
@@ -33,28 +33,28 @@ class Selected(NamedTuple):
     num_iters: int  # the largest number of iterations of a model
 
 
-def select(
-    X: Any, codes: np.ndarray, num_classes: int, measure: Any, budget: Any, **options: Any
-) -> Selected:
+def select(estimator: Any, X: Any, codes: np.ndarray) -> Selected:
     """Fit the models with a column of ones, whose weight is the intercept, and tune their thresholds.
 
     The thresholds are tuned on the rows of the fit.
     """
     n, d = X.shape
+    measure, budget = estimator.measure, estimator.budget
     made = choose("measure", measure, MEASURES)() if isinstance(measure, str) else measure
     budget = max(1, round(d**0.5)) if budget is None else budget
-    check_max_iter(options["maxiter"], 1)
+    check_max_iter(estimator.max_iter, 1)
     ones = np.ones((n, 1))
     X = sparse.hstack([X, ones], "csc") if sparse.issparse(X) else np.append(np.asarray(X, float), ones, 1)
-    options |= {"measure": made, "budget": _with_ones_column(budget)}
-    if num_classes == 2:
-        classes, models = [1], [multivariate.fit(X, 2 * codes - 1, **options)]
+    options = {"measure": made, "budget": _with_ones_column(budget)}
+    options |= {"C": estimator.C, "tol": estimator.tol, "maxiter": estimator.max_iter}
+    if len(estimator.classes_) == 2:
+        models = [multivariate.fit(X, 2 * codes - 1, **options)]
     else:
-        classes = list(range(num_classes))
         models = list(multivariate.fit_one_vs_rest(X, codes, **options).models)
+    first = len(estimator.classes_) - len(models)
     thresholds = [
         threshold(made, model.decision_function(X), np.where(codes == c, 1, -1))
-        for c, model in zip(classes, models, strict=True)
+        for c, model in enumerate(models, first)
     ]
     missed = [float(model.gap) for model in models if not model.converged]
     if missed:
@@ -142,11 +142,9 @@ class MultivariateClassifier(LinearClassifier):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, accept_sparse=self._accept_sparse)
+        X, y = validated(self, X, y, accept_sparse=self._accept_sparse)
         self.classes_, codes = encoded(y, np.ones(X.shape[0]))
-        options = {"C": self.C, "tol": self.tol, "maxiter": self.max_iter}
-        found = select(X, codes, len(self.classes_), self.measure, self.budget, **options)
-        self.coef_, self.intercept_, self.gap_, self.n_iter_ = found
+        self.coef_, self.intercept_, self.gap_, self.n_iter_ = select(self, X, codes)
         return self
 
 
@@ -208,7 +206,7 @@ class MILESClassifier(LinearClassifier):
 
     def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
         """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,) of any kind."""
-        X, y = validate_data(self, X, y, dtype=FLOATS)
+        X, y = validated(self, X, y)
         self.classes_, codes = encoded(y, np.ones(len(X)))
         bags, first = numbered(bag_ids, len(X))
         self._has_bags = bag_ids is not None
@@ -218,8 +216,7 @@ class MILESClassifier(LinearClassifier):
         with precision(X):
             bandwidth = mil.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             S = _embedded(X, bags, X, bandwidth)
-        options = {"C": self.C, "tol": self.tol, "maxiter": self.max_iter}
-        found = select(S, codes[first], len(self.classes_), self.measure, self.budget, **options)
+        found = select(self, S, codes[first])
         self.prototype_indices_ = np.flatnonzero(found.coef.any(axis=0))
         self.prototypes_ = X[self.prototype_indices_]
         self.prototype_weights_ = found.coef[:, self.prototype_indices_]
@@ -230,7 +227,7 @@ class MILESClassifier(LinearClassifier):
     def decision_function(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """Scores of each row's bag, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validated(self, X, reset=False)
         if bag_ids is None and self._has_bags:
             raise ValueError(
                 "bag_ids is missing, but fit had it: give those of these rows, or np.arange(len(X)) if each "

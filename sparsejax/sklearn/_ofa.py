@@ -14,7 +14,7 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, filled, gathered, precision, validate_data
+from sparsejax.sklearn._tables import filled, gathered, precision, validated
 from sparsejax.solution import warn_unconverged
 
 
@@ -84,9 +84,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""
-        X, y = validate_data(
-            self, X, y, dtype=FLOATS, multi_output=True, y_numeric=True, ensure_min_samples=2
-        )
+        X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         if self.max_iter is not None:
             check_max_iter(self.max_iter)
         self._flat = y.ndim == 1
@@ -101,7 +99,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The outputs, (n, outputs), or (n,) where y was 1-d."""
         check_is_fitted(self)
-        X = validate_data(self, X, dtype=FLOATS, reset=False)
+        X = validated(self, X, reset=False)
         with precision(self._X):
             if self._model is None:
                 u = self.coef_ if self.input == "linear" else self.dual_coef_

@@ -17,7 +17,6 @@ from sparsejax.problem import Problem
 from sparsejax.sklearn._groups import as_groups
 from sparsejax.sklearn._tables import Table
 from sparsejax.sklearn._targets import ExposedPoissonLoss
-from sparsejax.solution import Solution
 from sparsejax.solvers import solve
 
 REGRESSION: dict[str, Callable[..., Loss]] = {
@@ -128,19 +127,15 @@ def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: L
     """Solve the problem of a table; ``loss`` gives the intercept if the problem's own loss does not."""
     check_max_iter(max_iter)
     solution = solve(problem, tol=tol, maxiter=max_iter)
-    return as_fitted(solution, problem.smooth if loss is None else loss, num_features)
+    intercept = np.asarray(_intercept(problem.smooth if loss is None else loss, solution.params))
+    # Without the columns that fill up the table.
+    coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
+    return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
 
 
 def check_max_iter(max_iter: Any, low: int = 0) -> None:
     """Raise unless this is an integer; solvers take it as maxiter, by which their errors call it."""
     as_int("max_iter", max_iter, low, floats=True)
-
-
-def as_fitted(solution: Solution, loss: Loss, num_features: int) -> Fitted:
-    """The solution as numpy arrays, without the columns that fill up the table."""
-    intercept = np.asarray(_intercept(loss, solution.params))
-    coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
-    return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
 
 
 def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:

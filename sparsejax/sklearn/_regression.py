@@ -87,8 +87,6 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return float(np.mean(scores))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, Targets]:
-        if y is None:
-            validated(self, X, y, accept_sparse="csr")  # raises
         X = validated(self, X, accept_sparse="csr")
         return X, as_targets(self, X, y, sample_weight, offset)
 

@@ -70,10 +70,6 @@ def _arguments(function: Any) -> list[str]:
         return []
 
 
-def _attributes(scorer: Any) -> dict[str, Any]:
-    return vars(scorer) if isinstance(scorer, _Scorer) else {}
-
-
 def judge_of(
     scorer: Any,
     shell_of: Callable[[Fitted, np.ndarray], Any],
@@ -95,26 +91,25 @@ def judge_of(
       folds: (n,), the fold that holds out each row.
       outputs: the number of columns of coefficients.
     """
-    metric = _attributes(scorer).get("_score_func", scorer)
-    takes_weights = weights is not None and "sample_weight" in _arguments(metric)
+    metric = scorer._score_func if isinstance(scorer, _Scorer) else scorer
+    used = {} if weights is None or "sample_weight" not in _arguments(metric) else {"sample_weight": weights}
+    counted = True if weights is None else weights > 0
 
-    def score(coef: np.ndarray, intercept: np.ndarray, rows: np.ndarray) -> float:
-        options = {} if weights is None or not takes_weights else {"sample_weight": weights[rows]}
+    def score(coef: np.ndarray, intercept: np.ndarray, fold: int) -> float:
+        rows = np.flatnonzero((folds == fold) & counted)
+        options = {name: values[rows] for name, values in used.items()}
         return scorer(shell_of(Fitted(coef, intercept, np.nan, 0), rows), X[rows], y[rows], **options)
-
-    def held_out(fold: int) -> np.ndarray:
-        return np.flatnonzero((folds == fold) & (True if weights is None else weights > 0))
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        score(np.zeros((outputs, X.shape[1]), X.dtype), np.zeros(outputs, X.dtype), held_out(0))
+        score(np.zeros((outputs, X.shape[1]), X.dtype), np.zeros(outputs, X.dtype), 0)
 
     def judge(fits: Fits) -> np.ndarray:
         W, b = np.asarray(fits.params), np.asarray(fits.intercept)
         scores = np.zeros(b.shape[:3])
         for fold, *at in np.ndindex(*scores.shape):
             one = (fold, *at)
-            scores[one] = score(W[one][: X.shape[1]].T, b[one], held_out(fold))
+            scores[one] = score(W[one][: X.shape[1]].T, b[one], fold)
         return scores
 
     return judge

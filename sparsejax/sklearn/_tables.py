@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 from sklearn.utils import assert_all_finite
-from sklearn.utils.validation import validate_data as _validate_data
+from sklearn.utils.validation import validate_data
 
 from sparsejax._core.checks import as_numpy, check_comparable
 
@@ -24,17 +24,6 @@ MAX_OFFSET = 4  # largest distance from 0 of the middle of a column, in units of
 # A sparse X of so few columns becomes dense if it has at most so many numbers then (128 MB in float64): the
 # solvers for few features, which form X'X, are hundreds of times faster there than first-order steps.
 MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
-
-
-def validate_data(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's ``validate_data``; masks, which it would drop, and dates as numbers are errors."""
-    check_unmasked("X", X)
-    check_unmasked("y", y)
-    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        as_real("X", X)
-    if sparse.issparse(X) and X.dtype.kind in "biu":
-        X = X.astype(float)  # before entries that are stored several times are added up: True + True is 2
-    return _validate_data(estimator, X, y, **options)
 
 
 def check_unmasked(name: str, x: Any) -> None:
@@ -69,10 +58,19 @@ def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
 
 
-def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
-    """scikit-learn's ``validate_data``, in whose errors the column is named that cannot be used."""
+def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
+    """scikit-learn's ``validate_data``, in whose errors the column is named that cannot be used.
+
+    Masks, which it would drop, and dates as numbers are errors.
+    """
+    check_unmasked("X", X)
+    check_unmasked("y", y)
+    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
+        as_real("X", X)
+    if sparse.issparse(X) and X.dtype.kind in "biu":
+        X = X.astype(float)  # before entries that are stored several times are added up: True + True is 2
     try:
-        return validate_data(estimator, X, *y, dtype=FLOATS, **options)
+        return validate_data(estimator, X, y, dtype=FLOATS, **options)
     except (ValueError, TypeError) as error:
         text = str(error)
         found = None
@@ -96,15 +94,12 @@ def names_of(X: Any) -> Any:
 
 def _first_column(X: Any, wrong: Any, what: str) -> str | None:
     """The first column of X that has a wrong value, in words; None if there is none or X has no columns."""
-    names = names_of(X)
     if sparse.issparse(X) or np.ndim(X) != 2:
         return None
-    values = np.asarray(X, dtype=object)
-    for j, column in enumerate(values.T):
-        for value in column:
-            if wrong(value):
-                name = repr(names[j]) if names is not None else str(j)
-                return f"The column {name} {what.format(value)}."
+    names = names_of(X)
+    for j, column in enumerate(np.asarray(X, dtype=object).T):
+        for value in filter(wrong, column):
+            return f"The column {j if names is None else repr(names[j])} {what.format(value)}."
     return None
 
 

@@ -14,16 +14,12 @@ from sklearn.utils.validation import column_or_1d
 from sparsejax.groups import Groups, from_correlation, read_lists
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
-from sparsejax.sklearn._classification import LinearClassifier, ProbabilisticClassifier, encoded, targets
+from sparsejax.sklearn._classification import ProbabilisticClassifier, encoded, has_probabilities, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, loss_of
-from sparsejax.sklearn._tables import FLOATS, Table, as_sample_weight, gathered, precision, validate_data
+from sparsejax.sklearn._tables import Table, as_sample_weight, gathered, precision, validated
 
 LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
 CERTAIN_INTERCEPT = 40.0  # of a label that all rows have: its probability rounds to 1
-
-
-def _is_logistic(estimator: Any) -> bool:
-    return bool(estimator.loss == "logistic")
 
 
 def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
@@ -125,7 +121,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and classes y (n,), or labels y (n, labels) of 0 and 1."""
-        X, y = validate_data(self, X, y, dtype=FLOATS, multi_output=True)
+        X, y = validated(self, X, y, multi_output=True)
         weights = as_sample_weight(sample_weight, len(X))
         make = choose("loss", self.loss, LOSSES)
         self.multilabel_ = type_of_target(y, input_name="y") == "multilabel-indicator"
@@ -171,9 +167,9 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         scores = self.decision_function(X)
         if self.multilabel_:
             return np.where(scores > 0, 1, self._negative)
-        return LinearClassifier.predict(self, X)
+        return super().predict(X)
 
-    @available_if(_is_logistic)
+    @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities of the classes, (n, classes), or of each label, (n, labels)."""
         scores = self.decision_function(X)
