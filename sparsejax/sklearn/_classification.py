@@ -234,8 +234,7 @@ class SparseClassifier(PenalisedClassifier):
         X, middle = centred(X, weights * by_class[codes], self.fit_intercept)
         table = gathered(X, Y, weights * by_class[codes], widen=widens(self.penalty))
         with precision(X):
-            strengths = (self.alpha, self.beta)
-            penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
+            penalty = as_penalty(self, X.shape[1], table.X.shape[1], groups)
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
             return self._keep(found.before(middle))

@@ -206,7 +206,7 @@ class SparseCox(CoxModel):
         X, targets, weights = self._read(X, y, sample_weight, strata, entry)
         table = self._table(X, targets, weights)
         with precision(X):
-            penalty = as_penalty(self.penalty, self.alpha, self.beta, X.shape[1], table.X.shape[1])
+            penalty = as_penalty(self, X.shape[1], table.X.shape[1])
             loss = CoxLoss(table.X, ties=self.ties, **options_of(table, targets))
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
             return self._keep(found, loss, table, targets)

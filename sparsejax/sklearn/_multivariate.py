@@ -2,7 +2,7 @@
 
 import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_numpy
 from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
-from sparsejax.sklearn._problems import check_max_iter, choose
+from sparsejax.sklearn._problems import Fitted, check_max_iter, choose
 from sparsejax.sklearn._tables import as_labels, as_sample_weight, filled, precision, validated
 from sparsejax.solution import ConvergenceWarning
 
@@ -24,19 +24,11 @@ MEASURES = {
 }
 
 
-class Selected(NamedTuple):
-    """A model for each class against the others, or one for the second of two classes."""
-
-    coef: np.ndarray  # (k, d) or (1, d)
-    intercept: np.ndarray  # (k,) or (1,)
-    gap: float  # the largest of the models' gaps
-    num_iters: int  # the largest number of iterations of a model
-
-
-def select(estimator: Any, X: Any, codes: np.ndarray) -> Selected:
+def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
     """Fit the models with a column of ones, whose weight is the intercept, and tune their thresholds.
 
-    The thresholds are tuned on the rows of the fit.
+    There is a model for each class against the others, or one for the second of two classes. The thresholds
+    are tuned on the rows of the fit. The gap and the number of iterations are the largest of all models.
     """
     n, d = X.shape
     measure, budget = estimator.measure, estimator.budget
@@ -48,10 +40,9 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Selected:
     options = {"measure": made, "budget": _with_ones_column(budget)}
     options |= {"C": estimator.C, "tol": estimator.tol, "maxiter": estimator.max_iter}
     if len(estimator.classes_) == 2:
-        models = [multivariate.fit(X, 2 * codes - 1, **options)]
+        first, models = 1, [multivariate.fit(X, 2 * codes - 1, **options)]
     else:
-        models = list(multivariate.fit_one_vs_rest(X, codes, **options).models)
-    first = len(estimator.classes_) - len(models)
+        first, models = 0, list(multivariate.fit_one_vs_rest(X, codes, **options).models)
     thresholds = [
         threshold(made, model.decision_function(X), np.where(codes == c, 1, -1))
         for c, model in enumerate(models, first)
@@ -61,7 +52,7 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Selected:
         message = next(model.message for model in models if not model.converged)
         text = f"{len(missed)} of {len(models)} fits did not converge (gap {max(missed):.1e}): {message}."
         warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
-    return Selected(
+    return Fitted(
         np.stack([model.w[:d] for model in models]),
         np.array([model.w[d] for model in models]) - thresholds,
         max(float(model.gap) for model in models),

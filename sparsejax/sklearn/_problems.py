@@ -74,24 +74,22 @@ def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
     raise ValueError(f"{name} must be one of {', '.join(map(repr, table))}{other}, got {x!r}.")
 
 
-def as_penalty(
-    penalty: Any, alpha: Any, beta: Any, num_features: int, width: int, groups: Groups | None = None
-) -> Any:
+def as_penalty(estimator: Any, num_features: int, width: int, groups: Groups | None = None) -> Any:
     """The penalty with this name, alpha and beta; or the penalty object itself, which has its own strengths.
 
     Strengths by feature, (num_features,), are padded to ``width`` for the columns that fill up a table.
     ``groups`` are those of "group_lasso".
     """
-    if is_penalty(penalty):
-        return penalty
+    if is_penalty(estimator.penalty):
+        return estimator.penalty
     if groups is not None:
-        values = np.asarray(as_strength("alpha", alpha))
+        values = np.asarray(as_strength("alpha", estimator.alpha))
         if values.ndim and len(values) != groups.num_groups:
             raise ValueError(
                 f"alpha has shape {values.shape}; it must be a number or one a group, ({groups.num_groups},)."
             )
         return penalties.GroupLasso(values, groups)
-    make, _ = choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
+    make, _ = family(estimator.penalty)
 
     def wide(name: str, strength: Any) -> Any:
         values = np.asarray(as_strength(name, strength))
@@ -104,7 +102,7 @@ def as_penalty(
             )
         return np.pad(values, (0, width - num_features), mode="edge")
 
-    return make(wide("alpha", alpha), wide("beta", beta))
+    return make(wide("alpha", estimator.alpha), wide("beta", estimator.beta))
 
 
 class Fitted(NamedTuple):

@@ -204,8 +204,7 @@ class SparseRegressor(LinearRegressor):
         X, middle = centred(X, targets.weights, self.fit_intercept)
         table = gathered(X, targets.columns, targets.weights, widen=widens(self.penalty))
         with precision(X):
-            strengths = (self.alpha, self.beta)
-            penalty = as_penalty(self.penalty, *strengths, X.shape[1], table.X.shape[1], groups)
+            penalty = as_penalty(self, X.shape[1], table.X.shape[1], groups)
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
             return self._keep(found.before(middle), loss, targets.y)

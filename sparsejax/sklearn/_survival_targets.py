@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import column_or_1d
 
 from sparsejax._core.checks import as_labels, as_numpy, check_entry
-from sparsejax.sklearn._tables import Table, as_real, check_unmasked
+from sparsejax.sklearn._tables import Table, as_real, check_unmasked, names_of
 
 
 class Targets(NamedTuple):
@@ -49,9 +49,8 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     A column named "event" or "time" (in any case) is this one, and the other column the other. Without such
     names the only column of booleans is the event; without such a column the first one is.
     """
-    try:
-        names = list(y.columns)  # of a DataFrame
-    except AttributeError:
+    names = names_of(y)
+    if names is None:
         y = as_numpy("y", y)
         names = list(y.dtype.names or ())
     if not names:
@@ -86,23 +85,21 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
-        strata = as_labels("strata", strata)
-        if strata.shape != time.shape:
-            raise ValueError(
-                f"strata has shape {strata.shape} and y {time.shape}: inconsistent numbers of samples."
-            )
+        strata = _by_row("strata", as_labels("strata", strata), time)
         try:
             labels, codes = np.unique(strata, return_inverse=True)
         except TypeError as error:
             raise TypeError(f"strata must hold labels of one kind: {error}.") from None
     if entry is not None:
-        entry = as_real("entry", entry)
-        if entry.shape != time.shape:
-            raise ValueError(
-                f"entry has shape {entry.shape} and y {time.shape}: inconsistent numbers of samples."
-            )
+        entry = _by_row("entry", as_real("entry", entry), time)
         check_entry(entry, time)
     return Targets(time, event, codes, labels, entry)
+
+
+def _by_row(name: str, x: np.ndarray, time: np.ndarray) -> np.ndarray:
+    if x.shape != time.shape:
+        raise ValueError(f"{name} has shape {x.shape} and y {time.shape}: inconsistent numbers of samples.")
+    return x
 
 
 def all_times(targets: Targets) -> np.ndarray:
