@@ -88,17 +88,17 @@ def has_probabilities(estimator: Any) -> bool:
 class LinearClassifier(ClassifierMixin, BaseEstimator):
     """Base of the classifiers of one label a row: decisions and predictions from ``coef_``."""
 
-    _accept_sparse: ClassVar[Any] = False
+    _takes_sparse: ClassVar[bool] = False
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self._accept_sparse is not False
+        tags.input_tags.sparse = self._takes_sparse
         return tags
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores ``X coef' + intercept``, (n, classes); for two classes (n,), positive for the second."""
         check_is_fitted(self)
-        X = validated(self, X, reset=False, accept_sparse=self._accept_sparse)
+        X = validated(self, X, reset=False)
         scores: np.ndarray = X @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.coef_) == 1 else scores
 
@@ -112,7 +112,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
 class ProbabilisticClassifier(LinearClassifier):
     """Base of the classifiers whose loss may have probabilities."""
 
-    _accept_sparse: ClassVar[Any] = "csr"
+    _takes_sparse: ClassVar[bool] = True
 
     @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -150,7 +150,7 @@ class PenalisedClassifier(ProbabilisticClassifier):
 
     def _read(self, X: Any, y: Any, sample_weight: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray]:
         """X, the number of each row's class, sample weights, and those by class; ``classes_`` is set."""
-        X, y = validated(self, X, y, accept_sparse=self._accept_sparse)
+        X, y = validated(self, X, y)
         weights = as_sample_weight(sample_weight, len(y))
         choose("loss", self.loss, CLASSIFICATION)
         self.classes_, codes = encoded(y, weights)

@@ -48,7 +48,7 @@ class CoxModel(BaseEstimator):
     def predict(self, X: Any) -> np.ndarray:
         """The logarithm of the relative risk, ``X coef``, (n,): the larger, the sooner the event."""
         check_is_fitted(self)
-        X = validated(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False)
         return np.asarray(X @ self.coef_)
 
     def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
@@ -103,7 +103,7 @@ class CoxModel(BaseEstimator):
         if y is None:
             raise ValueError("requires y to be passed, but the target y is None.")
         check_choice("ties", self.ties, ("breslow", "efron"))
-        X = validated(self, X, accept_sparse="csr", ensure_min_samples=2)
+        X = validated(self, X, ensure_min_samples=2)
         check_consistent_length(X, y)
         targets = read_targets(y, strata, entry)
         return X, targets, as_sample_weight(sample_weight, X.shape[0])

@@ -129,11 +129,11 @@ class MultivariateClassifier(LinearClassifier):
     tol: float = 1e-3
     max_iter: int = 1000
 
-    _accept_sparse = "csr"
+    _takes_sparse = True
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
-        X, y = validated(self, X, y, accept_sparse=self._accept_sparse)
+        X, y = validated(self, X, y)
         self.classes_, codes = encoded(y, np.ones(X.shape[0]))
         self.coef_, self.intercept_, self.gap_, self.n_iter_ = select(self, X, codes)
         return self

@@ -60,7 +60,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
         """
         check_is_fitted(self)
-        X = validated(self, X, reset=False, accept_sparse="csr")
+        X = validated(self, X, reset=False)
         exposure = as_exposure(offset, self.loss, X.shape[0])
         H: np.ndarray = X @ self.coef_.T + self.intercept_
         if self._mean is None:
@@ -87,7 +87,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return float(np.mean(scores))
 
     def _read(self, X: Any, y: Any, sample_weight: Any, offset: Any) -> tuple[Any, Targets]:
-        X = validated(self, X, accept_sparse="csr")
+        X = validated(self, X)
         return X, as_targets(self, X, y, sample_weight, offset)
 
     def _make(self, targets: Targets) -> Any:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils import assert_all_finite
+from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.validation import validate_data
 
 from sparsejax._core.checks import as_numpy, check_comparable
@@ -61,7 +61,8 @@ def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
 def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
     """scikit-learn's ``validate_data``, in whose errors the column is named that cannot be used.
 
-    Masks, which it would drop, and dates as numbers are errors.
+    Masks, which it would drop, and dates as numbers are errors. A sparse X is taken if the estimator's tags
+    say so.
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
@@ -70,7 +71,8 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     if sparse.issparse(X) and X.dtype.kind in "biu":
         X = X.astype(float)  # before entries that are stored several times are added up: True + True is 2
     try:
-        return validate_data(estimator, X, y, dtype=FLOATS, **options)
+        takes = "csr" if get_tags(estimator).input_tags.sparse else False
+        return validate_data(estimator, X, y, dtype=FLOATS, accept_sparse=takes, **options)
     except (ValueError, TypeError) as error:
         text = str(error)
         found = None

@@ -111,7 +111,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     tol: float | None = None
     max_iter: int = 20_000
 
-    _accept_sparse = False  # correlations need a dense X
+    _takes_sparse = False  # correlations need a dense X
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
