@@ -1,7 +1,6 @@
 """Tuning: choosing strengths by the gradient of a held-out loss."""
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -161,11 +160,12 @@ def tune(
     tol = as_nonnegative("tune: tol", tol, dtype)
     if not any(map(is_traced, (low, high))) and not 0 < np.asarray(low) <= 1 <= np.asarray(high):
         raise ValueError(f"tune: 0 < low <= 1 <= high is needed, got low {low:g} and high {high:g}.")
-    options = _Options(jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter)
-    check_progress("tune", progress, (known, held_out, init, options))
-    check_one_process("tune", progress, (known, held_out, init, options))
-    tuned = _shown if progress else _tune
-    tuning: Tuning = tuned(known, held_out, init, options, optimizer, maxiter)
+    search = _Search(
+        known, held_out, jnp.log(low), jnp.log(high), tol, solver_tol, solver_maxiter, optimizer, maxiter
+    )
+    check_progress("tune", progress, (search, init))
+    check_one_process("tune", progress, (search, init))
+    tuning: Tuning = (_shown if progress else _tune)(search, init)
     warn_unconverged(known, tuning.solution, solver_tol)
     return tuning
 
@@ -180,14 +180,6 @@ def _check_strengths(penalty: Penalty) -> None:
     for leaf in strengths:
         if not is_traced(leaf) and not (np.asarray(leaf) > 0).all():
             raise ValueError("tune: every strength must be > 0: tune changes its logarithm.")
-
-
-class _Options(NamedTuple):
-    low: jax.Array  # (), the log of the argument
-    high: jax.Array  # (), the log of the argument
-    tol: jax.Array  # ()
-    solver_tol: jax.Array  # ()
-    solver_maxiter: jax.Array  # () int32
 
 
 class _Best(NamedTuple):
@@ -206,88 +198,43 @@ class _Carry(NamedTuple):
     tried: Tried
 
 
-@full_precision()
-@partial(jax.jit, static_argnames=("optimizer", "maxiter"))
-def _tune(
-    problem: Problem,
-    held_out: Loss,
-    init: Any,
-    options: _Options,
-    optimizer: optax.GradientTransformation,
-    maxiter: int,
-) -> Tuning:
-    search = _Search(problem, held_out, options, optimizer, maxiter)
-    return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
-
-
-@full_precision()
-@partial(jax.jit, static_argnames=("optimizer", "maxiter"))
-def _first(*args: Any, optimizer: optax.GradientTransformation, maxiter: int) -> _Carry:
-    problem, held_out, init, options = args
-    return _Search(problem, held_out, options, optimizer, maxiter).start(init)
-
-
-@full_precision()
-@partial(jax.jit, static_argnames=("optimizer", "maxiter"))
-def _next(
-    carry: _Carry, *args: Any, optimizer: optax.GradientTransformation, maxiter: int
-) -> tuple[_Carry, Report]:
-    problem, held_out, _, options = args
-    carry = _Search(problem, held_out, options, optimizer, maxiter).body(carry)
-    done = jnp.where(carry.status == RUNNING, carry.n, maxiter)
-    return carry, Report(done, jnp.int32(1), jnp.int32(0), carry.tried.slope[carry.n - 1])
-
-
-def _shown(
-    problem: Problem,
-    held_out: Loss,
-    init: Any,
-    options: _Options,
-    optimizer: optax.GradientTransformation,
-    maxiter: int,
-) -> Tuning:
-    """The same search as `_tune` with a progress bar, by a program that makes one solve."""
-    static: Any = {"optimizer": optimizer, "maxiter": maxiter}
-    args = problem, held_out, init, options
-    search = _Search(problem, held_out, options, optimizer, maxiter)
-    with bar_of("tune", maxiter, what="slope") as bar:
-        step = lambda _, carry, __: _next(carry, *args, **static)
-        (carry,) = in_chunks(step, [_first(*args, **static)], [maxiter], bar)
-        if bar.stop.is_set():
-            carry = carry._replace(status=np.int32(INTERRUPTED))
-            best = search.tuning(carry) if int(carry.n) else None
-            raise Interrupted(f"tune: interrupted after {int(carry.n)} solves", best)
-    return search.tuning(carry)
-
-
-class _Search:
+class _Search(
+    Pytree,
+    leaves=("problem", "held_out", "low", "high", "tol", "solver_tol", "solver_maxiter"),
+    static=("optimizer", "maxiter"),
+):
     """The search as a loop body, which makes one solve and one step of the optimiser."""
 
-    def __init__(
-        self,
-        problem: Problem,
-        held_out: Loss,
-        options: _Options,
-        optimizer: optax.GradientTransformation,
-        maxiter: int,
-    ):
-        self.problem, self.held_out, self.options = problem, held_out, options
-        self.optimizer, self.maxiter = optimizer, maxiter
-        self.strengths, self.rebuild = split_strengths(problem.penalty)
-        self.first = jax.tree.map(jnp.log, self.strengths)
+    problem: Problem
+    held_out: Loss
+    low: jax.Array  # (), the log of the argument
+    high: jax.Array  # (), the log of the argument
+    tol: jax.Array  # ()
+    solver_tol: jax.Array  # ()
+    solver_maxiter: jax.Array  # () int32
+    optimizer: optax.GradientTransformation
+    maxiter: int
+
+    @property
+    def first(self) -> Any:
+        """The log strengths of the start."""
+        return jax.tree.map(jnp.log, split_strengths(self.problem.penalty)[0])
+
+    def rebuilt(self, strengths: Any) -> Any:
+        """The penalty with these strengths."""
+        return split_strengths(self.problem.penalty)[1](strengths)
 
     def tuning(self, c: _Carry) -> Tuning:
-        tried = c.tried._replace(penalties=self.rebuild(c.tried.penalties))
+        tried = c.tried._replace(penalties=self.rebuilt(c.tried.penalties))
         return Tuning(self.penalty(c.best.logs), c.best.solution, c.best.loss, c.n, c.status, tried)
 
     def penalty(self, logs: Any) -> Any:
-        return self.rebuild(jax.tree.map(jnp.exp, logs))
+        return self.rebuilt(jax.tree.map(jnp.exp, logs))
 
     def judge(self, logs: Any, init: Any) -> tuple[jax.Array, Solution]:
         """The held-out loss and the solution for these log strengths."""
         changed = self.problem._replace(penalty=self.penalty(logs))
-        o = self.options
-        solution = solve(changed, init, tol=o.solver_tol, maxiter=o.solver_maxiter)
+        solution = solve(changed, init, tol=self.solver_tol, maxiter=self.solver_maxiter)
         if "data" in self.held_out.provides and "data" in self.problem.smooth.provides:
             b = self.problem.smooth.intercept(solution.params)
             return self.held_out.evaluate(solution.params, b), solution
@@ -299,7 +246,7 @@ class _Search:
         dtype = jax.tree.leaves(init)[0].dtype
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         empty = Tried(
-            jax.tree.map(lambda x: jnp.full((self.maxiter, *x.shape), jnp.nan, x.dtype), self.strengths),
+            jax.tree.map(lambda x: jnp.full((self.maxiter, *x.shape), jnp.nan, x.dtype), self.first),
             *(jnp.full((self.maxiter,), jnp.nan, dtype) for _ in range(3)),
         )
         best = _Best(jnp.full((), jnp.nan, dtype), self.first, nothing)
@@ -322,25 +269,52 @@ class _Search:
 
     def within(self, g: jax.Array, x: jax.Array, x0: jax.Array) -> jax.Array:
         """The gradient g, set to 0 where x is at a bound and descent leads beyond it."""
-        o = self.options
-        below = (x <= x0 + o.low.astype(x.dtype)) & (g > 0)
-        above = (x >= x0 + o.high.astype(x.dtype)) & (g < 0)
+        below = (x <= x0 + self.low.astype(x.dtype)) & (g > 0)
+        above = (x >= x0 + self.high.astype(x.dtype)) & (g < 0)
         return jnp.where(below | above, 0, g)
 
     def step(self, c: _Carry, grad: Any) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes, which the user may have forbidden
             updates, state = self.optimizer.update(grad, c.optimizer, c.logs)
-        o = self.options
 
         def move(x: jax.Array, u: jax.Array, x0: jax.Array) -> jax.Array:
-            return jnp.clip(x + u, x0 + o.low.astype(x.dtype), x0 + o.high.astype(x.dtype))
+            return jnp.clip(x + u, x0 + self.low.astype(x.dtype), x0 + self.high.astype(x.dtype))
 
         return jax.tree.map(move, c.logs, updates, self.first), state
 
     def status(self, n: jax.Array, loss: jax.Array, slope: jax.Array, solution: Solution) -> jax.Array:
         nothing = ~jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(solution.params)]))
         status = jnp.where(n < self.maxiter, RUNNING, MAX_ITER)
-        flat = slope <= self.options.tol * jnp.abs(loss)
+        flat = slope <= self.tol * jnp.abs(loss)
         status = jnp.where(flat, jnp.where(nothing, ALL_ZERO, CONVERGED), status)
         finite = jnp.isfinite(loss) & jnp.isfinite(slope)
         return jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+
+
+@full_precision()
+@jax.jit
+def _tune(search: _Search, init: Any) -> Tuning:
+    return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
+
+
+_start = full_precision()(jax.jit(_Search.start))
+
+
+@full_precision()
+@jax.jit
+def _next(search: _Search, carry: _Carry) -> tuple[_Carry, Report]:
+    carry = search.body(carry)
+    done = jnp.where(carry.status == RUNNING, carry.n, search.maxiter)
+    return carry, Report(done, jnp.int32(1), jnp.int32(0), carry.tried.slope[carry.n - 1])
+
+
+def _shown(search: _Search, init: Any) -> Tuning:
+    """The same search as `_tune` with a progress bar, by a program that makes one solve."""
+    with bar_of("tune", search.maxiter, what="slope") as bar:
+        step = lambda _, carry, __: _next(search, carry)
+        (carry,) = in_chunks(step, [_start(search, init)], [search.maxiter], bar)
+        if bar.stop.is_set():
+            carry = carry._replace(status=np.int32(INTERRUPTED))
+            best = search.tuning(carry) if int(carry.n) else None
+            raise Interrupted(f"tune: interrupted after {int(carry.n)} solves", best)
+    return search.tuning(carry)
