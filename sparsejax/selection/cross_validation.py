@@ -14,9 +14,9 @@ from jax.typing import ArrayLike
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
-from sparsejax._core.matrices.sharded import check_one_process, mesh_of
+from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax._core.precision import users_level
-from sparsejax._core.progress import Interrupted, bar_of, check_progress
+from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax.losses import num_rows
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
@@ -25,7 +25,7 @@ from sparsejax.selection.path_runner import (
     MAX_CARRIED_BYTES,
     PathArguments,
     checkpoint_of,
-    num_penalties,
+    joined,
     run_in_chunks,
     run_in_slices,
     solution_like,
@@ -197,13 +197,11 @@ def _solved(
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
     check_folds_weigh(NAME, smooth, fold_of, len(sizes))
-    check_progress(NAME, progress, arguments, checkpoint)
-    check_one_process(NAME, progress or checkpoint is not None, arguments)
     judge = None if checkpoint is None else text_of_scoring(scoring)
     options = {"folds": fold_of, "scoring": judge, "refit": refit, "per_output": per_output}
     if keeps_fits:
         options["keeps_fits"] = True
-    store = checkpoint_of(NAME, checkpoint, arguments, **options)
+    store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)
     most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
     # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen;
     # of large data the rows would be copied for each strength.
@@ -259,15 +257,13 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
     again = _cross_validate.together(shared, [folds[i] for i in left], **static) if left else []
     for i, part in zip(left, again, strict=True):
         parts[i] = part
-    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts))
+    return joined(parts, task.count)
 
 
 def _work(arguments: PathArguments, folds: int) -> int:
     """The entries of X times those of a row of Y, for every fold and candidate."""
     rows = num_rows(arguments.problem.smooth) or 0
-    return (
-        rows * sum(leaf.size for leaf in jax.tree.leaves(arguments.init)) * folds * math.prod(arguments.shape)
-    )
+    return rows * sum(leaf.size for leaf in jax.tree.leaves(arguments.init)) * folds * arguments.size
 
 
 def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
@@ -279,18 +275,13 @@ def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: Folds) -
     data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in some]
     with bar_of(NAME, None, shown=False, deferred=False) as bar:
         places = run_in_chunks(arguments, task, data, nothing, bar)
-    found = [
-        jax.tree.map(lambda leaf, n=n: leaf[:n], place.found)
-        for place, (_, n) in zip(places, data, strict=True)
-    ]
-    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves), *found))
+    return joined([place.found for place in places], task.count)  # the last part alone may have fewer folds
 
 
 def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds, count: int) -> Judged:
     """The results of some folds before they are solved."""
-    solution, strengths = solution_like(arguments.init), num_penalties(arguments.penalties, arguments.axes)
-    like = _like.eval_shape(task, arguments.problem, fold_of, np.int32(0), solution)
-    found: Judged = unsolved(like, (count, strengths))
+    like = _like.eval_shape(task, arguments.problem, fold_of, np.int32(0), solution_like(arguments.init))
+    found: Judged = unsolved(like, (count, arguments.size))
     return found
 
 
@@ -325,8 +316,8 @@ def _in_chunks(
 ) -> Judged:
     """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
     nothing, folds = _unsolved_folds(arguments, fold_of, task, task.count), task.count
-    count = num_penalties(arguments.penalties, arguments.axes)
-    with bar_of(NAME, folds * count, shown=progress, checkpoint=store) as bar:
+    count = folds * arguments.size
+    with bar_of(NAME, count, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "warm":
             data = fold_of, np.arange(folds, dtype=np.int32), np.int32(folds)
             (place,) = run_in_chunks(arguments, task, [(data, folds)], nothing, bar)
@@ -336,7 +327,7 @@ def _in_chunks(
             bar.each = folds
             found = run_in_slices(arguments, call, nothing, 1, bar)
         if bar.stop.is_set():
-            done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {task.count * count} solves"
+            done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
             raise Interrupted(
                 text, _result(arguments, whole, task.per_output) if folds > 1 and done else None

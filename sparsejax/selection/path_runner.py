@@ -1,6 +1,7 @@
 """The solves of a path one after the other, in one program or in chunks that the host calls."""
 
 import functools
+import math
 import os
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -11,6 +12,7 @@ import numpy as np
 
 from sparsejax._core.checkpoints import Checkpoint, digest, text_of
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.programs import runs_users_code, text_of_program
 from sparsejax._core.progress import (
     SLICES,
@@ -18,6 +20,7 @@ from sparsejax._core.progress import (
     Budget,
     Place,
     Report,
+    check_progress,
     chunk,
     first_place,
     in_chunks,
@@ -45,6 +48,11 @@ class PathArguments(NamedTuple):
     mode: str  # "warm" or "batch"
     shape: tuple[int, ...]  # the leading axes as given, which are one axis in ``penalties``
 
+    @property
+    def size(self) -> int:
+        """The number of penalties."""
+        return math.prod(self.shape)
+
 
 def varied_leaves(
     problem: Problem, penalties: Any, axes: tuple[int | None, ...]
@@ -60,21 +68,27 @@ def varied_leaves(
     return [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None], problem_of
 
 
-def num_penalties(penalties: Any, axes: tuple[int | None, ...]) -> int:
-    """The number of penalties on a path."""
-    leaves, _ = floating_leaves(penalties)
-    return next(int(leaf.shape[0]) for leaf, axis in zip(leaves, axes, strict=True) if axis is not None)
+def with_varied(penalties: Any, axes: tuple[int | None, ...], change: Callable[[Any], Any]) -> Any:
+    """The penalties after ``change`` of each leaf that varies."""
+    leaves, rebuild = floating_leaves(penalties)
+    pairs = zip(leaves, axes, strict=True)
+    return rebuild([leaf if axis is None else change(leaf) for leaf, axis in pairs])
 
 
-def checkpoint_of(caller: str, directory: Any, arguments: PathArguments, **more: Any) -> Checkpoint | None:
+def checkpoint_of(
+    caller: str, directory: Any, arguments: PathArguments, progress: bool = False, **more: Any
+) -> Checkpoint | None:
     """The `Checkpoint` of a call, identified by all that its result depends on; None without a folder.
 
     Args:
       caller: the public function, for error messages.
       directory: its argument ``checkpoint``.
       arguments: the arguments of the path.
+      progress: the argument of the function, which is checked.
       more: further arguments of the function, by name: arrays or hashable values.
     """
+    check_progress(caller, progress, arguments, directory)
+    check_one_process(caller, progress or directory is not None, arguments)
     if directory is None:
         return None
     p = arguments
@@ -210,7 +224,7 @@ class _TaskPaths:
         self.arguments, self.data, self.task = arguments, data, options["task"]
         self.axes, self.complete = options["axes"], options["complete"]
         self.rounds = self.task.rounds(data)
-        self.length = num_penalties(arguments[1], self.axes)
+        self.length = len(varied_leaves(arguments[0], arguments[1], self.axes)[0][0])
 
     def of(
         self, number: jax.Array, own: list[jax.Array] | None = None
@@ -288,7 +302,7 @@ def run_in_chunks(
     static = {"axes": arguments.axes, "complete": complete, "task": task}
     shared = arguments[:5]
     prepared = _prepared.nested.eval_shape(shared, parts[0][0], **static)
-    place, length = first_place(prepared, found), num_penalties(arguments.penalties, arguments.axes)
+    place = first_place(prepared, found)
 
     def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:
         return program(shared, parts[i][0], place, budget)
@@ -302,7 +316,7 @@ def run_in_chunks(
             shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static
         )
     with threads_for(shared):
-        return in_chunks(step, [place] * len(parts), [count * length for _, count in parts], bar)
+        return in_chunks(step, [place] * len(parts), [count * arguments.size for _, count in parts], bar)
 
 
 def run_in_slices(
@@ -321,12 +335,10 @@ def run_in_slices(
     Returns:
       The results for all penalties; those not solved are as in ``nothing``.
     """
-    leaves, rebuild = floating_leaves(arguments.penalties)
-    count = num_penalties(arguments.penalties, arguments.axes)
+    count = arguments.size
 
     def some(numbers: np.ndarray) -> Any:
-        pairs = zip(leaves, arguments.axes, strict=True)
-        return call(rebuild([leaf if varies is None else leaf[numbers] for leaf, varies in pairs]))
+        return call(with_varied(arguments.penalties, arguments.axes, lambda leaf: leaf[numbers]))
 
     def gap(answer: Any) -> Any:
         parts = jax.tree.leaves(answer, is_leaf=lambda leaf: isinstance(leaf, Solution))
@@ -339,6 +351,11 @@ def run_in_slices(
         return np.take(np.concatenate([*parts, missing], axis), np.arange(count), axis)
 
     return jax.device_put(jax.tree.map(joined, nothing, *answers))
+
+
+def joined(parts: Sequence[Any], count: int) -> Any:
+    """The first ``count`` results of all parts together, along their first axis."""
+    return jax.device_put(jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *parts))
 
 
 def unsolved(like: Any, shape: tuple[int, ...]) -> Any:

@@ -17,8 +17,8 @@ from sparsejax import penalties as known_penalties
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_choice, is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.matrices.sharded import answer_of, check_one_process
-from sparsejax._core.progress import Interrupted, bar_of, check_progress
+from sparsejax._core.matrices.sharded import answer_of
+from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
@@ -30,12 +30,12 @@ from sparsejax.selection.path_runner import (
     PathArguments,
     PathSolver,
     checkpoint_of,
-    num_penalties,
     run_in_chunks,
     run_in_slices,
     solution_like,
     unsolved,
     varied_leaves,
+    with_varied,
 )
 from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
 from sparsejax.solvers import chosen_chain
@@ -97,9 +97,7 @@ def path(
     (3, 3)
     """
     arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
-    check_progress("path", progress, arguments, checkpoint)
-    check_one_process("path", progress or checkpoint is not None, arguments)
-    store = checkpoint_of("path", checkpoint, arguments)
+    store = checkpoint_of("path", checkpoint, arguments, progress)
     chunked = progress or store is not None
     solution = _path_in_chunks(arguments, progress, store) if chunked else batched_path(arguments)
     warn_unconverged(arguments.problem, solution, arguments.tol)
@@ -128,7 +126,10 @@ def prepare_path(
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
     axes, shape = _varied_axes(name, problem.penalty, penalties)
-    penalties = _in_one_axis(cast_strengths(penalties, jax.tree.leaves(init)[0].dtype), axes, shape)
+    penalties = cast_strengths(penalties, jax.tree.leaves(init)[0].dtype)
+    if len(shape) > 1:
+        one_axis = lambda leaf: leaf.reshape(math.prod(shape), *leaf.shape[len(shape) :])
+        penalties = with_varied(penalties, axes, one_axis)
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
     return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape)
@@ -222,9 +223,8 @@ class _Path:
 
 def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) -> Solution:
     """The path by many short calls, with a progress bar and a checkpoint between them."""
-    count = num_penalties(p.penalties, p.axes)
-    nothing = unsolved(solution_like(p.init), (count,))
-    with bar_of("path", count, shown=progress, checkpoint=store) as bar:
+    nothing = unsolved(solution_like(p.init), (p.size,))
+    with bar_of("path", p.size, shown=progress, checkpoint=store) as bar:
         if p.mode == "warm":
             (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
@@ -237,7 +237,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
             solutions = after
         if bar.stop.is_set():
             done = int(np.sum(np.asarray(solutions.status) != INTERRUPTED))
-            text = f"path: interrupted after {done} of {count} solves, which are in .partial"
+            text = f"path: interrupted after {done} of {p.size} solves, which are in .partial"
             raise Interrupted(text, with_axes(solutions, p.shape))
     return solutions
 
@@ -269,11 +269,7 @@ def _all_solves(
     return lax.scan(step, start, solves.varied)[1]
 
 
-def _first_solves(*args: Any, static: _Static) -> Solution:
-    return _all_solves(*args, static=static, complete=False)
-
-
-_path = Compiled(with_name("path", _first_solves), ("static",))
+_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)), ("static",))
 
 
 @functools.cache
@@ -361,15 +357,3 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
 
 def _any_nan(xp: Any, x: Any) -> Any:
     return xp.isnan(x).any()
-
-
-def _in_one_axis(penalties: Any, axes: tuple[int | None, ...], shape: tuple[int, ...]) -> Any:
-    """The penalties with their leading axes, of this shape, reshaped to one."""
-    if len(shape) == 1:
-        return penalties
-    leaves, rebuild = floating_leaves(penalties)
-    size = math.prod(shape)
-    return rebuild([
-        leaf if axis is None else leaf.reshape(size, *leaf.shape[len(shape) :])
-        for leaf, axis in zip(leaves, axes, strict=True)
-    ])  # fmt: skip

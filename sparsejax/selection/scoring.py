@@ -23,40 +23,21 @@ from sparsejax.selection.resampling import weights_of
 Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
 
 
-def accuracy(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.accuracy` of the predicted labels."""
-    return metrics.accuracy(positive(Y), predicted(Y, mean), weights)
+SCORES: dict[str, Callable[..., jax.Array]] = {
+    "accuracy": lambda Y, linear, mean, w: metrics.accuracy(positive(Y), predicted(Y, mean), w),
+    # The mean over columns, and that of all entries together.
+    "f1": lambda Y, linear, mean, w: _f1(Y, mean, "macro", w),
+    "f1_micro": lambda Y, linear, mean, w: _f1(Y, mean, "micro", w),
+    # Of XW + b, because many probabilities would round to 1.
+    "roc_auc": lambda Y, linear, mean, w: metrics.mean_auc(positive(Y), linear, w).mean,
+    "r2": lambda Y, linear, mean, w: metrics.r2(Y, mean, w),
+    # Of times and events.
+    "concordance": lambda Y, linear, mean, w: metrics.concordance_index(Y[:, 0], Y[:, 1], linear, w),
+}
 
 
-def f1(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """The mean over columns of the F1 of the predicted labels."""
-    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "macro", weights).f1
-
-
-def f1_micro(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """The F1 of the predicted labels, of all entries together."""
-    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), "micro", weights).f1
-
-
-def roc_auc(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.mean_auc` of XW + b, because many probabilities would round to 1."""
-    return metrics.mean_auc(positive(Y), linear, weights).mean
-
-
-def r2(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.r2` of the expected values of Y."""
-    return metrics.r2(Y, mean, weights)
-
-
-def concordance(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    """`metrics.concordance_index` of times and events."""
-    return metrics.concordance_index(Y[:, 0], Y[:, 1], linear, weights)
-
-
-SCORES = {
-    "accuracy": accuracy, "f1": f1, "f1_micro": f1_micro, "roc_auc": roc_auc, "r2": r2,
-    "concordance": concordance,
-}  # fmt: skip
+def _f1(Y: jax.Array, mean: jax.Array, average: Any, weights: jax.Array) -> jax.Array:
+    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), average, weights).f1
 
 
 def positive(Y: jax.Array) -> jax.Array:
@@ -83,7 +64,12 @@ def score_of(
     scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
 ) -> jax.Array:
     """The score of a fit W, ``intercept``; rows with weight 0 do not count."""
-    Y, linear, mean = smooth.predictions(W, intercept)
+    return _score(scoring, *smooth.predictions(W, intercept), weights)
+
+
+def _score(
+    scoring: Scoring, Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array
+) -> jax.Array:
     if isinstance(scoring, str):
         return SCORES[scoring](Y, linear, mean, weights)
     return jnp.asarray(scoring(Y, mean, weights))
@@ -109,10 +95,7 @@ def score_by_output(
     """`score_of` each column as if it were alone, (k,)."""
 
     def of(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-        Y, linear, mean = Y[:, None], linear[:, None], mean[:, None]
-        if isinstance(scoring, str):
-            return SCORES[scoring](Y, linear, mean, weights)
-        return jnp.asarray(scoring(Y, mean, weights))
+        return _score(scoring, Y[:, None], linear[:, None], mean[:, None], weights)
 
     axes = (1, 1, 1, 1 if weights.ndim > 1 else None)
     return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)

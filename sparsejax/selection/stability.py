@@ -16,13 +16,13 @@ from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import as_number, is_eager
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.linalg import columns
-from sparsejax._core.matrices.sharded import check_one_process
-from sparsejax._core.progress import SLICES, Interrupted, Place, bar_of, check_progress, in_slices
+from sparsejax._core.progress import SLICES, Interrupted, bar_of, in_slices
 from sparsejax._core.pytree import Pytree
 from sparsejax.problem import Problem
 from sparsejax.selection.path_runner import (
     PathArguments,
     checkpoint_of,
+    joined,
     run_in_chunks,
     solution_like,
     unsolved,
@@ -160,9 +160,7 @@ def stability_selection(
     if not 0.5 < threshold <= 1:
         raise ValueError(f"{NAME}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
-    check_progress(NAME, progress, arguments, checkpoint)
-    check_one_process(NAME, progress or checkpoint is not None, arguments)
-    store = checkpoint_of(NAME, checkpoint, arguments, subsamples=masks)
+    store = checkpoint_of(NAME, checkpoint, arguments, progress, subsamples=masks)
     if progress or store is not None:
         found = _in_chunks(arguments, masks, threshold, progress, store)
     else:
@@ -215,10 +213,7 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     static = _static(arguments, masks, chunk)
     if calls == 1:
         found = _all_subsamples(arguments[:5], filled, counted, **static)
-        if length > count:
-            by_subsample = jax.tree.map(lambda leaf: leaf[:count], (found.num_selected, found.solution))
-            found = _Found(found.counts, *by_subsample)
-        return found
+        return _first(found, count) if length > count else found
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
     return _joined(_all_subsamples.together((arguments[:5],), parts, **static), count)
 
@@ -235,23 +230,22 @@ def _rows_each(arguments: PathArguments, masks: np.ndarray) -> int | None:
 
 def _static(arguments: PathArguments, masks: np.ndarray, chunk: int) -> dict[str, Any]:
     """The static arguments of `_by_subsample`."""
-    size, most = math.prod(arguments.shape), _rows_each(arguments, masks)
-    return {"axes": arguments.axes, "mode": arguments.mode, "size": size, "chunk": chunk, "most": most}
+    path = {"axes": arguments.axes, "mode": arguments.mode, "size": arguments.size}
+    return path | {"chunk": chunk, "most": _rows_each(arguments, masks)}
 
 
 def _joined(parts: Sequence[_Found], count: int) -> _Found:
     """The results of all parts together, for the first ``count`` subsamples."""
     counts: Any = np.sum([part.counts for part in parts], axis=0, dtype=np.int32)
-    by_subsample = [(part.num_selected, part.solution) for part in parts]
-    joined = jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *by_subsample)
-    return jax.device_put(_Found(counts, *joined))
+    by_subsample = joined([(part.num_selected, part.solution) for part in parts], count)
+    return _Found(jax.device_put(counts), *by_subsample)
 
 
 def _in_chunks(
     arguments: PathArguments, masks: np.ndarray, threshold: float, progress: bool, store: Checkpoint | None
 ) -> _Found:
     """The results of all subsamples by many short calls, with a progress bar and checkpoints between them."""
-    count, most, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), math.prod(arguments.shape)
+    count, most, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), arguments.size
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
             chunk = min(most, -(-count // SLICES))
@@ -274,7 +268,7 @@ def _in_chunks(
             task = _Selected(size, _rows_each(arguments, masks))
             nothing = _nothing(arguments, length, size)
             places = run_in_chunks(arguments, task, parts, nothing, bar)
-            done = [_done_part(place) for place in places]
+            done = [_first(place.found.found, int(place.round)) for place in places]
         if bar.stop.is_set():
             found = _joined(done, count) if done else None
             known = 0 if found is None else found.num_selected.shape[0]
@@ -325,10 +319,10 @@ def _nothing(arguments: PathArguments, length: int, size: int) -> _Progress:
     return _Progress(found, np.zeros((size, d), bool))  # type: ignore[arg-type]
 
 
-def _done_part(place: Place) -> _Found:
-    """The results of the finished subsamples."""
-    (counts, *by_subsample), done = place.found.found, int(place.round)
-    return _Found(counts, *jax.tree.map(lambda leaf: leaf[:done], by_subsample))
+def _first(found: _Found, count: int) -> _Found:
+    """The results, by subsample for the first ``count`` alone."""
+    counts, *by_subsample = found
+    return _Found(counts, *jax.tree.map(lambda leaf: leaf[:count], by_subsample))
 
 
 def _nonzero_rows(W: jax.Array) -> jax.Array:
@@ -339,7 +333,7 @@ def _nonzero_rows(W: jax.Array) -> jax.Array:
 def _max_at_once(arguments: PathArguments, rows: int) -> int:
     """The number of subsamples that may be solved at once."""
     d, *others = arguments.init.shape
-    k, m = math.prod(others), math.prod(arguments.shape)
+    k, m = math.prod(others), arguments.size
     # A subsample takes a copy of X and a factor of it; a strength takes about 8 iterates and 4 predictions.
     numbers = 2 * rows * d + min(rows, d) ** 2 + m * k * (8 * d + 4 * rows)
     return max(MAX_BATCH_BYTES // (numbers * int(arguments.init.dtype.itemsize)), 1)
