@@ -5,11 +5,10 @@ from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, check_labels, is_traced
+from sparsejax._core.checks import as_float, check_labels, check_weights
 from sparsejax._core.linalg import safe_divide
 
 
@@ -85,11 +84,15 @@ def _zeros_and_ones(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, ja
 def _pair(Y_true: ArrayLike, Y_pred: ArrayLike) -> tuple[jax.Array, jax.Array]:
     Y_true = as_float("Y_true", Y_true, (1, 2))
     Y_pred = as_float("Y_pred", Y_pred, (1, 2), Y_true.dtype)
-    if Y_true.shape != Y_pred.shape:
-        raise ValueError(f"Y_true has shape {Y_true.shape} and Y_pred {Y_pred.shape}; they must agree.")
+    _check_shapes(Y_true, "Y_pred", Y_pred)
+    return Y_true, Y_pred
+
+
+def _check_shapes(Y_true: jax.Array, name: str, other: jax.Array) -> None:
+    if Y_true.shape != other.shape:
+        raise ValueError(f"Y_true has shape {Y_true.shape} and {name} {other.shape}; they must agree.")
     if Y_true.size == 0:
         raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
-    return Y_true, Y_pred
 
 
 def _counts(weights: ArrayLike | None, Y: jax.Array) -> jax.Array:
@@ -99,8 +102,7 @@ def _counts(weights: ArrayLike | None, Y: jax.Array) -> jax.Array:
     w = as_float("weights", weights, (1, 2), Y.dtype)
     if w.shape not in (Y.shape[:1], Y.shape):
         raise ValueError(f"weights has shape {w.shape}; it must be one a row, {Y.shape[:1]}, or {Y.shape}.")
-    if not is_traced(w) and (np.asarray(w) < 0).any():
-        raise ValueError(f"weights must be >= 0, got {np.asarray(w).min():g}.")
+    check_weights(w)
     return w.reshape(w.shape + (1,) * (Y.ndim - w.ndim))
 
 
@@ -196,10 +198,7 @@ def _labels_and_scores(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     scores = as_float("scores", scores, (1, 2))
     Y_true = as_float("Y_true", labels, (1, 2), scores.dtype)
-    if Y_true.shape != scores.shape:
-        raise ValueError(f"Y_true has shape {Y_true.shape} and scores {scores.shape}; they must agree.")
-    if Y_true.size == 0:
-        raise ValueError(f"Y_true is empty: its shape is {Y_true.shape}.")
+    _check_shapes(Y_true, "scores", scores)
     check_labels(Y_true, (0, 1), name="Y_true")
     return Y_true, scores, _counts(weights, Y_true)
 

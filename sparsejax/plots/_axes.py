@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import as_numpy, is_traced
+from sparsejax.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -84,7 +85,11 @@ def as_real(name: str, x: Any) -> np.ndarray:
 
 
 def weights_of(name: str, x: Any, ndims: tuple[int, ...]) -> np.ndarray:
-    """The weights of a solution as one array with an allowed number of axes."""
+    """The weights, given as such or by one solution, as one array with an allowed number of axes."""
+    if isinstance(x, Solution):
+        if x.status.ndim:
+            raise ValueError(f"{name} is a batch of {x.status.shape} solutions; draw one, solutions[i].")
+        x = x.params
     W = as_real(name, x)
     if W.ndim not in ndims:
         raise ValueError(f"{name} has shape {W.shape}; it must be {' or '.join(f'{n}-d' for n in ndims)}.")
@@ -95,11 +100,9 @@ def names_of(name: str, names: Iterable[str] | None, count: int) -> list[str]:
     """The names as ``count`` strings; numbers for None."""
     if names is None:
         return [str(i) for i in range(count)]
-    if (
-        isinstance(names, str)
-        or not isinstance(names, Iterable)
-        or len(found := [str(label) for label in names]) != count
-    ):
+    several = isinstance(names, Iterable) and not isinstance(names, str)
+    found = [str(label) for label in names] if several else []
+    if len(found) != count or not several:
         raise ValueError(f"{name} must be {count} names, got {names!r}.")
     return found
 
@@ -131,13 +134,17 @@ def spaced_style(number: int, x: np.ndarray) -> dict[str, Any]:
     return style(number) | {"markevery": every}
 
 
-def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, label: str, **options: Any) -> None:
-    """Draw all columns of Y (m, count) as one object; a line is interrupted where Y is NaN."""
+def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, color: str, label: str) -> None:
+    """Draw all columns of Y (m, count) as one object; a line is interrupted where Y is NaN.
+
+    Many lines are fainter than few, so that they look like a shade.
+    """
     if Y.shape[1] == 0:
         return
     lines = np.stack(np.broadcast_arrays(x[:, None], Y), axis=2).swapaxes(0, 1)
-    options = {"linewidths": 0.7, "rasterized": Y.shape[1] > MAX_VECTOR_LINES, "label": label} | options
-    ax.add_collection(library().collections.LineCollection(lines, **options))
+    many = Y.shape[1] > MAX_VECTOR_LINES
+    options = {"colors": color, "alpha": 0.3 if many else 0.6, "linewidths": 0.7, "rasterized": many}
+    ax.add_collection(library().collections.LineCollection(lines, label=label, **options))
     ax.autoscale_view()
 
 

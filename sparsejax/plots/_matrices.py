@@ -60,10 +60,6 @@ def support(
     ('feature (2 of 2000 are kept)', ['5', '700'])
     """
     name = "plots.support"
-    if isinstance(weights, Solution):
-        if weights.status.ndim:
-            raise ValueError(f"{name}: a batch of {weights.status.shape} solutions; draw one, solutions[i].")
-        weights = weights.params
     W = weights_of(f"{name}: weights", weights, (1, 2))
     if not np.isfinite(W).all():
         raise ValueError(f"{name}: weights must be finite.")
@@ -151,9 +147,7 @@ def correlation(
 def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d: int) -> np.ndarray:
     """The numbers of the selected features."""
     if isinstance(selected, Solution):
-        if selected.status.ndim:
-            raise ValueError(f"{name}: a batch of {selected.status.shape} solutions; give one, solutions[i].")
-        W = weights_of(f"{name}: selected.params", selected.params, (1, 2))
+        W = weights_of(f"{name}: selected", selected, (1, 2))
         mask = W != 0 if W.ndim == 1 else np.any(W != 0, axis=1)
     elif isinstance(selected, StabilitySelection):
         mask = as_real(f"{name}: selected", selected.selected)

@@ -13,7 +13,6 @@ from sparsejax._core.checks import as_int, as_number
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
-    MAX_VECTOR_LINES,
     STYLES,
     as_real,
     axes_of,
@@ -93,10 +92,10 @@ def path(
     first = kept[np.argsort(-reference[kept], kind="stable")][: len(STYLES)]
     others = np.setdiff1d(kept, first)
     shown = _without_zeros(sizes[order])
-    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others", **_faint(FAINT, others))
+    faint_lines(axes, x[order], shown[:, others], FAINT, f"{len(others)} others")
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **spaced_style(number, x))
-    _mark(axes, x, marks)
+    _lines_at(axes, {name: x[index] for name, index in marks.items()})
     _finish(axes, x, ~np.asarray(solutions.converged), "strength")
     axes.set_ylabel("coefficient" if W.ndim == 2 else "norm of the row")
     legend(axes, "feature", room=True)
@@ -137,7 +136,7 @@ def cross_validation(
     ('strength', 'held-out loss, mean of 5 folds')
     """
     check_kind("plots.cross_validation: result", result, CrossValidation, "sparsejax.cross_validate")
-    if not isinstance(result.index, tuple) and np.ndim(result.index):
+    if result.outputs is not None:
         raise ValueError(
             "plots.cross_validation: result is of per_output=True, with a curve and a choice for each "
             "output; output j has result.fold_loss[..., j] and result.index[j]."
@@ -229,9 +228,8 @@ def stability(
     chosen, rejected = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
     first, others = chosen[: len(STYLES)], chosen[len(STYLES) :]
     shown = _without_zeros(share[order])
-    unselected = f"{len(rejected)} not selected"
-    faint_lines(axes, x[order], shown[:, rejected], unselected, **_faint(FAINT, rejected))
-    faint_lines(axes, x[order], shown[:, others], f"{len(others)} others selected", **_faint(BLUE, others))
+    faint_lines(axes, x[order], shown[:, rejected], FAINT, f"{len(rejected)} not selected")
+    faint_lines(axes, x[order], shown[:, others], BLUE, f"{len(others)} others selected")
     for number, i in enumerate(first):
         axes.plot(x[order], shown[:, i], label=labels[i], zorder=3, **spaced_style(number, x))
     if threshold is not None:
@@ -305,18 +303,9 @@ def _marks_of(chosen: Any, count: int) -> dict[str, int]:
     return dict(zip(CHOICES, both, strict=True))
 
 
-def _mark(ax: "Axes", x: np.ndarray, marks: dict[str, int]) -> None:
-    _lines_at(ax, {name: x[index] for name, index in marks.items()})
-
-
 def _lines_at(ax: "Axes", positions: dict[str, float]) -> None:
     for (name, position), dash in zip(positions.items(), ("-", "--"), strict=False):
         ax.axvline(position, color=ink(ax), linewidth=1, linestyle=dash, label=name)
-
-
-def _faint(color: str, lines: np.ndarray) -> dict[str, Any]:
-    """Options of `faint_lines`: many lines are fainter than few, so that they look like a shade."""
-    return {"colors": color, "alpha": 0.3 if len(lines) > MAX_VECTOR_LINES else 0.6}
 
 
 def _without_zeros(sizes: np.ndarray) -> np.ndarray:

@@ -73,21 +73,18 @@ class CrossValidation(
         outputs: tuple[int, ...] | None = None,
     ):
         score = -fold_loss if score is None else score
+        if outputs is None:
+            folds, *shape = score.shape
+            both: Any = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
+            if len(shape) > 1:
+                both = [jnp.unravel_index(index, shape) for index in both]
+        else:
+            both = jax.vmap(_chosen, -1)(score, num_nonzero)
         self._set(
             penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
-            converged=converged, solution=None, intercept=None, outputs=outputs,
+            converged=converged, index=both[0], index_1se=both[1], solution=None, intercept=None,
+            outputs=outputs,
         )  # fmt: skip
-        if outputs is None:
-            folds = score.shape[0]
-            index, index_1se = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
-            self._set(index=self._in_axes(index), index_1se=self._in_axes(index_1se))
-        else:
-            index, index_1se = jax.vmap(_chosen, -1)(score, num_nonzero)
-            self._set(index=index, index_1se=index_1se)
-
-    def _in_axes(self, index: jax.Array) -> Any:
-        shape = self.score.shape[1:]
-        return index if len(shape) == 1 else jnp.unravel_index(index, shape)
 
     @property
     def loss(self) -> jax.Array:

@@ -177,11 +177,8 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
     if of_times != (scoring == "concordance"):
         needs = "it needs times and events, as CoxLoss has" if not of_times else 'it has "concordance"'
         raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: {needs}.")
-    if of_times:
-        return
-    if scoring == "r2" or is_traced(Y):
-        return
-    if not answer_of(_are_labels, Y):
+    of_labels = not of_times and scoring != "r2"
+    if of_labels and not is_traced(Y) and not answer_of(_are_labels, Y):
         raise ValueError(
             f"{caller}: scoring={scoring!r} needs a Y of labels, 0 and 1 or -1 and 1 (centred targets: leave "
             f"them as they are and use intercept=True); it has {answer_of(_strangest, Y):g}."

@@ -13,18 +13,8 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from sparsejax.problem import Problem
-from sparsejax.sklearn._problems import (
-    CLASSIFICATION,
-    Fitted,
-    as_penalty,
-    choose,
-    fitted,
-    groups_of,
-    loss_of,
-    widens,
-)
-from sparsejax.sklearn._tables import as_sample_weight, centred, gathered, precision, validated
+from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted_to
+from sparsejax.sklearn._tables import as_sample_weight, precision, validated
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -104,7 +94,9 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """For each row the class with the largest score, (n,)."""
-        scores = self.decision_function(X)
+        return self._best(self.decision_function(X))
+
+    def _best(self, scores: np.ndarray) -> np.ndarray:
         best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[best]
 
@@ -230,11 +222,7 @@ class SparseClassifier(PenalisedClassifier):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and labels y (n,)."""
         X, codes, weights, by_class = self._read(X, y, sample_weight)
-        Y, groups = targets(self.loss, codes, len(self.classes_)), groups_of(self, X.shape[1])
-        X, middle = centred(X, weights * by_class[codes], self.fit_intercept)
-        table = gathered(X, Y, weights * by_class[codes], widen=widens(self.penalty))
+        Y = targets(self.loss, codes, len(self.classes_))
         with precision(X):
-            penalty = as_penalty(self, X.shape[1], table.X.shape[1], groups)
-            loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
-            found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
-            return self._keep(found.before(middle))
+            found, _ = fitted_to(self, X, Y, weights * by_class[codes], CLASSIFICATION[self.loss])
+        return self._keep(found)

@@ -234,9 +234,7 @@ class MILESClassifier(LinearClassifier):
 
     def predict(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """The label of the bag of each row, (n,)."""
-        scores = self.decision_function(X, bag_ids)
-        best = (scores > 0).astype(int) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[best]
+        return self._best(self.decision_function(X, bag_ids))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
         """The share of bags whose label is right; the weight of a bag is that of its first row."""

@@ -15,7 +15,7 @@ from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import is_penalty
 from sparsejax.problem import Problem
 from sparsejax.sklearn._groups import as_groups
-from sparsejax.sklearn._tables import Table
+from sparsejax.sklearn._tables import Table, centred, gathered
 from sparsejax.sklearn._targets import ExposedPoissonLoss
 from sparsejax.solvers import solve
 
@@ -129,6 +129,19 @@ def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: L
     # Without the columns that fill up the table.
     coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
     return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
+
+
+def fitted_to(
+    estimator: Any, X: Any, Y: np.ndarray, weights: np.ndarray, make: Callable[..., Any]
+) -> tuple[Fitted, Any]:
+    """The fit of an estimator's penalty and of the loss that ``make`` makes to these data, and this loss."""
+    groups = groups_of(estimator, X.shape[1])
+    X, middle = centred(X, weights, estimator.fit_intercept)
+    table = gathered(X, Y, weights, widen=widens(estimator.penalty))
+    penalty = as_penalty(estimator, X.shape[1], table.X.shape[1], groups)
+    loss = loss_of(table, make, estimator.fit_intercept)
+    found = fitted(Problem(loss, penalty), X.shape[1], estimator.tol, estimator.max_iter)
+    return found.before(middle), loss
 
 
 def check_max_iter(max_iter: Any, low: int = 0) -> None:

@@ -13,27 +13,9 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
 from sparsejax import losses
 from sparsejax.losses import LinearModelLoss
-from sparsejax.problem import Problem
-from sparsejax.sklearn._problems import (
-    REGRESSION,
-    Fitted,
-    as_penalty,
-    choose,
-    fitted,
-    groups_of,
-    loss_of,
-    mean_of,
-    widens,
-)
-from sparsejax.sklearn._tables import as_sample_weight, centred, gathered, precision, validated
-from sparsejax.sklearn._targets import (
-    Targets,
-    as_exposure,
-    as_targets,
-    checked_y,
-    default_smoothing,
-    exposed,
-)
+from sparsejax.sklearn._problems import REGRESSION, Fitted, choose, fitted_to, mean_of
+from sparsejax.sklearn._tables import as_sample_weight, precision, validated
+from sparsejax.sklearn._targets import Targets, as_exposure, as_targets, checked_y, default_smoothing, exposed
 
 
 @dataclass(eq=False, repr=False)
@@ -200,11 +182,6 @@ class SparseRegressor(LinearRegressor):
             the length of time in which a count was taken, it is log t.
         """
         X, targets = self._read(X, y, sample_weight, offset)
-        groups = groups_of(self, X.shape[1])
-        X, middle = centred(X, targets.weights, self.fit_intercept)
-        table = gathered(X, targets.columns, targets.weights, widen=widens(self.penalty))
         with precision(X):
-            penalty = as_penalty(self, X.shape[1], table.X.shape[1], groups)
-            loss = loss_of(table, self._make(targets), self.fit_intercept)
-            found = fitted(Problem(loss, penalty), X.shape[1], self.tol, self.max_iter)
-            return self._keep(found.before(middle), loss, targets.y)
+            found, loss = fitted_to(self, X, targets.columns, targets.weights, self._make(targets))
+            return self._keep(found, loss, targets.y)

@@ -129,7 +129,4 @@ def judge_of_our_own(scoring: Any, loss: Any, weights: np.ndarray, folds: np.nda
     return judge
 
 
-@full_precision()
-@functools.partial(jax.jit, static_argnums=0)
-def _score(scoring: Any, loss: Any, W: Any, b: Any, weights: Any) -> Any:
-    return score_of(scoring, loss, W, b, weights)
+_score = full_precision()(jax.jit(score_of, static_argnums=0))

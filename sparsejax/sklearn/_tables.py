@@ -154,12 +154,7 @@ class Table(NamedTuple):
 
 
 def gathered(
-    X: Any,
-    Y: np.ndarray,
-    weights: np.ndarray,
-    *,
-    folds: np.ndarray | None = None,
-    widen: bool = True,
+    X: Any, Y: np.ndarray, weights: np.ndarray, *, folds: np.ndarray | None = None, widen: bool = True
 ) -> Table:
     """The table of these rows.
 
