@@ -4,9 +4,11 @@ import functools
 import math
 import os
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
@@ -149,20 +151,23 @@ def cross_validate(
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
 
 
-def fits_on_folds(
+def judged_on_folds(
     problem: Problem,
     penalties: Any,
+    judge: Callable[[Fits], np.ndarray],
     *,
     folds: ArrayLike,
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
-) -> tuple[CrossValidation, Fits]:
-    """`cross_validate` by the held-out loss, with the solutions on all folds, for scores that need them."""
+) -> CrossValidation:
+    """`cross_validate` with the scores, (K, ...), that ``judge`` gives the solutions on all folds."""
     arguments = prepare_path(NAME, problem, penalties, None, "auto", tol, maxiter)
     _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, keeps_fits=True)
-    return _result(arguments, found, False), with_axes(found.fits, arguments.shape, 1)
+    result = _result(arguments, found, False, judge)
+    warn_undefined(result)
+    return result
 
 
 def warn_undefined(result: CrossValidation) -> None:
@@ -202,7 +207,7 @@ def _solved(
     if keeps_fits:
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)
-    most, out = (copied_rows(int(m), arguments.mode, arguments) for m in (rows - min(sizes), max(sizes)))
+    most, out = (copied_rows(int(m), arguments) for m in (rows - min(sizes), max(sizes)))
     # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen;
     # of large data the rows would be copied for each strength.
     W = jax.tree.leaves(arguments.init)[0]
@@ -218,12 +223,20 @@ def _solved(
     return store, found
 
 
-def _result(arguments: PathArguments, found: Judged, per_output: bool) -> CrossValidation:
+def _result(
+    arguments: PathArguments,
+    found: Judged,
+    per_output: bool,
+    judge: Callable[[Fits], np.ndarray] | None = None,
+) -> CrossValidation:
     found = with_axes(found, arguments.shape, 1)
+    score = found.score
+    if judge is not None and found.fits is not None:
+        score = jnp.asarray(judge(found.fits), found.loss.dtype)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
     outputs = tuple(arguments.problem.smooth.params_shape) if per_output else None
-    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score, outputs)
+    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, score, outputs)
 
 
 _like = jax.jit(Folds.like, static_argnums=0)  # it remembers the shapes
@@ -235,10 +248,9 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judg
     There, long work is solved in short calls, since no call can be interrupted, and other work in a call for
     each fold.
     """
-    shared = arguments[:5], fold_of
+    shared = arguments.flat, fold_of
     if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):
-        static = {"axes": arguments.axes, "mode": arguments.mode, "task": task}
-        return _cross_validate(*shared, np.arange(task.count, dtype=np.int32), **static)
+        return _cross_validate(*shared, np.arange(task.count, dtype=np.int32), task=task)
     if _work(arguments, task.count) >= MIN_LONG_WORK and mesh_of(shared) is None:
         return _in_short_calls(arguments, fold_of, task)
     return _in_calls_by_fold(arguments, fold_of, task)
@@ -250,11 +262,11 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
     The program of the first solver takes about two thirds of the time to compile that the whole chain takes.
     A fold that leaves a problem to another solver is solved again by the whole chain.
     """
-    shared, static = (arguments[:5], fold_of), {"axes": arguments.axes, "mode": arguments.mode, "task": task}
+    shared = arguments.flat, fold_of
     folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
-    parts = _cross_validate.together(shared, folds, complete=False, **static)
+    parts = _cross_validate.together(shared, folds, task=task, complete=False)
     left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, part.solution).any()]
-    again = _cross_validate.together(shared, [folds[i] for i in left], **static) if left else []
+    again = _cross_validate.together(shared, [folds[i] for i in left], task=task) if left else []
     for i, part in zip(left, again, strict=True):
         parts[i] = part
     return joined(parts, task.count)
@@ -286,29 +298,20 @@ def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds, c
 
 
 def _all_folds(
-    arguments: tuple[Any, ...],
-    fold_of: jax.Array,
-    numbers: jax.Array,
-    *,
-    axes: tuple[int | None, ...],
-    mode: str,
-    task: Folds,
-    complete: bool = True,
+    arguments: PathArguments, fold_of: jax.Array, numbers: jax.Array, *, task: Folds, complete: bool = True
 ) -> Judged:
     """The results of the folds ``numbers``, as one program; ``complete`` as in `PathSolver`."""
-    problem, penalties, init, tol, maxiter = arguments
 
     def one(fold: jax.Array) -> Judged:
-        changed, judge = task.parts(problem, fold_of, fold)
-        part = PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ())
-        solutions = batched_path(part, brief=True, complete=complete)
+        changed, judge = task.parts(arguments.problem, fold_of, fold)
+        solutions = batched_path(arguments._replace(problem=changed), brief=True, complete=complete)
         return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
 
     # In a batch `lax.cond` computes both branches, which a CPU pays for: there the folds run one by one.
-    return lax.map(one, numbers) if mode == "warm" else jax.vmap(one)(numbers)
+    return lax.map(one, numbers) if arguments.mode == "warm" else jax.vmap(one)(numbers)
 
 
-_cross_validate = Compiled(_all_folds, ("axes", "mode", "task", "complete"))
+_cross_validate = Compiled(_all_folds, ("task", "complete"))
 
 
 def _in_chunks(

@@ -1,10 +1,9 @@
 """The solves of a path one after the other, in one program or in chunks that the host calls."""
 
 import functools
-import math
 import os
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ from sparsejax._core.progress import (
     in_chunks,
     in_slices,
 )
-from sparsejax._core.pytree import floating_leaves
+from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.driver.chain import continued, in_users_units
@@ -36,7 +35,9 @@ from sparsejax.solution import INTERRUPTED, History, Solution, number_of
 from sparsejax.solvers import Resume, chain_of, chosen_chain, pick
 
 
-class PathArguments(NamedTuple):
+class PathArguments(
+    Pytree, leaves=("problem", "penalties", "init", "tol", "maxiter"), static=("axes", "mode", "shape")
+):
     """The arguments of `sparsejax.path`, checked."""
 
     problem: Problem
@@ -51,21 +52,24 @@ class PathArguments(NamedTuple):
     @property
     def size(self) -> int:
         """The number of penalties."""
-        return math.prod(self.shape)
+        return len(varied_leaves(self)[0][0])
+
+    @property
+    def flat(self) -> "PathArguments":
+        """The arguments for a program, which does not depend on ``shape``."""
+        return self._replace(shape=())
 
 
-def varied_leaves(
-    problem: Problem, penalties: Any, axes: tuple[int | None, ...]
-) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Problem]]:
+def varied_leaves(p: PathArguments) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Problem]]:
     """The leaves of the penalties that vary, and the function that puts one value of each in the problem."""
-    leaves, rebuild = floating_leaves(penalties)
+    leaves, rebuild = floating_leaves(p.penalties)
 
     def problem_of(values: list[jax.Array]) -> Problem:
         remaining = iter(values)
-        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, axes, strict=True)]
-        return problem._replace(penalty=rebuild(full))
+        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, p.axes, strict=True)]
+        return p.problem._replace(penalty=rebuild(full))
 
-    return [leaf for leaf, axis in zip(leaves, axes, strict=True) if axis is not None], problem_of
+    return [leaf for leaf, axis in zip(leaves, p.axes, strict=True) if axis is not None], problem_of
 
 
 def with_varied(penalties: Any, axes: tuple[int | None, ...], change: Callable[[Any], Any]) -> Any:
@@ -107,7 +111,7 @@ def checkpoint_of(
     users_solver = runs_users_code(pick(p.problem).resume, *(link.run for link in links))
     if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
-        traced["program"] = _traced("the problem or solver", functools.partial(_path_of, p.axes), *p[:5])
+        traced["program"] = _traced("the problem or solver", _path_of, p.flat)
     return Checkpoint(
         caller,
         directory,
@@ -119,7 +123,7 @@ def checkpoint_of(
             "maxiter": digest(p.maxiter),
             "mode": p.mode,
             "solvers": str([(link.name, number_of(link.name)) for link in links]),
-            "shards": str([_sharding(leaf) for leaf in jax.tree.leaves(p[:5])]),
+            "shards": str([_sharding(leaf) for leaf in jax.tree.leaves(p)]),
             "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # they change the last bits
         },
@@ -138,9 +142,9 @@ def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> list[An
     return [np.frombuffer(text.encode(), np.uint8)]
 
 
-def _path_of(axes: tuple[int | None, ...], *arguments: Any) -> Any:
+def _path_of(p: PathArguments) -> Any:
     """The first solve of a path by the whole chain."""
-    solves = PathSolver(arguments, axes, True)
+    solves = PathSolver(p, True)
     prepared, start = solves.prepare()
     return solves.solve(prepared, [leaf[0] for leaf in solves.varied], start)
 
@@ -152,15 +156,12 @@ class PathSolver:
     other links. With ``brief`` the solutions have no residual.
     """
 
-    def __init__(
-        self, arguments: Sequence[Any], axes: tuple[int | None, ...], complete: bool, brief: bool = False
-    ):
-        problem, penalties, self.init, self.tol, self.maxiter = arguments
-        self.problem = problem
-        self.varied, self.problem_of = varied_leaves(problem, penalties, axes)
-        solver = pick(problem)
+    def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
+        self.problem, self.init, self.tol, self.maxiter = p.problem, p.init, p.tol, p.maxiter
+        self.varied, self.problem_of = varied_leaves(p)
+        solver = pick(p.problem)
         self.resume = solver.resume
-        self.chain = chain_of(solver.link, problem)
+        self.chain = chain_of(solver.link, p.problem)
         self.link, *self.others = self.chain.within() if complete else self.chain.links
         self.brief = brief
         self.complete = complete
@@ -220,11 +221,9 @@ class Task(Protocol):
 class _TaskPaths:
     """The paths of a task in the form that `sparsejax._core.progress.chunk` runs: a `Course`."""
 
-    def __init__(self, arguments: Sequence[Any], data: Any, options: dict[str, Any]):
-        self.arguments, self.data, self.task = arguments, data, options["task"]
-        self.axes, self.complete = options["axes"], options["complete"]
-        self.rounds = self.task.rounds(data)
-        self.length = len(varied_leaves(arguments[0], arguments[1], self.axes)[0][0])
+    def __init__(self, arguments: PathArguments, data: Any, task: Task, complete: bool):
+        self.arguments, self.data, self.task, self.complete = arguments, data, task, complete
+        self.rounds, self.length = task.rounds(data), arguments.size
 
     def of(
         self, number: jax.Array, own: list[jax.Array] | None = None
@@ -236,7 +235,7 @@ class _TaskPaths:
           own: these arrays, if they are known: rows that a path has copied are not copied for each strength.
             There are none if they are large, since each call of the program would copy them.
         """
-        problem, *others = self.arguments
+        problem = self.arguments.problem
         shared = set(map(id, jax.tree.leaves(problem)))
         leaves, treedef = jax.tree.flatten(self.task.of(problem, self.data, number))
         copies = {id(leaf): leaf for leaf in leaves if id(leaf) not in shared}
@@ -246,7 +245,7 @@ class _TaskPaths:
         known = dict(zip(copies, own, strict=True))
         leaves = [known.get(id(leaf), leaf) for leaf in leaves]
         changed, judge = jax.tree.unflatten(treedef, leaves)
-        return PathSolver((changed, *others), self.axes, self.complete), judge, own
+        return PathSolver(self.arguments._replace(problem=changed), self.complete), judge, own
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
         solves, _, own = self.of(number)
@@ -264,16 +263,16 @@ class _TaskPaths:
 
 
 def _run_chunk(
-    arguments: tuple[Any, ...], data: Any, place: Place, budget: Budget, **options: Any
+    arguments: PathArguments, data: Any, place: Place, budget: Budget, **options: Any
 ) -> tuple[Place, Report]:
-    return chunk(_TaskPaths(arguments, data, options), place, budget)
+    return chunk(_TaskPaths(arguments, data, **options), place, budget)
 
 
-_chunk_program = Compiled(_run_chunk, ("axes", "complete", "task"))
+_chunk_program = Compiled(_run_chunk, ("complete", "task"))
 # For its shapes alone, which a function of the module remembers.
 _prepared = Compiled(
-    lambda arguments, data, **options: _TaskPaths(arguments, data, options).prepare(jnp.int32(0)),
-    ("axes", "complete", "task"),
+    lambda arguments, data, **options: _TaskPaths(arguments, data, **options).prepare(jnp.int32(0)),
+    ("complete", "task"),
 )
 
 
@@ -299,8 +298,8 @@ def run_in_chunks(
     Returns:
       The place that each part reached: its end, or an earlier one after ``bar.stop``.
     """
-    static = {"axes": arguments.axes, "complete": complete, "task": task}
-    shared = arguments[:5]
+    static: dict[str, Any] = {"complete": complete, "task": task}
+    shared = arguments.flat
     prepared = _prepared.nested.eval_shape(shared, parts[0][0], **static)
     place = first_place(prepared, found)
 

@@ -5,7 +5,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -159,18 +159,17 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
     Inside a trace the solutions are those of the whole chain of solvers, or with ``complete=False`` of its
     first one.
     """
-    static = _Static(p.axes, p.mode, brief)
-    constant = jax.tree.map(without_gradient, (p.problem, p.penalties, p.init, p.tol, p.maxiter))
+    constant = jax.tree.map(without_gradient, p.flat)
     solutions: Solution
     if is_eager(constant):
-        solutions = _path.alone(*constant, static=static)
+        solutions = _path.alone(constant, brief=brief)
         for solutions in _completed(p, solutions):  # noqa: B007, B020
             pass
     else:
-        solutions = _within(static, complete)(*constant)
+        solutions = _within(brief, complete)(constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
-    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
+    varied, problem_of = varied_leaves(p)
     rows = chosen_chain(p.problem).links[0].rows
 
     def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
@@ -193,7 +192,7 @@ def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None =
     if not unfinished:
         return
     chain = chosen_chain(p.problem)
-    varied, problem_of = varied_leaves(p.problem, p.penalties, p.axes)
+    varied, problem_of = varied_leaves(p)
     status = np.asarray(solutions.status)
     for i in unfinished:
         member = problem_of([leaf[i] for leaf in varied])
@@ -229,8 +228,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
             (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
-            static = _Static(p.axes, p.mode, False)
-            call = lambda some: _path.alone(p.problem, some, p.init, p.tol, p.maxiter, static=static)
+            call = lambda some: _path.alone(p.flat._replace(penalties=some), brief=False)
             solutions = run_in_slices(p, call, nothing, 0, bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
@@ -242,23 +240,12 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
     return solutions
 
 
-class _Static(NamedTuple):
-    """The static arguments of a path's program; see `PathArguments` and `PathSolver`."""
-
-    axes: tuple[int | None, ...]
-    mode: str
-    brief: bool
-
-
-def _all_solves(
-    problem: Problem, penalties: Any, init: Any, tol: Any, maxiter: Any, *, static: _Static, complete: bool
-) -> Solution:
+def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
     """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
-    solves = PathSolver((problem, penalties, init, tol, maxiter), static.axes, complete, static.brief)
-    if static.mode == "batch":
-        chain = chosen_chain(problem)
-        solve = as_one_program(chain, 0)
-        lane: Any = lambda values: solve(solves.problem_of(values), init, tol, maxiter, ())
+    solves = PathSolver(p, complete, brief)
+    if p.mode == "batch":
+        solve = as_one_program(chosen_chain(p.problem), 0)
+        lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, ())
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
 
@@ -269,13 +256,13 @@ def _all_solves(
     return lax.scan(step, start, solves.varied)[1]
 
 
-_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)), ("static",))
+_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)), ("brief",))
 
 
 @functools.cache
-def _within(static: _Static, complete: bool) -> Callable[..., Solution]:
+def _within(brief: bool, complete: bool) -> Callable[..., Solution]:
     """The whole path as one function with its batching rule, to be called inside a trace."""
-    whole = functools.partial(_all_solves, static=static, complete=complete)
+    whole = functools.partial(_all_solves, brief=brief, complete=complete)
     return by_lanes(with_name("path", whole))
 
 

@@ -64,7 +64,7 @@ def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
     return smooth.reweighted(weights) if most is None else rows_alone(smooth, weights, most)
 
 
-def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
+def copied_rows(most: int, arguments: Any) -> int | None:
     """The number of rows that a fit copies, so that half of them take half the time; None if it copies none.
 
     A fit copies no rows in a batch, whose lanes share X, nor on several devices, between which rows would
@@ -72,10 +72,10 @@ def copied_rows(most: int, mode: str, arguments: Any) -> int | None:
 
     Args:
       most: the largest number of rows in a fit.
-      mode, arguments: of the path.
+      arguments: of the path.
     """
     one = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
-    return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if mode == "warm" and one else None
+    return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if arguments.mode == "warm" and one else None
 
 
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int) -> None:

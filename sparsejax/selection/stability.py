@@ -210,12 +210,12 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     # Repeated masks fill up the last call; ``counted`` is False for them.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
-    static = _static(arguments, masks, chunk)
+    static = {"chunk": chunk, "most": _rows_each(arguments, masks)}
     if calls == 1:
-        found = _all_subsamples(arguments[:5], filled, counted, **static)
+        found = _all_subsamples(arguments.flat, filled, counted, **static)
         return _first(found, count) if length > count else found
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
-    return _joined(_all_subsamples.together((arguments[:5],), parts, **static), count)
+    return _joined(_all_subsamples.together((arguments.flat,), parts, **static), count)
 
 
 def _cores(count: int, most: int) -> int:
@@ -225,13 +225,7 @@ def _cores(count: int, most: int) -> int:
 
 def _rows_each(arguments: PathArguments, masks: np.ndarray) -> int | None:
     """The number of rows that a subsample copies; None if it copies none."""
-    return copied_rows(int(masks.sum(axis=1).max()), arguments.mode, arguments)
-
-
-def _static(arguments: PathArguments, masks: np.ndarray, chunk: int) -> dict[str, Any]:
-    """The static arguments of `_by_subsample`."""
-    path = {"axes": arguments.axes, "mode": arguments.mode, "size": arguments.size}
-    return path | {"chunk": chunk, "most": _rows_each(arguments, masks)}
+    return copied_rows(int(masks.sum(axis=1).max()), arguments)
 
 
 def _joined(parts: Sequence[_Found], count: int) -> _Found:
@@ -246,14 +240,14 @@ def _in_chunks(
 ) -> _Found:
     """The results of all subsamples by many short calls, with a progress bar and checkpoints between them."""
     count, most, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), arguments.size
+    copied = _rows_each(arguments, masks)
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
             chunk = min(most, -(-count // SLICES))
-            static = _static(arguments, masks, chunk)
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # False for repeats that fill up the last slice
-                return _all_subsamples(arguments[:5], masks[numbers], counted, **static)
+                return _all_subsamples(arguments.flat, masks[numbers], counted, chunk=chunk, most=copied)
 
             bar.each = size
             like = _nothing(arguments, chunk, size).found
@@ -265,9 +259,8 @@ def _in_chunks(
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
-            task = _Selected(size, _rows_each(arguments, masks))
             nothing = _nothing(arguments, length, size)
-            places = run_in_chunks(arguments, task, parts, nothing, bar)
+            places = run_in_chunks(arguments, _Selected(size, copied), parts, nothing, bar)
             done = [_first(place.found.found, int(place.round)) for place in places]
         if bar.stop.is_set():
             found = _joined(done, count) if done else None
@@ -340,28 +333,18 @@ def _max_at_once(arguments: PathArguments, rows: int) -> int:
 
 
 def _by_subsample(
-    arguments: tuple[Any, ...],
-    masks: jax.Array,
-    counted: jax.Array,
-    *,
-    axes: tuple[int | None, ...],
-    mode: str,
-    size: int,
-    chunk: int,
-    most: int | None,
+    arguments: PathArguments, masks: jax.Array, counted: jax.Array, *, chunk: int, most: int | None
 ) -> _Found:
-    """The results of the subsamples ``masks`` at ``size`` strengths, as one program.
+    """The results of the subsamples ``masks`` at all strengths, as one program.
 
     It solves ``chunk`` subsamples at once; masks whose ``counted`` is False do not enter the counts.
     """
-    problem, penalties, init, tol, maxiter = arguments
+    problem = arguments.problem
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
         changed = problem._replace(smooth=restricted(problem.smooth, mask, most))
-        solution = batched_path(
-            PathArguments(changed, penalties, init, tol, maxiter, axes, mode, ()), brief=True
-        )
-        found = jax.vmap(_nonzero_rows)(solution.params)  # (size, d)
+        solution = batched_path(arguments._replace(problem=changed), brief=True)
+        found = jax.vmap(_nonzero_rows)(solution.params)  # (strengths, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)
 
@@ -373,11 +356,11 @@ def _by_subsample(
             found, *by_subsample = jax.tree.map(lambda leaf: leaf[None], one(masks[0]))
         return counts + jnp.sum(found & counted[:, None, None], axis=0, dtype=jnp.int32), by_subsample
 
-    start = jnp.zeros((size, init.shape[0]), jnp.int32)
+    start = jnp.zeros((arguments.size, arguments.init.shape[0]), jnp.int32)
     parts = masks.reshape(-1, chunk, masks.shape[1]), counted.reshape(-1, chunk)
     counts, by_chunk = lax.scan(step, start, parts)
     union, solution = jax.tree.map(lambda leaf: leaf.reshape(len(masks), *leaf.shape[2:]), by_chunk)
     return _Found(counts, union, solution)
 
 
-_all_subsamples = Compiled(_by_subsample, ("axes", "mode", "size", "chunk", "most"))
+_all_subsamples = Compiled(_by_subsample, ("chunk", "most"))

@@ -15,8 +15,7 @@ from sparsejax._core.checks import check_choice
 from sparsejax._core.progress import bar_of
 from sparsejax.groups import Groups
 from sparsejax.problem import Problem
-from sparsejax.selection.chosen import CrossValidation
-from sparsejax.selection.cross_validation import cross_validate, fits_on_folds, warn_undefined
+from sparsejax.selection.cross_validation import cross_validate, judged_on_folds
 from sparsejax.sklearn._classification import PenalisedClassifier, targets
 from sparsejax.sklearn._problems import (
     CLASSIFICATION,
@@ -117,12 +116,7 @@ class ByFolds(BaseEstimator):
         if judge is None:
             result = cross_validate(*grid, scoring=scoring, **options)
         else:
-            result, fits = fits_on_folds(*grid, **options)
-            result = CrossValidation(
-                result.penalties, result.fold_loss, result.num_nonzero, result.gap, result.converged,
-                jnp.asarray(judge(fits), dtype),
-            )  # fmt: skip
-            warn_undefined(result)
+            result = judged_on_folds(*grid, judge, **options)
         best = self.selection == "best"
         index = tuple(map(int, result.index if best else result.index_1se))
         problem = start.replace(penalty=result.best if best else result.best_1se)
