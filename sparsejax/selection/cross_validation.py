@@ -165,7 +165,8 @@ def judged_on_folds(
     """`cross_validate` with the scores, (K, ...), that ``judge`` gives the solutions on all folds."""
     arguments = prepare_path(NAME, problem, penalties, None, "auto", tol, maxiter)
     _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, keeps_fits=True)
-    result = _result(arguments, found, False, judge)
+    score = judge(with_axes(found.fits, arguments.shape, 1)).reshape(found.loss.shape)
+    result = _result(arguments, found._replace(score=jnp.asarray(score, found.loss.dtype)), False)
     warn_undefined(result)
     return result
 
@@ -223,20 +224,12 @@ def _solved(
     return store, found
 
 
-def _result(
-    arguments: PathArguments,
-    found: Judged,
-    per_output: bool,
-    judge: Callable[[Fits], np.ndarray] | None = None,
-) -> CrossValidation:
+def _result(arguments: PathArguments, found: Judged, per_output: bool) -> CrossValidation:
     found = with_axes(found, arguments.shape, 1)
-    score = found.score
-    if judge is not None and found.fits is not None:
-        score = jnp.asarray(judge(found.fits), found.loss.dtype)
     gap, converged = found.solution.gap, found.solution.converged
     penalties = full_penalties(arguments)
     outputs = tuple(arguments.problem.smooth.params_shape) if per_output else None
-    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, score, outputs)
+    return CrossValidation(penalties, found.loss, found.nonzero, gap, converged, found.score, outputs)
 
 
 _like = jax.jit(Folds.like, static_argnums=0)  # it remembers the shapes

@@ -32,7 +32,7 @@ from sparsejax.driver.chain import continued, in_users_units
 from sparsejax.driver.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution, number_of
-from sparsejax.solvers import Resume, chain_of, chosen_chain, pick
+from sparsejax.solvers import chosen_chain, pick
 
 
 class PathArguments(
@@ -159,12 +159,9 @@ class PathSolver:
     def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
         self.problem, self.init, self.tol, self.maxiter = p.problem, p.init, p.tol, p.maxiter
         self.varied, self.problem_of = varied_leaves(p)
-        solver = pick(p.problem)
-        self.resume = solver.resume
-        self.chain = chain_of(solver.link, p.problem)
-        self.link, *self.others = self.chain.within() if complete else self.chain.links
+        self.resume, chain = pick(p.problem).resume, chosen_chain(p.problem)
+        self.link, *self.others = chain.within() if complete else chain.links[:1]
         self.brief = brief
-        self.complete = complete
 
     def prepare(self) -> tuple[Any, Any]:
         """The data that all solves share, and the state from which the first one starts."""
@@ -182,21 +179,15 @@ class PathSolver:
         if self.resume is None:
             solution = self.link.first(changed, init, self.tol, self.maxiter, (), history=0)
         else:
-            solution, state = self._resumed(self.resume, prepared, changed, init, state)
-        if self.complete:
-            solution = continued(self.others, changed, solution, self.tol, self.maxiter)
+            known, shared = prepared
+            first = init if known is None else known.units.start(init)
+            scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
+            found, state = self.resume.solve(
+                scaled, shared, first, state, self.tol, maxiter, self.brief, **dict(self.link.options)
+            )
+            solution = self.link.named(in_users_units(found, known))
+        solution = continued(self.others, changed, solution, self.tol, self.maxiter)
         return solution, (solution.params, state)
-
-    def _resumed(
-        self, resume: Resume, prepared: Any, changed: Problem, init: Any, state: Any
-    ) -> tuple[Solution, Any]:
-        """The solution by the solver's `Resume`, which reuses the shared data and its last state."""
-        known, shared = prepared
-        start = init if known is None else known.units.start(init)
-        scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
-        options = dict(self.link.options)
-        solution, state = resume.solve(scaled, shared, start, state, self.tol, maxiter, self.brief, **options)
-        return self.link.named(in_users_units(solution, known)), state
 
 
 # ------------------------------------------------------------------ in chunks

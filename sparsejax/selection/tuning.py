@@ -220,6 +220,12 @@ class _Search(
         """The log strengths of the start."""
         return jax.tree.map(jnp.log, split_strengths(self.problem.penalty)[0])
 
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """The least and the greatest log strengths."""
+        add = lambda bound: jax.tree.map(lambda x: x + bound.astype(x.dtype), self.first)
+        return add(self.low), add(self.high)
+
     def rebuilt(self, strengths: Any) -> Any:
         """The penalty with these strengths."""
         return split_strengths(self.problem.penalty)[1](strengths)
@@ -245,18 +251,16 @@ class _Search(
         shapes = jax.eval_shape(self.judge, self.first, init)[1]
         dtype = jax.tree.leaves(init)[0].dtype
         nothing = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        empty = Tried(
-            jax.tree.map(lambda x: jnp.full((self.maxiter, *x.shape), jnp.nan, x.dtype), self.first),
-            *(jnp.full((self.maxiter,), jnp.nan, dtype) for _ in range(3)),
-        )
-        best = _Best(jnp.full((), jnp.nan, dtype), self.first, nothing)
-        state = self.optimizer.init(self.first)
+        nan = jnp.full((), jnp.nan, dtype)
+        repeated = lambda x: jnp.full((self.maxiter, *x.shape), jnp.nan, x.dtype)
+        empty = jax.tree.map(repeated, Tried(self.first, nan, nan, nan))
+        best, state = _Best(nan, self.first, nothing), self.optimizer.init(self.first)
         return _Carry(self.first, state, init, best, jnp.int32(0), jnp.int32(RUNNING), empty)
 
     def body(self, c: _Carry) -> _Carry:
         """The carry after one solve and one step of the optimiser."""
         (loss, solution), grad = jax.value_and_grad(self.judge, has_aux=True)(c.logs, c.init)
-        slope = optax.tree.norm(jax.tree.map(self.within, grad, c.logs, self.first))
+        slope = optax.tree.norm(jax.tree.map(_within, grad, c.logs, *self.bounds))
         better = (loss < c.best.loss) | (c.n == 0)
         best = jax.tree.map(
             lambda new, old: jnp.where(better, new, old), _Best(loss, c.logs, solution), c.best
@@ -267,20 +271,11 @@ class _Search(
         status = self.status(c.n + 1, loss, slope, solution)
         return _Carry(logs, state, solution.params, best, c.n + 1, status, tried)
 
-    def within(self, g: jax.Array, x: jax.Array, x0: jax.Array) -> jax.Array:
-        """The gradient g, set to 0 where x is at a bound and descent leads beyond it."""
-        below = (x <= x0 + self.low.astype(x.dtype)) & (g > 0)
-        above = (x >= x0 + self.high.astype(x.dtype)) & (g < 0)
-        return jnp.where(below | above, 0, g)
-
     def step(self, c: _Carry, grad: Any) -> tuple[Any, Any]:
         with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes, which the user may have forbidden
             updates, state = self.optimizer.update(grad, c.optimizer, c.logs)
-
-        def move(x: jax.Array, u: jax.Array, x0: jax.Array) -> jax.Array:
-            return jnp.clip(x + u, x0 + self.low.astype(x.dtype), x0 + self.high.astype(x.dtype))
-
-        return jax.tree.map(move, c.logs, updates, self.first), state
+        move = lambda x, u, low, high: jnp.clip(x + u, low, high)
+        return jax.tree.map(move, c.logs, updates, *self.bounds), state
 
     def status(self, n: jax.Array, loss: jax.Array, slope: jax.Array, solution: Solution) -> jax.Array:
         nothing = ~jnp.any(jnp.stack([jnp.any(leaf != 0) for leaf in jax.tree.leaves(solution.params)]))
@@ -289,6 +284,11 @@ class _Search(
         status = jnp.where(flat, jnp.where(nothing, ALL_ZERO, CONVERGED), status)
         finite = jnp.isfinite(loss) & jnp.isfinite(slope)
         return jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
+
+
+def _within(g: jax.Array, x: jax.Array, low: jax.Array, high: jax.Array) -> jax.Array:
+    """The gradient g, set to 0 where x is at a bound and descent leads beyond it."""
+    return jnp.where(((x <= low) & (g > 0)) | ((x >= high) & (g < 0)), 0, g)
 
 
 @full_precision()
