@@ -250,7 +250,7 @@ def _in_chunks(
                 return _all_subsamples(arguments.flat, masks[numbers], counted, chunk=chunk, most=copied)
 
             bar.each = size
-            like = _nothing(arguments, chunk, size).found
+            like = _nothing(arguments, chunk).found
             done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
             threads = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
@@ -259,8 +259,8 @@ def _in_chunks(
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]
-            nothing = _nothing(arguments, length, size)
-            places = run_in_chunks(arguments, _Selected(size, copied), parts, nothing, bar)
+            nothing = _nothing(arguments, length)
+            places = run_in_chunks(arguments, _Selected(copied), parts, nothing, bar)
             done = [_first(place.found.found, int(place.round)) for place in places]
         if bar.stop.is_set():
             found = _joined(done, count) if done else None
@@ -282,7 +282,6 @@ class _Progress(NamedTuple):
 class _Selected:
     """The `Task` of stability selection: a path a subsample. The data are masks, and how many count."""
 
-    size: int  # number of strengths
     most: int | None  # rows that a subsample copies
 
     def rounds(self, data: Any) -> jax.Array:
@@ -294,7 +293,7 @@ class _Selected:
     def record(self, progress: _Progress, solution: Solution, judge: None, at: Any) -> _Progress:
         (counts, num_selected, solutions), now = progress
         now = now.at[at[1]].set(_nonzero_rows(solution.params))
-        over = at[1] == self.size - 1  # whether the path of this subsample ends here
+        over = at[1] == len(now) - 1  # whether the path of this subsample ends here
         light = solution._replace(params=solution.num_iters)
         found = _Found(
             counts + (now & over).astype(jnp.int32),
@@ -304,9 +303,9 @@ class _Selected:
         return _Progress(found, now)
 
 
-def _nothing(arguments: PathArguments, length: int, size: int) -> _Progress:
+def _nothing(arguments: PathArguments, length: int) -> _Progress:
     """The records of ``length`` subsamples before they are solved; numpy arrays, which compile nothing."""
-    d, like = arguments.init.shape[0], solution_like(arguments.init)
+    size, d, like = arguments.size, arguments.init.shape[0], solution_like(arguments.init)
     light = unsolved(like._replace(params=like.num_iters), (length, size))
     found = _Found(np.zeros((size, d), np.int32), np.zeros(length, np.int32), light)  # type: ignore[arg-type]
     return _Progress(found, np.zeros((size, d), bool))  # type: ignore[arg-type]

@@ -284,13 +284,11 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
             judge = None
             if scorer is not None:
                 given = None if sample_weight is None else weights
-                judge = judge_of(scorer, self._shell, X, self.classes_[codes], given, folds, Y.shape[1])
+                shell_of = lambda found, rows: copy.copy(self)._keep(found)
+                judge = judge_of(scorer, shell_of, X, self.classes_[codes], given, folds, Y.shape[1])
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, np.where(total > 0, weights, 0), folds=folds, widen=False)
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, scoring)
         return self._keep(found.before(middle))
-
-    def _shell(self, found: Fitted, rows: np.ndarray) -> Any:
-        return copy.copy(self)._keep(found)

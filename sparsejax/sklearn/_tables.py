@@ -4,17 +4,13 @@ import contextlib
 import hashlib
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from scipy import sparse
 from sklearn.utils import assert_all_finite, get_tags
 from sklearn.utils.validation import validate_data
 
 from sparsejax._core.checks import as_numpy, check_comparable
-
-try:
-    from jax import enable_x64
-except ImportError:  # until JAX 0.8 it was experimental
-    from jax.experimental import enable_x64  # type: ignore[attr-defined,no-redef]
 
 FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others become the first
 # Data up to this size are padded in rows and columns, which costs hardly any time.
@@ -55,7 +51,7 @@ def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
 
 def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
     """A context for this thread that switches JAX's 64-bit numbers on for float64 data."""
-    return enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
+    return jax.enable_x64(True) if X.dtype == np.float64 else contextlib.nullcontext()
 
 
 def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
