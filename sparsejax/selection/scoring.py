@@ -4,6 +4,7 @@ The named scores take Y, the predictions XW + b, the expected values of Y, all (
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -101,6 +102,7 @@ def score_by_output(
     return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)
 
 
+@dataclass(frozen=True)
 class TracedScoring:
     """A scoring function as a program, so that what runs is what a checkpoint recognises.
 
@@ -108,21 +110,12 @@ class TracedScoring:
     function that reads another global than before is.
     """
 
-    def __init__(self, closed: ClosedJaxpr):
-        self.closed = closed
-        self._key = identity_of(closed.jaxpr), digest(closed.consts)
+    closed: ClosedJaxpr = field(compare=False)
+    key: tuple[Any, str]  # what identifies the program, and its constants
 
     def __call__(self, Y: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
         """The score, ()."""
         return jaxpr_as_fun(self.closed)(Y, mean, weights)[0]
-
-    def __eq__(self, other: Any) -> bool:
-        """Whether both compute the same."""
-        return isinstance(other, TracedScoring) and self._key == other._key
-
-    def __hash__(self) -> int:
-        """The hash of what is computed."""
-        return hash(self._key)
 
 
 def text_of_scoring(scoring: Any) -> str:
@@ -147,7 +140,9 @@ def traced_scoring(scoring: Any, smooth: Loss, init: Any, per_output: bool) -> S
         like = [jax.ShapeDtypeStruct((*x.shape[:1], 1)[: x.ndim], x.dtype) for x in like]
     # A new function object, because JAX would reuse the trace of one that it has seen.
     closed = jax.make_jaxpr(lambda *arguments: jnp.asarray(scoring(*arguments)))(*like)
-    return scoring if any(map(is_traced, closed.consts)) else TracedScoring(closed)
+    if any(map(is_traced, closed.consts)):
+        return scoring
+    return TracedScoring(closed, (identity_of(closed.jaxpr), digest(closed.consts)))
 
 
 def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given: object) -> None:

@@ -37,7 +37,10 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
     check_max_iter(estimator.max_iter, 1)
     ones = np.ones((n, 1))
     X = sparse.hstack([X, ones], "csc") if sparse.issparse(X) else np.append(np.asarray(X, float), ones, 1)
-    options = {"measure": made, "budget": _with_ones_column(budget)}
+    given = as_numpy("budget", budget)
+    if given.ndim == 0 and given.dtype.kind in "iuf" and budget > 0:  # `fit` refuses others
+        budget = budget + 1  # for the column of ones
+    options = {"measure": made, "budget": budget}
     options |= {"C": estimator.C, "tol": estimator.tol, "maxiter": estimator.max_iter}
     if len(estimator.classes_) == 2:
         first, models = 1, [multivariate.fit(X, 2 * codes - 1, **options)]
@@ -58,13 +61,6 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
         max(float(model.gap) for model in models),
         max(int(model.num_iters) for model in models),
     )
-
-
-def _with_ones_column(budget: Any) -> Any:
-    """The budget plus 1, for the column of ones; an invalid budget as it is, for `fit` to refuse."""
-    given = as_numpy("budget", budget)
-    number = given.ndim == 0 and given.dtype.kind in "iuf"
-    return budget + 1 if number and budget > 0 else budget
 
 
 def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:

@@ -179,11 +179,12 @@ def gathered(
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
         table = X[weighted[first]]
         table.resize((rows, d))
-        dense = d <= MAX_DENSE_COLUMNS and rows * d <= MAX_DENSE_SIZE
-        return Table(table.toarray() if dense else table, Y[ix], mean_one, fold[ix])
-    table = X[ix]
-    if widen and width > d:
-        table = np.append(table, np.zeros((rows, width - d), X.dtype), axis=1)
+        if d <= MAX_DENSE_COLUMNS and rows * d <= MAX_DENSE_SIZE:
+            table = table.toarray()
+    else:
+        table = X[ix]
+        if widen and width > d:
+            table = np.pad(table, ((0, 0), (0, width - d)))
     return Table(table, Y[ix], mean_one, fold[ix])
 
 
