@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.svm import LinearSVC
 
 from sparsejax.models import multivariate as mv
-from sparsejax.models.multivariate import _feature_master, _master, _restricted, _support_norm
+from sparsejax.models.multivariate import _master, _restricted, _support_norm
 from sparsejax.models.multivariate._data import as_data
 from sparsejax.solution import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
 
@@ -173,7 +173,7 @@ def test_master_against_conic_solver(T, r, K, scale, rng):
         cp.Minimize(0.5 * cp.sum(cp.norm(W, axis=1)) ** 2 + bound * cp.maximum(0, cp.max(slack)))
     ).solve(**TIGHT)  # fmt: skip
     for exact in (False, True):
-        m = _master.solve(G, delta, bound, 1e-9 * optimum, exact)
+        m = _master.solve(G, delta, bound, 1, 1e-9 * optimum, exact)
         assert m.lower <= m.value <= m.lower + 2e-8 * optimum
         assert m.value == pytest.approx(optimum, rel=3e-8)
         assert m.alpha.min() >= 0 and m.alpha.sum() <= bound * (1 + 1e-15)
@@ -187,9 +187,9 @@ def test_master_of_degenerate_problems(rng):
     G = np.concatenate([G, G, np.zeros((1, 3, 5))])
     G = np.concatenate([G, G, np.zeros((5, 3, 1))], axis=2)
     delta = np.append(np.tile(rng.uniform(1, 5, 5), 2), 0.0)
-    m = _master.solve(G, delta, 2.0, 1e-9)
+    m = _master.solve(G, delta, 2.0, 1, 1e-9)
     assert m.value - m.lower <= 1e-8 * m.value and np.isfinite(m.parts).all()
-    m = _master.solve(np.zeros((2, 3, 4)), np.ones(4), 0.7, 1e-9)
+    m = _master.solve(np.zeros((2, 3, 4)), np.ones(4), 0.7, 1, 1e-9)
     assert m.value == pytest.approx(0.7) and m.lower == pytest.approx(0.7) and not m.parts.any()
 
 
@@ -204,9 +204,9 @@ def test_master_over_features_knows_all_groups(J, K, budget, scale, rng):
         for last in range(size if budget < size else 1):
             groups.append(G[list(chosen)])
             roots.append(np.where(np.arange(size) == last, np.sqrt(budget - size + 1), 1.0))
-    reference = _master.solve(np.array(roots)[:, :, None] * np.array(groups), delta, bound, 0.0, True)
+    reference = _master.solve(np.array(roots)[:, :, None] * np.array(groups), delta, bound, 1, 0.0, True)
     for exact in (False, True):
-        m = _feature_master.solve(G, delta, bound, budget, 1e-9 * reference.value, exact)
+        m = _master.solve(G[:, None], delta, bound, budget, 1e-9 * reference.value, exact)
         assert m.lower <= m.value <= m.lower + 2e-8 * reference.value
         assert m.value == pytest.approx(reference.value, rel=3e-8)
         assert m.alpha.min() >= 0 and m.alpha.sum() <= bound * (1 + 1e-15)
@@ -219,17 +219,15 @@ def test_master_over_features_knows_all_groups(J, K, budget, scale, rng):
 
 def test_master_starts_from_one_with_fewer_cuts_and_features(monkeypatch, rng):
     J, K, budget, bound = 40, 30, 7.5, 0.3
-    G, delta = rng.standard_normal((J, K)) + 0.5, rng.uniform(1, 90, K)
+    G, delta = rng.standard_normal((J, 1, K)) + 0.5, rng.uniform(1, 90, K)
     delta[-1] = 95.0  # the unit of the losses changes too
-    optimum = _feature_master.solve(G, delta, bound, budget, 0.0).value
-    first = _feature_master.solve(G[:-4, :-3], delta[:-3], bound, budget, 0.1 * optimum)
-    monkeypatch.setattr(_feature_master, "interior_point", lambda *args: pytest.fail("began anew"))
-    second = _feature_master.solve(G, delta, bound, budget, 0.1 * optimum, start=first.iterate)
+    optimum = _master.solve(G, delta, bound, budget, 0.0).value
+    first = _master.solve(G[:-4, :, :-3], delta[:-3], bound, budget, 0.1 * optimum)
+    monkeypatch.setattr(_master, "first", lambda *args: pytest.fail("began anew"))
+    second = _master.solve(G, delta, bound, budget, 0.1 * optimum, start=first.iterate)
     cuts, features = np.arange(K) % 5 > 0, np.arange(J) % 9 > 0
     start = second.iterate.keep(cuts, features)
-    third = _feature_master.solve(
-        G[features][:, cuts], delta[cuts], bound, budget, 0.1 * optimum, start=start
-    )
+    third = _master.solve(G[features][:, :, cuts], delta[cuts], bound, budget, 0.1 * optimum, start=start)
     for m in (second, third):
         assert m.value - m.lower <= 0.1 * optimum and m.alpha.sum() <= bound * (1 + 1e-15)
     assert second.lower <= optimum <= second.value * (1 + 1e-9)
@@ -265,14 +263,14 @@ def test_without_clarabel(monkeypatch, rng):
 
 @pytest.mark.parametrize("what", ["nothing", "nan", "error"])
 def test_a_failing_master_gives_a_status(what, monkeypatch, rng):
-    def fail(best, *args):
+    def fail(best, *args, **named):
         if what == "nan":
-            best.primal, best.point = 0.0, (np.full_like(best.point[0], np.nan), best.point[1])
+            best.primal, best.point = 0.0, np.full_like(best.point, np.nan)
         if what == "error":
             raise MemoryError("no room")
 
-    monkeypatch.setattr(_feature_master, "interior_point", fail)
-    monkeypatch.setattr(_feature_master, "clarabel", lambda *args: None)
+    monkeypatch.setattr(_master, "interior_point", fail)
+    monkeypatch.setattr(_master, "clarabel", lambda *args: None)
     X, y = draw(rng, 20, 5)
     solve = functools.partial(mv.fit, measure=mv.f_beta(), budget=2, C=5.0)
     expected = {"nothing": STALLED, "nan": NON_FINITE, "error": HOST_FAILURE}[what]

@@ -9,8 +9,8 @@ whose norm is the B-support norm and whose dual norm sums the B largest squares.
 .. math:: D(\alpha) = \Delta^\top\alpha - \tfrac12\sum_{\text{B largest}} c_j^2 \;\le\; \min J ,
 
 and the group that attains the maximum violates optimality most. The schedules of the paper add the group to
-`_master`; the interleaved schedule adds its features to `_feature_master`, which then has all groups of all
-features added so far. Everything is in float64 on the host.
+the master; the interleaved schedule adds its features, so that the master has all groups of all features
+added so far. Everything is in float64 on the host.
 """
 
 import math
@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsejax.models.multivariate._data import Data
-from sparsejax.models.multivariate._interior_point import Master
+from sparsejax.models.multivariate._master import Master
 from sparsejax.models.multivariate._oracles import Oracle
 from sparsejax.models.multivariate._points import Clock, Point, Points
 from sparsejax.models.multivariate._restricted import Restricted, WorkingSet

@@ -1,197 +1,362 @@
-r"""The master problem: weights of T groups under K cuts, a small conic quadratic program.
+r"""The master problem: the best weights under the cuts so far, in some groups of features.
 
 With :math:`G_t` (r, K), the cuts restricted to group t, losses :math:`\Delta` (K,) and the bound
 :math:`\hat C = C/n`,
 
-.. math:: \min_w \tfrac12\Big(\sum_t \|w_t\|\Big)^2 + \hat C\max\Big(0, \max_k \Delta_k - \sum_t
-          \langle w_t, G_{tk}\rangle\Big)
-          \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha - \tfrac12\max_t\|G_t\alpha\|^2 .
+.. math:: \min_{w,\,0\le d\le1,\,1^\top d=B} \tfrac12\sum_t\frac{\|w_t\|^2}{d_t}
+          + \hat C\max\Big(0, \max_k \Delta_k - \sum_t \langle w_t, G_{tk}\rangle\Big)
+          \;=\; \max_{\alpha\ge0,\,1^\top\alpha\le\hat C} \Delta^\top\alpha
+          - \tfrac12\sum_{\text{B largest}}\|G_t\alpha\|^2 .
 
-By default an interior point method with Nesterov-Todd scaling solves it; if the method stalls, Clarabel
-continues, if it is installed.
+With B = 1 it is the master of the paper, which has the T groups that were added: its first term is half the
+square of :math:`\sum_t\|w_t\|`. With groups of one feature each and the budget B, the master has every group
+of B of the features that were added, and needs fewer rounds.
+
+An interior point method solves it, started from the last master if that is near; if the method stalls,
+Clarabel continues, if it is installed. The result is the best primal and the best dual point of all iterates,
+with values computed from the points: their difference is a valid gap whatever rounding does to the iterates.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsejax.models.multivariate._interior_point import (
-    CLARABEL_LIMIT,
-    Best,
-    Cones,
-    Master,
-    Target,
-    conic,
-    interior_point,
-)
+from sparsejax.models.multivariate._support_norm import support_norm, top_group
 
-MAX_STALLED_STEPS = 6  # interior point steps in which the gap does not shrink by a tenth
+BOUNDARY_SHARE = 0.995  # a step goes at most this share of the way to the boundary
+MAX_STALLED_STEPS = 12  # interior point steps in which the gap does not shrink by a tenth
+# A new cut starts with at most this part of the mean share: more would disturb the other products.
+MAX_NEW_SHARE = 0.3
+CLARABEL_LIMIT = 1_000_000  # entries of G; Clarabel does not get larger masters
 
 
-def solve(G: np.ndarray, delta: np.ndarray, bound: float, tol: float, exact: bool = False) -> Master:
+class Iterate(NamedTuple):
+    """An iterate of a master with K cuts and T groups, a start for a master with more of both.
+
+    In units in which the shares beta of the cuts sum to at most 1, the master is
+
+        max losses'beta - (B tau + sum s) / 2  where  ||c_t||^2 <= tau + s_t,  s >= 0,  c = R beta .
+
+    The slack p of that constraint has the multiplier d/2, and s >= 0 has (1 - d)/2. At the optimum
+
+        R'(d c) - losses + nu - lam = 0,  sum d = B,  p = tau + s - ||c||^2,
+
+    the products of `pairs` are 0, and the weights are w = d c. The fields are > 0, except tau; changes of
+    them are an `Iterate`, too. sigma and e are stored so that they do not cancel.
+    """
+
+    beta: np.ndarray  # (K,), the shares
+    sigma: Any  # 1 - sum beta
+    lam: np.ndarray  # (K,), multipliers of beta >= 0
+    nu: Any  # multiplier of sigma >= 0
+    d: np.ndarray  # (T,)
+    e: np.ndarray  # (T,), 1 - d
+    s: np.ndarray  # (T,)
+    p: np.ndarray  # (T,)
+    tau: Any
+
+    @property
+    def pairs(self) -> tuple[tuple[Any, Any], ...]:
+        """The factors of the products that tend to 0."""
+        return (self.beta, self.lam), (self.sigma, self.nu), (self.d, self.p), (self.e, self.s)
+
+    def centre(self) -> float:
+        """The mean of the products."""
+        return float(sum(np.sum(a * b) for a, b in self.pairs)) / (len(self.beta) + 1 + 2 * len(self.d))
+
+    def scaled(self, factor: float) -> "Iterate":
+        """The iterate of the same master with an objective multiplied by a factor."""
+        _, _, lam, nu, _, _, s, p, tau = self
+        return self._replace(lam=factor * lam, nu=factor * nu, s=factor * s, p=factor * p, tau=factor * tau)
+
+    def keep(self, cuts: np.ndarray, groups: np.ndarray) -> "Iterate":
+        """The iterate restricted to the cuts and groups whose mask is True."""
+        beta, sigma, lam, nu, d, e, s, p, tau = self
+        beta = beta[cuts] * (1 - sigma) / beta[cuts].sum()
+        return Iterate(beta, sigma, lam[cuts], nu, d[groups], e[groups], s[groups], p[groups], tau)
+
+
+class Master(NamedTuple):
+    alpha: np.ndarray  # (K,), a dual feasible point
+    parts: np.ndarray  # (T, r), the weights w_t of the groups
+    value: float  # primal value at parts
+    lower: float  # dual value at alpha
+    iterate: Iterate | None  # an iterate from which a similar master can start, if any
+
+
+def solve(
+    G: np.ndarray,
+    delta: np.ndarray,
+    bound: float,
+    budget: float,
+    tol: float,
+    exact: bool = False,
+    start: Iterate | None = None,
+) -> Master:
     """Solve the master to an absolute gap ``tol``, or as accurately as possible.
 
     Args:
-      G: (T, r, K), finite.
+      G: (T, r, K), finite; r = 1 or ``budget`` = 1.
       delta: (K,), not all <= 0.
       bound: C/n, > 0.
+      budget: B > 0.
       tol: bound on ``value - lower``.
       exact: run Clarabel too, whatever the gap is.
+      start: iterate of a master with the first of these cuts and groups and the same bound and budget.
     """
+    T, r, K = G.shape
+    if r == 1 and K < T <= budget:  # the norm is the l2 norm of all features
+        R, back = rotated(G.reshape(1, T, K))
+        small = solve(R.reshape(K, 1, K), delta, bound, K, tol, exact)
+        return small._replace(parts=back(small.parts.T).T)
+    if r > K:
+        R, back = rotated(G)
+        small = solve(R, delta, bound, budget, tol, exact, start)
+        return small._replace(parts=back(small.parts))
+    padded = budget >= T
+    if padded:  # d <= 1 with sum d = T has no interior point; a further group of zeros gives one
+        budget, G, start = T, np.concatenate([G, np.zeros((1, r, K))]), None
     # In units in which alpha sums to 1, the largest loss is 1 and so is the price of not fitting at all.
     unit = bound * float(delta.max())
-    cones = Groups(np.ascontiguousarray(G) * (bound / np.sqrt(unit)), delta / delta.max())
-    best = Best(cones, np.zeros(G.shape[:2]))
-    interior_point(best, tol / unit, MAX_STALLED_STEPS)
-    if (exact or best.gap > tol / unit) and G.shape[0] * min(G.shape[1:]) * G.shape[2] <= CLARABEL_LIMIT:
-        clarabel(cones.R, cones.losses, best)
-    return Master(bound * best.beta, np.sqrt(unit) * best.point, unit * best.primal, unit * best.dual)
+    best = Best(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
+    at = None
+    if start is not None:
+        # There is no predictor step: a few steps are enough, and central points make better cuts.
+        at = interior_point(best, resumed(best, start.scaled(1 / unit)), tol / unit, predict=False)
+    if at is None or best.gap > tol / unit:
+        at = interior_point(best, first(best), tol / unit)
+    if (exact or best.gap > tol / unit) and G.size <= CLARABEL_LIMIT:
+        clarabel(best)
+    iterate = None if padded or at is None else at.scaled(unit)
+    parts = np.sqrt(unit) * best.point[:T]
+    return Master(bound * best.beta, parts, unit * best.primal, unit * best.dual, iterate)
 
 
-class _Change(NamedTuple):
-    level: float
-    s0: np.ndarray  # W^-1 ds
-    s1: np.ndarray
-    z0: np.ndarray  # W dz
-    z1: np.ndarray
+def rotated(G: np.ndarray) -> tuple[np.ndarray, Callable[[np.ndarray], np.ndarray]]:
+    """The same groups in K coordinates each, (T, K, K), since an l2 norm does not depend on the coordinates.
+
+    Also returns the map of weights (T, K) in these coordinates back to those of G, (T, r).
+    """
+    size = max(float(np.abs(G).max()), np.finfo(float).tiny)  # so that no square overflows
+    unit = G / size
+    squares, V = np.linalg.eigh(unit.transpose(0, 2, 1) @ unit)
+    lengths = size * np.sqrt(np.maximum(squares, 1e-16 * squares[:, -1:] + np.finfo(float).tiny))
+    back = lambda parts: (G @ (V @ (parts / lengths)[:, :, None]))[:, :, 0]
+    return lengths[:, :, None] * V.transpose(0, 2, 1), back
 
 
-class _Scaling(NamedTuple):
-    """The Nesterov-Todd point (w0, w1) and scale eta of each cone: W z = W^-1 s = l."""
+class Best:
+    """A master, and its best primal and dual points so far, which start at values ``max(losses)`` and 0.
 
-    w0: np.ndarray
-    w1: np.ndarray
-    eta: np.ndarray
-    l0: np.ndarray
-    l1: np.ndarray
-    det: np.ndarray  # of l
-
-
-class Groups(Cones[np.ndarray, _Change]):
-    """``q = gamma^2 / 2`` with ``(gamma; R_t beta)`` in T second-order cones, of duals (z0, z1)_t.
-
-    Every iterate is feasible for both sides. At the optimum ``w_t = -z1_t``.
+    Args:
+      R: (T, r, K), the cuts restricted to the groups.
+      losses: (K,), the largest is 1.
+      budget: B < T.
     """
 
-    scaling: _Scaling
+    def __init__(self, R: np.ndarray, losses: np.ndarray, budget: float):
+        self.R, self.losses, self.budget = R, losses, budget
+        self.rows = R.reshape(-1, len(losses))  # of all groups, one below the other
+        self.primal, self.point = max(0.0, float(losses.max())), np.zeros(R.shape[:2])
+        self.dual, self.beta = 0.0, np.zeros(len(losses))
 
-    def __init__(self, R: np.ndarray, losses: np.ndarray):
-        self.R, self.losses, self.pairs = R, losses, R.shape[0]
-        self.grams = R.transpose(0, 2, 1) @ R if 2 * R.shape[1] >= R.shape[2] else None
+    @property
+    def gap(self) -> float:
+        return self.primal - self.dual
 
-    def primal(self, point: np.ndarray) -> float:
-        slack = self.losses - np.tensordot(point, self.R, 2)
-        return float(0.5 * _norms(point).sum() ** 2 + max(0.0, slack.max()))
+    def see(self, w: np.ndarray, beta: np.ndarray) -> None:
+        """Compare weights (T, r), and a beta that is first made feasible, with the best points."""
+        beta = np.maximum(beta, 0)
+        beta = beta / max(1.0, beta.sum())
+        slack = self.losses - w.ravel() @ self.rows
+        primal = 0.5 * support_norm(_norms(w), self.budget)[0] + max(0.0, float(slack.max()))
+        dual = float(self.losses @ beta) - 0.5 * top_group(_norms(self.along(beta)), self.budget)[2]
+        if primal < self.primal:
+            self.primal, self.point = primal, w
+        if dual > self.dual:
+            self.dual, self.beta = dual, beta
 
-    def dual(self, beta: np.ndarray) -> float:
-        return float(self.losses @ beta - 0.5 * ((self.R @ beta) ** 2).sum(1).max())
+    def along(self, beta: np.ndarray) -> np.ndarray:
+        """R beta, (T, r)."""
+        return (self.rows @ beta).reshape(self.R.shape[:2])
 
-    def start(self, beta: np.ndarray) -> np.ndarray:
-        T, r, _ = self.R.shape
-        beta = beta / max(1.0, _norms(self.R @ beta).max())
-        self.s1 = self.R @ beta
-        self.gamma = float(_norms(self.s1).max()) + 1
-        self.z0, self.z1 = np.full(T, self.gamma / T), np.zeros((T, r))
-        return beta
 
-    def point(self) -> np.ndarray:
-        return -self.z1
+def _norms(c: np.ndarray) -> np.ndarray:
+    return np.sqrt((c * c).sum(1))
 
-    def complementarity(self) -> float:
-        return float(self.gamma * self.z0.sum() + (self.s1 * self.z1).sum())
 
-    def system(self) -> tuple[np.ndarray, np.ndarray]:
-        T, r, K = self.R.shape
-        self.scaling = w0, w1, eta, *_ = _scaling_of(self.gamma, self.s1, self.z0, self.z1)
-        e, u = eta**-2, (w1[:, None] @ self.R)[:, 0]
-        H = np.empty((K + 1, K + 1))
-        if self.grams is None:
-            flat = self.R.reshape(T * r, K) * np.repeat(1 / eta, r)[:, None]
-            H[:K, :K] = flat.T @ flat
+def first(best: Best) -> Iterate:
+    """A start that knows nothing."""
+    T, K = len(best.R), len(best.losses)
+    beta = np.full(K, 1 / (K + 1))
+    beta /= max(1.0, _norms(best.along(beta)).max())
+    squares, d, s = _norms(best.along(beta)) ** 2, np.full(T, best.budget / T), np.ones(T)
+    tau = squares.max()
+    return Iterate(beta, 1 - beta.sum(), 2.0 - best.losses, 2.0, d, 1 - d, s, tau + s - squares, tau)
+
+
+def resumed(best: Best, start: Iterate) -> Iterate:
+    """A start at an iterate of the first cuts and groups; new ones get the mean product."""
+    beta, sigma, lam, nu, d, e, s, p, tau = start
+    centre, R = start.centre(), best.R[:, :, : len(beta)]
+    # centre / d = tau + s - ||c||^2 and centre / e = s, with excess = ||c||^2 - tau
+    excess = _norms(R[len(d) :] @ beta) ** 2 - tau
+    root = np.hypot(excess, 2 * centre)
+    d = np.append(d, 2 * centre / (2 * centre + root - excess))
+    e = np.append(e, 2 * centre / (2 * centre + root + excess))
+    s, p = np.append(s, centre / e[len(s) :]), np.append(p, centre / d[len(p) :])
+    w = d[:, None] * (R @ beta)
+    slack = nu - best.losses[len(beta) :] + np.tensordot(w, best.R[:, :, len(beta) :], 2)
+    lam = np.append(lam, np.maximum(slack, centre / (MAX_NEW_SHARE * beta.mean())))
+    beta = np.append(beta, centre / lam[len(beta) :])
+    beta *= (1 - sigma) / beta.sum()
+    residual = tau + s - _norms(best.along(beta)) ** 2 - p  # what the new shares have changed
+    return Iterate(beta, sigma, lam, nu, d, e, s + np.maximum(-residual, 0), p + np.maximum(residual, 0), tau)
+
+
+def interior_point(
+    best: Best, at: Iterate, tol: float, predict: bool = True, maxiter: int = 100
+) -> Iterate | None:
+    """Iterate until the gap of ``best`` is ``tol``, or does not shrink.
+
+    With ``predict`` these are Mehrotra's steps to the optimum; without, Newton steps to the point of the
+    central path whose gap is ``tol``. Returns the last iterate; None if rounding leaves the Newton system
+    without a Cholesky factor.
+    """
+    smallest, since = np.inf, 0
+    for _ in range(maxiter if predict else MAX_STALLED_STEPS):
+        c = best.along(at.beta)
+        best.see(at.d[:, None] * c, at.beta)
+        since = 0 if best.gap < 0.9 * smallest else since + 1
+        smallest = min(smallest, best.gap)
+        if best.gap <= tol or since > MAX_STALLED_STEPS:
+            break
+        try:
+            newton = _Newton(best, at, c)
+        except ArithmeticError:
+            return None
+        guess, centre = None, tol / (len(at.beta) + 1 + 2 * len(at.d))
+        if predict:  # the longer the step to centre 0 can be, the smaller the centre
+            guess = newton.direction(0.0, None)
+            centre = (1 - newton.longest(guess)) ** 3 * at.centre()
+        at = newton.move(newton.direction(centre, guess))
+    return at
+
+
+class _Newton:
+    """The factorised Newton system of one iterate; ArithmeticError if it has none.
+
+    The changes of beta and tau solve a condensed (K+1) x (K+1) system, and give all others.
+    """
+
+    def __init__(self, best: Best, at: Iterate, c: np.ndarray):
+        self.best, self.at, self.c = best, at, c
+        _, r, K = best.R.shape
+        self.h = h = at.p / at.d + at.s / at.e  # the factor of a change of ||c||^2
+        if r == 1:
+            rows = best.rows * np.sqrt(at.d + 2 * c[:, 0] ** 2 / h)[:, None]
         else:
-            H[:K, :K] = np.tensordot(e, self.grams, 1)
-        H[:K, :K] += 2 * (u * e[:, None]).T @ u
-        H[:K, K] = H[K, :K] = -2 * (e * w0) @ u
-        H[K, K] = 1 + e @ (2 * w0**2 - 1)
-        return H, np.append(-self.losses - np.tensordot(self.z1, self.R, 2), self.gamma - self.z0.sum())
+            across = (c[:, None] @ best.R)[:, 0] * np.sqrt(2 / h)[:, None]
+            rows = np.concatenate([best.rows * np.repeat(np.sqrt(at.d), r)[:, None], across])
+        H = np.empty((K + 1, K + 1))
+        np.matmul(rows.T, rows, out=H[:K, :K])
+        H[:K, :K] += at.nu / at.sigma
+        H[np.arange(K), np.arange(K)] += at.lam / at.beta
+        H[:K, K] = H[K, :K] = -self.gathered(1 / h)
+        H[K, K] = 0.5 * (1 / h).sum()
+        gradient = self.gathered(at.d) - best.losses + at.nu - at.lam
+        self.residual = np.append(gradient, 0.5 * (best.budget - at.d.sum()))
+        self.solve = newton_solver(H)
 
-    def target(self, centre: float, guess: _Change | None) -> Target:
-        """q = W ds + W^-1 dz, the solution of ``l o q = -l o l + centre - (scaled ds) o (scaled dz)``."""
-        _, _, _, l0, l1, det = self.scaling
-        if guess is None:
-            return -l0, -l1
-        c0 = centre - (guess.s0 * guess.z0 + (guess.s1 * guess.z1).sum(1))
-        c1 = -(guess.s0[:, None] * guess.z1 + guess.z0[:, None] * guess.s1)
-        x0 = (l0 * c0 - (l1 * c1).sum(1)) / det
-        return x0 - l0, (c1 - x0[:, None] * l1) / l0[:, None] - l1
+    def gathered(self, x: np.ndarray) -> np.ndarray:
+        """``sum_t x_t R_t'c_t``, (K,)."""
+        return (x[:, None] * self.c).ravel() @ self.best.rows
 
-    def eliminate(self, target: Target) -> tuple[np.ndarray, Callable[[np.ndarray, float], _Change]]:
-        q0, q1 = target
-        t0, t1 = self.unscale(q0, q1)
+    def direction(self, centre: float, guess: Iterate | None) -> Iterate:
+        """The changes after which all products are ``centre``, second-order terms taken from ``guess``."""
+        at, c, h = self.at, self.c, self.h
+        changes = [centre - a * b for a, b in at.pairs]
+        if guess is not None:
+            changes = [old - a * b for old, (a, b) in zip(changes, guess.pairs, strict=True)]
+        by_beta, by_sigma, by_d, by_e = changes
+        q = by_d / at.d - by_e / at.e - (at.tau + at.s - _norms(c) ** 2 - at.p)
+        by_shares = by_beta / at.beta - by_sigma / at.sigma - self.gathered(q / h)
+        x = self.solve(np.append(by_shares, 0.5 * (q / h).sum()) - self.residual)
+        beta, tau = x[:-1], float(x[-1])
+        sigma, d = -beta.sum(), (q - tau + 2 * (c * self.best.along(beta)).sum(1)) / h
+        lam, nu = (by_beta - at.lam * beta) / at.beta, (by_sigma - at.nu * sigma) / at.sigma
+        return Iterate(beta, sigma, lam, nu, d, -d, (by_e + at.s * d) / at.e, (by_d - at.p * d) / at.d, tau)
 
-        def change(beta: np.ndarray, level: float) -> _Change:
-            s0, s1 = self.unscale(np.full(len(q0), level), self.R @ beta)
-            return _Change(level, s0, s1, q0 - s0, q1 - s1)
+    def longest(self, step: Iterate) -> float:
+        """The largest share of the step, at most 1, that leaves the fields before tau positive."""
+        ratios = [-np.min(change / value) for change, value in zip(step[:-1], self.at[:-1], strict=True)]
+        return 1 / float(max(1.0, *ratios))
 
-        return np.append(np.tensordot(t1, self.R, 2), t0.sum()), change
-
-    def ratio(self, change: _Change) -> float:
-        return max(self._ratio(change.s0, change.s1), self._ratio(change.z0, change.z1))
-
-    def _ratio(self, x0: np.ndarray, x1: np.ndarray) -> float:
-        """The inverse of the step from l along x to the boundary of the first cone that it reaches."""
-        root = np.sqrt(self.scaling.det)
-        m0, m1 = self.scaling.l0 / root, self.scaling.l1 / root[:, None]
-        along = m0 * x0 - (m1 * x1).sum(1)
-        beside = _norms(x1 - ((along + x0) / (m0 + 1))[:, None] * m1)
-        return float(((beside - along) / root).max())
-
-    def move(self, length: float, change: _Change, beta: np.ndarray) -> None:
-        dz0, dz1 = self.unscale(change.z0, change.z1)
-        self.gamma, self.s1 = self.gamma + length * change.level, self.R @ beta
-        self.z0, self.z1 = self.z0 + length * dz0, self.z1 + length * dz1
-
-    def unscale(self, x0: np.ndarray, x1: np.ndarray) -> Target:
-        """W^-1 x."""
-        y0, y1 = _scale(self.scaling.w0, -self.scaling.w1, x0, x1)
-        return y0 / self.scaling.eta, y1 / self.scaling.eta[:, None]
+    def move(self, step: Iterate) -> Iterate:
+        """The iterate after most of the largest step."""
+        t = BOUNDARY_SHARE * self.longest(step)
+        return Iterate(*(value + t * change for value, change in zip(self.at, step, strict=True)))
 
 
-def _scaling_of(gamma: float, s1: np.ndarray, z0: np.ndarray, z1: np.ndarray) -> _Scaling:
-    size_s, size_z = _norms(s1), _norms(z1)
-    det_s, det_z = (gamma - size_s) * (gamma + size_s), (z0 - size_z) * (z0 + size_z)
-    if not (det_s.min() > 0 and det_z.min() > 0):
-        raise FloatingPointError("on the border of a cone")
-    ds, dz = np.sqrt(det_s), np.sqrt(det_z)
-    a0, a1, b0, b1 = gamma / ds, s1 / ds[:, None], z0 / dz, z1 / dz[:, None]
-    zeta = np.sqrt(0.5 + 0.5 * (a0 * b0 + (a1 * b1).sum(1)))
-    w0, w1, eta = (a0 + b0) / (2 * zeta), (a1 - b1) / (2 * zeta[:, None]), np.sqrt(ds / dz)
-    l0, l1 = _scale(w0, w1, z0, z1)
-    return _Scaling(w0, w1, eta, eta * l0, eta[:, None] * l1, ds * dz)
+def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """rhs -> H^-1 rhs for a symmetric positive definite H, with one step of refinement.
+
+    Raises FloatingPointError where H is not finite, or not positive definite.
+    """
+    from scipy.linalg.lapack import dpotrf, dpotrs  # noqa: PLC0415
+
+    scale = 1 / np.sqrt(np.diag(H))
+    scaled = H * scale[:, None]
+    scaled *= scale
+    scaled[np.diag_indices_from(scaled)] += 1e-15
+    if not np.isfinite(scaled).all():
+        raise FloatingPointError("overflow")
+    factor, failed = dpotrf(scaled.T, overwrite_a=True, clean=False)
+    if failed:
+        raise FloatingPointError("not positive definite")
+
+    def once(right: np.ndarray) -> np.ndarray:
+        return scale * dpotrs(factor, scale * right)[0]
+
+    def solve(right: np.ndarray) -> np.ndarray:
+        x = once(right)
+        x += once(right - H @ x)
+        return x
+
+    return solve
 
 
-def _norms(x: np.ndarray) -> np.ndarray:
-    return np.sqrt((x * x).sum(1))
+def clarabel(best: Best) -> None:
+    """Solve the master by Clarabel, if it is installed, and compare its answer with ``best``.
 
-
-def _scale(w0: np.ndarray, w1: np.ndarray, x0: np.ndarray, x1: np.ndarray) -> Target:
-    """The hyperbolic map of each cone, [w0, w1'; w1, I + w1 w1'/(1 + w0)] x; its inverse has -w1."""
-    inner = (w1 * x1).sum(1)
-    return w0 * x0 + inner, x1 + (x0 + inner / (1 + w0))[:, None] * w1
-
-
-def clarabel(R: np.ndarray, losses: np.ndarray, best: Best[np.ndarray]) -> None:
-    """Solve the problem by Clarabel, and update ``best``: x = (beta, gamma), w_t = -(part of dual t)."""
-    K = R.shape[2]
-    Q, S = (None, R) if R.shape[1] <= K else np.linalg.qr(R)
-    T, r = S.shape[:2]
-    rows = [np.vstack([-np.eye(K, K + 1), np.append(np.ones(K), 0.0)])]
-    for block in S:
-        rows.append(np.block([[np.zeros((1, K)), -np.ones((1, 1))], [-block, np.zeros((r, 1))]]))
-    b = np.zeros(K + 1 + T * (r + 1))
-    b[K] = 1
-    answer = conic(np.append(-losses, 0.0), K, np.vstack(rows), b, K + 1, [r + 1] * T)
-    if answer is not None:
-        z1 = answer[1][K + 1 :].reshape(T, r + 1)[:, 1:]
-        best.see(-(z1 if Q is None else (Q @ z1[:, :, None])[:, :, 0]), answer[0][:K])
+    The unknowns are (beta, tau, s), and ||c||^2 <= t = tau + s is the cone (t + 1; 2c, t - 1).
+    """
+    try:
+        import clarabel  # noqa: PLC0415
+        from scipy import sparse  # noqa: PLC0415
+    except ImportError:
+        return
+    T, r, K = best.R.shape
+    eye, one = sparse.eye_array(T), sparse.csr_array(np.ones((T, 1)))
+    positive = sparse.hstack([sparse.eye_array(K), sparse.csr_array((K, 1 + T))])
+    sums = sparse.hstack([sparse.csr_array(-np.ones((1, K))), sparse.csr_array((1, 1 + T))])
+    slack = sparse.hstack([sparse.csr_array((T, K + 1)), eye])
+    t = sparse.hstack([sparse.csr_array((T, K)), one, eye])
+    c = sparse.hstack([sparse.csr_array(2 * best.rows), sparse.csr_array((T * r, 1 + T))])
+    # Rows of each cone one after another: those of t + 1, of 2c, and of t - 1.
+    blocks = np.split(np.arange(T * (r + 2)), [T, T + T * r])
+    order = np.hstack([block.reshape(T, -1) for block in blocks]).ravel()
+    A = sparse.vstack([positive, sums, slack, sparse.vstack([t, c, t]).tocsr()[order]])
+    ends = np.tile([1.0, *np.zeros(r), -1.0], T)
+    b = np.concatenate([np.zeros(K), [1.0], np.zeros(T), ends])
+    cost = np.concatenate([-best.losses, [0.5 * best.budget], np.full(T, 0.5)])
+    settings = clarabel.DefaultSettings()
+    settings.verbose, settings.time_limit, settings.max_threads = False, 60.0, 1
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-13
+    cones = [clarabel.NonnegativeConeT(K + 1 + T), *[clarabel.SecondOrderConeT(r + 2)] * T]
+    P = sparse.csc_matrix((len(cost), len(cost)))
+    answer = clarabel.DefaultSolver(P, cost, sparse.csc_matrix(-A), b, cones, settings).solve()
+    x, z = np.asarray(answer.x), np.asarray(answer.z)
+    if np.isfinite(x).all() and np.isfinite(z).all():
+        best.see(-2 * z[K + 1 + T :].reshape(T, r + 2)[:, 1:-1], x[:K])

@@ -5,9 +5,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsejax.models.multivariate import _feature_master, _master
+from sparsejax.models.multivariate import _master
 from sparsejax.models.multivariate._data import Data
-from sparsejax.models.multivariate._interior_point import Master
 from sparsejax.models.multivariate._points import Clock
 from sparsejax.models.multivariate._support_norm import top_group
 
@@ -37,7 +36,7 @@ class Restricted:
     Args:
       data: the matrix of examples.
       budget, bound: B and C/n.
-      by_feature: True if groups are single features and the master is `_feature_master`.
+      by_feature: True if groups are single features, of which the master has all groups of B.
       clock: a `Clock` with the parts "products" and "master".
     """
 
@@ -51,7 +50,7 @@ class Restricted:
         # groups: columns, square roots of d, and for how many masters they had no weight
         r = 1 if by_feature else math.ceil(budget)
         self.index, self.root, self.idle_groups = np.zeros((0, r), int), np.zeros((0, r)), np.zeros(0, int)
-        self.iterate: _feature_master.Iterate | None = None  # of the last master
+        self.iterate: _master.Iterate | None = None  # of the last master
         self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
     def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
@@ -91,6 +90,7 @@ class Restricted:
         self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 20), self.idle_groups <= IDLE_GROUP)
 
     def keep_first_cut(self) -> None:
+        self.iterate = None  # groups were added since
         self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
 
     def keep(self, cuts: np.ndarray, groups: np.ndarray) -> None:
@@ -105,13 +105,11 @@ class Restricted:
         if self.iterate is not None:  # nothing was added since
             self.iterate = self.iterate.keep(cuts, groups) if cuts.any() and groups.any() else None
 
-    def solve(self, tol: float, exact: bool) -> Master:
+    def solve(self, tol: float, exact: bool) -> _master.Master:
         """Solve the master to an absolute gap ``tol``."""
-        timed = self.clock.timed
-        if not self.by_feature:
-            return timed("master", _master.solve, self.G, self.deltas, self.bound, tol, exact)
-        arguments = self.G[:, 0], self.deltas, self.bound, self.budget, tol, exact, self.iterate
-        master = timed("master", _feature_master.solve, *arguments)
+        budget = self.budget if self.by_feature else 1
+        problem = self.G, self.deltas, self.bound, budget
+        master = self.clock.timed("master", _master.solve, *problem, tol, exact, self.iterate)
         self.iterate = master.iterate
         return master
 
