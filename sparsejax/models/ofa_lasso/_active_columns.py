@@ -72,53 +72,45 @@ class Along:
         # A state that has not converged, or has a NaN, is replaced by the first state.
         usable = state.status == CONVERGED
         state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, self.start)
-        state = _solve(self.At, self.y, limit, self.lengths, state, self.tol, self.maxiter)
+        infinite = jnp.full((), jnp.inf, self.y.dtype)
+        state = state._replace(best=infinite, waited=jnp.int32(0), num_iters=jnp.int32(0))
+        residual = self.y - state.active.z @ self.At[state.bucket]
+        state = lax.while_loop(
+            lambda s: s.status == RUNNING,
+            lambda s: self._round(s, limit),
+            self._judged(state, limit, residual),
+        )
         z = jnp.zeros(self.At.shape[0], self.y.dtype).at[state.bucket].set(state.active.z)
         return state, Lasso(z, state.objective, state.gap, state.num_iters, state.status)
 
+    def _round(self, state: _Round, limit: jax.Array) -> _Round:
+        bucket = _refill(state, limit)
+        rows = self.At[bucket]
+        H = proximal(rows @ rows.T)
+        active = _refresh(H, state.active, state.c[bucket])
+        steps = 20 * len(bucket)
+        active = follow(H, limit[bucket], state.limit[bucket], state.c[bucket], active, steps)
+        residual = self.y - active.z @ rows
+        state = state._replace(
+            bucket=bucket, active=active, c=self.At @ residual, limit=limit, num_iters=state.num_iters + 1
+        )
+        return self._judged(state, limit, residual)
 
-def _solve(
-    At: jax.Array,
-    y: jax.Array,
-    limit: jax.Array,
-    lengths: jax.Array,
-    state: _Round,
-    tol: jax.Array,
-    maxiter: jax.Array,
-) -> _Round:
-    p, m = At.shape[0], state.bucket.shape[0]
-
-    def judged(state: _Round, residual: jax.Array) -> _Round:
+    def _judged(self, state: _Round, limit: jax.Array, residual: jax.Array) -> _Round:
         """The state with the certificate and the status of its solution."""
-        certificate = certify(y, residual, state.c, limit, lengths, state.active.z, state.bucket)
+        z, p, m = state.active.z, len(limit), len(state.bucket)
+        certificate = certify(self.y, residual, state.c, limit, self.lengths, z, state.bucket)
         halved = certificate.gap <= state.best / 2
         waited = jnp.where(halved, 0, state.waited + 1)
         crowded = (m < p) & (8 * jnp.count_nonzero(state.active.sign) > 7 * m)
-        otherwise = jnp.where(crowded, FULL, RUNNING)
+        otherwise, stalled = jnp.where(crowded, FULL, RUNNING), waited >= MAX_WAIT_ROUNDS
         return state._replace(
             objective=certificate.objective,
             gap=certificate.gap,
             best=jnp.where(halved, certificate.gap, state.best),
             waited=waited,
-            status=judge(certificate, state.num_iters, tol, maxiter, waited >= MAX_WAIT_ROUNDS, otherwise),
+            status=judge(certificate, state.num_iters, self.tol, self.maxiter, stalled, otherwise),
         )
-
-    def body(state: _Round) -> _Round:
-        bucket = _refill(state, limit)
-        rows = At[bucket]
-        H = proximal(rows @ rows.T)
-        active = _refresh(H, state.active, state.c[bucket])
-        active, _ = follow(H, limit[bucket], state.limit[bucket], state.c[bucket], active, 20 * m)
-        residual = y - active.z @ rows
-        state = state._replace(
-            bucket=bucket, active=active, c=At @ residual, limit=limit, num_iters=state.num_iters + 1
-        )
-        return judged(state, residual)
-
-    infinite = jnp.full((), jnp.inf, y.dtype)
-    state = state._replace(best=infinite, waited=jnp.int32(0), num_iters=jnp.int32(0))
-    residual = y - state.active.z @ At[state.bucket]
-    return lax.while_loop(lambda s: s.status == RUNNING, body, judged(state, residual))
 
 
 def _refill(state: _Round, limit: jax.Array) -> jax.Array:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.linalg import safe_divide
+from sparsejax._core.linalg import safe_divide, unit_of
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
 
 RUNNING = -1  # status of a solve that goes on
@@ -116,8 +116,7 @@ class Unit(NamedTuple):
 
     @classmethod
     def of(cls, y: jax.Array) -> "Unit":
-        largest = jnp.max(jnp.abs(y))
-        return cls(jnp.where(largest > 0, largest / (2 * jnp.frexp(largest)[0]), 1))
+        return cls(unit_of(y)[0])
 
     def limits(self, limits: jax.Array) -> jax.Array:
         # An infinite limit times a z of 0 would be NaN.

@@ -1,5 +1,6 @@
 """Cross-validation of the strengths, with a grid of strengths for each fold in one call."""
 
+import contextlib
 import warnings
 from typing import NamedTuple
 
@@ -111,26 +112,19 @@ def cross_validate(
         raise ValueError(f"folds must be at most the {n} rows and leave two of them, got {folds}.")
     check_progress(NAME, progress, (X, Y, lams, betas))
     results: list[tuple[jax.Array, ...]] = []
-
-    def one(fold: int, bar: Bar | None) -> None:
-        out = np.arange(X.shape[0]) % folds == fold
-        data = check(X[~out], Y[~out], kernel, input, bandwidth, output_bandwidth, degree)
-        fitted, index = train_grid(data, lams, betas, *stopping(tol, maxiter, "auto", Y.dtype), bar)
-        results.append(_fold_errors(data, fitted, index, X[out], Y[out], num_starts, bar))
-
-    if not progress:
-        for fold in range(folds):
-            one(fold, None)
-        return _chosen(lams, betas, results)
-    strengths = lams.shape[0] * (1 + betas.shape[0])
-    rows = n - -(-n // folds)
+    rows, strengths = n - -(-n // folds), lams.shape[0] * (1 + betas.shape[0])
     total = solves((rows, Y.shape[1]), X.shape[1] if input == "linear" else rows, strengths)
     try:
-        with bar_of(NAME, folds * total) as bar:
+        with bar_of(NAME, folds * total) if progress else contextlib.nullcontext() as bar:
             for fold in range(folds):
-                bar.before = fold * total
-                one(fold, bar)
-            bar.check()
+                if bar is not None:
+                    bar.before = fold * total
+                out = np.arange(n) % folds == fold
+                data = check(X[~out], Y[~out], kernel, input, bandwidth, output_bandwidth, degree)
+                fitted, index = train_grid(data, lams, betas, *stopping(tol, maxiter, "auto", Y.dtype), bar)
+                results.append(_fold_errors(data, fitted, index, X[out], Y[out], num_starts, bar))
+            if bar is not None:
+                bar.check()
     except Interrupted:
         known = _chosen(lams, betas, results) if results else None
         raise Interrupted(f"{NAME}: interrupted after {len(results)} of {folds} folds", known) from None

@@ -17,6 +17,7 @@ adds a small share to the diagonal of H. The end of the path then minimises the 
 times ``(z - start)^2``, a step of the proximal-point method. Repeated steps converge to the solution.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -57,22 +58,19 @@ def proximal(H: jax.Array) -> jax.Array:
 
 def follow(
     H: jax.Array, limit: jax.Array, bound: jax.Array, c: jax.Array, start: Active, maxsteps: int
-) -> tuple[Active, jax.Array]:
-    """The solution for ``limit`` (m,) > 0, on a path from ``start``, and the number of events.
+) -> Active:
+    """The solution for ``limit`` (m,) > 0, on a path from ``start``.
 
     At the start the correlations are ``c`` (m,), and the bounds of the path begin at max(bound, |c|). If the
     start solves another problem, ``bound`` is the limit of that problem, and only active entries are at their
     bounds. After ``maxsteps`` events, or if rounding breaks the path, the result is the point reached, which
     the caller judges by its duality gap. H must be a result of `proximal`.
     """
-    diagonal = jnp.diagonal(H)
-
-    def event(p: _Path) -> _Path:
-        return _next_event(H, diagonal, limit, p)
 
     def stretch(p: _Path) -> _Path:
         """Follow the path to its end, or to an event after which the inverse is inaccurate."""
-        p = lax.while_loop(lambda p: ~p.done & ~p.stale & (p.steps < maxsteps), event, p)
+        going = lambda p: ~p.done & ~p.stale & (p.steps < maxsteps)
+        p = lax.while_loop(going, partial(_next_event, H, limit), p)
         inverse = renew(H, p.active.sign != 0, p.active.inverse, p.stale)
         return p._replace(active=p.active._replace(inverse=inverse), stale=jnp.zeros((), bool))
 
@@ -88,11 +86,10 @@ def follow(
         stale=jnp.zeros((), bool),
         done=jnp.zeros((), bool),
     )
-    path = lax.while_loop(lambda p: ~p.done & (p.steps < maxsteps), stretch, path)
-    return path.active, path.steps
+    return lax.while_loop(lambda p: ~p.done & (p.steps < maxsteps), stretch, path).active
 
 
-def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -> _Path:
+def _next_event(H: jax.Array, limit: jax.Array, p: _Path) -> _Path:
     """Follow the path to the next event, where an entry leaves or enters the active set, or to its end."""
     z, sign, _ = p.active
     active = sign != 0
@@ -115,7 +112,7 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
 
     leaves, enters = active[i] & ~end, ~active[i] & ~end
     gone = (ids == i) & leaves
-    inverse, stale = _exchange(H, diagonal, p.active, i, leaves, enters)
+    inverse, stale = _exchange(H, p.active, i, leaves, enters)
     # An entry that leaves is set to exactly 0: c changes by H times what rounding has left of the entry.
     c = c + jnp.where(leaves, z[i], 0) * H[i]
     bound = jnp.where(active, bound, jnp.maximum(bound, jnp.abs(c)))
@@ -135,17 +132,17 @@ def _next_event(H: jax.Array, diagonal: jax.Array, limit: jax.Array, p: _Path) -
 
 
 def _exchange(
-    H: jax.Array, diagonal: jax.Array, active: Active, i: jax.Array, leaves: jax.Array, enters: jax.Array
+    H: jax.Array, active: Active, i: jax.Array, leaves: jax.Array, enters: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """The inverse after entry i has left or entered, and whether it has lost too many digits.
 
     The change is u u'/pivot if the entry enters (bordering), and -u u'/u_i if it leaves.
     """
-    inverse, dtype = active.inverse, H.dtype
+    inverse, dtype, size = active.inverse, H.dtype, H[i, i]
     here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
     h = jnp.where(active.sign != 0, H[i], 0)
     g = inverse @ h
-    pivot = jnp.maximum(diagonal[i] - jnp.sum(h * g), _little(dtype) / 2 * diagonal[i])
+    pivot = jnp.maximum(size - jnp.sum(h * g), _little(dtype) / 2 * size)
     row = inverse[i]
     u = jnp.where(leaves, row, here.astype(dtype) - g)
     factor = jnp.where(enters, 1 / jnp.where(enters, pivot, 1), 0)
@@ -154,7 +151,7 @@ def _exchange(
     gone = here & leaves
     inverse = jnp.where(gone[:, None] | gone[None], 0, inverse)
     # A column that nearly depends on the others gives large entries, whose rounding errors remain later.
-    ratio = diagonal[i] * jnp.where(leaves, row[i], factor)
+    ratio = size * jnp.where(leaves, row[i], factor)
     return inverse, ~(ratio < float(np.finfo(dtype).eps) ** -0.3)
 
 

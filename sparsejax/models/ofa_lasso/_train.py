@@ -49,14 +49,10 @@ def train(
     p = data.Y.shape[0] + data.num_inputs
     traced = is_traced(data.Y) or is_traced(lams)
     bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
-    strengths = lams, betas, start_lams
+    arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth)
+    run: Callable[..., Fitted] = _train_bucket if bar is None else partial(_in_chunks, bar)
     while True:
-        options = {"algorithm": algorithm, "bucket": bucket}
-        fitted: Fitted
-        if bar is None:
-            fitted = _train_bucket(data, strengths, (tol, maxiter, mu, growth), **options)
-        else:
-            fitted = _in_chunks(data, strengths, (tol, maxiter, mu, growth), bar, options)
+        fitted = run(*arguments, algorithm=algorithm, bucket=bucket)
         status = fitted.lasso.status
         if traced or bucket == p or not (np.asarray(status) == FULL).any():
             break
@@ -101,18 +97,16 @@ class _Outputs:
         data: Data,
         strengths: tuple[jax.Array, jax.Array, jax.Array],
         numbers: tuple[jax.Array, ...],
-        options: dict[str, Any],
+        algorithm: str,
+        bucket: int,
     ):
         self.data, self.strengths, self.numbers = data, strengths, numbers
-        self.algorithm, self.bucket = options["algorithm"], options["bucket"]
+        self.algorithm, self.bucket = algorithm, bucket
         self.rounds, self.together = _rounds(data.Y.shape, data.num_inputs)
         self.length = strengths[0].shape[0] + strengths[2].shape[0]
 
-    def inputs(self) -> jax.Array:
-        """The columns of the inputs, which all outputs share, (n, q)."""
-        return inputs(self.data, self.data.X)
-
     def output(self, F: jax.Array, j: jax.Array) -> _Output:
+        """The problems of output j; F (n, q): the columns of the inputs, which all outputs share."""
         data, Y, q = self.data, self.data.Y, F.shape[1]
         lams, betas, start_lams = self.strengths
         others = jnp.where(jnp.arange(Y.shape[1])[None] == j, 0, Y)
@@ -124,7 +118,8 @@ class _Outputs:
         off = 1 + 2 * jnp.sqrt(jnp.max(jnp.sum(At * At, axis=1)) * jnp.sum(y * y))
         lam = jnp.concatenate([start_lams[:, j], lams[:, j]])
         beta = jnp.concatenate([jnp.broadcast_to(off, start_lams.shape[:1]), betas[:, j]])
-        limits = jnp.concatenate([_columns(lam / 2, q), _columns(beta / 2, Y.shape[0])], axis=1)
+        halves = jnp.stack([lam, beta], axis=1) / 2
+        limits = jnp.repeat(halves, np.array([q, Y.shape[0]]), axis=1, total_repeat_length=At.shape[0])
         unit = Unit.of(y)
         means = jnp.concatenate([jnp.mean(F, axis=0), jnp.mean(G, axis=0)])
         return _Output(At, y / unit.size, unit, unit.limits(limits), means, mean)
@@ -162,7 +157,7 @@ class _Outputs:
         """Prepare a round of outputs; the last round repeats some."""
         together = jnp.arange(self.together)
         j = (number.astype(together.dtype) * self.together + together) % self.data.Y.shape[1]
-        outputs = jax.vmap(partial(self.output, self.inputs()))(j)
+        outputs = jax.vmap(partial(self.output, inputs(self.data, self.data.X)))(j)
         return outputs, jax.vmap(lambda o: self.stepper(o)[0])(outputs)
 
     def solve(
@@ -177,8 +172,8 @@ class _Outputs:
 @full_precision()
 @partial(jax.jit, static_argnames=("algorithm", "bucket"))
 def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
-    outputs = _Outputs(data, strengths, numbers, options)
-    one = partial(outputs.all, outputs.inputs())
+    outputs = _Outputs(data, strengths, numbers, **options)
+    one = partial(outputs.all, inputs(data, data.X))
     d, rounds, together = data.Y.shape[1], outputs.rounds, outputs.together
     fitted = lax.map(one, jnp.arange(rounds * together) % d, batch_size=together)
     return jax.tree.map(lambda leaf: leaf[:d], fitted)
@@ -189,23 +184,22 @@ def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> F
 def _chunk(
     data: Data, strengths: Any, numbers: Any, place: Place, budget: Budget, **options: Any
 ) -> tuple[Place, Report]:
-    return chunk(_Outputs(data, strengths, numbers, options), place, budget)
+    return chunk(_Outputs(data, strengths, numbers, **options), place, budget)
 
 
-def _in_chunks(data: Data, strengths: Any, numbers: Any, bar: Bar, options: Any) -> Fitted:
+def _in_chunks(bar: Bar, data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
     """`_train_bucket` in chunks."""
-    args, course = (data, strengths, numbers), _Outputs(data, strengths, numbers, options)
+    course = _Outputs(data, strengths, numbers, **options)
 
-    def shapes(data: Data, strengths: Any, numbers: Any) -> tuple[Any, Any]:
-        course = _Outputs(data, strengths, numbers, options)
+    def shapes() -> tuple[Any, Any]:
         prepared, state = course.prepare(jnp.int32(0))
         solved = jax.vmap(lambda o, state: course.one(o, state, 0)[1])(prepared, state)
         return (prepared, state), solved
 
-    prepared, solved = jax.eval_shape(shapes, *args)
+    prepared, solved = jax.eval_shape(shapes)
     lead = course.rounds, course.length
     found = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), solved)
-    step = lambda _, place, budget: _chunk(*args, place, budget, **options)
+    step = lambda _, place, budget: _chunk(data, strengths, numbers, place, budget, **options)
     total = course.rounds * course.length
     (place,) = in_chunks(step, [first_place(prepared, found)], [total], bar)
     bar.check()
@@ -215,8 +209,3 @@ def _in_chunks(data: Data, strengths: Any, numbers: Any, bar: Bar, options: Any)
         return leaf.reshape(-1, *leaf.shape[2:])[: data.Y.shape[1]]
 
     return jax.tree.map(by_output, place.found)
-
-
-def _columns(x: jax.Array, count: int) -> jax.Array:
-    """x (L,) repeated in this number of columns."""
-    return jnp.broadcast_to(x[:, None], (x.shape[0], count))
