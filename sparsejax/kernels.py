@@ -135,7 +135,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     if is_traced(D):
         return jnp.median(jnp.sqrt(D[pairs]))
     median = np.median(np.sqrt(np.asarray(D)[pairs]))  # numpy selects, about ten times faster than a sort
-    if median == 0 or mostly_equal(np.asarray(X)):
+    if median == 0 or _mostly_equal(np.asarray(X)):
         raise ValueError(
             "the median distance of X's rows is 0 (more than half of the pairs are equal): give a bandwidth."
         )
@@ -144,7 +144,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     return jnp.asarray(median, X.dtype)
 
 
-def mostly_equal(X: np.ndarray) -> bool:
+def _mostly_equal(X: np.ndarray) -> bool:
     """Whether more than half of the pairs of rows are equal; computed distances are 0 only up to rounding."""
     counts, n = np.unique(X, axis=0, return_counts=True)[1], len(X)
     return bool(2 * np.sum(counts * (counts - 1)) > n * (n - 1))

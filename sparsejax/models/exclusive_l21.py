@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
@@ -13,7 +12,6 @@ from sparsejax.models._labels import agreement, classes_of
 from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
-from sparsejax.solution import Solution
 from sparsejax.solvers import solve
 
 __all__ = ["Model", "fit"]
@@ -36,9 +34,6 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
     """
 
     classes: tuple[Any, ...]
-
-    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, classes: tuple[Any, ...]):
-        self._set(W=W, intercept=intercept, solution=solution, classes=classes)
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The label with the largest score of each row, (n,); outside jit only (under jit use the scores)."""

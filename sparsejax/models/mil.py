@@ -21,7 +21,6 @@ from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_t
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
-from sparsejax.kernels import mostly_equal
 from sparsejax.models import multivariate
 from sparsejax.models._labels import as_threshold, decoded, positives
 from sparsejax.models._summary import summary
@@ -162,18 +161,17 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
     >>> round(sj.models.mil.median_bandwidth(np.array([[0.0], [2.0], [4.0]])), 3)
     1.414
     """
+    from scipy.spatial.distance import pdist  # noqa: PLC0415
+
     if is_traced(instances):
         raise TypeError("median_bandwidth looks at values: call it outside jit and vmap.")
     X = np.asarray(as_float("instances", instances, (2,)), dtype=float)
     seed = as_int("seed", seed, 0)
     if len(X) > MAX_SAMPLE:
         X = X[np.random.default_rng(seed).choice(len(X), MAX_SAMPLE, replace=False)]
-    equal = mostly_equal(X)
-    X = X - X.mean(0)
-    squares = (X * X).sum(1)
-    d2 = (squares[:, None] + squares[None] - 2 * X @ X.T)[np.triu_indices(len(X), 1)]
+    d2 = pdist(X, "sqeuclidean")
     median = float(np.median(d2)) if d2.size else 0.0
-    if equal or not median > 0:
+    if not median > 0:
         raise ValueError("the median distance of the instances is 0: give bandwidth.")
     return float(np.sqrt(median / 2))
 

@@ -14,7 +14,6 @@ from sparsejax.models._labels import presence
 from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
-from sparsejax.solution import Solution
 from sparsejax.solvers import solve
 
 __all__ = ["Marginals", "Model", "enrich", "fit"]
@@ -53,9 +52,6 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("sizes",
     """
 
     sizes: tuple[int, int]
-
-    def __init__(self, W: jax.Array, intercept: jax.Array, solution: Solution, sizes: tuple[int, int]):
-        self._set(W=W, intercept=intercept, solution=solution, sizes=sizes)
 
     def predict(self, X: ArrayLike) -> jax.Array:
         """`decision_function` with an axis for each view, (n, L1, L2).

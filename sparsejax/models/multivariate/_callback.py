@@ -41,40 +41,34 @@ def in_graph(
     Returns:
       w (m,), objective, lower_bound, gap (), in the dtype of X if it is traced; status, num_iters, int32.
     """
-    traced = is_traced(X)
+    traced, m = is_traced(X), shape[1]
     dtype = X.dtype if traced else jax.dtypes.canonicalize_dtype(float)
-    m = shape[1]
+    # An X that stays on the host is replaced by zeros, from which the shape of w is known too.
+    matrix = X if traced else jnp.zeros(m, dtype)
 
-    def one(X: Any, y: np.ndarray, scalars: list[np.ndarray]) -> tuple[Any, ...]:
+    def one(matrix: np.ndarray, y: np.ndarray, *scalars: np.ndarray) -> tuple[Any, ...]:
+        status = NON_FINITE
         try:
-            values = (y, *scalars, X) if traced else (y, *scalars)
-            if not all(np.isfinite(a).all() for a in values):
-                return (np.full(m, np.nan), np.nan, np.nan, np.nan, NON_FINITE, 0)
-            r = host_solve(X, y, *map(float, scalars))
-            if r.status == INTERRUPTED:
-                raise KeyboardInterrupt  # else the program goes on with the next lane
-            return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
+            if all(np.isfinite(a).all() for a in (matrix, y, *scalars)):
+                r = host_solve(matrix if traced else X, y, *map(float, scalars))
+                if r.status == INTERRUPTED:
+                    raise KeyboardInterrupt  # else the program goes on with the next lane
+                return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
         except KeyboardInterrupt:
             raise
         except BaseException:  # also panics of a solver, since raising in a callback is undefined behaviour
-            return (np.full(m, np.nan), np.nan, np.nan, np.nan, HOST_FAILURE, 0)
+            status = HOST_FAILURE
+        return (np.full(m, np.nan), np.nan, np.nan, np.nan, status, 0)
+
+    kinds = [dtype] * 4 + [np.int32] * 2
+    inputs = ",".join(["(n,m)" if traced else "(m)", "(n)", *["()"] * len(scalars)])
+    each = np.vectorize(one, kinds, signature=f"{inputs}->(m),(),(),(),(),()")
 
     def callback(*args: Any) -> tuple[np.ndarray, ...]:
-        arrays = [np.asarray(a) for a in args]
-        A, y, scalars = (arrays[0], arrays[1], arrays[2:]) if traced else (X, arrays[0], arrays[1:])
-        batch = np.broadcast_shapes(A.shape[:-2] if traced else (), y.shape[:-1], *[s.shape for s in scalars])
-        out = [np.empty((*batch, m), dtype), *[np.empty(batch, dtype) for _ in range(3)]]
-        out += [np.empty(batch, np.int32) for _ in range(2)]
-        ys = np.broadcast_to(y, (*batch, y.shape[-1]))
-        values = [np.broadcast_to(s, batch) for s in scalars]
         with np.errstate(all="ignore"):
-            for i in np.ndindex(batch):
-                at = np.broadcast_to(A, (*batch, *A.shape[-2:]))[i] if traced else A
-                for array, value in zip(out, one(at, ys[i], [s[i] for s in values]), strict=True):
-                    array[i] = value
-        return tuple(out)
+            answer: tuple[np.ndarray, ...] = each(*args)
+        return answer
 
-    kinds = ((m,), dtype), *[((), dtype)] * 3, *[((), jnp.int32)] * 2
-    shapes = tuple(jax.ShapeDtypeStruct(shape, kind) for shape, kind in kinds)
-    args = (*((X,) if traced else ()), jnp.asarray(y), *map(jnp.asarray, scalars))
-    return jax.pure_callback(callback, shapes, *args, vmap_method=vmap_method)
+    shapes = [jax.ShapeDtypeStruct((m,) if i == 0 else (), kind) for i, kind in enumerate(kinds)]
+    args = matrix, jnp.asarray(y), *map(jnp.asarray, scalars)
+    return jax.pure_callback(callback, tuple(shapes), *args, vmap_method=vmap_method)

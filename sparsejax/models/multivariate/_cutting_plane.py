@@ -99,7 +99,7 @@ class CuttingPlane:
         self.points = Points(data, oracle, budget, bound, clock)
         self.restricted = Restricted(data, budget, bound, self.interleaved, clock)
         self.clock, self.begin = clock, time.perf_counter()
-        self.best = self.points.zero()
+        self.best = self.points.of_weights(np.zeros(0, int), np.zeros(0))
         self.lower = 0.0
         self.history: list[tuple[float, float]] = []
         self.outer = 0  # times that groups were added
@@ -170,7 +170,8 @@ class CuttingPlane:
         self.inner = min(self.inner, new.objective, math.inf if self.printed else self.best.objective)
         # D below the value of the master means that the group that attains D is not in the master.
         missing = value < master.lower - 1e-14 * self.best.objective
-        if self.interleaved or not grown or self.inner_ends(master):
+        inner_target = max(0.5 * self.target, 1e-9 * self.best.objective)
+        if self.interleaved or not grown or self.inner - master.lower <= inner_target:
             grown = (missing and self.add_group(*group)) or grown
             self.inner = math.inf
         if grown:
@@ -186,10 +187,6 @@ class CuttingPlane:
         if not self.printed:
             self.restricted.drop(np.linalg.norm(master.parts, axis=1), len(self.history))
         return any([p.violation > 0 and self.restricted.add_cut(p.z, p.delta) for p in points])
-
-    def inner_ends(self, master: Master) -> bool:
-        """Whether the inner layer has reached its share of the target."""
-        return self.inner - master.lower <= max(0.5 * self.target, 1e-9 * self.best.objective)
 
     def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:
         if not self.restricted.add_group(columns, root):

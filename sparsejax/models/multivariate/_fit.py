@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,6 +26,12 @@ TINY = float(np.finfo(float).tiny)
 
 Schedule = Literal["interleaved", "two-layer", "printed"]
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
+
+CHECKS: dict[str, Callable[[Any], float]] = {
+    "budget": as_budget,
+    "C": functools.partial(positive, "C"),
+    "tol": functools.partial(nonnegative, "tol"),
+}
 
 
 def fit(
@@ -104,7 +110,8 @@ def fit(
     measure = as_measure(measure)
     check_choice("schedule", schedule, SCHEDULES)
     check_choice("vmap_method", vmap_method, VMAP_METHODS)
-    options = _Options(nonnegative("eps_delta", eps_delta), as_int("maxiter", maxiter, 1), schedule)
+    eps_delta, maxiter = nonnegative("eps_delta", eps_delta), as_int("maxiter", maxiter, 1)
+    solve = functools.partial(_solve, measure, eps_delta, maxiter, schedule)
     if init is not None and (not isinstance(init, Model) or init.report is None):
         raise TypeError("init must be a Model that was fitted on the host.")
     if not (progress is None or isinstance(progress, bool) or callable(progress)):
@@ -114,16 +121,16 @@ def fit(
             raise TypeError(
                 "progress and init are for calls on the host: leave them out inside jit and vmap."
             )
-        return _fit_traced(X, y, measure, budget, C, tol, options, vmap_method)
+        given = {"budget": budget, "C": C, "tol": tol}
+        return _fit_traced(X, y, measure, given, solve, vmap_method)
     data, (signs, classes) = as_data(X), two_classes(y)
     _check_signs(data, signs)
     start = None if init is None or init.report is None else init.report.working_set
     if start is not None and start.codes and len(start.codes[0]) != len(signs):
         raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(signs)}.")
-    budget = as_budget(budget)
-    scalars = budget, positive("C", C), nonnegative("tol", tol)
+    budget, C, tol = CHECKS["budget"](budget), CHECKS["C"](C), CHECKS["tol"](tol)
     with _told(progress) as tell:
-        r = _solve(data, signs, measure, *scalars, options, tell, start)
+        r = solve(data, signs, budget, C, tol, tell, start)
     d = memberships(r.w, budget)
     report = Report(r.history, r.num_outer, r.num_oracle_calls, r.seconds, d, *groups_of(d), r.working_set)
     numbers = map(np.float64, (r.objective, r.lower_bound, r.gap))
@@ -143,14 +150,6 @@ def _told(progress: Any) -> Iterator[Callable[[Progress], Any] | None]:
         yield lambda p: bar.show(p.num_iters, (p.objective - p.lower_bound) / max(p.objective, TINY))
 
 
-class _Options(NamedTuple):
-    """Static options of a fit."""
-
-    eps_delta: float
-    maxiter: int
-    schedule: str
-
-
 def _check_signs(data: Data, signs: np.ndarray) -> None:
     if len(signs) != data.shape[0]:
         raise ValueError(f"X has {data.shape[0]} rows and y has {len(signs)}.")
@@ -159,25 +158,27 @@ def _check_signs(data: Data, signs: np.ndarray) -> None:
 
 
 def _solve(
+    measure: Measure,
+    eps_delta: float,
+    maxiter: int,
+    schedule: str,
     data: Data,
     signs: np.ndarray,
-    measure: Measure,
     budget: float,
     C: float,
     tol: float,
-    options: _Options,
     progress: Callable[[Progress], Any] | None = None,
     start: WorkingSet | None = None,
 ) -> Result:
     # What is not finite is found by looking at values. Matrices are small and many: threads only wait.
     with np.errstate(all="ignore"), one_blas_thread():
         oracle, bound = measure.oracle(signs), C / data.shape[0]
-        plane = CuttingPlane(data, oracle, budget, bound, tol, options.eps_delta, options.schedule)
-        return plane.run(options.maxiter, progress, start)
+        plane = CuttingPlane(data, oracle, budget, bound, tol, eps_delta, schedule)
+        return plane.run(maxiter, progress, start)
 
 
 def _fit_traced(
-    X: Any, y: Any, measure: Measure, budget: Any, C: Any, tol: Any, options: _Options, vmap_method: str
+    X: Any, y: Any, measure: Measure, given: dict[str, Any], solve: Callable[..., Result], vmap_method: str
 ) -> Model:
     X = as_float("X", X, (2,)) if is_traced(X) else as_data(X)
     n = X.shape[0]
@@ -188,18 +189,18 @@ def _fit_traced(
         signs, classes = two_classes(y)
         y = np.where(signs, 1, -1)
     measure.check_count(n)
-    check_C, check_tol = functools.partial(positive, "C"), functools.partial(nonnegative, "tol")
     scalars = []
-    for name, value, check in (("budget", budget, as_budget), ("C", C, check_C), ("tol", tol, check_tol)):
+    for name, value in given.items():
         if np.shape(value):
             raise ValueError(
                 f"{name} must be a number, got shape {np.shape(value)}; use jax.vmap for several."
             )
-        scalars.append(value if is_traced(value) else check(value))
+        scalars.append(value if is_traced(value) else CHECKS[name](value))
 
-    def solve(X: Any, y: np.ndarray, budget: float, C: float, tol: float) -> Result:
+    def host_solve(X: Any, y: np.ndarray, *scalars: float) -> Result:
         data, signs = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float)), as_signs(y)
         _check_signs(data, signs)
-        return _solve(data, signs, measure, as_budget(budget), check_C(C), check_tol(tol), options)
+        checked = [check(x) for check, x in zip(CHECKS.values(), scalars, strict=True)]
+        return solve(data, signs, *checked)
 
-    return Model(*in_graph(solve, X, y, tuple(scalars), X.shape, vmap_method), None, classes, measure)
+    return Model(*in_graph(host_solve, X, y, tuple(scalars), X.shape, vmap_method), None, classes, measure)

@@ -234,7 +234,7 @@ def interior_point(
             break
         try:
             newton = _Newton(best, at, c)
-        except ArithmeticError:
+        except ValueError:
             return None
         guess, centre = None, tol / (len(at.beta) + 1 + 2 * len(at.d))
         if predict:  # the longer the step to centre 0 can be, the smaller the centre
@@ -245,7 +245,7 @@ def interior_point(
 
 
 class _Newton:
-    """The factorised Newton system of one iterate; ArithmeticError if it has none.
+    """The factorised Newton system of one iterate; ValueError if it has none.
 
     The changes of beta and tau solve a condensed (K+1) x (K+1) system, and give all others.
     """
@@ -302,27 +302,22 @@ class _Newton:
 def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """rhs -> H^-1 rhs for a symmetric positive definite H, with one step of refinement.
 
-    Raises FloatingPointError where H is not finite, or not positive definite.
+    Raises ValueError where H is not finite, or not positive definite.
     """
-    from scipy.linalg.lapack import dpotrf, dpotrs  # noqa: PLC0415
+    from scipy.linalg import cho_factor, cho_solve  # noqa: PLC0415
 
     scale = 1 / np.sqrt(np.diag(H))
     scaled = H * scale[:, None]
     scaled *= scale
     scaled[np.diag_indices_from(scaled)] += 1e-15
-    if not np.isfinite(scaled).all():
-        raise FloatingPointError("overflow")
-    factor, failed = dpotrf(scaled.T, overwrite_a=True, clean=False)
-    if failed:
-        raise FloatingPointError("not positive definite")
+    factor = cho_factor(scaled, overwrite_a=True)
 
     def once(right: np.ndarray) -> np.ndarray:
-        return scale * dpotrs(factor, scale * right)[0]
+        return scale * cho_solve(factor, scale * right, check_finite=False)
 
     def solve(right: np.ndarray) -> np.ndarray:
         x = once(right)
-        x += once(right - H @ x)
-        return x
+        return x + once(right - H @ x)
 
     return solve
 
@@ -338,25 +333,24 @@ def clarabel(best: Best) -> None:
     except ImportError:
         return
     T, r, K = best.R.shape
-    eye, one = sparse.eye_array(T), sparse.csr_array(np.ones((T, 1)))
-    positive = sparse.hstack([sparse.eye_array(K), sparse.csr_array((K, 1 + T))])
-    sums = sparse.hstack([sparse.csr_array(-np.ones((1, K))), sparse.csr_array((1, 1 + T))])
-    slack = sparse.hstack([sparse.csr_array((T, K + 1)), eye])
-    t = sparse.hstack([sparse.csr_array((T, K)), one, eye])
-    c = sparse.hstack([sparse.csr_array(2 * best.rows), sparse.csr_array((T * r, 1 + T))])
+    eye, one = sparse.eye_array(T), np.ones((T, 1))
+    simplex = [[sparse.eye_array(K), None, None], [-np.ones((1, K)), None, None]]
+    s, t, c = [None, None, eye], [None, one, eye], [2 * best.rows, None, None]
+    A = sparse.block_array([*simplex, s, t, c, t], format="csr")
     # Rows of each cone one after another: those of t + 1, of 2c, and of t - 1.
-    blocks = np.split(np.arange(T * (r + 2)), [T, T + T * r])
+    simple = K + 1 + T
+    blocks = np.split(np.arange(simple, A.shape[0]), [T, T + T * r])
     order = np.hstack([block.reshape(T, -1) for block in blocks]).ravel()
-    A = sparse.vstack([positive, sums, slack, sparse.vstack([t, c, t]).tocsr()[order]])
+    A = A[np.append(np.arange(simple), order)]
     ends = np.tile([1.0, *np.zeros(r), -1.0], T)
     b = np.concatenate([np.zeros(K), [1.0], np.zeros(T), ends])
     cost = np.concatenate([-best.losses, [0.5 * best.budget], np.full(T, 0.5)])
     settings = clarabel.DefaultSettings()
     settings.verbose, settings.time_limit, settings.max_threads = False, 60.0, 1
     settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-13
-    cones = [clarabel.NonnegativeConeT(K + 1 + T), *[clarabel.SecondOrderConeT(r + 2)] * T]
+    cones = [clarabel.NonnegativeConeT(simple), *[clarabel.SecondOrderConeT(r + 2)] * T]
     P = sparse.csc_matrix((len(cost), len(cost)))
     answer = clarabel.DefaultSolver(P, cost, sparse.csc_matrix(-A), b, cones, settings).solve()
     x, z = np.asarray(answer.x), np.asarray(answer.z)
     if np.isfinite(x).all() and np.isfinite(z).all():
-        best.see(-2 * z[K + 1 + T :].reshape(T, r + 2)[:, 1:-1], x[:K])
+        best.see(-2 * z[simple:].reshape(T, r + 2)[:, 1:-1], x[:K])

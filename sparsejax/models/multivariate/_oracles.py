@@ -83,7 +83,10 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
     allowed, stored = False, {}
     for start in starts:
         losses = block(start)
-        _check_losses(losses)
+        if np.isnan(losses).any() or (losses == np.inf).any():
+            raise ValueError("delta gives NaN or infinity for some table; finite values or -inf are needed.")
+        if (losses[np.isfinite(losses)] < -1e-9).any():
+            raise ValueError("delta gives a negative loss for some table; >= 0 or -inf is needed.")
         allowed = allowed or bool(np.isfinite(losses).any())
         if (p + 1) * (q + 1) <= MAX_STORED_ENTRIES:
             stored[start] = losses
@@ -93,22 +96,14 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
     def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
         value, best = -np.inf, (0, 0)
         for start in starts:
-            values = (
-                (stored[start] if stored else block(start)) + 2 * P[start : start + rows, None] + 2 * N[None]
-            )
+            losses = stored[start] if stored else block(start)
+            values = losses + 2 * P[start : start + rows, None] + 2 * N[None]
             i, j = np.unravel_index(np.argmax(values), values.shape)
             if values[i, j] > value:
                 value, best = values[i, j], (start + int(i), int(j))
         return best
 
     return _by_tables(positive, delta, search)
-
-
-def _check_losses(losses: np.ndarray) -> None:
-    if np.isnan(losses).any() or (losses == np.inf).any():
-        raise ValueError("delta gives NaN or infinity for some table; finite values or -inf are needed.")
-    if (losses[np.isfinite(losses)] < -1e-9).any():
-        raise ValueError("delta gives a negative loss for some table; >= 0 or -inf is needed.")
 
 
 def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:

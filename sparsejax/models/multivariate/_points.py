@@ -52,12 +52,7 @@ class Points:
         self.data, self.oracle, self.budget, self.bound, self.clock = data, oracle, budget, bound, clock
         self.calls = 0
 
-    def zero(self) -> Point:
-        return self.of_weights(np.zeros(0, int), np.zeros(0))
-
     def of_weights(self, support: np.ndarray, w: np.ndarray) -> Point:
-        if not len(support):
-            return self.of_scores(support, w, np.zeros(self.data.X.shape[0]))
         return self.of_scores(support, w, self.clock.timed("products", self.data.scores, support, w))
 
     def of_scores(self, support: np.ndarray, w: np.ndarray, v: np.ndarray) -> Point:
