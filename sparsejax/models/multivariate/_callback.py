@@ -15,8 +15,6 @@ from sparsejax._core.checks import is_traced
 from sparsejax.models.multivariate._cutting_plane import Result
 from sparsejax.solution import HOST_FAILURE, INTERRUPTED, NON_FINITE
 
-VMAP_METHODS = ("sequential", "expand_dims", "broadcast_all")
-
 Answer = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
 
 
@@ -36,7 +34,7 @@ def in_graph(
       y: (n,).
       scalars: each of shape (), traced or not.
       shape: (n, m).
-      vmap_method: one of `VMAP_METHODS`, as `jax.pure_callback` understands them.
+      vmap_method: argument of `jax.pure_callback`.
 
     Returns:
       w (m,), objective, lower_bound, gap (), in the dtype of X if it is traced; status, num_iters, int32.

@@ -27,7 +27,6 @@ from sparsejax.models.multivariate._points import Clock, Point, Points
 from sparsejax.models.multivariate._restricted import Restricted, WorkingSet
 from sparsejax.solution import CONVERGED, INTERRUPTED, MAX_ITER, NON_FINITE, STALLED
 
-SCHEDULES = ("interleaved", "two-layer", "printed")
 MIN_SEARCH_GAIN = 0.02  # share of the gap: a search on a segment ends when it can gain less
 # The gap to which a master is solved, as a share of the whole gap. With the interleaved schedule a central
 # point of the master gives better cuts than its solution, and is one or two Newton steps from the last one;
@@ -80,7 +79,7 @@ class CuttingPlane:
       data, oracle: the matrix of examples, and the oracle for their truth.
       budget, bound: B and C/n.
       tol, eps_delta: the solve ends when ``J(w) - D(alpha) <= max(tol J(w), C/n eps_delta)``.
-      schedule: one of `SCHEDULES`.
+      schedule: as in `fit`.
     """
 
     def __init__(
@@ -91,7 +90,7 @@ class CuttingPlane:
         bound: float,
         tol: float,
         eps_delta: float,
-        schedule: str = "interleaved",
+        schedule: str,
     ):
         budget, clock = min(budget, data.X.shape[1]), Clock("oracle", "products", "master")
         self.data, self.bound, self.tol, self.eps_delta = data, bound, tol, eps_delta
@@ -118,9 +117,9 @@ class CuttingPlane:
 
     def run(
         self,
-        maxiter: int = 1000,
-        progress: Callable[[Progress], Any] | None = None,
-        start: WorkingSet | None = None,
+        maxiter: int,
+        progress: Callable[[Progress], Any] | None,
+        start: WorkingSet | None,
     ) -> Result:
         """Solve masters until the gap meets its target, `maxiter`, or Ctrl-C, which is a status too."""
         if self.best.violation <= 0:  # the loss is 0 at w = 0

@@ -58,7 +58,7 @@ def as_data(X: Any) -> Data:
     if hasattr(X, "tocsc"):
         from scipy import sparse  # noqa: PLC0415
 
-        _check_real(X.dtype)
+        check_real("X", X.dtype)
         if hasattr(X, "check_format"):  # compressed formats have this method
             try:
                 X.check_format(full_check=True)
@@ -72,7 +72,7 @@ def as_data(X: Any) -> Data:
         if is_sparse(X):
             raise TypeError(f"X is a {type(X).__name__}; a dense or scipy.sparse array is needed.")
         X = as_numpy("X", X)
-        _check_real(X.dtype)
+        check_real("X", X.dtype)
         X = values = np.asarray(X, dtype=float)
     if len(X.shape) != 2 or 0 in X.shape:
         raise ValueError(f"X must have shape (n, m) with n, m >= 1, got {X.shape}.")
@@ -82,6 +82,7 @@ def as_data(X: Any) -> Data:
     return Data(X)
 
 
-def _check_real(dtype: np.dtype) -> None:
+def check_real(name: str, dtype: np.dtype) -> None:
+    """Raise unless a dtype is of real numbers or booleans; ``name`` is for errors."""
     if dtype.kind not in "biuf":
-        raise TypeError(f"X has dtype {dtype}; real numbers are needed.")
+        raise TypeError(f"{name} has dtype {dtype}; real numbers are needed.")

@@ -3,7 +3,7 @@
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -11,9 +11,9 @@ from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
 from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax._core.threads import one_blas_thread
 from sparsejax.models._labels import SIGNS, two_classes
-from sparsejax.models.multivariate._callback import VMAP_METHODS, in_graph
+from sparsejax.models.multivariate._callback import in_graph
 from sparsejax.models.multivariate._checks import as_budget, nonnegative, positive
-from sparsejax.models.multivariate._cutting_plane import SCHEDULES, CuttingPlane, Progress, Result
+from sparsejax.models.multivariate._cutting_plane import CuttingPlane, Progress, Result
 from sparsejax.models.multivariate._data import Data, as_data
 from sparsejax.models.multivariate._measures import Measure, as_measure, as_signs
 from sparsejax.models.multivariate._model import Model, Report
@@ -108,8 +108,8 @@ def fit(
     ((3,), True)
     """
     measure = as_measure(measure)
-    check_choice("schedule", schedule, SCHEDULES)
-    check_choice("vmap_method", vmap_method, VMAP_METHODS)
+    check_choice("schedule", schedule, get_args(Schedule))
+    check_choice("vmap_method", vmap_method, get_args(VmapMethod))
     eps_delta, maxiter = nonnegative("eps_delta", eps_delta), as_int("maxiter", maxiter, 1)
     solve = functools.partial(_solve, measure, eps_delta, maxiter, schedule)
     if init is not None and (not isinstance(init, Model) or init.report is None):
@@ -124,7 +124,8 @@ def fit(
         given = {"budget": budget, "C": C, "tol": tol}
         return _fit_traced(X, y, measure, given, solve, vmap_method)
     data, (signs, classes) = as_data(X), two_classes(y)
-    _check_signs(data, signs)
+    if len(signs) != data.shape[0]:
+        raise ValueError(f"X has {data.shape[0]} rows and y has {len(signs)}.")
     start = None if init is None or init.report is None else init.report.working_set
     if start is not None and start.codes and len(start.codes[0]) != len(signs):
         raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(signs)}.")
@@ -148,13 +149,6 @@ def _told(progress: Any) -> Iterator[Callable[[Progress], Any] | None]:
         return
     with bar_of(NAME, None, "master", deferred=False) as bar:
         yield lambda p: bar.show(p.num_iters, (p.objective - p.lower_bound) / max(p.objective, TINY))
-
-
-def _check_signs(data: Data, signs: np.ndarray) -> None:
-    if len(signs) != data.shape[0]:
-        raise ValueError(f"X has {data.shape[0]} rows and y has {len(signs)}.")
-    if signs.all() or not signs.any():
-        raise ValueError(f"y has one class only, {1 if signs.all() else -1}; both are needed.")
 
 
 def _solve(
@@ -199,7 +193,8 @@ def _fit_traced(
 
     def host_solve(X: Any, y: np.ndarray, *scalars: float) -> Result:
         data, signs = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float)), as_signs(y)
-        _check_signs(data, signs)
+        if signs.all() or not signs.any():
+            raise ValueError("y has one class only; both are needed.")
         checked = [check(x) for check, x in zip(CHECKS.values(), scalars, strict=True)]
         return solve(data, signs, *checked)
 

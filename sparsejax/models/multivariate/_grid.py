@@ -2,8 +2,7 @@
 
 import contextlib
 import multiprocessing
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
@@ -193,10 +192,7 @@ def _fit_all(
         return
     context = multiprocessing.get_context("spawn")  # JAX has threads, which a fork would not survive
     others = set(multiprocessing.active_children())
-    with (
-        _one_thread_each(),
-        ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool,
-    ):
+    with ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool:
         try:
             for model in pool.map(_fit_received, jobs):
                 add(model)
@@ -216,15 +212,3 @@ def _receive(data: Data) -> None:
 
 def _fit_received(job: dict[str, Any]) -> Model:
     return fit(_received[0], **job)
-
-
-@contextlib.contextmanager
-def _one_thread_each() -> Iterator[None]:
-    """A context in which processes that are started use one thread for linear algebra."""
-    names = [n for n in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS") if n not in os.environ]
-    os.environ.update(dict.fromkeys(names, "1"))
-    try:
-        yield
-    finally:
-        for name in names:
-            os.environ.pop(name, None)

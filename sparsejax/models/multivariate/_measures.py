@@ -22,6 +22,7 @@ from sparsejax.metrics import auc
 from sparsejax.models._labels import two_classes
 from sparsejax.models.multivariate import _oracles
 from sparsejax.models.multivariate._checks import positive as positive_number
+from sparsejax.models.multivariate._data import check_real
 
 
 @dataclass(frozen=True)
@@ -326,8 +327,7 @@ def as_measure(measure: Any) -> Measure:
 
 def _as_scores(v: Any, positive: np.ndarray) -> np.ndarray:
     scores = as_numpy("v", v)
-    if scores.dtype.kind not in "biuf":
-        raise TypeError(f"v has dtype {scores.dtype}; real numbers are needed.")
+    check_real("v", scores.dtype)
     if scores.shape != positive.shape or not np.isfinite(scores).all():
         raise ValueError(f"v must be finite and of y's shape {positive.shape}, got shape {scores.shape}.")
     return scores.astype(float)

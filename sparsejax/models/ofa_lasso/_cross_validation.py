@@ -190,8 +190,7 @@ def _fold_errors(
         return float(jnp.mean(jnp.sum(jnp.abs(Y - predicted), axis=1)))
 
     a, b = index.shape
-    q = fitted.lasso.z.shape[2] - data.Y.shape[0]
-    support = support_of(fitted.lasso.z[:, :, q:].reshape(-1, data.Y.shape[0]))
+    support = support_of(fitted.lasso.z[:, :, data.num_inputs :].reshape(-1, data.Y.shape[0]))
     mae, start_mae = np.zeros((a, b)), np.zeros(a)
     for i in range(a):
         for j in range(b):

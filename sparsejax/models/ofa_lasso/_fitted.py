@@ -131,7 +131,7 @@ def predict(
 def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:
     """The model of two of the solutions, by their index on the second axis."""
     start_lasso, lasso = (Lasso(*(leaf[:, i] for leaf in fitted.lasso)) for i in (start, joint))
-    q = lasso.z.shape[1] - data.Y.shape[0]
+    q = data.num_inputs
     return Model(
         X=data.X, Y=data.Y, u=lasso.z[:, :q], v=lasso.z[:, q:], intercept=fitted.intercept[:, joint],
         start_u=start_lasso.z[:, :q], start_intercept=fitted.intercept[:, start], bandwidth=data.bandwidth,

@@ -11,7 +11,7 @@ from jax import lax
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.precision import full_precision
-from sparsejax._core.progress import Bar, Budget, Place, Report, chunk, first_place, in_chunks
+from sparsejax._core.progress import Bar
 from sparsejax.models.ofa_lasso import _kernel_admm
 from sparsejax.models.ofa_lasso._active_columns import Along
 from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
@@ -44,13 +44,13 @@ def train(
     """All outputs without the others' part at ``start_lams`` (S, d), then at the pairs of ``lams``, ``betas``
     (L, d); again with a larger bucket where the first is too small.
 
-    With a bar of the `solves` in chunks; a KeyboardInterrupt where it is stopped.
+    With a bar of the `solves` one after another; a KeyboardInterrupt where it is stopped.
     """
     p = data.Y.shape[0] + data.num_inputs
     traced = is_traced(data.Y) or is_traced(lams)
     bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
     arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth)
-    run: Callable[..., Fitted] = _train_bucket if bar is None else partial(_in_chunks, bar)
+    run: Callable[..., Fitted] = _train_bucket if bar is None else partial(_one_by_one, bar)
     while True:
         fitted = run(*arguments, algorithm=algorithm, bucket=bucket)
         status = fitted.lasso.status
@@ -90,7 +90,7 @@ class _Output(NamedTuple):
 
 
 class _Outputs:
-    """A `Course` that solves all outputs at all strengths; a round solves several outputs at once."""
+    """The solves of all outputs at all strengths; a round solves several outputs at once."""
 
     def __init__(
         self,
@@ -131,12 +131,11 @@ class _Outputs:
             path = Along(o.At, o.y, o.limits[0], tol, maxiter, self.bucket)
             return path.start, path.step
         if self.algorithm == "admm":
-            return None, lambda _, limit: (None, _kernel_admm.admm(o.At, o.y, limit, tol, maxiter, mu))
-        q = o.At.shape[0] - o.y.shape[0]
-        return None, lambda _, limit: (
-            None,
-            _kernel_admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth),
-        )
+            solve = lambda limit: _kernel_admm.admm(o.At, o.y, limit, tol, maxiter, mu)
+        else:
+            q = self.data.num_inputs
+            solve = lambda limit: _kernel_admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth)
+        return None, lambda _, limit: (None, solve(limit))
 
     def fitted(self, o: _Output, solved: Lasso) -> Fitted:
         solved = o.unit.undone(solved)
@@ -153,20 +152,11 @@ class _Outputs:
         state, solved = self.stepper(o)[1](state, o.limits[number])
         return state, self.fitted(o, solved)
 
-    def prepare(self, number: jax.Array) -> tuple[Any, Any]:
-        """Prepare a round of outputs; the last round repeats some."""
-        together = jnp.arange(self.together)
-        j = (number.astype(together.dtype) * self.together + together) % self.data.Y.shape[1]
+    def prepare(self, number: Any) -> tuple[Any, Any]:
+        """The problems of a round of outputs and their first states; the last round repeats some."""
+        j = (number * self.together + jnp.arange(self.together)) % self.data.Y.shape[1]
         outputs = jax.vmap(partial(self.output, inputs(self.data, self.data.X)))(j)
         return outputs, jax.vmap(lambda o: self.stepper(o)[0])(outputs)
-
-    def solve(
-        self, prepared: _Output, at: tuple[jax.Array, jax.Array], state: Any, found: Fitted
-    ) -> tuple[Any, Fitted, jax.Array, jax.Array]:
-        """Solve one strength for the outputs of a round."""
-        state, new = jax.vmap(lambda o, state: self.one(o, state, at[1]))(prepared, state)
-        found = jax.tree.map(lambda all, one: all.at[at].set(one), found, new)
-        return state, found, jnp.max(new.lasso.num_iters), jnp.max(new.lasso.gap)
 
 
 @full_precision()
@@ -181,31 +171,31 @@ def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> F
 
 @full_precision()
 @partial(jax.jit, static_argnames=("algorithm", "bucket"))
-def _chunk(
-    data: Data, strengths: Any, numbers: Any, place: Place, budget: Budget, **options: Any
-) -> tuple[Place, Report]:
-    return chunk(_Outputs(data, strengths, numbers, **options), place, budget)
+def _prepare(data: Data, strengths: Any, numbers: Any, number: int, **options: Any) -> tuple[Any, Any]:
+    return _Outputs(data, strengths, numbers, **options).prepare(number)
 
 
-def _in_chunks(bar: Bar, data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
-    """`_train_bucket` in chunks."""
-    course = _Outputs(data, strengths, numbers, **options)
+@full_precision()
+@partial(jax.jit, static_argnames=("algorithm", "bucket"))
+def _solve(
+    data: Data, strengths: Any, numbers: Any, prepared: Any, state: Any, number: int, **options: Any
+) -> tuple[Any, Fitted]:
+    """Solve one strength for the outputs of a round, and return the next state."""
+    outputs = _Outputs(data, strengths, numbers, **options)
+    return jax.vmap(lambda o, state: outputs.one(o, state, number))(prepared, state)
 
-    def shapes() -> tuple[Any, Any]:
-        prepared, state = course.prepare(jnp.int32(0))
-        solved = jax.vmap(lambda o, state: course.one(o, state, 0)[1])(prepared, state)
-        return (prepared, state), solved
 
-    prepared, solved = jax.eval_shape(shapes)
-    lead = course.rounds, course.length
-    found = jax.tree.map(lambda leaf: np.zeros((*lead, *leaf.shape), leaf.dtype), solved)
-    step = lambda _, place, budget: _chunk(data, strengths, numbers, place, budget, **options)
-    total = course.rounds * course.length
-    (place,) = in_chunks(step, [first_place(prepared, found)], [total], bar)
-    bar.check()
-
-    def by_output(leaf: jax.Array) -> jax.Array:  # (rounds, strengths, together, ...)
-        leaf = jnp.swapaxes(leaf, 1, 2)
-        return leaf.reshape(-1, *leaf.shape[2:])[: data.Y.shape[1]]
-
-    return jax.tree.map(by_output, place.found)
+def _one_by_one(bar: Bar, *args: Any, **options: Any) -> Fitted:
+    """`_train_bucket` by a call for each solve, after which Ctrl-C is obeyed."""
+    outputs, found = _Outputs(*args, **options), []
+    for number in range(outputs.rounds):
+        prepared, state = _prepare(*args, number, **options)
+        solved = []
+        for i in range(outputs.length):
+            state, new = _solve(*args, prepared, state, i, **options)
+            solved.append(new)
+            bar.show(number * outputs.length + i + 1, float(np.max(new.lasso.gap)))
+            bar.check()
+        found.append(jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *solved))
+    d = outputs.data.Y.shape[1]  # the last round repeats some outputs
+    return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)[:d]), *found)
