@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsejax.models.multivariate._support_norm import support_norm, top_group
+from sparsejax.models.multivariate._support_norm import top_group
 
 BOUNDARY_SHARE = 0.995  # a step goes at most this share of the way to the boundary
 MAX_STALLED_STEPS = 12  # interior point steps in which the gap does not shrink by a tenth
@@ -165,12 +165,16 @@ class Best:
     def gap(self) -> float:
         return self.primal - self.dual
 
-    def see(self, w: np.ndarray, beta: np.ndarray) -> None:
-        """Compare weights (T, r), and a beta that is first made feasible, with the best points."""
+    def see(self, w: np.ndarray, d: np.ndarray, beta: np.ndarray) -> None:
+        """Compare weights (T, r) with their d (T,) > 0, and a beta, with the best points.
+
+        d and beta are first made feasible.
+        """
         beta = np.maximum(beta, 0)
         beta = beta / max(1.0, beta.sum())
         slack = self.losses - w.ravel() @ self.rows
-        primal = 0.5 * support_norm(_norms(w), self.budget)[0] + max(0.0, float(slack.max()))
+        d = d / max(1.0, d.max(), d.sum() / self.budget)
+        primal = 0.5 * float(((w * w).sum(1) / d).sum()) + max(0.0, float(slack.max()))
         dual = float(self.losses @ beta) - 0.5 * top_group(_norms(self.along(beta)), self.budget)[2]
         if primal < self.primal:
             self.primal, self.point = primal, w
@@ -199,17 +203,17 @@ def first(best: Best) -> Iterate:
 def resumed(best: Best, start: Iterate) -> Iterate:
     """A start at an iterate of the first cuts and groups; new ones get the mean product."""
     beta, sigma, lam, nu, d, e, s, p, tau = start
-    centre, R = start.centre(), best.R[:, :, : len(beta)]
+    centre, known = start.centre(), len(beta)
+    c = (best.rows[:, :known] @ beta).reshape(best.R.shape[:2])
     # centre / d = tau + s - ||c||^2 and centre / e = s, with excess = ||c||^2 - tau
-    excess = _norms(R[len(d) :] @ beta) ** 2 - tau
+    excess = _norms(c[len(d) :]) ** 2 - tau
     root = np.hypot(excess, 2 * centre)
     d = np.append(d, 2 * centre / (2 * centre + root - excess))
     e = np.append(e, 2 * centre / (2 * centre + root + excess))
     s, p = np.append(s, centre / e[len(s) :]), np.append(p, centre / d[len(p) :])
-    w = d[:, None] * (R @ beta)
-    slack = nu - best.losses[len(beta) :] + np.tensordot(w, best.R[:, :, len(beta) :], 2)
+    slack = nu - best.losses[known:] + (d[:, None] * c).ravel() @ best.rows[:, known:]
     lam = np.append(lam, np.maximum(slack, centre / (MAX_NEW_SHARE * beta.mean())))
-    beta = np.append(beta, centre / lam[len(beta) :])
+    beta = np.append(beta, centre / lam[known:])
     beta *= (1 - sigma) / beta.sum()
     residual = tau + s - _norms(best.along(beta)) ** 2 - p  # what the new shares have changed
     return Iterate(beta, sigma, lam, nu, d, e, s + np.maximum(-residual, 0), p + np.maximum(residual, 0), tau)
@@ -227,14 +231,14 @@ def interior_point(
     smallest, since = np.inf, 0
     for _ in range(maxiter if predict else MAX_STALLED_STEPS):
         c = best.along(at.beta)
-        best.see(at.d[:, None] * c, at.beta)
+        best.see(at.d[:, None] * c, at.d, at.beta)
         since = 0 if best.gap < 0.9 * smallest else since + 1
         smallest = min(smallest, best.gap)
         if best.gap <= tol or since > MAX_STALLED_STEPS:
             break
         try:
             newton = _Newton(best, at, c)
-        except ValueError:
+        except ArithmeticError:
             return None
         guess, centre = None, tol / (len(at.beta) + 1 + 2 * len(at.d))
         if predict:  # the longer the step to centre 0 can be, the smaller the centre
@@ -245,7 +249,7 @@ def interior_point(
 
 
 class _Newton:
-    """The factorised Newton system of one iterate; ValueError if it has none.
+    """The factorised Newton system of one iterate; ArithmeticError if it has none.
 
     The changes of beta and tau solve a condensed (K+1) x (K+1) system, and give all others.
     """
@@ -302,22 +306,25 @@ class _Newton:
 def newton_solver(H: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
     """rhs -> H^-1 rhs for a symmetric positive definite H, with one step of refinement.
 
-    Raises ValueError where H is not finite, or not positive definite.
+    Raises FloatingPointError where H is not finite, or not positive definite.
     """
-    from scipy.linalg import cho_factor, cho_solve  # noqa: PLC0415
+    from scipy.linalg.lapack import dpotrf, dpotrs  # noqa: PLC0415
 
     scale = 1 / np.sqrt(np.diag(H))
     scaled = H * scale[:, None]
     scaled *= scale
     scaled[np.diag_indices_from(scaled)] += 1e-15
-    factor = cho_factor(scaled, overwrite_a=True)
-
-    def once(right: np.ndarray) -> np.ndarray:
-        return scale * cho_solve(factor, scale * right, check_finite=False)
+    if not np.isfinite(scaled).all():
+        raise FloatingPointError("overflow")
+    factor, failed = dpotrf(scaled.T, overwrite_a=True, clean=False)
+    if failed:
+        raise FloatingPointError("not positive definite")
+    once = lambda right: scale * dpotrs(factor, scale * right)[0]
 
     def solve(right: np.ndarray) -> np.ndarray:
-        x = once(right)
-        return x + once(right - H @ x)
+        x: np.ndarray = once(right)
+        x += once(right - H @ x)
+        return x
 
     return solve
 
@@ -353,4 +360,5 @@ def clarabel(best: Best) -> None:
     answer = clarabel.DefaultSolver(P, cost, sparse.csc_matrix(-A), b, cones, settings).solve()
     x, z = np.asarray(answer.x), np.asarray(answer.z)
     if np.isfinite(x).all() and np.isfinite(z).all():
-        best.see(-2 * z[simple:].reshape(T, r + 2)[:, 1:-1], x[:K])
+        z = z[simple:].reshape(T, r + 2)
+        best.see(-2 * z[:, 1:-1], np.clip(2 * (z[:, 0] + z[:, -1]), 1e-12, 1.0), x[:K])
