@@ -189,6 +189,8 @@ def test_other_bad_input(rng):
         groups.from_labels([0.0, np.nan])
     with pytest.raises(ValueError, match="NaN or None"):
         groups.from_labels(np.array([0.0, np.nan, np.nan], object))
+    with pytest.raises(ValueError, match="NaN or None"):
+        groups.from_labels(["a", np.nan])
     with pytest.raises(ValueError, match="one entry a feature"):
         groups.from_labels(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="X has 1 value"):

@@ -373,7 +373,7 @@ def as_labels(name: str, x: Any) -> np.ndarray:
         gone = lambda entry: entry is None or (isinstance(entry, float) and math.isnan(entry))
         missing = labels.dtype.kind in "fO" and any(map(gone, labels.ravel().tolist()))
     if missing:
-        raise ValueError(f"{name} has a label that is missing: a NaN, None or NaT.")
+        raise ValueError(f"{name} has a NaN or None among its labels.")
     return labels
 
 

@@ -109,6 +109,20 @@ def test_reads_that_fail_within_a_solve(good, mode):
     assert mode == "warm" or lost.all()
 
 
+def test_an_error_names_the_read_that_failed():
+    reads = iter(range(100_000))
+
+    def read():
+        if next(reads) > 5:
+            raise OSError("the disk is gone")
+        return iter(batches(Y[:, 0] > 0))
+
+    p = sj.Problem(from_batches(losses.LogisticLoss, read), sj.penalties.L1(0.01))
+    with pytest.raises(sj.ConvergenceError, match="could not be read again: .*the disk is gone") as error:
+        sj.solve(p, throw=True)
+    assert isinstance(error.value.__cause__, OSError)
+
+
 def test_a_batch_that_is_not_finite_any_more():
     rows = batches(Y)
     loss = from_batches(losses.HuberLoss, lambda: iter(rows))

@@ -528,8 +528,9 @@ BAD = {
     "entry NaN": (dict(entry=np.full(N, np.nan)), "entry has 26 .*NaN"),
     "short strata": (dict(strata=np.arange(25)), "X has 26 rows and strata has 25"),
     "strata of rank 2": (dict(strata=np.ones((N, 1))), "strata has shape .*must be 1-d"),
-    "stratum NaN": (dict(strata=np.where(TIME[3] == TIME, np.nan, 0)), "strata has 1 .*NaN"),
-    "stratum missing": (dict(strata=[None, *range(N - 1)]), "strata has a label that is missing"),
+    "stratum NaN": (dict(strata=np.where(TIME[3] == TIME, np.nan, 0)), "strata has a NaN or None"),
+    "stratum missing": (dict(strata=[None, *range(N - 1)]), "strata has a NaN or None"),
+    "stratum NaN among texts": (dict(strata=[np.nan, *["a"] * (N - 1)]), "strata has a NaN or None"),
     "alone in strata": (dict(strata=np.arange(N)), "only row in its risk set, .* in its stratum"),
     "alone by entry": (dict(entry=TIME - 1e-9), "only row in its risk set, .* that have entered"),
     "short event": (dict(event=EVENT[1:]), "X has 26 rows and event has 25"),
@@ -598,3 +599,12 @@ def test_other_errors():
         lambda w: sj.duality_gap(sj.Problem(f.reweighted(w), penalties.L1(STRENGTHS)), jnp.zeros(D))
     )
     assert np.isnan(negative(jnp.ones(N).at[3].set(-1.0)))
+
+
+def test_late_entries_of_similar_data_have_one_form():
+    """Folds would else compile anew, one for each number of event times."""
+    forms = []
+    for rows in (np.arange(N) % 4 != k for k in range(4)):
+        loss = sj.losses.CoxLoss(X[rows][:18], TIME[rows][:18], EVENT[rows][:18], entry=TIME[rows][:18] / 2)
+        forms.append([leaf.shape for leaf in jax.tree.leaves(loss)])
+    assert all(form == forms[0] for form in forms)

@@ -16,7 +16,7 @@ from sklearn.datasets import load_breast_cancer
 from sklearn.svm import LinearSVC
 
 from sparsejax.models import multivariate as mv
-from sparsejax.models.multivariate import _master, _restricted, _support_norm
+from sparsejax.models.multivariate import _cutting_plane, _master, _restricted, _support_norm
 from sparsejax.models.multivariate._data import as_data
 from sparsejax.solution import CONVERGED, HOST_FAILURE, MAX_ITER, MESSAGES, NON_FINITE, STALLED
 
@@ -532,6 +532,22 @@ def test_lax_map_and_sparse_data(small):
         same(batch, i, traced(A, y, 2.0, C))
 
 
+@pytest.mark.parametrize("wrapped", [jax.jit, jax.vmap])
+def test_ctrl_c_ends_a_traced_call(small, wrapped, monkeypatch):
+    X, y = small
+    rounds = []
+
+    def interrupted(plane, progress):
+        rounds.append(plane)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_cutting_plane.CuttingPlane, "round", interrupted)
+    fit = wrapped(lambda C: mv.fit(X, y, measure=mv.f_beta(), budget=2, C=C).w)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="KeyboardInterrupt"):
+        jax.block_until_ready(fit(np.array([1e3, 2e3]) if wrapped is jax.vmap else 1e3))
+    assert len(rounds) == 1  # no other lane goes on
+
+
 def test_bad_values_give_a_status_in_jit(small):
     X, y = small
     fit = jax.jit(traced)
@@ -592,7 +608,7 @@ def fit_with(X=DATA, y=SIGNS, measure=None, budget=1, C=1.0, **options):
         (dict(y=np.ones(4)), ValueError, "one class only, 1; both"),
         (dict(y=-np.ones(4)), ValueError, "one class only, -1; both"),
         (dict(y=[0, 1, 2, 0]), ValueError, "y has 3 classes; a label is one of two here"),
-        (dict(y=[0, np.nan, 1, 0]), ValueError, "y has a NaN among its labels"),
+        (dict(y=[0, np.nan, 1, 0]), ValueError, "y has a NaN or None among its labels"),
         (dict(y=[0, np.inf, 1, 0]), ValueError, "y has an infinity among its labels"),
         (dict(y=[0, 1j, 1, 0]), TypeError, "y has dtype complex128; labels are"),
         (dict(y=[1, -1]), ValueError, "X has 4 rows and y has 2"),
@@ -642,7 +658,7 @@ def test_other_bad_input(small):
     rest = functools.partial(mv.fit_one_vs_rest, X, budget=2, C=1.0)
     with pytest.raises(ValueError, match="one class only"):
         rest(np.zeros(30), measure=mv.f_beta())
-    with pytest.raises(ValueError, match="NaN among its labels"):
+    with pytest.raises(ValueError, match="NaN or None among its labels"):
         rest(np.where(y > 0, np.nan, 1), measure=mv.f_beta())
     with pytest.raises(ValueError, match="1 measures for 2 classes"):
         rest(y, measure=[mv.f_beta()])

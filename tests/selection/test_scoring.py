@@ -239,3 +239,11 @@ def test_a_loss_without_predictions():
     p = sj.Problem(Known(losses.SquaredLoss(*data(n=ROWS))), penalties.L1(0.1))
     with pytest.raises(TypeError, match=r"scoring needs a loss with predictions\(\).*got Known"):
         sj.cross_validate(p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), scoring="r2")
+
+
+def test_a_fold_may_not_hold_all_events():
+    X, _ = data(n=30)
+    time, event = np.arange(1.0, 31), np.arange(30) % 3 == 0
+    p = sj.Problem(losses.CoxLoss(X, time, event), penalties.L1(0.1))
+    with pytest.raises(ValueError, match="fold 1 holds all events out"):
+        sj.cross_validate(p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), folds=event * 1)

@@ -129,7 +129,11 @@ BAD = {
     "censored": (lambda: fit(PAIRS * [0, 1]), "every row is censored"),
     "rows": (lambda: fit(PAIRS[1:]), "inconsistent numbers of samples"),
     "strata": (lambda: fit(strata=STRATA[1:]), "inconsistent numbers of samples"),
-    "stratum missing": (lambda: fit(strata=[None, *STRATA[1:]]), "strata must be .n,., one label a row"),
+    "stratum missing": (lambda: fit(strata=[None, *STRATA[1:]]), "strata has a NaN or None"),
+    "stratum NaN in a list": (
+        lambda: fit(strata=[np.nan, *map(str, STRATA[1:])]),
+        "strata has a NaN or None",
+    ),
     "entry": (lambda: fit(entry=TIME), "entry must be before time, and finite.* row 0 has entry"),
     "ties": (lambda: SparseCox(ties="exact").fit(X, PAIRS), "ties must be one of"),
     "penalty": (lambda: SparseCox("l7").fit(X, PAIRS), "penalty must be one of"),

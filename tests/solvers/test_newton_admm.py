@@ -326,3 +326,27 @@ def test_the_engine_hands_over(monkeypatch):
 def test_unfit(smooth, penalty, message):
     with pytest.raises(TypeError, match=message):
         sj.newton_admm(sj.Problem(smooth, penalty))
+
+
+@pytest.mark.parametrize("ties", ["breslow", "efron"])
+def test_solve_takes_it_where_the_bound_of_the_curvature_is_loose(ties):
+    """With few rows for each feature and another penalty `admm` took thousands of iterations."""
+    rng = np.random.default_rng(0)
+    X, time = rng.standard_normal((40, 20)), rng.exponential(size=40)
+    loss = sj.losses.CoxLoss(X, time, rng.random(40) < 0.7, ties=ties)
+    problem = sj.Problem(loss, sj.penalties.SortedL1(0.01 * sj.penalties.slope_strengths(20, 0.1)))
+    solution, other = sj.solve(problem, tol=1e-9), sj.admm(problem, tol=1e-9)
+    assert solution.converged and solution.solver == "newton_admm" and solution.num_iters < 50
+    np.testing.assert_allclose(solution.params, other.params, atol=1e-5)
+
+
+def test_many_short_steps():
+    """Columns of sizes from 0.01 to 1000 in one group, which no units mend, and a kink: hundreds of steps."""
+    rng = np.random.default_rng(5)
+    sizes = np.geomspace(1e-2, 1e3, 8)
+    X = rng.standard_normal((40, 8)) * sizes
+    y = X @ (np.r_[np.ones(3), np.zeros(5)] / sizes) + 0.3 * rng.standard_normal(40)
+    group = sj.groups.from_labels(np.arange(8) // 3)
+    loss = sj.losses.QuantileLoss(X, y, 0.3, 0.01, intercept=True)
+    solution = sj.solve(sj.Problem(loss, sj.penalties.GroupLasso(0.05, group)))
+    assert solution.converged and solution.num_iters > 300
