@@ -118,7 +118,7 @@ def test_an_error_names_the_read_that_failed():
         return iter(batches(Y[:, 0] > 0))
 
     p = sj.Problem(from_batches(losses.LogisticLoss, read), sj.penalties.L1(0.01))
-    with pytest.raises(sj.ConvergenceError, match="could not be read again: .*the disk is gone") as error:
+    with pytest.raises(sj.ConvergenceError, match="the disk is gone") as error:
         sj.solve(p, throw=True)
     assert isinstance(error.value.__cause__, OSError)
 
