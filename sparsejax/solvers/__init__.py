@@ -6,7 +6,7 @@ table. To add a solver, write its file and its entry here.
 """
 
 from sparsejax.driver import Link
-from sparsejax.losses import CoxLoss, QuantileLoss, sizes
+from sparsejax.losses import CoxLoss, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import number_of
 from sparsejax.solvers import (
@@ -57,8 +57,8 @@ def _wide(problem: Problem) -> bool:
 
 def _small(problem: Problem) -> bool:
     one_column = _prox_newton.unfit(problem) is None
-    # The curvature of these losses is far below the bound that `admm` needs.
-    loose = _newton_admm.unfit(problem) is None and isinstance(problem.smooth, CoxLoss | QuantileLoss)
+    # The curvature of Cox's loss is far below the bound that `admm` needs.
+    loose = _newton_admm.unfit(problem) is None and isinstance(problem.smooth, CoxLoss)
     return _newton_admm.suits(problem) or ((one_column or loose) and _newton_admm.few_features(problem))
 
 

@@ -31,7 +31,7 @@ def solve(
       column and more than 64 features;
     * `working_set` for penalties with sparse rows on many times more features than samples;
     * `newton_admm` for another loss with a small Hessian: one column of up to 64 features, if `prox_newton`
-      takes the problem or the loss is `CoxLoss` or `QuantileLoss`; or up to 64 features (times columns, if
+      takes the problem or the loss is `CoxLoss`; or up to 64 features (times columns, if
       the loss couples these) and at least 4 rows for each;
     * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
     * `fista` for every other problem, such as a plain function.
