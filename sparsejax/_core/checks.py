@@ -199,7 +199,7 @@ def as_strength(name: str, x: Any, ndims: tuple[int, ...] = (0, 1)) -> jax.Array
     if not is_traced(strength):
         if strength.ndim and strength.size == 0:
             raise ValueError(f"{name} is empty; a scalar or one value a row is needed.")
-        if (least := least_of(strength)) < 0:
+        if (least := answer_of(_least, strength)) < 0:
             raise ValueError(f"{name} must be >= 0, got {least:g}.")
     return strength
 
@@ -271,13 +271,8 @@ def as_weights(weights: ArrayLike, Y: jax.Array) -> jax.Array:
 
 def check_weights(weights: Any) -> None:
     """Raise if a concrete weight is negative."""
-    if not is_traced(weights) and (least := least_of(weights)) < 0:
+    if not is_traced(weights) and (least := answer_of(_least, weights)) < 0:
         raise ValueError(f"weights must be >= 0, got {least:g}.")
-
-
-def least_of(x: Any) -> Any:
-    """The least number of a concrete array that is not empty."""
-    return answer_of(_least, x)
 
 
 def _least(xp: Any, x: Any) -> Any:

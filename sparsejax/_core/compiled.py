@@ -82,12 +82,7 @@ class Compiled:
         process can read the outputs; or a prefix of the tree of outputs with True or False for each.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        static: tuple[str, ...] = (),
-        whole: Any = True,
-    ):
+    def __init__(self, function: Callable[..., Any], static: tuple[str, ...] = (), whole: Any = True):
         self.nested = jax.jit(function, static_argnames=static)
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}

@@ -75,9 +75,7 @@ def across(R: jax.Array, A: jax.Array) -> jax.Array:
 
 def opaque(x: jax.Array) -> jax.Array:
     """x behind a barrier, so that XLA does not spend seconds on constant folding of a user's constants."""
-    if not is_traced(x):
-        return x
-    return lax.optimization_barrier(x)
+    return lax.optimization_barrier(x) if is_traced(x) else x
 
 
 def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
@@ -97,6 +95,11 @@ def apply_if(active: jax.Array, function: Callable[[Any], Any], value: Any) -> A
     It is a loop of at most one turn: `lax.cond` under vmap would always compute both branches.
     """
     return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]
+
+
+def choose(condition: jax.Array, a: Any, b: Any) -> Any:
+    """The tree ``a`` where the condition holds, else ``b``, leaf by leaf."""
+    return jax.tree.map(lambda a, b: jnp.where(condition, a, b), a, b)
 
 
 @jax.custom_batching.custom_vmap

@@ -93,9 +93,8 @@ class _Search:
         self.values: list[str] = []
         self.rules: list[Same] = []
         self.functions: list[Same] = []
-        self._seen: dict[
-            int, Any
-        ] = {}  # by place in memory; the objects are held, so that no place is reused
+        # By place in memory; the objects are held, so that no place is reused.
+        self._seen: dict[int, Any] = {}
 
     def program(self, jaxpr: Any) -> None:
         """Collect from a program and those inside, without the constants of the program itself."""

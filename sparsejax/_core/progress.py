@@ -5,13 +5,13 @@ each time from the `Place` where the last call ended. The size of a chunk, in it
 the program: the host chooses it by the time that the last chunk took. The chunks do not change any result.
 """
 
-import contextlib
 import functools
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -21,15 +21,14 @@ from jax import lax
 
 from sparsejax._core.checkpoints import Checkpoint, kept_in
 from sparsejax._core.checks import check_bool, is_eager
+from sparsejax._core.linalg import choose
 
 CHUNK_SECONDS = 0.3  # time that a chunk should take: Ctrl-C waits for its end
 FIRST_CHUNK_WORK = 2  # iterations of the first chunk
 # A chunk has at most this many times the work of the last one: the first strengths of a path are solved in a
 # few iterations, which is no measure for the others.
 MAX_CHUNK_GROWTH = 16
-UNKNOWN_SETUP_WORK = (
-    1e30  # iterations: until the cost of a set-up is known, a chunk with one ends after a solve
-)
+UNKNOWN_SETUP_WORK = 1e30  # iterations: a chunk with a set-up of unknown cost ends after a solve
 # The main thread waits no longer than this for other threads: a Ctrl-C that arrives just before a wait, or
 # that the system hands to another thread, does not end the wait.
 MAX_DEAF_SECONDS = 0.1
@@ -115,8 +114,7 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
 
     def more(work: jax.Array, setups: jax.Array) -> jax.Array:
         # True until one solve is done and the work, with that of set-ups, reaches the budget.
-        enough: jax.Array = work.astype(jnp.float32) + setups * budget.setup >= budget.work
-        return (work == 0) | ~enough
+        return (work == 0) | (work.astype(jnp.float32) + setups * budget.setup < budget.work)
 
     def due(place: Place) -> jax.Array:
         return (place.known < KNOWS_ALL).astype(jnp.float32)
@@ -127,8 +125,7 @@ def chunk(course: Course, place: Place, budget: Budget) -> tuple[Place, Report]:
 
         def prepare() -> tuple[Any, Any]:
             prepared, first = course.prepare(place.round)
-            choose = lambda old, new: jnp.where(place.known == KNOWS_STATE, old, new)
-            return prepared, jax.tree.map(choose, place.state, first)
+            return prepared, choose(place.known == KNOWS_STATE, place.state, first)
 
         prepared, state = lax.cond(place.known == KNOWS_ALL, lambda: (place.prepared, place.state), prepare)
         setups = setups + due(place)
@@ -187,22 +184,21 @@ def _tqdm(caller: str) -> Any:
 
 
 class Bar:
-    """A progress bar of tqdm, a flag that Ctrl-C sets, and the checkpoint of the work, if any."""
+    """A progress bar of tqdm (None: nothing is shown), a flag that Ctrl-C sets, and a checkpoint, if any."""
 
     def __init__(self, bar: Any, what: str, checkpoint: Checkpoint | None = None):
         self._bar, self._what, self.checkpoint = bar, what, checkpoint
         self.stop = threading.Event()
         self.before, self.each = 0, 1  # the count before this work, and the count added for every solve
-
-    @property
-    def count(self) -> int:
-        """The count that the bar shows."""
-        return int(self._bar.n)
+        self.count = 0  # that the bar shows
 
     def show(self, done: int, gap: float) -> None:
         """Show that ``done`` solves are done; ``gap``: the certificate of the last one."""
-        self._bar.set_postfix_str(f"{self._what} {gap:.1e}", refresh=False)
-        self._bar.update(self.before + self.each * done - self._bar.n)
+        more = self.before + self.each * done - self.count
+        self.count += more
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{self._what} {gap:.1e}", refresh=False)
+            self._bar.update(more)
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if Ctrl-C was pressed."""
@@ -210,22 +206,7 @@ class Bar:
             raise KeyboardInterrupt
 
 
-class _Hidden(contextlib.AbstractContextManager["_Hidden"]):
-    """Replaces the bar of tqdm if nothing is shown and there is only a checkpoint."""
-
-    n = 0
-
-    def __exit__(self, *_: Any) -> None:
-        pass
-
-    def set_postfix_str(self, text: str, refresh: bool) -> None:
-        pass
-
-    def update(self, n: int) -> None:
-        self.n += n
-
-
-@contextlib.contextmanager
+@contextmanager
 def bar_of(
     caller: str,
     total: int | None,
@@ -241,11 +222,12 @@ def bar_of(
     With ``deferred`` the first Ctrl-C only sets ``stop`` of the bar, so that the work ends between two chunks
     and no chunk goes on in the background.
     """
-    with _tqdm(caller)(total=total, desc=caller, unit=unit) if shown else _Hidden() as inner:
-        if deferred:  # the first chunk compiles the program, which takes a good part of a minute at worst
+    with _tqdm(caller)(total=total, desc=caller, unit=unit) if shown else nullcontext() as inner:
+        # The first chunk compiles the program, which takes a good part of a minute at worst.
+        if inner is not None and deferred:
             inner.set_postfix_str("compiling", refresh=True)
         bar = Bar(inner, what, checkpoint)
-        with _noted(bar.stop) if deferred else contextlib.nullcontext():
+        with _noted(bar.stop) if deferred else nullcontext():
             try:
                 yield bar
             except Interrupted:
@@ -254,7 +236,7 @@ def bar_of(
                 raise Interrupted(f"{caller}: interrupted") from None
 
 
-@contextlib.contextmanager
+@contextmanager
 def _noted(stop: threading.Event) -> Iterator[None]:
     """A context in which the first Ctrl-C sets ``stop`` and restores the usual effect of the next one."""
     main = threading.current_thread() is threading.main_thread()
@@ -367,12 +349,7 @@ class _Pace:
 
 
 def in_slices(
-    call: Callable[[np.ndarray], Any],
-    count: int,
-    width: int,
-    bar: Bar,
-    gap: Callable[[Any], Any],
-    like: Any,
+    call: Callable[[np.ndarray], Any], count: int, width: int, bar: Bar, gap: Callable[[Any], Any], like: Any
 ) -> list[Any]:
     """The answers of ``call`` for the numbers 0 to count - 1, ``width`` at a time, until ``bar.stop`` is set.
 

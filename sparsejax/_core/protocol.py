@@ -68,11 +68,8 @@ class Protocol(Pytree):
     @classmethod
     def _provider(cls, name: str) -> Any:
         """The class that defines a name in its body or as a leaf; the root if no other does; else None."""
-        found = None
-        for base in cls.__mro__:
-            if name in vars(base) or name in vars(base).get("__annotations__", {}):
-                found = base
-                break
+        bodies = (b for b in cls.__mro__ if name in vars(b) or name in vars(b).get("__annotations__", ()))
+        found: Any = next(bodies, None)
         if found not in (None, cls._root):
             return found
         listing = [base for base in cls.__mro__ if name in vars(base).get("_leaves", ())]
@@ -81,17 +78,14 @@ class Protocol(Pytree):
     @classmethod
     def _check_replaced(cls, parent: Any) -> None:
         """Raise if the class replaces names of a complete parent but inherits names that belong to them."""
-        changed = {
-            group: [name for name in names if cls._provider(name) is not parent._provider(name)]
-            for group, names in {"function": cls._required, **cls._groups}.items()
-        }
+        other = lambda name: cls._provider(name) is not parent._provider(name)
+        function = list(filter(other, cls._required))
         for group, names in {"function": cls._required, **cls._groups}.items():
             if group not in ("function", *parent._given):
                 continue
-            about = changed["function"] and group not in cls._independent
-            kept = [name for name in names if name not in changed[group]]
-            if kept and (changed[group] or about):
-                replaced = changed[group] or changed["function"]
+            replaced = list(filter(other, names)) or (function if group not in cls._independent else [])
+            kept = [name for name in names if not other(name)]
+            if kept and replaced:
                 raise TypeError(
                     f"{cls.__name__} replaces {', '.join(replaced)} of {parent.__name__} but keeps its "
                     f"{', '.join(kept)}, which would no longer be true: replace them too, or inherit from "

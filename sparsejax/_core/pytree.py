@@ -135,13 +135,6 @@ def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
 
     In a problem the leaves that are not floating are counts and indices of groups.
     """
-    leaves, treedef = jax.tree.flatten(tree)
-    floating = [jnp.issubdtype(jnp.result_type(leaf), jnp.floating) for leaf in leaves]
-
-    def rebuild(values: Any) -> Any:
-        values = iter(values)
-        return jax.tree.unflatten(
-            treedef, [next(values) if f else leaf for f, leaf in zip(floating, leaves, strict=True)]
-        )
-
-    return tuple(leaf for f, leaf in zip(floating, leaves, strict=True) if f), rebuild
+    dtypes = map(jnp.result_type, jax.tree.leaves(tree))
+    values, rebuild = movable(tree, tuple(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes))
+    return tuple(values), rebuild

@@ -27,8 +27,8 @@ def one_blas_thread() -> Iterator[None]:
     several threads would each restore what they found, which may be the setting of another.
     """
     pools = _pools() if threading.current_thread() is threading.main_thread() else ()
-    before = [(pool, pool.num_threads or 1) for pool in pools]  # None: a library that does not tell
-    several = [(pool, count) for pool, count in before if count > 1]
+    # The number is None of a library that does not tell it.
+    several = [(pool, pool.num_threads) for pool in pools if (pool.num_threads or 1) > 1]
     for pool, _ in several:
         pool.set_num_threads(1)
     try:

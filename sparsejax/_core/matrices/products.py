@@ -68,8 +68,7 @@ def times(X: Any, W: jax.Array, *, transposed: bool = False) -> jax.Array:
     """XW, or X'W if ``transposed``, W (., k), for loops without derivatives: without their linear system."""
     if isinstance(X, Products):
         return X.moved(W, transposed=transposed)
-    H: jax.Array = X.T @ W if transposed else X @ W
-    return H
+    return X.T @ W if transposed else X @ W
 
 
 def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
@@ -96,6 +95,5 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
         return both.at[:at].add(X.moved(both[at:], transposed=not transposed))
 
     both = jnp.concatenate([W, jnp.zeros((size, W.shape[1]), W.dtype)])
-    H: jax.Array = lax.custom_linear_solve(system, both, solve, transpose)[at:]
-    H = lax.optimization_barrier(H)
+    H = lax.optimization_barrier(lax.custom_linear_solve(system, both, solve, transpose)[at:])
     return H[:, 0] if vector else H

@@ -50,11 +50,8 @@ MAX_FETCHED_SIZE = 1 << 22  # entries; a copy of these to the host takes some 3 
 
 def _stays_on_its_device(x: Any) -> bool:
     """Whether the array is on an accelerator and too large to be copied to the host."""
-    return (
-        isinstance(x, jax.Array)
-        and x.size > MAX_FETCHED_SIZE
-        and {d.platform for d in x.devices()} != {"cpu"}
-    )
+    large = isinstance(x, jax.Array) and x.size > MAX_FETCHED_SIZE
+    return large and {device.platform for device in x.devices()} != {"cpu"}
 
 
 @functools.cache

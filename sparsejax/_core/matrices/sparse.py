@@ -95,13 +95,10 @@ class Sparse(
         data, scale = self.data, self.scale
         if function is not None:
             data, scale = lax.stop_gradient(data), None if scale is None else function(scale)
-        if scale is None:
-            return product(data, self.rows, self.cols, used, W)
-        if transposed:
-            H = product(data, self.rows, self.cols, used, W) * scale[:, None]
-            return H
-        H = product(data, self.rows, self.cols, used, W * scale[:, None])
-        return H
+        if scale is not None and not transposed:
+            W = W * scale[:, None]
+        H = product(data, self.rows, self.cols, used, W)
+        return H if scale is None or not transposed else H * scale[:, None]
 
     def _by_kernel(self, transposed: bool) -> Callable[..., jax.Array]:
         """Same as `_by_chunks`, on a CPU by the kernel for a BCSR; for X'U its rows are the columns of X."""
@@ -109,13 +106,12 @@ class Sparse(
         chunks, kernel = _by_chunks(transposed, self.shape, None), _of_bcsr(transposed, self.shape)
 
         def product(*args: jax.Array) -> jax.Array:
-            found: jax.Array = lax.platform_dependent(
+            return lax.platform_dependent(
                 args,
                 rows,
                 cpu=lambda args, rows: kernel(rows, args[-1]),
                 default=lambda args, _: chunks(*args),
             )
-            return found
 
         return product
 
@@ -248,8 +244,7 @@ def _of_bcsr(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Arra
 
     @jax.custom_batching.custom_vmap
     def product(data: jax.Array, cols: jax.Array, starts: jax.Array, W: jax.Array) -> jax.Array:
-        H: jax.Array = BCSR((data, cols, starts), shape=size) @ W
-        return H
+        return BCSR((data, cols, starts), shape=size) @ W
 
     product.def_vmap(functools.partial(_batched, product))
     return lambda rows, W: product(*rows, W)
@@ -289,9 +284,7 @@ def squares_along_rows(X: Any, weights: jax.Array) -> jax.Array:
 
 def columns_at(X: Any, ix: jax.Array) -> Any:
     """The columns ``ix`` of X; the index d gives a zero column."""
-    if isinstance(X, Sparse):
-        return X.columns_at(ix)
-    return jnp.take(X, ix, axis=1, mode="fill", fill_value=0)
+    return X.columns_at(ix) if isinstance(X, Sparse) else take(X, ix, 1)
 
 
 def divided(X: Any, units: jax.Array) -> Any:
@@ -392,7 +385,6 @@ def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             kind += f" with n_batch={X.n_batch} and n_dense={X.n_dense}, which must be 0"
         raise TypeError(f"{name} is a {kind}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
     indices = np.asarray(X.indices)
-    there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(
-        axis=1
-    )  # other entries are padding
+    # Other entries are padding.
+    there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(axis=1)
     return np.asarray(X.data)[there], indices[there, 0], indices[there, 1]

@@ -31,11 +31,8 @@ class Source:
 
     def lengths(self, squares: np.ndarray) -> np.ndarray:
         """||x_i / D|| for each row x_i, (n,), with D^2 the ``squares`` (d,); finds `digest` on the way."""
-        inverse, seen, found = (
-            np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0),
-            sha256(),
-            [],
-        )
+        inverse = np.divide(1, squares, out=np.zeros_like(squares), where=squares > 0)
+        seen, found = sha256(), []
         for _, X in self.chunks():
             seen.update(f"{X.dtype} {X.shape} ".encode())
             seen.update(np.ascontiguousarray(X).reshape(-1).view(np.uint8).data)
@@ -135,9 +132,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
     def _on_host(self, product: Callable[..., np.ndarray], shape: tuple[int, ...], A: jax.Array) -> jax.Array:
         def call(A: Any) -> np.ndarray:
             found = self.source.guarded(product, A)
-            if found is None:
-                return np.full((*np.shape(A)[:-2], *shape), np.nan, A.dtype)
-            return found
+            return np.full((*np.shape(A)[:-2], *shape), np.nan, A.dtype) if found is None else found
 
         like: Any = jax.eval_shape(lambda A: jnp.zeros(shape, A.dtype), A)
         return jax.pure_callback(call, like, A, vmap_method="broadcast_all")
