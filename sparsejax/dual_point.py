@@ -18,9 +18,8 @@ class Free(NamedTuple):
 
     entries: jax.Array  # (d,) or (k, d) boolean
     some: jax.Array  # () boolean: there is such an entry
-    known: (
-        jax.Array
-    )  # () boolean: there are at most `MAX_FREE_FEATURES` in a column, and the loss has a basis
+    # () boolean: there are at most `MAX_FREE_FEATURES` in a column, and the loss has a basis
+    known: jax.Array
 
 
 class DualPoint(NamedTuple):

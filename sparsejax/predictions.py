@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from sparsejax._core.checks import check_bool, is_sparse
 from sparsejax._core.matrices.sparse import as_matrix
 from sparsejax._core.precision import full_precision
-from sparsejax.losses import BatchedSquaredLoss, CoxLoss, GramLoss, LinearModelLoss, SumLoss, as_loss
+from sparsejax.losses import BatchedSquaredLoss, CoxLoss, GramLoss, LinearModelLoss, SumLoss
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.solution import Solution
 
@@ -52,9 +52,7 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
         raise TypeError(
             f"predict: solution must be a sparsejax.Solution, got {kind}: predict(solution, problem, X)."
         )
-    known = as_protocol("predict", problem)
-    whole = as_loss(known.smooth)
-    loss = whole
+    whole = loss = as_protocol("predict", problem).smooth
     while isinstance(loss, SumLoss):
         loss = loss.loss
     if not isinstance(loss, LinearModelLoss | CoxLoss | GramLoss | BatchedSquaredLoss):

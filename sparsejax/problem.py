@@ -151,8 +151,7 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
     if scaled is None:
         return problem
     loss, units = scaled
-    penalty = problem.penalty
-    penalty = in_their_units(penalty, units.sigma, units.gamma)
+    penalty = in_their_units(problem.penalty, units.sigma, units.gamma)
     if units.rows is not None:
         penalty = rescaled(penalty, units.rows)
     known = object.__new__(_InUnits)

@@ -134,16 +134,7 @@ class Solution(
     ):
         if link is None:
             link = np.full(np.shape(status), -1, np.int32)
-        self._set(
-            params=params,
-            objective=objective,
-            gap=gap,
-            residual=residual,
-            num_iters=num_iters,
-            status=status,
-            history=history,
-            link=link,
-        )
+        super().__init__(params, objective, gap, residual, num_iters, status, history, link)
 
     def __getitem__(self, index: Any) -> "Solution":
         """One solution of a batch, or some: every field is indexed on the axes of the batch.
@@ -187,10 +178,9 @@ class Solution(
         """The status as text, for each problem of a batch; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Solution.message is text: read it outside jit and vmap.")
-        if self.status.ndim == 0:
-            return _message(int(self.status), np.asarray(self.gap))
         pairs = zip(np.ravel(self.status), np.ravel(self.gap), strict=True)
-        return [_message(int(code), gap) for code, gap in pairs]
+        texts = [_message(int(code), gap) for code, gap in pairs]
+        return texts if self.status.ndim else texts[0]
 
     def __getattr__(self, name: str) -> Any:
         """Say where the intercept and predictions are; Python calls this for names that do not exist."""
