@@ -1,7 +1,6 @@
 """What solvers share: arguments, loop, chains, batches, derivatives; see docs/adding-a-solver.md."""
 
 from sparsejax._core.compiled import OPTIONS
-from sparsejax.driver.arguments import check_function as check_function
 from sparsejax.driver.arguments import kinds, prepare
 from sparsejax.driver.chain import Chain, Link, run, unfinished
 from sparsejax.driver.curvature import step_length

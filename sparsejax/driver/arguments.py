@@ -135,11 +135,9 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
         value = jax.eval_shape(value_of, problem.penalty, init)
         if [leaf.shape for leaf in jax.tree.leaves(value)] != [()]:
             raise TypeError(f"{name}: penalty.value must return one number, got {value}.")
-        form = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
-        after = jax.tree.map(
-            lambda leaf: (leaf.shape, leaf.dtype), jax.eval_shape(prox_of, problem.penalty, init, step)
-        )
+        point = jax.eval_shape(prox_of, problem.penalty, init, step)
+        form, after = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), W) for W in (init, point))
         if form != after:
             raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
 

@@ -15,13 +15,14 @@ from sparsejax.driver.shards import map_lanes_per_device, per_device
 AtOnce = Callable[[Any, Any], bool]
 
 
-def _never(args: Any, lanes: Any) -> bool:
+def never(args: Any, lanes: Any) -> bool:
+    """The default: no lanes run together."""
     return False
 
 
 def by_lanes(
     function: Callable[..., Any],
-    at_once: AtOnce = _never,
+    at_once: AtOnce = never,
     one_by_one: Callable[[Any], bool] = lambda lanes: False,
 ) -> Callable[..., Any]:
     """Give ``function``, of pytrees of arrays, a rule for `jax.vmap`.

@@ -18,10 +18,9 @@ import numpy as np
 from sparsejax._core.checks import is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import apply_if, eps_of
-from sparsejax.driver.batching import by_lanes
+from sparsejax.driver.batching import by_lanes, never
 from sparsejax.driver.implicit import attach
 from sparsejax.driver.loop import finish
-from sparsejax.losses import Units
 from sparsejax.problem import Problem, Scaled, flattened, in_units, units_of
 from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution, number_of, warn_unconverged
 
@@ -50,11 +49,6 @@ def at_the_floor(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.
     """Whether rounding errors ended the solve: it stalled, or tol is below what a certificate can resolve."""
     status, below = solution.status, tol < 2 * eps_of(solution.objective)
     return (status == STALLED) | ((status == CONVERGED) & below)
-
-
-def _no_lanes(problem: Problem, lanes: Any) -> bool:
-    """The default ``at_once`` of a `Link`: the lanes of a batch run one after the other."""
-    return False
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class Link:
     limit: int | None = None
     finish_step: Callable[[Any, jax.Array], jax.Array] | None = None
     declines: Callable[[Problem, Any], bool] | None = None
-    at_once: Callable[[Problem, Any], bool] = _no_lanes
+    at_once: Callable[[Problem, Any], bool] = never
 
     def first(
         self,
@@ -124,9 +118,8 @@ class Link:
         known = units_of(problem, self.rows)
         scaled = _in_units(solution, known)
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
-        if self.finish_step is None:
-            raise TypeError(f"{self.name} has no finish.")
-        found = finish(flat, scaled._replace(params=W), self.finish_step(flat.smooth, W), tol)
+        step = self.finish_step(flat.smooth, W)  # type: ignore[misc]  # `Chain.steps` has checked it
+        found = finish(flat, scaled._replace(params=W), step, tol)
         found = found._replace(params=restore(found.params), link=solution.link)
         return in_users_units(found, known)
 
@@ -224,8 +217,8 @@ def _run_eagerly(
     first = chain.links[0]
     if first.declines is not None and first.declines(problem, init):
         chain = chain._replace(links=chain.links[1:])
-    program = _programs(chain.links[0])[0]
-    solution: Solution = program.alone(problem, init, tol, maxiter, arrays, history=history)
+    start, _ = _programs(chain.links[0])
+    solution = start.alone(problem, init, tol, maxiter, arrays, history=history)
     return completed(chain, problem, solution, tol, maxiter)
 
 
@@ -305,22 +298,19 @@ def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
     """The solution of the user's problem, from that of the problem in units of its data."""
     if known is None:
         return solution
-    units, history = known.units, solution.history
-    return solution._replace(
-        params=units.params(solution.params),
-        objective=units.objective(solution.objective),
-        history=History(units.objective(history.objective), history.gap),
-    )
+    return _converted(solution, known.units.params, known.units.objective)
 
 
 def _in_units(solution: Solution, known: Scaled | None) -> Solution:
     """The inverse of `in_users_units`."""
     if known is None:
         return solution
-    units: Units = known.units
-    history = solution.history
+    return _converted(solution, known.units.start, known.units.start_objective)
+
+
+def _converted(solution: Solution, params: Callable[..., Any], objective: Callable[..., Any]) -> Solution:
+    """The solution with its params and its objectives converted by these functions."""
+    history = History(objective(solution.history.objective), solution.history.gap)
     return solution._replace(
-        params=units.start(solution.params),
-        objective=units.start_objective(solution.objective),
-        history=History(units.start_objective(history.objective), history.gap),
+        params=params(solution.params), objective=objective(solution.objective), history=history
     )

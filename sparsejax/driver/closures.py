@@ -38,10 +38,8 @@ def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
             smooth = ClosureLoss(smooth, arrays, call)
     if not penalty._self_contained:
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
-        (value, in_value), (prox, in_prox) = (
-            trace(value_of, penalty, init),
-            trace(prox_of, penalty, init, step),
-        )
+        value, in_value = trace(value_of, penalty, init)
+        prox, in_prox = trace(prox_of, penalty, init, step)
         if any(map(is_traced, (*in_value, *in_prox))):
             penalty = ClosurePenalty(penalty, in_value, in_prox, value, prox)
     return problem._replace(smooth=smooth, penalty=penalty)

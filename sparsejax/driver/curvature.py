@@ -175,12 +175,10 @@ def factorise(smooth: Loss) -> Factor:
     if model.laplacian is not None:
         values, vectors = jnp.linalg.eigh(model.laplacian(), symmetrize_input=False)
         labels, shifts = vectors.T, jnp.maximum(values, 0)[:, None]
-    n, d = A.shape
-    if d <= n:
-        values, vectors = jnp.linalg.eigh(A.T @ A, symmetrize_input=False)
-        return Factor(vectors.T, jnp.maximum(values, 0), jnp.zeros((0, 0), A.dtype), labels, shifts)
-    values, vectors = jnp.linalg.eigh(A @ A.T, symmetrize_input=False)
-    return Factor(vectors.T @ A, jnp.maximum(values, 0), vectors, labels, shifts)
+    square = A.shape[1] <= A.shape[0]
+    values, vectors = jnp.linalg.eigh(A.T @ A if square else A @ A.T, symmetrize_input=False)
+    basis, left = (vectors.T, jnp.zeros((0, 0), A.dtype)) if square else (vectors.T @ A, vectors)
+    return Factor(basis, jnp.maximum(values, 0), left, labels, shifts)
 
 
 HessianFactor = Factor | CholeskyFactor

@@ -69,13 +69,10 @@ def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
 
     There is room for 1.5 times as many groups as the features would fill at the mean size: some are smaller.
     """
-    mean = d / count
-    most = (
-        min(d, max(MAX_BUCKET_FEATURES, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k))
-        if n < d
-        else d
-    )
-    m = min(math.ceil(most), d)
+    mean, most = d / count, float(d)
+    if n < d:
+        most = min(d, max(MAX_BUCKET_FEATURES, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k))
+    m = math.ceil(most)
     return m, min(m, count, math.ceil(1.5 * m / mean))
 
 

@@ -156,12 +156,11 @@ def _attach(problem: Problem, params: Any, objective: jax.Array, measure: jax.Ar
 
 @functools.partial(_attach.defjvp, symbolic_zeros=True)
 def _attach_jvp(primals: Any, tangents: Any) -> Any:
-    problem, params, _, measure = primals
-    params, objective = _attach(*primals)
+    problem, _, _, measure = primals
+    answer = params, _ = _attach(*primals)
     moves, tangent = moving(tangents[0])
     if not tangent:
-        return (params, objective), jax.tree.map(jnp.zeros_like, (params, objective))
-    answer = params, objective
+        return answer, jax.tree.map(jnp.zeros_like, answer)
     primal, moved = movable(problem, moves)
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:

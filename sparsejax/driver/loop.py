@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import apply_if, eps_of, of_all_lanes
+from sparsejax._core.linalg import apply_if, choose, eps_of, of_all_lanes
 from sparsejax.certificate import Certificate, Scale, certify, scale_of
 from sparsejax.driver.newton import MAX_POLISHING_STEPS, newton_step
 from sparsejax.losses import Facts, Loss
@@ -189,7 +189,7 @@ class Loop:
             state=state,
             best=self.init,
             parts=None if split is None else split(state),
-            certificate=no_certificate(self.init.dtype),
+            certificate=Certificate(infinite, infinite, infinite),
             lowest=at_zero + 8 * self.eps * jnp.abs(at_zero),  # 8 eps: rounding of the value at zero
             to_halve=infinite,
             last_progress=jnp.int32(0),
@@ -211,7 +211,7 @@ class Loop:
         carry = carry._replace(
             state=state if learn is None else learn(state, point.facts, point.certificate),
             best=best,
-            parts=jax.tree.map(lambda a, b: jnp.where(better, a, b), point.parts, carry.parts),
+            parts=choose(better, point.parts, carry.parts),
             certificate=certificate,
             lowest=point.lowest,
         )
@@ -225,8 +225,7 @@ class Loop:
         parts: tuple[jax.Array, ...] | None = None
         settle: jax.Array | bool = False
         if algorithm.split is not None:
-            now = algorithm.split(carry.state)
-            parts = jax.tree.map(lambda a, b: jnp.where(finish, a, b), carry.parts, now)
+            parts = choose(finish, carry.parts, algorithm.split(carry.state))
             settle = carry.round > 0 if self.polishes else False
         facts = self._facts(W, carry)
         step = algorithm.step(carry.state)
@@ -244,11 +243,8 @@ class Loop:
         smooth, quick, sizes = self.problem.smooth, self.algorithm.quick, self.scale.sizes
         if self.algorithm.facts is not None:
             return self.algorithm.facts(carry.state, W)
-        if quick is None:
-            facts: Facts = smooth.facts(W, sizes)
-        else:
-            facts = apply_if(carry.exact, lambda _: smooth.facts(W, sizes), quick.facts(W, sizes))
-        return facts
+        facts: Facts = (smooth if quick is None else quick).facts(W, sizes)
+        return facts if quick is None else apply_if(carry.exact, lambda _: smooth.facts(W, sizes), facts)
 
     def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
         """The certificate, with gap and residual at least (objective - lowest) / scale."""
@@ -269,7 +265,7 @@ class Loop:
         # In the finish the residual decides: the gap reaches its rounding error long before it.
         keep = (c.residual < old.residual) & ~(c.gap > old.gap + 10 * self.eps)
         better = jnp.where(point.finish, (carry.round == 0) | keep, better & ~point.again)
-        return better, Certificate(*(jnp.where(better, a, b) for a, b in zip(c, old, strict=True)))
+        return better, choose(better, c, old)
 
     def _with_status(self, carry: _Carry, point: _Certified) -> _Carry:
         """The carry with its status, last progress and history updated."""
@@ -312,10 +308,7 @@ class Loop:
         n = jnp.where(running, jnp.minimum(self.check_every, self.maxiter - k), 0)
         begin, state = self.algorithm.begin, carry.state
         if begin is not None:
-            first = running & (k == 0)
-            state = jax.tree.map(
-                lambda a, b: jnp.where(first, a, b), begin(state, point.facts.gradient), state
-            )
+            state = choose(running & (k == 0), begin(state, point.facts.gradient), state)
         # The lanes of a batch start together, so that all that still run are at the same iteration.
         n_of_all_lanes = of_all_lanes(n)
         state = apply_if(running, lambda s: block(s, n_of_all_lanes), state)
@@ -385,9 +378,3 @@ def recorded(history: History, k: jax.Array, objective: jax.Array, gap: jax.Arra
     return History(
         history.objective.at[k].set(objective, mode="drop"), history.gap.at[k].set(gap, mode="drop")
     )
-
-
-def no_certificate(dtype: Any) -> Certificate:
-    """The certificate before the first point is certified: infinite."""
-    infinite = jnp.full((), jnp.inf, dtype)
-    return Certificate(infinite, infinite, infinite)

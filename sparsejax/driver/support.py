@@ -86,18 +86,19 @@ class _System(NamedTuple):
     exact: bool  # whether the preconditioner is nearly the inverse
 
 
+def _gradient_and_matrix(problem: Problem, W: jax.Array, mask: jax.Array) -> tuple[jax.Array, Product]:
+    """The gradient of the objective, on and off the support, and the products with the matrix."""
+    G, hessian = jax.linearize(jax.grad(problem), W)
+    return G, lambda V: mask * hessian(mask * V) + (1 - mask) * V
+
+
 def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     """The system at W, with the cheapest preconditioner that the loss and the penalty allow."""
     smooth, penalty = problem.smooth, problem.penalty
     by_tiles = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES and one_column(smooth, W)
     # `newton_inverse` leaves two or three products with the Hessian, for which no A'A need be formed.
     cheap = smooth if by_tiles else condensed(smooth)  # has the same Hessian and cheaper products
-    problem = problem._replace(smooth=cheap)
-    G, hessian = jax.linearize(jax.grad(problem), W)
-
-    def matvec(V: jax.Array) -> jax.Array:
-        return mask * hessian(mask * V) + (1 - mask) * V
-
+    G, matvec = _gradient_and_matrix(problem._replace(smooth=cheap), W, mask)
     # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
     if by_tiles:
         return _System(mask * G, matvec, newton_inverse(smooth, penalty, W, mask), True)
@@ -130,11 +131,7 @@ def solve_on_support(
     Returns:
       The shape of W; NaN where the solve fails or `MAX_UNSETTLED_SHARE` is exceeded.
     """
-    _, hessian = jax.linearize(jax.grad(problem), W)
-
-    def matvec(V: jax.Array) -> jax.Array:
-        return mask * hessian(mask * V) + (1 - mask) * V
-
+    _, matvec = _gradient_and_matrix(problem, W, mask)
     fixed = lax.stop_gradient((problem, W, mask, measure, unsettled))
     return lax.custom_linear_solve(matvec, rhs, lambda _, b: _solutions(*fixed, b), symmetric=True)
 
