@@ -5,7 +5,10 @@ if it does not converge. `sparsejax.solve`, `sparsejax.path`, the tests and docs
 table. To add a solver, write its file and its entry here.
 """
 
-from sparsejax.driver import Link
+from collections.abc import Callable
+from dataclasses import replace
+
+from sparsejax.driver import Link, unfinished
 from sparsejax.losses import CoxLoss, sizes
 from sparsejax.problem import Problem
 from sparsejax.solution import number_of
@@ -67,10 +70,20 @@ def _by_features(problem: Problem) -> bool:
     return _working_set.suits(problem) or (_working_set.classes(problem) and not _small(problem))
 
 
+def _if_fit(link: Link, unfit: Callable[[Problem], str | None]) -> Callable[[Problem], Link | None]:
+    """The function that returns the link for the problems that its solver takes, else None."""
+    return lambda problem: link if unfit(problem) is None else None
+
+
 def _fista_of_classes(problem: Problem) -> Link | None:
     """`fista`, if the loss has classes: with most features active it takes half of the time of `admm`."""
     return _fista.LINK if _working_set.classes(problem) else None
 
+
+_admm_if_fit = _if_fit(_admm.LINK, _admm.unfit)
+_newton_if_fit = _if_fit(_newton_admm.LINK, _newton_admm.unfit)
+# After a solver that reaches the floor of rounding errors by itself.
+_newton_if_unfinished = _if_fit(replace(_newton_admm.LINK, due=unfinished), _newton_admm.unfit)
 
 SOLVERS.update({
     "interior_point": Solver(
@@ -79,7 +92,7 @@ SOLVERS.update({
         "Newton steps along the central path, for quantiles and l1",
         _central_path.LINK,
         _central_path.suits,
-        then=(_newton_admm.link_if_unfinished,),
+        then=(_newton_if_unfinished,),
     ),
     "variational_newton": Solver(
         variational_newton,
@@ -87,7 +100,7 @@ SOLVERS.update({
         "Newton on one scalar a row or group, for norms on many features",
         _variational.LINK,
         _wide,
-        then=(_variational.larger_working_set, _admm.link_if_fit),
+        then=(_variational.larger_working_set, _admm_if_fit),
         resume=Resume(_variational.share, _variational.start, _variational.resume),
     ),
     "prox_newton": Solver(
@@ -96,7 +109,7 @@ SOLVERS.update({
         "Newton by descent on few features, for norms of rows or groups",
         _prox_newton.LINK,
         _many_features,
-        then=(_newton_admm.link_if_fit, _admm.link_if_fit),
+        then=(_newton_if_fit, _admm_if_fit),
         resume=Resume(sizes, _prox_newton.nothing_before, _prox_newton.resume),
     ),
     "working_set": Solver(
@@ -105,7 +118,7 @@ SOLVERS.update({
         "the engine on the features that matter, for sparse rows on many features",
         _working_set.LINK,
         _by_features,
-        then=(_newton_admm.link_if_fit, _fista_of_classes, _admm.link_if_fit, _fista.link_if_fit),
+        then=(_newton_if_fit, _fista_of_classes, _admm_if_fit, lambda problem: _fista.LINK),
     ),
     "newton_admm": Solver(
         newton_admm,
@@ -121,7 +134,7 @@ SOLVERS.update({
         "the engine: one factorisation, exact joint prox",
         _admm.LINK,
         _always,
-        then=(_newton_admm.link_if_fit,),
+        then=(_newton_if_fit,),
         resume=Resume(_admm.share, lambda shared, problem, init: shared.factor.mean, _admm.resume_shared),
     ),
     "fista": Solver(

@@ -107,8 +107,7 @@ def admm(
      [0.   0.75]
      [0.   0.  ]]
     """
-    problem, init, tol, maxiter, history = prepare("admm", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("admm", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -121,11 +120,6 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def link_if_fit(problem: Problem) -> Link | None:
-    """The link that continues after another solver; None if this solver does not take the problem."""
-    return LINK if unfit(problem) is None else None
-
-
 def _budget(problem: Problem) -> int:
     """Number of iterations after which `newton_admm` continues.
 
@@ -134,8 +128,7 @@ def _budget(problem: Problem) -> int:
     n = num_rows(problem.smooth)
     if n is None:
         return MAX_ITERATIONS
-    shape: tuple[int, ...] = (*problem.smooth.params_shape, 1)
-    d, k = shape[0], shape[1]
+    d, k = (*problem.smooth.params_shape, 1)[:2]
     return min(MAX_ITERATIONS, max(MAX_FLOPS // (n * k * (4 * d + 1000)), 1000 + 8 * d))
 
 
@@ -212,12 +205,7 @@ class _Engine:
     """The iteration for one problem, on W' (k, d)."""
 
     def __init__(
-        self,
-        problem: Problem,
-        factor: HessianFactor,
-        init: jax.Array,
-        maxiter: jax.Array,
-        cheap: Any = None,
+        self, problem: Problem, factor: HessianFactor, init: jax.Array, maxiter: jax.Array, cheap: Any = None
     ):
         self.smooth, self.penalty, self.terms = problem.smooth, problem.penalty, problem.penalty.terms
         self.factor, self.init, self.maxiter = factor, init, maxiter
@@ -342,8 +330,8 @@ def _at_once(problem: Problem, lanes: Any) -> bool:
     if found is None:
         return False
     A, W, _ = found
-    flops: int = 4 * W.size * min(A.shape)
-    return flops <= MAX_LANE_FLOPS
+    flops = 4 * W.size * min(A.shape)
+    return bool(flops <= MAX_LANE_FLOPS)
 
 
 LINK = Link(

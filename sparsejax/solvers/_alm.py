@@ -80,8 +80,7 @@ def alm(
     True
     """
     check_bool("alm: faithful", faithful)
-    problem, init, tol, maxiter, history = prepare("alm", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK if faithful else ADMM, problem, init, tol, maxiter, history)
+    return solved_by(LINK if faithful else ADMM, *prepare("alm", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -95,15 +94,6 @@ def unfit(problem: Problem) -> str | None:
     )
 
 
-def _strengths(penalty: ExclusiveL21 | L21 | ExclusiveLasso, zero: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """alpha and beta of the penalty; 0 for the one that it does not have."""
-    if isinstance(penalty, ExclusiveL21):
-        return penalty.alpha.astype(zero.dtype), penalty.beta.astype(zero.dtype)
-    if isinstance(penalty, L21):
-        return penalty.alpha.astype(zero.dtype), zero
-    return zero, penalty.beta.astype(zero.dtype)
-
-
 def _iterated(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int
 ) -> Solution:
@@ -113,7 +103,9 @@ def _iterated(
     X = model.majorizer() / jnp.sqrt(2 * scale)
     Yt = columns(model.target()) / jnp.sqrt(2 * scale)
     zero = jnp.zeros((), X.dtype)
-    alpha, beta = (strength / scale for strength in _strengths(penalty, zero))
+    alpha = penalty.alpha if isinstance(penalty, ExclusiveL21 | L21) else zero
+    beta = penalty.beta if isinstance(penalty, ExclusiveL21 | ExclusiveLasso) else zero
+    alpha, beta = alpha.astype(X.dtype) / scale, beta.astype(X.dtype) / scale
     alphas, squares = jnp.broadcast_to(alpha, (X.shape[1],)), jnp.sum(X * X, axis=0)
 
     def sweep(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:

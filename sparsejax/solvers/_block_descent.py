@@ -14,7 +14,7 @@ from sparsejax.groups import Groups
 from sparsejax.losses import Facts
 from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
-from sparsejax.solvers._block_problem import Gram, gram_of, no_gram, slopes_of
+from sparsejax.solvers._block_problem import LOW, Gram, gram_of, slopes_of
 from sparsejax.solvers._gram_descent import descended
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
@@ -112,8 +112,10 @@ class Descent:
 
     def no_gram(self) -> Gram:
         """The Gram matrix of no feature."""
-        gram = no_gram(self.layout.room, self.layout.size, self.layout.number, self.rows)
-        return gram._replace(ix=jnp.full_like(gram.ix, self.smooth.params_shape[0]))
+        m, layout = self.layout.room, self.layout
+        ix = jnp.full(m, self.smooth.params_shape[0], jnp.int32)
+        owner = jnp.full(m // layout.size, layout.number, jnp.int32)
+        return Gram(ix, owner, jnp.int32(0), jnp.zeros((m, m), LOW), jnp.zeros((m, self.rows), LOW))
 
     def passed_on(self, gram: Gram) -> Gram:
         """The Gram matrix for the next problem of a path, without its columns if it takes long to copy them.

@@ -67,12 +67,6 @@ class Gram(NamedTuple):
         return bool(2 * n < m)
 
 
-def no_gram(m: int, size: int, none: int, n: int) -> Gram:
-    """A `Gram` of m columns of n rows without any column yet; ``none`` is a number that no column has."""
-    ix, owner = jnp.full(m, none, jnp.int32), jnp.full(m // size, none, jnp.int32)
-    return Gram(ix, owner, jnp.int32(0), jnp.zeros((m, m), LOW), jnp.zeros((m, n), LOW))
-
-
 def gram_of(
     strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, T: int, gram: Gram
 ) -> tuple[jax.Array, jax.Array]:
@@ -122,7 +116,7 @@ def slopes_of(
     blocks: Any,
     live: jax.Array,
     ridge: jax.Array,
-    nonnegative: bool = False,
+    nonnegative: bool,
 ) -> Slopes:
     """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
     R = gradient

@@ -77,10 +77,7 @@ def interior_point(
     >>> print(sj.interior_point(problem).params.round(2))
     [ 3.  -2.   0.5]
     """
-    problem, init, tol, maxiter, history = prepare(
-        "interior_point", problem, init, tol, maxiter, history, unfit
-    )
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("interior_point", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:

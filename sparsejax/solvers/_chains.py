@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from sparsejax._core.checks import check_bool
 from sparsejax._core.compiled import forget_programs
 from sparsejax._core.pytree import form_of
 from sparsejax.driver import Chain, Link, run
@@ -141,6 +142,13 @@ def _next(link: Link, problem: Problem) -> Link | None:
     if link.name not in SOLVERS:
         return None
     return next((found for take in SOLVERS[link.name].then if (found := take(problem)) is not None), None)
+
+
+def with_flags(link: Link, **flags: bool) -> Link:
+    """The link with these options, each of which must be True or False."""
+    for name, value in flags.items():
+        check_bool(f"{link.name}: {name}", value)
+    return replace(link, options=tuple((name, bool(value)) for name, value in flags.items()))
 
 
 def solved_by(

@@ -65,8 +65,7 @@ def davis_yin(
     >>> sj.davis_yin(problem).converged.item()
     True
     """
-    problem, init, tol, maxiter, history = prepare("davis_yin", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("davis_yin", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:

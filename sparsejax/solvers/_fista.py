@@ -100,12 +100,10 @@ def iterated(
     """
     problem, init, restore = flattened(problem, init)
     backtrack = stepsize is None and problem.smooth.quadratic_model().majorizer is None
-    if stepsize is not None:
-        step = stepsize
-    else:
-        step = first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
+    if stepsize is None:
+        stepsize = first_step(problem.smooth, init) if backtrack else step_length(problem.smooth)
     algorithm = Algorithm(
-        state=State(init, init, jnp.ones((), init.dtype), step),
+        state=State(init, init, jnp.ones((), init.dtype), stepsize),
         block=lambda s, n: lax.fori_loop(0, n, lambda _, s: _iterate(problem, s, backtrack), s),
         candidate=lambda s: s.W,
         step=lambda s: s.step,
@@ -156,8 +154,3 @@ def _forward(
 
 
 LINK = Link("fista", iterated)
-
-
-def link_if_fit(problem: Problem) -> Link:
-    """The link that continues after another solver: always, since this solver takes every problem."""
-    return LINK

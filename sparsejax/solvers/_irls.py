@@ -1,6 +1,5 @@
 """Iteratively reweighted least squares: a sequence of ridge problems."""
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,14 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_positive, check_bool
+from sparsejax._core.checks import as_positive
 from sparsejax._core.linalg import columns, conjugate_gradients, like, safe_norm
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers._chains import solved_by
+from sparsejax.solvers._chains import solved_by, with_flags
 
 STEPS_PER_CHECK = 5  # steps between two certificates
 SMOOTHING_DECAY = 0.5  # factor of the smoothing at every step, until the smoothing is ``epsilon``
@@ -88,13 +87,9 @@ def irls(
     >>> sj.irls(problem).converged.item()
     True
     """
-    init_given = init is not None
-    for name, value in (("faithful", faithful), ("polish", polish)):
-        check_bool(f"irls: {name}", value)
+    link = with_flags(LINK, init_given=init is not None, faithful=faithful, polish=polish)
     problem, start, tol, maxiter, history = prepare("irls", problem, init, tol, maxiter, history, unfit)
     smoothing = as_positive("irls: epsilon", epsilon, start.dtype)
-    options = (("init_given", init_given), ("faithful", bool(faithful)), ("polish", bool(polish)))
-    link = dataclasses.replace(LINK, options=options)
     return solved_by(link, problem, start, tol, maxiter, history, (smoothing,))
 
 

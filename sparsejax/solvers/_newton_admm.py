@@ -1,7 +1,6 @@
 r"""Newton's method on smooth losses of several columns, by quadratic problems with the same penalty."""
 
 import math
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import apply_if, eps_of, norm, safe_divide
+from sparsejax._core.linalg import apply_if, choose, eps_of, norm, safe_divide
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.chain import at_the_floor, unfinished
@@ -85,8 +84,7 @@ def newton_admm(
     >>> sj.newton_admm(problem).converged.item()
     True
     """
-    problem, init, tol, maxiter, history = prepare("newton_admm", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("newton_admm", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -109,22 +107,19 @@ def suits(problem: Problem) -> bool:
     """Whether `sparsejax.solve` takes this solver: if the Hessian costs no more than some steps of `admm`."""
     smooth, n = problem.smooth, num_rows(problem.smooth)
     model = smooth.quadratic_model()
-    if n is not None and model.rereads and model.separable:
-        return _block(problem) <= STREAMED_BLOCK_UNKNOWNS and n >= MIN_ROWS_PER_FEATURE * _block(problem)
-    if not {"shape", "columns"} <= smooth.provides or n is None:
+    if n is None:
         return False
-    return bool(
-        _block(problem) <= SMALL_BLOCK_UNKNOWNS and n >= MIN_ROWS_PER_FEATURE * smooth.params_shape[0]
-    )
+    if model.rereads and model.separable:
+        return _block(problem) <= STREAMED_BLOCK_UNKNOWNS and n >= MIN_ROWS_PER_FEATURE * _block(problem)
+    small = {"shape", "columns"} <= smooth.provides and _block(problem) <= SMALL_BLOCK_UNKNOWNS
+    return bool(small and n >= MIN_ROWS_PER_FEATURE * smooth.params_shape[0])
 
 
 def few_features(problem: Problem) -> bool:
     """Whether the Hessian costs less than a working set: it has at most `SMALL_BLOCK_UNKNOWNS` unknowns."""
     smooth = problem.smooth
-    rereads = smooth.quadratic_model().rereads
-    return (
-        "shape" in smooth.provides and not rereads and math.prod(smooth.params_shape) <= SMALL_BLOCK_UNKNOWNS
-    )
+    few = "shape" in smooth.provides and math.prod(smooth.params_shape) <= SMALL_BLOCK_UNKNOWNS
+    return few and not smooth.quadratic_model().rereads
 
 
 def _block(problem: Problem) -> int:
@@ -166,16 +161,6 @@ class Last(NamedTuple):
     facts: Facts  # of the loss at W
     hessian: jax.Array  # of the last step
     near: jax.Array  # () boolean, whether the next problem may begin with it
-
-
-def link_if_fit(problem: Problem) -> Link | None:
-    """The link that continues after another solver; None if this solver does not take the problem."""
-    return LINK if unfit(problem) is None else None
-
-
-def link_if_unfinished(problem: Problem) -> Link | None:
-    """Same as `link_if_fit`, after a solver that reaches the floor of rounding errors by itself."""
-    return replace(LINK, due=unfinished) if unfit(problem) is None else None
 
 
 def _iterated(
@@ -258,8 +243,7 @@ def learnt(tol: jax.Array, s: State, facts: Facts, certificate: Certificate) -> 
     rounding = 10 * eps_of(objective) * jnp.abs(objective)
     falls = objective - s.at.objective <= MIN_DECREASE_SHARE * jnp.minimum(s.promised, 0) + rounding
     falls &= jnp.isfinite(objective)
-    trial = Point(s.trial.W, objective, facts, s.trial.subgradient)
-    at = jax.tree.map(lambda a, b: jnp.where(falls, a, b), trial, s.at)
+    at = choose(falls, Point(s.trial.W, objective, facts, s.trial.subgradient), s.at)
     less = jnp.where(s.damping > MIN_DAMPING, DAMPING_DECAY * s.damping, 0)
     # A trial that failed may have left rho at a bad value: 0 restarts it.
     answer = s.trial._replace(rho=jnp.where(falls, s.trial.rho, 0))
@@ -283,7 +267,7 @@ def stepped(problem: Problem, s: State) -> State:
     start = Answer(W, subgradient, jnp.zeros_like(s.trial.rho))
     trial = quadratic.solve(penalty, start._replace(rho=s.trial.rho), wanted)
     finite = jnp.all(jnp.isfinite(trial.W)) & jnp.isfinite(trial.rho)
-    trial = jax.tree.map(lambda a, b: jnp.where(finite, a, b), trial, start)
+    trial = choose(finite, trial, start)
     before = objective - facts.value
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
     promised = jnp.where(finite, promised, -jnp.inf)  # no objective falls by so much: more damping follows

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import apply_if, eps_of, like, safe_divide, take, tiny_of
+from sparsejax._core.linalg import apply_if, choose, eps_of, like, safe_divide, take, tiny_of
 from sparsejax._core.tiles import Root, factorised, lower_solve, no_root, rows_at, tile_at, upper_solve
 from sparsejax.driver.loop import recorded
 from sparsejax.solution import History
@@ -167,9 +167,8 @@ class Newton:
         least, better = blocks.wanted(t > 0, ratios > 1, ratios > tau)
         least = jnp.maximum(jnp.ceil(least / blocks.tile), blocks.least)
         most = jnp.maximum(least, MAX_RANK_SHARE * self.quadratic.rank // blocks.tile)
-        wanted = jnp.minimum(
-            jnp.ceil(better / blocks.tile), jnp.minimum(jnp.ceil(MAX_WIDENING * least), most)
-        )
+        most = jnp.minimum(jnp.ceil(MAX_WIDENING * least), most)
+        wanted = jnp.minimum(jnp.ceil(better / blocks.tile), most)
         tiles = jnp.minimum(jnp.maximum(least, wanted), blocks.tiles)
         return jnp.where(least <= blocks.tiles, tiles, self.too_many).astype(jnp.int32)
 
@@ -202,8 +201,7 @@ class Newton:
         tiles = jnp.where(attempt <= MAX_ATTEMPTS, self.tiles(t, ratios, tau), self.too_many)
         moved = State(new, c, primal, dual, tiles, attempt, tau, s.k + known.astype(jnp.int32), s.history)
         stays = s._replace(attempt=attempt, tiles=jnp.where(attempt <= MAX_ATTEMPTS, s.tiles, self.too_many))
-        after = jax.tree.map(lambda a, b: jnp.where(falls | ~known, a, b), moved, stays)
-        return self.recorded(after), scratch
+        return self.recorded(choose(falls | ~known, moved, stays)), scratch
 
     def attempted(self, s: State, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
         """Attempt a step.
@@ -283,7 +281,7 @@ class _Bucket:
 
         # Two rounds, of which the second only solves for W at the new t: the solve is then compiled once.
         def turn(c: Any) -> Any:
-            number, t, _, scratch = c
+            number, t, scratch, _ = c
             W, root, h = gram.solved(self.scales(t)[:m])
 
             def step(pair: tuple[jax.Array, _Scratch]) -> tuple[jax.Array, _Scratch]:
@@ -296,14 +294,9 @@ class _Bucket:
 
             return number + 1, *apply_if(number == 0, step, (t, scratch)), W
 
-        def turned(c: Any) -> Any:
-            number, t, scratch, W = c
-            number, t, scratch, W = turn((number, t, W, scratch))
-            return number, t, scratch, W
-
         W = jnp.zeros((m, gram.b.shape[1]), gram.b.dtype)
         first = (~known).astype(jnp.int32)
-        _, t, scratch, W = lax.while_loop(lambda c: c[0] < 2, turned, (first, t, scratch, W))
+        _, t, scratch, W = lax.while_loop(lambda c: c[0] < 2, turn, (first, t, scratch, W))
         return t, self.quadratic.by_gram(W, features, ix, self.tiles, T, aux), scratch
 
     def scales(self, t: jax.Array) -> jax.Array:

@@ -118,8 +118,7 @@ class Rows(Blocks):
         T = self.tile
 
         def entry(i: jax.Array, j: jax.Array) -> jax.Array:
-            Q: jax.Array = rows_at(C, i, T) @ rows_at(C, j, T).T
-            return Q * jnp.asarray(S(i, j))
+            return (rows_at(C, i, T) @ rows_at(C, j, T).T) * S(i, j)
 
         return by_tiles(lambda i, j, H: put_both(H, i, j, entry(i, j)), tiles, room)
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import apply_if, columns, safe_divide
+from sparsejax._core.linalg import apply_if, choose, columns, safe_divide
 from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
@@ -94,26 +94,25 @@ def prox_newton(
     >>> print(sj.prox_newton(problem, tol=1e-9).params.round(2))  # ln 4
     [ 1.39 -1.39 -1.39]
     """
-    problem, init, tol, maxiter, history = prepare("prox_newton", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("prox_newton", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
     model = smooth.quadratic_model()
-    known = "shape" in smooth.provides and None not in (model.majorizer, model.least_squares_at)
-    if not known:
+    if "shape" not in smooth.provides or None in (model.majorizer, model.least_squares_at):
         return (
             "needs a loss with majorizer and least_squares_at in its quadratic_model(), got "
             f"{kinds(problem)}."
         )
     shape = smooth.params_shape
-    if shape[1:] not in ((), (1,)) and not (model.exact and model.target is not None):
+    one_column = shape[1:] in ((), (1,))
+    if not one_column and not (model.exact and model.target is not None):
         return f"needs a single column, or a quadratic loss, got W of shape {shape}."
-    if "row norm" not in penalty.provides or penalty.row_norm(shape) is None:
+    norm = penalty.row_norm(shape) if "row norm" in penalty.provides else None
+    if norm is None:
         return f"needs a norm of each row or group, got {kinds(problem)}."
-    norm, one_column = penalty.row_norm(shape), shape[1:] in ((), (1,))
     if norm.nonnegative and not one_column:
         return f"takes NonNegative with a single column, got W of shape {shape}."
     if not (one_column and norm.entries is None) and not by_blocks(problem):
@@ -275,7 +274,7 @@ def _learned(
     near = exact | ((again <= tol) | (certificate.measure <= share * s.measure)) & (s.length == 1)
     old = s.W, s.facts, s.penalised, s.measure
     new = s.trial, facts, penalised, certificate.measure
-    W, facts, penalised, measure = jax.tree.map(lambda a, b: jnp.where(falls, a, b), new, old)
+    W, facts, penalised, measure = choose(falls, new, old)
     s = s._replace(W=W, facts=facts, penalised=penalised, measure=measure)
     return s._replace(taken=falls, stuck=stuck, near=near, length=jnp.where(falls, s.length, shorter))
 

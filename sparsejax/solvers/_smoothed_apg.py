@@ -1,15 +1,14 @@
 """Accelerated gradient descent on Nesterov's smoothing of the exclusive group lasso."""
 
-import dataclasses
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_positive, check_bool
-from sparsejax._core.linalg import columns, like, norm, safe_divide
+from sparsejax._core.checks import as_positive
+from sparsejax._core.linalg import choose, columns, like, norm, safe_divide
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import step_length
 from sparsejax.losses import condensed
@@ -17,7 +16,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.prox import view_group_of, view_norms
 from sparsejax.solution import Solution
-from sparsejax.solvers._chains import solved_by
+from sparsejax.solvers._chains import solved_by, with_flags
 
 ITERATIONS_PER_CHECK = 25  # iterations between two certificates
 # Continuation: the smoothing, relative to the largest group norm, starts at 1. It is multiplied by
@@ -101,14 +100,9 @@ def smoothed_apg(
     >>> sj.smoothed_apg(problem, tol=1e-2).params.shape
     (3, 2)
     """
-    for name, value in (("continuation", continuation), ("faithful", faithful), ("polish", polish)):
-        check_bool(f"smoothed_apg: {name}", value)
-    problem, start, tol, maxiter, history = prepare(
-        "smoothed_apg", problem, init, tol, maxiter, history, unfit
-    )
+    link = with_flags(LINK, continuation=continuation, faithful=faithful, polish=polish)
+    problem, start, tol, maxiter, history = prepare(link.name, problem, init, tol, maxiter, history, unfit)
     smoothing = as_positive("smoothed_apg: mu", mu, start.dtype)
-    options = (("continuation", bool(continuation)), ("faithful", bool(faithful)), ("polish", bool(polish)))
-    link = dataclasses.replace(LINK, options=options)
     return solved_by(link, problem, start, tol, maxiter, history, (smoothing,))
 
 
@@ -149,14 +143,13 @@ def _iterated(
 
     start = smoothing.first(Wt) if continuation and not faithful else mu
     none = jnp.zeros((), init.dtype)
-    several = len(problem.penalty.views) > 1
     algorithm = Algorithm(
         state=State(Wt, Wt, none, start, none, jnp.zeros((), bool)),
         block=lambda s, n: smoothing.block(s, n, faithful),
         candidate=candidate,
         step=lambda _: smoothing.step,
         check_every=ITERATIONS_PER_CHECK,
-        split=split if several else None,
+        split=split if len(problem.penalty.views) > 1 else None,
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
     )
@@ -171,8 +164,7 @@ class _Smoothing:
         self.views, self.strength = problem.penalty.views, problem.penalty.strength.astype(init.dtype)
         self.cheap, self.step = condensed(smooth), step_length(smooth)
         self.curvature = 1 / self.step
-        zero = jnp.zeros_like(init)
-        value, G = jax.value_and_grad(smooth)(zero)
+        value, G = jax.value_and_grad(smooth)(jnp.zeros_like(init))
         self.first_gradient = norm(G)
         R = jnp.sqrt(2 * value / (len(self.views) * jnp.max(self.strength)))
         self.printed = init.shape[0] * sum(2**0.5 * R / mu + view.num_groups**2 for view in self.views)
@@ -211,9 +203,7 @@ class _Smoothing:
             W = (1 - a) * s.W + a * V
             return W, V, self.parts(W, s.mu)[1]
 
-        Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]
-
-        def longer(carry: Carry) -> Carry:
+        def longer(carry: Any) -> Any:
             _, _, need, _, n = carry
             return *move(need), need, n + 1
 
@@ -243,7 +233,7 @@ class _Smoothing:
         new = jnp.maximum(self.mu, SMOOTHING_DECAY * jnp.minimum(s.mu, largest))
         restarted = State(s.W, s.W, jnp.zeros_like(s.L), new, jnp.zeros_like(s.t), jnp.zeros((), bool))
         s = s._replace(solved=at_last & (error <= SOLVED_GRADIENT_SHARE * jnp.minimum(relative, 1)))
-        return jax.tree.map(lambda a, b: jnp.where(shrink, a, b), restarted, s)
+        return choose(shrink, restarted, s)
 
 
 LINK = Link("smoothed_apg", _iterated)

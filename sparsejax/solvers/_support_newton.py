@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import conjugate_gradients, safe_divide
+from sparsejax._core.linalg import choose, conjugate_gradients, safe_divide
 from sparsejax._core.tiles import TILE, factorised, lower_solve, no_root, rows_at, upper_solve, whole
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, slope_at, to_features, units
 
@@ -55,7 +55,7 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
     _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] > shortest), shorter, start)
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
-    return Point(*(jnp.where((fall <= 0) & solved, b, a) for a, b in zip(p, new, strict=True)))
+    return choose((fall <= 0) & solved, new, p)
 
 
 def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -1,5 +1,6 @@
 r"""Least squares with a norm of each row or group, by Newton's method on one scalar each."""
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -103,10 +104,7 @@ def variational_newton(
      [0.   0.75]
      [0.   0.  ]]
     """
-    problem, init, tol, maxiter, history = prepare(
-        "variational_newton", problem, init, tol, maxiter, history, unfit
-    )
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("variational_newton", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -138,8 +136,7 @@ def suits(problem: Problem) -> bool:
 
 def _is_crowded(problem: Problem) -> bool:
     """Whether most rows may be active, in float64. In float32 `admm` seldom converges on such problems."""
-    n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
-    k = (*problem.smooth.params_shape, 1)[1]
+    n, (d, k) = _majorizer_rows(problem.smooth), (*problem.smooth.params_shape, 1)[:2]
     return bool(d < can_be_active(n, k)) and np.finfo(problem.smooth.dtype).bits > 32
 
 
@@ -170,7 +167,7 @@ def larger_working_set(problem: Problem) -> Link | None:
         return None
     n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
     size = WORKING_SET_FACTOR * most_features(n, d, *problem.smooth.params_shape[1:] or (1,))
-    return _working_set.of_size(size) if 2 * size <= d else None
+    return replace(_working_set.LINK, options=(("size", size),)) if 2 * size <= d else None
 
 
 class Shared(NamedTuple):
@@ -198,9 +195,15 @@ class PathState(NamedTuple):
 
 
 def start(shared: Shared, problem: Problem, init: jax.Array) -> PathState:
-    """The state at the start of a path, with W ``init``."""
-    none = jnp.zeros_like(_blocks(problem, init).alpha)
-    return PathState(_start(shared, problem, init), none, none, none, none)
+    """The state at the start of a path: evaluated if W = ``init`` is 0, else with t from the norms of W."""
+    quadratic, blocks = shared.quadratic, _blocks(problem, init)
+    none = jnp.zeros_like(blocks.alpha)
+    point = lax.cond(
+        jnp.any(init != 0),
+        lambda: start_point(quadratic, blocks, columns(init), columns(jax.grad(problem.smooth)(init))),
+        lambda: unevaluated_point(quadratic, none, shared.C),
+    )
+    return PathState(point, none, none, none, none)
 
 
 def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
@@ -211,29 +214,14 @@ def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
     """
     point, alpha, norms, alpha_before, norms_before = path
     times = safe_divide(alpha - blocks.alpha, alpha_before - alpha)
-    right = jnp.all((times > 0) & (times < MAX_EXTRAPOLATION)) & jnp.all(
-        (alpha_before > 0) & (blocks.alpha > 0)
-    )
+    near = (times > 0) & (times < MAX_EXTRAPOLATION)
+    right = jnp.all(near & (alpha_before > 0) & (blocks.alpha > 0))
     ahead = jnp.maximum(norms + times * jnp.where(norms > 0, norms - norms_before, 0), 0)
     t = jnp.where(right, safe_divide(ahead, blocks.alpha), point.t)
     same = jnp.all(t == point.t)
     if blocks.ridge is not None:  # the ridge may have changed too, and with it the weights s of every t > 0
         same = ~jnp.any(t > 0)
     return point._replace(t=t, known=point.known & same)
-
-
-def _start(shared: Shared, problem: Problem, init: jax.Array) -> Point:
-    """The point at W ``init``: evaluated if that is 0, else with t from the norms of ``init``."""
-    quadratic, blocks = shared.quadratic, _blocks(problem, init)
-
-    def known() -> Point:
-        return start_point(quadratic, blocks, columns(init), columns(jax.grad(problem.smooth)(init)))
-
-    return lax.cond(
-        jnp.any(init != 0),
-        known,
-        lambda: unevaluated_point(quadratic, jnp.zeros_like(blocks.alpha), shared.C),
-    )
 
 
 def _blocks(problem: Problem, W: jax.Array) -> Rows | Grouped:
@@ -248,7 +236,6 @@ def resume(
     tol: jax.Array,
     maxiter: jax.Array,
     brief: bool = False,
-    finish: bool = False,
     history: int = 0,
 ) -> tuple[Solution, PathState]:
     """Solve from the state of a path, or from ``init`` if that is None.

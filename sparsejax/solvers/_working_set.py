@@ -1,6 +1,5 @@
 r"""Penalties with sparse rows on many features: `admm` or `fista` on a working set of features."""
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -84,8 +83,7 @@ def working_set(
      [0.   0.75]
      [0.   0.  ]]
     """
-    problem, init, tol, maxiter, history = prepare("working_set", problem, init, tol, maxiter, history, unfit)
-    return solved_by(LINK, problem, init, tol, maxiter, history)
+    return solved_by(LINK, *prepare("working_set", problem, init, tol, maxiter, history, unfit))
 
 
 def unfit(problem: Problem) -> str | None:
@@ -134,7 +132,7 @@ def _by_fista(part: Problem, start: jax.Array, step: jax.Array, tol: jax.Array) 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """Number of features in a working set; it is larger if the working set is sparse."""
     smooth = problem.smooth
-    if all_features(problem):
+    if classes(problem) and params_shape[0] < MIN_FEATURES_TO_GATHER:  # gathering would not save time
         return params_shape[0]
     rows = num_rows(smooth) or params_shape[0]
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
@@ -151,11 +149,6 @@ def classes(problem: Problem) -> bool:
     `fista` takes a tenth of the time of either. With a sparse X, `fista` on all features is as fast.
     """
     return isinstance(problem.smooth, SoftmaxLoss) and not isinstance(problem.smooth.X, Products)
-
-
-def all_features(problem: Problem) -> bool:
-    """Whether the working set holds all features: for classes, where gathering would not save time."""
-    return classes(problem) and problem.smooth.params_shape[0] < MIN_FEATURES_TO_GATHER
 
 
 def suits(problem: Problem) -> bool:
@@ -259,8 +252,3 @@ def active(W: jax.Array) -> jax.Array:
 
 
 LINK = Link("working_set", _rounds, rows=True)
-
-
-def of_size(size: int) -> Link:
-    """The link of this solver with ``size`` features in a working set."""
-    return replace(LINK, options=(("size", size),))
