@@ -9,8 +9,8 @@ from jax import lax
 from sparsejax._core.linalg import columns, eps_of, like, norm, tiny_of
 from sparsejax._core.tiles import inverse_root
 from sparsejax.penalties import Penalty, prox_columns, prox_start
+from sparsejax.solvers._admm import RELAXATION, RESIDUAL_RATIO
 
-RELAXATION, RESIDUAL_RATIO = 1.6, 0.3  # same as in `admm`
 ITERATIONS_PER_CHECK = 10  # iterations between two evaluations of the residual; each balances rho
 MAX_CHECKS = 100  # evaluations of the residual after which the loop ends
 
