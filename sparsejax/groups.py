@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_labels, as_number, as_numpy, check_bool, is_traced
+from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
+from sparsejax._core.labels import complete_labels
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -237,7 +238,7 @@ def from_labels(labels: ArrayLike) -> Groups:
     >>> sj.groups.from_labels([0, 0, 1]).num_groups
     2
     """
-    labels = as_labels("labels", labels)
+    labels = complete_labels("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
     try:

@@ -355,23 +355,6 @@ def _strange(xp: Any, y: Any, allowed: tuple[int, int]) -> Any:
     return y.reshape(y.shape[0], -1)[row, rest]
 
 
-def as_labels(name: str, x: Any) -> np.ndarray:
-    """Labels as an array of numpy, of which none is missing; ``name`` is for errors."""
-    labels = as_numpy(name, x)
-    if labels.dtype.kind in "US" and not isinstance(x, np.ndarray):
-        # numpy makes texts of all entries of a list with one text, also of NaN and of numbers.
-        entries = np.asarray(x, object)
-        labels = labels if all(isinstance(entry, str | bytes) for entry in entries.ravel()) else entries
-    if labels.dtype.kind in "mM":
-        missing = bool(np.isnat(labels).any())
-    else:
-        gone = lambda entry: entry is None or (isinstance(entry, float) and math.isnan(entry))
-        missing = labels.dtype.kind in "fO" and any(map(gone, labels.ravel().tolist()))
-    if missing:
-        raise ValueError(f"{name} has a NaN or None among its labels.")
-    return labels
-
-
 def check_entry(entry: np.ndarray, time: np.ndarray) -> None:
     """Raise unless every row enters before its time; both are (n,)."""
     late = ~(np.isfinite(entry) & (entry < time))

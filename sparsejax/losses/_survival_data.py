@@ -9,13 +9,13 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import (
     as_float,
-    as_labels,
     check_entry,
     check_labels,
     check_weights,
     is_traced,
     known_cast,
 )
+from sparsejax._core.labels import complete_labels, numbered_labels
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax.losses._risk_places import Places, places_of
 
@@ -99,15 +99,12 @@ def _numbers(name: str, labels: Any) -> Any:
     if is_traced(labels):
         as_float(name, labels, (1,))
         return labels
-    labels = as_labels(name, labels)
+    labels = complete_labels(name, labels)
     if labels.ndim != 1:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
-    try:
-        return np.unique(labels, return_inverse=True)[1].astype(np.int32)
-    except TypeError as error:
-        raise TypeError(f"{name} must hold labels of one kind: {error}.") from None
+    return numbered_labels(name, labels)[1].astype(np.int32)
 
 
 def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:

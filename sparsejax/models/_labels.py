@@ -9,13 +9,13 @@ import numpy as np
 from sparsejax._core.checks import (
     INT32_MAX,
     as_float,
-    as_labels,
     as_number,
     as_numpy,
     check_comparable,
     check_labels,
     is_traced,
 )
+from sparsejax._core.labels import complete_labels
 from sparsejax.metrics import r2
 
 Classes = tuple[Any, ...]
@@ -25,7 +25,7 @@ SIGNS: Classes = (-1, 1)  # the classes of labels given as -1 and 1
 
 def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The labels y (n,), checked, and the sorted different labels."""
-    y = as_labels("y", y)
+    y = complete_labels("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")
     if y.ndim != 1 or not y.size:

@@ -236,7 +236,7 @@ def fit(
     try:
         return model(multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options))
     except Interrupted as stop:
-        text = str(stop).replace("multivariate.fit", "mil.fit")
+        text = f"mil.fit: interrupted after {stop.partial.num_iters} masters"
         raise Interrupted(text, model(stop.partial)) from None
 
 

@@ -258,8 +258,8 @@ def _part_by_part(rule: Rule, penalty: Sum, *args: Any) -> Sum:
     return penalty._replace(parts=tuple(rule(part, *args) for part in penalty.parts))
 
 
-for rule in (rescaled, in_units, by_entry):
-    rule.register(Sum)(partial(_part_by_part, rule))
+for _rule in (rescaled, in_units, by_entry):
+    _rule.register(Sum)(partial(_part_by_part, _rule))
 
 
 @prox_start.register(Sum)

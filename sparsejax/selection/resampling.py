@@ -83,25 +83,28 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int) -> No
 
     Of `CoxLoss` no fold may hold all events out. Traced values are not checked.
     """
-    if isinstance(smooth, CoxLoss) and not any(map(is_traced, (smooth.event, smooth.weights, fold_of))):
-        counted = np.ones(len(smooth.event)) if smooth.weights is None else np.asarray(smooth.weights)
-        of_events = np.asarray(fold_of)[(np.asarray(smooth.event) > 0) & (counted > 0)]
-        if len(of_events) and (of_events == of_events[0]).all():
-            raise ValueError(
-                f"{caller}: fold {of_events[0]} holds all events out: without it nothing is left to fit."
-            )
-    if smooth.weights is None or is_traced(smooth.weights):
+    weights = () if smooth.weights is None else (smooth.weights,)
+    if any(map(is_traced, weights)):
         return
-    held_out = answer_of(_weights_of_folds, smooth.weights, fold_of, count=count)
-    for fold, own in enumerate(held_out):
-        if own in (0, held_out.sum()):
-            where = "no row" if not own else "all rows"
-            raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0 out.")
+    if weights:
+        held_out = answer_of(_rows_of_folds, fold_of, *weights, count=count)
+        for fold, own in enumerate(held_out):
+            if own in (0, held_out.sum()):
+                where = "no row" if not own else "all rows"
+                raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0 out.")
+    if isinstance(smooth, CoxLoss) and not any(map(is_traced, (smooth.event, fold_of))):
+        events = answer_of(_rows_of_folds, fold_of, smooth.event, *weights, count=count)
+        if 0 < events.sum() == events.max():
+            raise ValueError(
+                f"{caller}: fold {events.argmax()} holds all events out: without it nothing is left to fit."
+            )
 
 
-def _weights_of_folds(xp: Any, weights: Any, fold_of: Any, count: int) -> Any:
-    """The number of rows of weight > 0 in each fold, (count,)."""
-    counted = weights.reshape(len(weights), -1).max(axis=1) > 0
+def _rows_of_folds(xp: Any, fold_of: Any, *arrays: Any, count: int) -> Any:
+    """The number of rows in each fold, (count,), for which every array has an entry > 0."""
+    counted = xp.ones(len(fold_of), bool)
+    for array in arrays:
+        counted &= array.reshape(len(array), -1).max(axis=1) > 0
     return ((fold_of[:, None] == xp.arange(count)) & counted[:, None]).sum(axis=0)
 
 

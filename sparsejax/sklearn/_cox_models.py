@@ -8,8 +8,9 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_consistent_length, check_is_fitted
 
-from sparsejax._core.checks import as_numpy, check_choice
+from sparsejax._core.checks import check_choice
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.labels import complete_labels
 from sparsejax.losses import CoxLoss
 from sparsejax.metrics import concordance_index
 from sparsejax.problem import Problem
@@ -90,7 +91,7 @@ class CoxModel(BaseEstimator):
             raise ValueError(f"the model was fitted {fitted_with} strata: its predictions are, too.")
         if self.strata_ is None:
             return np.zeros(rows, int)
-        strata = as_numpy("strata", strata)
+        strata = complete_labels("strata", strata)
         if strata.shape != (rows,):
             raise ValueError(f"strata must have shape ({rows},), one label a row; got {strata.shape}.")
         if not np.isin(strata, self.strata_).all():

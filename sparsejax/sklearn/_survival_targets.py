@@ -5,7 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from sklearn.utils.validation import column_or_1d
 
-from sparsejax._core.checks import as_labels, as_numpy, check_entry
+from sparsejax._core.checks import as_numpy, check_entry
+from sparsejax._core.labels import complete_labels, numbered_labels
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked, names_of
 
 
@@ -85,11 +86,8 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     time, event = times_and_events(y)
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
-        strata = _by_row("strata", as_labels("strata", strata), time)
-        try:
-            labels, codes = np.unique(strata, return_inverse=True)
-        except TypeError as error:
-            raise TypeError(f"strata must hold labels of one kind: {error}.") from None
+        strata = _by_row("strata", complete_labels("strata", strata), time)
+        labels, codes = numbered_labels("strata", strata)
     if entry is not None:
         entry = _by_row("entry", as_real("entry", entry), time)
         check_entry(entry, time)

@@ -168,3 +168,10 @@ def test_scikit_survival_agrees():
     expected = np.stack([f(ours.event_times_) for f in theirs.predict_survival_function(X[:5])])
     np.testing.assert_allclose(ours.predict_survival_function(X[:5]), expected, atol=1e-6)
     np.testing.assert_allclose(ours.score(X, y), theirs.score(X, y), atol=1e-12)
+
+
+def test_strata_of_predictions_are_read_as_those_of_the_fit():
+    """A number among texts is another label, though numpy would make a text of it."""
+    model = fit(strata=["1", "2"] * 30)
+    with pytest.raises(ValueError, match="strata has 1, which the model was not fitted to"):
+        model.predict_survival_function(X[:2], strata=[1, "2"])
