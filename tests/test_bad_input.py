@@ -248,6 +248,11 @@ TABLE = {
         "stepsize must be > 0, got -1",
     ),
     "NaN stepsize": (lambda: sj.fista(problem(), stepsize=np.nan), ValueError, "stepsize has 1 .*NaN"),
+    "stepsize True": (
+        lambda: sj.fista(problem(), stepsize=True),
+        TypeError,
+        "stepsize must be a number, got True",
+    ),
     "stepsize by name": (lambda: sj.fista(problem(), stepsize="auto"), TypeError, "stepsize has dtype"),
     "init transposed": (
         lambda: sj.solve(problem(), W.T),

@@ -213,7 +213,9 @@ def as_nonnegative(name: str, x: Any, dtype: Any) -> jax.Array:
 
 
 def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
-    """A positive finite scalar of ``dtype``."""
+    """A positive finite scalar of ``dtype``; a boolean is an error."""
+    if isinstance(x, bool | np.bool_):
+        raise TypeError(f"{name} must be a number, got {x!r}.")
     value = as_float(name, x, (0,), dtype)
     if not is_traced(value) and not np.asarray(value) > 0:
         raise ValueError(f"{name} must be > 0, got {np.asarray(value):g}.")
