@@ -176,3 +176,30 @@ def test_more_free_features_than_a_gap_is_known_with():
         strength = np.where(np.arange(80) < count, 0, 0.05)
         s = sj.solve(sj.Problem(losses.SquaredLoss(wide, y), L1(strength)), tol=1e-7)
         assert s.converged and np.isfinite(s.gap) == (count == 64)
+
+
+@pytest.mark.parametrize("name", ["logistic", "softmax", "cox", "cox by stratum"])
+@pytest.mark.parametrize("penalty", ["L1", "TotalVariation"])
+def test_separated_labels(name, penalty):
+    """Probabilities near 0 and 1 leave hardly any room to project a dual point, but there is a gap."""
+    rng = np.random.default_rng(0)
+    Z = rng.standard_normal((90, D))
+    h = Z[:, 0] + Z[:, 2] - Z[:, 4]
+    loss = {
+        "logistic": lambda: losses.LogisticLoss(Z, (h > 0).astype(float), intercept=True),
+        "softmax": lambda: losses.SoftmaxLoss(Z, np.eye(3)[np.digitize(h, [-1, 1])], intercept=True),
+        "cox": lambda: losses.CoxLoss(Z, np.exp(-h), np.ones(90)),
+        "cox by stratum": lambda: losses.CoxLoss(Z, np.exp(-h), np.ones(90), strata=np.arange(90) % 3),
+    }[name]()
+    strength = 1e-4 if name in ("logistic", "softmax") else 1e-3
+    problem = sj.Problem(loss, TotalVariation(strength) if penalty != "L1" else L1(strength * (ROWS > 0)))
+    s = sj.solve(problem, tol=1e-8, maxiter=100)
+    assert s.converged and s.num_iters <= 40
+    at_zero = conic.objective(problem, np.zeros_like(s.params))
+    if not name.startswith("cox"):
+        assert abs(float(s.objective) - conic.minimise(problem).objective) <= 1e-6 * at_zero
+    for size in (1e-6, 1e-3, 0.1):
+        W = np.asarray(s.params) + size * rng.standard_normal(s.params.shape)
+        value, gap = conic.objective(problem, W), float(sj.duality_gap(problem, W))
+        assert gap >= (value - float(s.objective)) / max(value, at_zero) - 1e-12
+        assert not size <= 1e-6 or gap <= 1e-4

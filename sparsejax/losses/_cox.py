@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params
-from sparsejax._core.linalg import along, eps_of, opaque, safe_sqrt, take
+from sparsejax._core.linalg import along, choose, eps_of, opaque, safe_sqrt, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
@@ -17,6 +17,7 @@ from sparsejax.losses._cox_curvature import (
     centred,
     chain_hessian,
     chain_squares,
+    off_basis_by_curvature,
     trace_bound,
 )
 from sparsejax.losses._free_features import span
@@ -304,19 +305,18 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         if not isinstance(r, Risks):
             dU, divergence = balanced(self._terms, r.h, self._sorted(basis), s)
             return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
-        U = self._as_rows(self._slopes(r, mass))
-        dU = -(basis @ (basis.T @ U))
-        counted = self._in_risk() > 0
-        change = jnp.where(counted, self._sorted(dU) / self.scale, 0)
+        U, counted, sorted_basis = self._slopes(r, mass), self._in_risk() > 0, self._sorted(basis)
+
+        def apart(change: Pair, s: jax.Array | float) -> jax.Array:
+            return self.scale * r.moved_divergence(s, mass, change, counted)
+
+        shortest = jnp.where(counted, -(sorted_basis @ (sorted_basis.T @ U)) / self.scale, 0)
         # Weight that stops additionally at earlier places passes the later places.
-        stopping = r.stop * mass + change
-        passing = jnp.where(r.first, 0, r.onward * mass + one_later(running_sum(change, self.places.strata)))
-        possible = jnp.all(jnp.where(counted, (stopping >= 0) & (passing >= 0), True))
-        stopping = s * stopping + (1 - s) * r.events
-        passing = s * passing + (1 - s) * r.waiting()
-        stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
-        divergence = self.scale * r.divergence(stopping, passing)
-        return self.X.T @ (s * dU + (s - 1) * U), jnp.where(possible, divergence, jnp.inf)
+        moved = shortest, one_later(running_sum(shortest, self.places.strata))
+        curved = off_basis_by_curvature(r, mass, sorted_basis, U / self.scale)
+        moved = choose(apart(curved, 1.0) < apart(moved, 1.0), curved, moved)
+        dU = jnp.where(counted, self.scale * moved[0], 0)
+        return self.X.T @ self._as_rows(s * dU + (s - 1) * U), apart(moved, s)
 
     def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
         """(1, d, d); only for nested risk sets."""

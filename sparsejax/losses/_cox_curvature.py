@@ -6,10 +6,11 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax.losses._free_features import coefficients
 from sparsejax.losses._linear_model import FLATTEST
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._risks import Risks, one_later
-from sparsejax.losses._running_sums import decayed_rows, decays_of, running_sum, sums_to_come
+from sparsejax.losses._running_sums import decayed_rows, decayed_sums, decays_of, running_sum, sums_to_come
 
 
 def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.Array:
@@ -114,3 +115,20 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
     rho = U - chain.stop * running_sum(U, chain.places.strata)
     root = safe_sqrt(jnp.maximum(chain.onward * stopped, FLATTEST * jnp.abs(rho)))
     return chain_rows(chain, X, root), safe_divide(rho, root)
+
+
+def off_basis_by_curvature(
+    chain: Risks, mass: jax.Array, basis: jax.Array, U: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    """What the projection of slopes U (n,) orthogonal to a basis (n, r) adds, in the metric of the Hessian.
+
+    Same as `LinearModelLoss._off_basis_by_curvature`; all by place, for nested risk sets. The second array is
+    what the projection adds to the weight that passes each place: a running sum of the first would cancel.
+    """
+    stopped, at_ends = chain.stop * mass, chain.places.at_ends(chain.events)
+    A = chain_rows(chain, basis, safe_sqrt(chain.onward * stopped))
+    v = basis @ coefficients(A.T @ A, basis.T @ U)
+    mean = safe_divide(decayed_sums(chain.decay, chain.each * v), chain.sums)
+    of_events = sums_to_come(chain.decay, safe_divide(at_ends * mean, chain.sums))
+    passed = chain.onward * (chain.sums * of_events - one_later(mean) * mass)
+    return chain.each * of_events - stopped * v, passed

@@ -27,6 +27,25 @@ def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
     return jnp.einsum("knr,kr->nk", basis, jnp.einsum("knr,nk->kr", basis, V))
 
 
+def coefficients(M: jax.Array, rhs: jax.Array) -> jax.Array:
+    """c with M c = rhs, for a positive semidefinite M (r, r) with rhs (r,) in its range; NaN if M is 0."""
+    size = jnp.trace(M)
+    ridge = eps_of(M) * size * jnp.eye(M.shape[0], dtype=M.dtype)
+    c = jnp.linalg.solve(M + ridge, rhs)
+    return c + jnp.linalg.solve(M + ridge, rhs - M @ c)
+
+
+def newton_change(basis: jax.Array, U: jax.Array, curved: jax.Array) -> jax.Array:
+    """What a Newton step along a basis takes from predictions; slopes U and curvatures are (n, k) or (n,)."""
+
+    def one(Q: jax.Array, u: jax.Array, h: jax.Array) -> jax.Array:
+        return Q @ coefficients(Q.T @ (h[:, None] * Q), Q.T @ u)
+
+    if U.ndim == 1:
+        return one(basis.reshape(len(U), -1), U, curved)
+    return jax.vmap(one, (0 if basis.ndim == 3 else None, 1, 1), 1)(basis, U, curved)
+
+
 def by_column(free: jax.Array) -> bool:
     """Whether ``free`` has indices of features for each column of W, (k, f), and not directions (d, f)."""
     return free.ndim == 2 and bool(jnp.issubdtype(free.dtype, jnp.integer))

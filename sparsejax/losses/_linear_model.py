@@ -16,7 +16,7 @@ from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divid
 from sparsejax._core.matrices.streamed import Chunked
 from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
 from sparsejax.losses._curvature import centred, of_columns
-from sparsejax.losses._free_features import basis_of, projected
+from sparsejax.losses._free_features import basis_of, newton_change, projected
 from sparsejax.losses._intercept import balance
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes, sizes_of, trace_of
@@ -257,19 +257,26 @@ class LinearModelLoss(Loss):
 
         With ``H = XW + b`` and :math:`U = \nabla\ell(H)` the divergence is
         :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0`. It is infinite where U + dU is
-        outside the domain of the conjugate, as where dU exceeds a probability close to 0 or 1. If unpenalised
-        features nearly separate a label, it may be infinite at every W, and there is no certificate.
+        outside the domain of the conjugate, as where dU exceeds a probability close to 0 or 1. Of the
+        shortest projection and one by curvature, which moves it by a small share, the better one counts.
         """
         H = self._predict(W) if H is None else H
-        w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
-        first = self.derivatives(H)[0]
+        w, first = jnp.broadcast_to(self.scale * self._weights(), H.shape), self.derivatives(H)[0]
+        excess = lambda change: jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
+        dU, curved = self._off_basis(first, w, basis), self._off_basis_by_curvature(H, w, basis)
+        dU = jnp.where(excess(curved) < excess(dU), curved, dU)
         # The new dual point is s (U + dU): its change from U, per unit of weight.
-        change = s * self._off_basis(first, w, basis) + (s - 1) * first
-        return self.X.T @ (w * change), jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
+        change = s * dU + (s - 1) * first
+        return self.X.T @ (w * change), excess(change)
 
     def _off_basis(self, first: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
         """What the projection orthogonal to the basis adds to U = w * first, per unit of weight."""
         return -safe_divide(projected(basis, w * first), w)
+
+    def _off_basis_by_curvature(self, H: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
+        """The same in the metric of the second derivatives: what a Newton step in free features adds to U."""
+        first, second = self.derivatives(H)
+        return -second * newton_change(basis, w * first, w * second)
 
     def facts(self, W: jax.Array, sizes: Sizes | None = None) -> Facts:
         """Facts at W with the predictions, so that the loop for the best intercept runs once."""
@@ -349,8 +356,6 @@ class LinearModelLoss(Loss):
     def _rescaled(self, units: jax.Array) -> Self:
         """The loss of V = W * units: each column of X is divided by its unit."""
         return self._replace(X=divided(self.X, units))
-
-    # ------------------------------------------------------------------ private methods
 
     def _unit_of_params(self) -> jax.Array:
         return jnp.ones((), self.dtype)

@@ -15,13 +15,14 @@ from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.matrices.sparse import RowOrder, Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
-from sparsejax.losses._free_features import by_column
+from sparsejax.losses._free_features import by_column, coefficients
 from sparsejax.losses._intercept import Classes, balance_classes
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes
 
 HESSIAN_COLUMNS_AT_ONCE = 16  # columns of a Hessian that are computed at once by Hessian-vector products
+MAX_FREE_UNKNOWNS = 256  # unpenalised features times classes, up to which the metric of curvature is used
 MAX_SUM_ERROR = 16  # in units of k eps: a row of changes with a larger sum is outside the simplex
 
 
@@ -162,6 +163,16 @@ class SoftmaxLoss(LinearModelLoss):
         """Same as `LinearModelLoss._off_basis`, with rows made to sum to 0 in all digits."""
         change = super()._off_basis(first, w, basis)
         return change - jnp.mean(change, axis=1, keepdims=True)
+
+    def _off_basis_by_curvature(self, H: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
+        """Same as `LinearModelLoss._off_basis_by_curvature`, for the Hessian of all classes together."""
+        (r, k), first = (basis.shape[1], H.shape[1]), self.derivatives(H)[0]
+        if r * k > MAX_FREE_UNKNOWNS:
+            return jnp.full_like(H, jnp.nan)
+        p, sums = first + self.Y, basis.T @ (w * first)
+        c = coefficients(of_classes(basis, p, w[:, 0], False), sums.T.reshape(-1))
+        moved = basis @ c.reshape(k, r).T
+        return p * (jnp.sum(p * moved, axis=1, keepdims=True) - moved)
 
     def _classes(self, H: jax.Array) -> Classes:
         w = jnp.broadcast_to(self._weights()[:, 0], H.shape[:1])
