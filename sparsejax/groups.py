@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
-from sparsejax._core.labels import complete_labels
+from sparsejax._core.labels import complete_labels, numbered_labels
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -241,10 +241,7 @@ def from_labels(labels: ArrayLike) -> Groups:
     labels = complete_labels("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
-    try:
-        names, ids = np.unique(labels, return_inverse=True)
-    except TypeError:
-        raise TypeError("labels are of several kinds, which cannot be sorted.") from None
+    names, ids = numbered_labels("labels", labels)
     order = np.argsort(ids, kind="stable")
     return Groups(order, ids[order], len(labels), len(names))
 

@@ -166,10 +166,10 @@ class SoftmaxLoss(LinearModelLoss):
 
     def _off_basis_by_curvature(self, H: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
         """Same as `LinearModelLoss._off_basis_by_curvature`, for the Hessian of all classes together."""
-        (r, k), first = (basis.shape[1], H.shape[1]), self.derivatives(H)[0]
+        r, k = basis.shape[1], H.shape[1]
         if r * k > MAX_FREE_UNKNOWNS:
             return jnp.full_like(H, jnp.nan)
-        p, sums = first + self.Y, basis.T @ (w * first)
+        p, sums = self.mean(H), basis.T @ (w * self.derivatives(H)[0])
         c = coefficients(of_classes(basis, p, w[:, 0], False), sums.T.reshape(-1))
         moved = basis @ c.reshape(k, r).T
         return p * (jnp.sum(p * moved, axis=1, keepdims=True) - moved)
