@@ -306,17 +306,18 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             dU, divergence = balanced(self._terms, r.h, self._sorted(basis), s)
             return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
         U, counted, sorted_basis = self._slopes(r, mass), self._in_risk() > 0, self._sorted(basis)
-
-        def apart(change: Pair, s: jax.Array | float) -> jax.Array:
-            return self.scale * r.moved_divergence(s, mass, change, counted)
-
         shortest = jnp.where(counted, -(sorted_basis @ (sorted_basis.T @ U)) / self.scale, 0)
         # Weight that stops additionally at earlier places passes the later places.
-        moved = shortest, one_later(running_sum(shortest, self.places.strata))
+        change = shortest, one_later(running_sum(shortest, self.places.strata))
         curved = off_basis_by_curvature(r, mass, sorted_basis, U / self.scale)
-        moved = choose(apart(curved, 1.0) < apart(moved, 1.0), curved, moved)
-        dU = jnp.where(counted, self.scale * moved[0], 0)
-        return self.X.T @ self._as_rows(s * dU + (s - 1) * U), apart(moved, s)
+        of_shortest, of_curved = (r.moved(mass, moved, counted) for moved in (change, curved))
+        better = of_curved[-1] < of_shortest[-1]
+        stopping, passing, divergence = choose(better, of_curved, of_shortest)
+        dU = jnp.where(counted, self.scale * jnp.where(better, curved[0], shortest), 0)
+        if isinstance(s, jax.Array) or s != 1:
+            mixed = r.mixed_divergence(s, stopping, passing)
+            divergence = jnp.where(jnp.isinf(divergence), jnp.inf, mixed)
+        return self.X.T @ self._as_rows(s * dU + (s - 1) * U), self.scale * divergence
 
     def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
         """(1, d, d); only for nested risk sets."""

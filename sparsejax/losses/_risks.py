@@ -75,29 +75,26 @@ class Risks(NamedTuple):
         return self.sums * sums_to_come(self.decay, safe_divide(at_ends, self.sums))
 
     def scaled_divergence(self, s: jax.Array, mass: jax.Array) -> jax.Array:
-        """`divergence` of draws of which the share s is as at h, and 1 - s stops at the event's own row."""
-        stopping = s * self.stop * mass + (1 - s) * self.events
-        return self.divergence(stopping, s * self.onward * mass + (1 - s) * self.waiting())
+        """`mixed_divergence` of the draws at h."""
+        return self.mixed_divergence(s, self.stop * mass, self.onward * mass)
 
-    def moved_divergence(
-        self,
-        s: jax.Array | float,
-        mass: jax.Array,
-        change: tuple[jax.Array, jax.Array],
-        counted: jax.Array,
-    ) -> jax.Array:
-        """`scaled_divergence` of draws of which more weight stops at, and passes, each place than at h.
+    def mixed_divergence(self, s: jax.Array | float, stopping: jax.Array, passing: jax.Array) -> jax.Array:
+        """`divergence` of draws of which the share s is as given, and 1 - s stops at the event's own row."""
+        return self.divergence(s * stopping + (1 - s) * self.events, s * passing + (1 - s) * self.waiting())
 
-        It is infinite if there are no such draws. ``change``: the additional weights; ``counted``: the rows
-        in the risk set of some event.
+    def moved(
+        self, mass: jax.Array, change: tuple[jax.Array, jax.Array], counted: jax.Array
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Draws of which more weight stops at, and passes, each place than at h, and their `divergence`.
+
+        The divergence is infinite if there are no such draws. ``change``: the additional weights;
+        ``counted``: the rows in the risk set of some event.
         """
         stopping = self.stop * mass + change[0]
         passing = jnp.where(self.first, 0, self.onward * mass + change[1])
         possible = jnp.all(jnp.where(counted, (stopping >= 0) & (passing >= 0), True))
-        stopping = s * stopping + (1 - s) * self.events
-        passing = s * passing + (1 - s) * self.waiting()
         stopping, passing = (jnp.where(counted & possible, x, 0) for x in (stopping, passing))
-        return jnp.where(possible, self.divergence(stopping, passing), jnp.inf)
+        return stopping, passing, jnp.where(possible, self.divergence(stopping, passing), jnp.inf)
 
     def waiting(self) -> jax.Array:
         """(n,), weight of the events that pass each place if every event stops at its own row.
