@@ -24,19 +24,20 @@ class Facts(NamedTuple):
     value: jax.Array  # f(W), ()
     gradient: jax.Array  # shape of W
     rounding: jax.Array  # (), a bound on the rounding error of the value and of <grad f(W), W>
-    linear: jax.Array | None = None  # (), only of a quadratic f: ``l*(sU) = s * linear + s^2 * value``
-    # XW + b, (n, k), or what else of W the other methods of the loss need, so that it is computed once.
+    # (), of a quadratic f only: ``l*(sU) = s * linear + s^2 * value``, with l and U of `Loss`, *dual*.
+    linear: jax.Array | None = None
+    # H = XW + b, (n, k), or another result at W that methods of the loss share, so that it is computed once.
     predictions: Any = None
 
 
 def no_facts(loss: Any, W: jax.Array, sizes: Any) -> Facts:
-    """Zeros in the form of ``loss.facts(W, sizes)``, for the state of a loop before the first point."""
+    """Zeros in the shapes of ``loss.facts(W, sizes)``: the first state of a loop, before its first point."""
     form: Facts = jax.eval_shape(lambda: loss.facts(W, sizes))
     return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), form)
 
 
 def facts_unless_known(loss: Any, W: jax.Array, sizes: Any, at: jax.Array, known: Facts) -> Facts:
-    """``loss.facts(W, sizes)``, or ``known``, which are those at the point ``at``, if W is this point."""
+    """``known`` where W equals ``at``, the point of these facts; else ``loss.facts(W, sizes)``."""
     found: Facts = apply_if(jnp.any(at != W), lambda _: loss.facts(W, sizes), known)
     return found
 
@@ -68,19 +69,19 @@ class Loss(Protocol):
     * *quadratic model*, for `sparsejax.admm` and the other fast solvers: ``quadratic_model()`` -> a
       `QuadraticModel`;
     * *dual*, for a duality gap where the penalty is a norm: ``dual_scaling(W, limit)`` -> (s, change). With
-      :math:`f = \ell(XW)` and :math:`U = \nabla\ell(XW)`, s is the (nearly) best minimiser of
-      :math:`\ell^*(sU)` over ``0 <= s <= limit``, and change is :math:`\ell^*(sU) - \ell^*(U)`. Without this
-      group a gap is known only where the conjugate of the penalty is finite everywhere;
+      :math:`f = \ell(XW)` and :math:`U = \nabla\ell(XW)`, s (nearly) minimises :math:`\ell^*(sU)` over
+      ``0 <= s <= limit``, a limit that the penalty sets, and change is :math:`\ell^*(sU) - \ell^*(U)`.
+      Without this group a gap is known only where the conjugate of the penalty is finite everywhere;
     * *free features*, for a gap where features are not penalised: ``unpenalised_basis(free)`` and
       ``dual_projection(W, basis)``, see `sparsejax.losses.LinearModelLoss`;
     * *data*, for cross-validation: ``weights`` (None, (n,) or (n, k)); ``reweighted(weights)``: the same loss
       with other weights; ``intercept(W)``: the best intercept; ``evaluate(W, intercept)``: the loss of rows
       held out. Where ``weights`` is None, ``num_rows`` of the quadratic model is the number of rows;
     * *predictions*, for ``scoring`` in cross-validation: ``predictions(W, intercept)`` -> `Predictions`;
-    * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W with these features only;
-      the index d stands for no feature;
+    * *columns*, for `sparsejax.working_set`: ``columns_at(ix)``: the loss of a W with the features ``ix``
+      only; the index d, the number of features, stands for no feature;
     * *units*, so that nothing underflows: ``in_units()`` -> `InUnits` or None. Its ``loss`` is
-      :math:`V \mapsto \gamma f(\sigma V)/\sigma^2`. For columns of X of unequal size it also has
+      :math:`V \mapsto \gamma f(\sigma V)/\sigma^2`. For columns of X of unequal size `InUnits` also has
       ``row_units()``: powers of two (d,), each near the square root of the size of a column of X, and
       ``rescaled(units)``: the loss as a function of V = W * units, row by row.
 
@@ -139,7 +140,7 @@ class Loss(Protocol):
     # ------------------------------------------------------------------ right for every loss
 
     def quadratic_model(self) -> QuadraticModel:
-        """The curvature of the loss; here an empty model, in which nothing is known."""
+        """What is known of the curvature of the loss; here nothing."""
         return QuadraticModel()
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
@@ -148,7 +149,7 @@ class Loss(Protocol):
         return Facts(value, gradient, jnp.zeros((), W.dtype))
 
     def valid(self) -> jax.Array:
-        """() boolean: False where weights or parameters of the loss make it a function that is not convex."""
+        """() boolean: whether the loss is convex with its weights and parameters."""
         return jnp.ones((), bool)
 
     def in_units(self) -> InUnits | None:
@@ -162,21 +163,21 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: Any = None) -> Pair:
-        """The best s and ``l*(sU) - l*(U)``; H: the predictions at W if ``facts`` returned them."""
+        """s and change, as *dual* above says; H: the predictions at W if ``facts`` returns them."""
         raise NotImplementedError
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
         """Orthonormal columns (n, r) that span the predictions of the free features; None if unknown.
 
-        ``free``: indices (f,), of which the index d stands for no feature; or directions (d, f); or integers
-        (k, f), the indices for each column of W, which need a basis for each column, (k, n, r), or None.
+        ``free`` is one of: indices (f,), where d stands for no feature; directions (d, f), floating; indices
+        (k, f), a row for each column of W, for which the result is a basis a column, (k, n, r), or None.
         """
         raise NotImplementedError
 
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: Any = None, s: jax.Array | float = 1.0
     ) -> Pair:
-        """``X' dU``, where ``U + dU`` is orthogonal to the basis, and what dU adds to the duality gap."""
+        """``X' dU`` and what dU adds to the gap, where ``U + dU`` is sU projected orthogonal to the basis."""
         raise NotImplementedError
 
     def reweighted(self, weights: jax.Array) -> "Loss":
