@@ -12,10 +12,10 @@ from sparsejax.penalties._base import Penalty, scale_strengths
 
 
 class Rule:
-    """A function of a penalty: the rule registered for its class, or else ``default``.
+    """A function of a penalty: it calls the rule registered for the penalty's class, or else ``default``.
 
-    The rule of a class holds for its subclasses, except for a subclass outside this library that replaces
-    ``value`` or ``prox``: for such a class the default holds.
+    The rule of a class holds for its subclasses. A subclass outside this library that replaces ``value`` or
+    ``prox`` gets the default, since the rule may not fit its function.
     """
 
     def __init__(self, default: Callable[..., Any]):
@@ -37,7 +37,7 @@ class Rule:
 
 @lru_cache(maxsize=256)
 def _known(cls: type) -> type:
-    """The first base of this library whose ``value`` and ``prox`` the class inherits, else `Penalty`."""
+    """The class whose rule holds: the first base of this library, or `Penalty` if value or prox is new."""
     for base in cls.__mro__:
         if base.__module__.split(".")[0] == __name__.split(".")[0]:
             return base
@@ -46,42 +46,42 @@ def _known(cls: type) -> type:
     return Penalty
 
 
-# ---- where a penalty is finite, smooth, constant
+# ---- where a penalty g is finite, smooth, constant
 
 
 @Rule
 def penalised(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """(d,) or (k, d) boolean: the rows or entries on which g depends, by its strengths; Wt (k, d)."""
+    """Boolean (d,) or (k, d): the rows or entries that g depends on. Wt (k, d) gives only shape and dtype."""
     return jnp.ones(Wt.shape[1:], bool)
 
 
 @Rule
 def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """(d,) or (k, d) boolean: where g has subgradients that are nonzero in one row or entry, at some W."""
+    """Boolean (d,) or (k, d): the rows or entries in which alone some subgradient of g can be nonzero."""
     return penalised(penalty, Wt)
 
 
 @Rule
 def cleared(penalty: Penalty, Z: jax.Array) -> jax.Array:
-    """Z, a subgradient of g but for rounding, without the part of the rounding that no subgradient has."""
+    """Z, a subgradient of g up to rounding errors, projected onto the span of all subgradients if known."""
     return Z
 
 
 @Rule
 def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
-    """The entries, boolean, in which g is known to be smooth at W, whether or not other entries stay at 0."""
+    """Boolean: the entries in which g is known to be smooth at W. The others may leave 0 nearby."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
 
 
 @Rule
 def unpenalised(penalty: Penalty, d: int, dtype: Any) -> jax.Array:
-    """The directions that g does not see: indices of rows (f,), or orthonormal columns (d, f)."""
+    """The directions in which g is constant: indices of rows (f,), or orthonormal columns (d, f)."""
     return penalty.free
 
 
 @Rule
 def feasible(penalty: Penalty, W: Any) -> Any:
-    """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
+    """A point near W at which g is finite: W, or if g(W) is infinite the prox of W at a scaling of 0."""
     outside = penalty.value(W) == jnp.inf
     return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
 
@@ -91,15 +91,15 @@ def feasible(penalty: Penalty, W: Any) -> Any:
 
 @Rule
 def in_units(penalty: Penalty, sigma: jax.Array, gamma: jax.Array) -> Penalty:
-    r"""The penalty gamma g(sigma V) / sigma^2 of V: a strength of degree p times gamma sigma^(p-2)."""
-    # `opaque` keeps XLA from merging the factor into a product that underflows, see `unit_of`.
+    r"""The penalty V -> gamma g(sigma V) / sigma^2: gamma sigma^(p-2) multiplies a strength of degree p."""
+    # `opaque` keeps XLA from merging the factor into a product that underflows, see `linalg.unit_of`.
     factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in penalty.degrees]
     return scale_strengths(penalty, factors)
 
 
 @Rule
 def row_units(penalty: Penalty, wanted: Callable[[], jax.Array]) -> jax.Array | None:
-    """Units (d,) near ``wanted()`` that `rescaled` accepts for this penalty; None if it accepts none."""
+    """Units (d,) for `rescaled`, near those that ``wanted()`` returns; None if g allows no units of rows."""
     return None
 
 
@@ -111,7 +111,7 @@ def rescaled(penalty: Penalty, units: jax.Array) -> Penalty:
 
 @Rule
 def by_entry(penalty: Penalty, params_shape: tuple[int, ...]) -> Penalty:
-    """The penalty with strengths by column, (k,), in the form (1, k), which tells columns from rows."""
+    """The penalty with strengths by column (k,) reshaped to (1, k), so that they are not taken for rows."""
     return penalty
 
 
@@ -120,7 +120,7 @@ def by_entry(penalty: Penalty, params_shape: tuple[int, ...]) -> Penalty:
 
 @Rule
 def prox_start(penalty: Penalty, V: jax.Array) -> Any:
-    """The argument ``warm`` for the first call of `prox_warm`."""
+    """The argument ``warm`` for the first call of `prox_warm`; here empty: the prox is not iterative."""
     return ()
 
 
@@ -133,6 +133,6 @@ def prox_warm(penalty: Penalty, V: jax.Array, scaling: jax.Array, warm: Any) -> 
 def prox_columns(
     penalty: Penalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """`prox_warm` for the transpose Vt of a matrix like W; solvers iterate on transposes."""
+    """`prox_warm` for Vt, the transpose of a V in the shape of W; solvers iterate on transposes."""
     V, warm = prox_warm(penalty, like(Vt, W), scaling, warm)
     return columns(V), warm

@@ -240,7 +240,7 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
 
 @unpenalised.register(Sum)
 def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
-    """What the only part does not see."""
+    """The unpenalised directions of the only part."""
     return unpenalised(penalty.parts[0], d, dtype) if len(penalty.parts) == 1 else penalty.free
 
 
