@@ -1,5 +1,7 @@
 """Solves on several devices: each device solves the problems that it holds and waits for no other.
 
+Within a user's `jax.shard_map`, `per_device` makes them do so; for the sharded lanes of a `jax.vmap`,
+`map_lanes_per_device` does.
 JAX calls an array "varying" along an axis of the mesh if devices along that axis hold different values; the
 checks of `jax.shard_map` follow this mark through a program.
 """
@@ -19,9 +21,9 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, use_a
 def per_device(function: Callable[..., Any]) -> Callable[..., Any]:
     """Make ``function``, of pytrees of arrays, pass the checks of `jax.shard_map`.
 
-    The checks want every array in a loop marked, constants included. The function exchanges nothing with
-    other devices: so it is traced as a program for one device, without marks, and its results are marked as
-    varying along every axis along which an argument varies.
+    The checks want every array in a loop marked, constants included. ``function`` exchanges nothing with
+    other devices. It is therefore traced as a program for one device, without marks, and its results are
+    marked as varying along every axis along which an argument varies.
     """
 
     def call(*args: Any) -> Any:
@@ -45,13 +47,13 @@ def varying_axes(tree: Any) -> frozenset[Any]:
 
 
 def marked(x: Any, axes: frozenset[Any]) -> Any:
-    """The array marked as varying along these axes; its cotangent is summed over the newly marked ones."""
+    """The array marked as varying along these axes; its cotangent is summed over the axes that are new."""
     more = tuple(axes - _varying_axes_of(x))
     return lax.pcast(x, more, to="varying") if more else x
 
 
 def on_one_device(closed: jax.extend.core.ClosedJaxpr) -> jax.extend.core.ClosedJaxpr:
-    """A program traced inside a `jax.shard_map`, as a program for one device with the same constants."""
+    """A program traced inside a `jax.shard_map`, without marks: for one device, with the same constants."""
     if not varying_axes(closed.consts):
         return closed
     inputs, consts = ([_shape_on_one_device(x) for x in xs] for xs in (closed.in_avals, closed.consts))
@@ -73,7 +75,7 @@ def _shape_on_one_device(x: Any) -> Any:
 
 
 def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
-    """The results of a program, evaluated without the operations that mark arrays as varying."""
+    """The results of a program, nested jits included, without the operations that mark arrays as varying."""
     known = dict(zip((*jaxpr.constvars, *jaxpr.invars), (*consts, *arguments), strict=True))
 
     def read(v: Any) -> Any:
@@ -88,6 +90,7 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
             answers = _evaluated(inner.jaxpr, inner.consts, [read(v) for v in eqn.invars])
             known.update(zip(eqn.outvars, answers, strict=True))
         else:
+            # Every other operation is run as a program of its own.
             invars = list({v: None for v in eqn.invars if not isinstance(v, jax.extend.core.Literal)})
             alone = jax.extend.core.ClosedJaxpr(jax.extend.core.Jaxpr([], invars, outvars, [eqn]), [])
             answers = jax.extend.core.jaxpr_as_fun(alone)(*map(read, invars))
@@ -98,19 +101,20 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
 def _varying_axes_of(x: Any) -> frozenset[Any]:
     kind: Any = jax.typeof(x)
     mark = _MARK(kind)
-    return mark.varying if _MARKED else mark
+    return mark.varying if _HAS_AXIS_TYPE else mark
 
 
-# The attribute of an array's type that holds its varying axes; JAX renamed it.
-_MARKED = "manual_axis_type" in dir(jax.core.ShapedArray)
-_MARK = operator.attrgetter("manual_axis_type" if _MARKED else "vma")
+# The attribute of an array's type that holds its varying axes: once the set, now an object with the set.
+_HAS_AXIS_TYPE = "manual_axis_type" in dir(jax.core.ShapedArray)
+_MARK = operator.attrgetter("manual_axis_type" if _HAS_AXIS_TYPE else "vma")
 
 
 def map_lanes_per_device(mapped: Callable[..., Any], moving: list[Any], shared: list[Any]) -> Any:
-    """``mapped(moving, shared)``, where each device runs the lanes of ``moving`` that it holds.
+    """``mapped(moving, shared)``, where each device runs the lanes that it holds.
 
-    Without this rule the compiler lets all devices work on each lane, in loops whose lengths differ from
-    lane to lane. The arrays of ``shared``, the same for all lanes, are copied to every device.
+    Lanes, the problems of a batch, are the first axis of the arrays of ``moving`` and of the results. The
+    arrays of ``shared``, the same for all lanes, are copied to every device. Left to itself the compiler lets
+    all devices work on each lane, in loops whose lengths differ from lane to lane.
     """
     structure = jax.tree.structure(jax.eval_shape(mapped, moving, shared))
     count = len(moving)
@@ -121,22 +125,22 @@ def map_lanes_per_device(mapped: Callable[..., Any], moving: list[Any], shared: 
     program = jax.jit(mapped)  # takes the constants of ``mapped``, which `custom_partitioning` refuses
     split: Any = custom_partitioning(flat)
 
-    def lanes_of(shapes: Any) -> Any:
+    def mesh_axis(shapes: Any) -> Any:  # along which the lanes are sharded, if they are
         specs = [shape.sharding.spec for shape in shapes[:count]]
         return next((spec[0] for spec in specs if len(spec) and spec[0] is not None), None)
 
     P: Any = PartitionSpec
 
-    def results(mesh: Mesh, axis: Any, shapes: Any) -> Any:
+    def placed_results(mesh: Mesh, axis: Any, shapes: Any) -> Any:
         return jax.tree.map(lambda _: NamedSharding(mesh, P(axis)), shapes)
 
     def partition(mesh: Mesh, arguments: Any, answers: Any) -> Any:
-        axis = lanes_of(arguments)
+        axis = mesh_axis(arguments)
         placed = [NamedSharding(mesh, P(axis if i < count else None)) for i in range(len(arguments))]
-        return mesh, flat, results(mesh, axis, answers), tuple(placed)
+        return mesh, flat, placed_results(mesh, axis, answers), tuple(placed)
 
     def infer(mesh: Mesh, arguments: Any, answers: Any) -> Any:
-        return results(mesh, lanes_of(arguments), answers)
+        return placed_results(mesh, mesh_axis(arguments), answers)
 
     outputs = jax.eval_shape(flat, *moving, *shared)
     rule = _rule([jnp.ndim(leaf) for leaf in (*moving, *shared)], count, [out.ndim for out in outputs])
@@ -145,11 +149,11 @@ def map_lanes_per_device(mapped: Callable[..., Any], moving: list[Any], shared: 
 
 
 def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
-    """The sharding rule as text, such as ``lane x0, x1 -> lane x2``: ``lane`` is the axis of the lanes.
+    """The sharding rule as text, such as ``lane x0, x1 -> lane x2``: ``lane`` is the axis of lanes.
 
     Args:
-      ranks: of the arguments, of which the first ``count`` have the axis of lanes.
-      answers: ranks of the results, which all have that axis.
+      ranks: ranks of the arguments, of which the first ``count`` have the axis of lanes.
+      answers: ranks of the results, which all have the axis of lanes.
     """
     number = iter(range(10**6))
 
