@@ -14,42 +14,42 @@ from sparsejax.solution import Solution
 
 
 class Fits(NamedTuple):
-    """The solutions on all folds."""
+    """The solutions on all folds, or one of them, without the leading axes."""
 
-    params: jax.Array  # with the axes (folds, candidates), then the shape of W
-    intercept: jax.Array  # with the axes (folds, candidates), then the shape of the intercept
+    params: jax.Array  # (folds, candidates, *shape of W)
+    intercept: jax.Array  # (folds, candidates, *shape of the intercept)
 
 
 class Judged(NamedTuple):
-    """The results of one solution, or of all with the axes (folds, candidates)."""
+    """The results of one solution, or of all with the leading axes (folds, candidates)."""
 
-    loss: jax.Array  # (), of the held-out rows
-    nonzero: jax.Array  # () integer, the number of nonzero weights
-    solution: Solution  # without its weights, which the result does not hold
-    score: jax.Array | None  # (); None if the score is minus the loss
-    fits: Fits | None = None  # W and the intercept, if they are kept
+    loss: jax.Array  # () or by output (k,), the loss of the held-out rows
+    nonzero: jax.Array  # integers of the same shape, the number of nonzero weights
+    solution: Solution  # without W: its ``params`` are a placeholder
+    score: jax.Array | None  # of the same shape; None if the score is minus the loss
+    fits: Fits | None = None  # W and the intercept; None: they are not kept
 
 
 class Judge(NamedTuple):
-    """What judges the solutions on a fold."""
+    """The losses and weights by which the solutions on a fold are judged."""
 
-    fit: Loss  # of the rows of the fit, for the intercept
-    test: Loss  # of the held-out rows
-    weights: jax.Array | None  # of all rows, 0 where they are not held out, for a score
+    fit: Loss  # the loss of the rows of the fit, which gives the intercept
+    test: Loss  # the loss of the held-out rows
+    weights: jax.Array | None  # for a score: weights of all rows, 0 for those of the fit
 
 
 @dataclass(frozen=True)
 class Folds:
-    """The `Task` of cross-validation: a path for each fold.
+    """The `Task` (see path_runner.py) of cross-validation: a path for each fold.
 
-    The data are the fold of every row (n,), the numbers of the folds to solve, and how many these are.
+    Its ``data`` are the fold of every row (n,), the numbers of the folds to solve, and how many these are.
     """
 
-    count: int = field(compare=False)  # number of folds, on which no program depends
+    count: int = field(compare=False)  # number of folds; not compared, since no program depends on it
     scoring: Scoring | None
-    most: int | None  # rows that a fit copies
-    most_out: int | None  # held-out rows that are copied
-    per_output: bool  # whether each column is judged by itself
+    most: int | None  # bound of the number of rows in a fit, which are copied; None: the others get weight 0
+    most_out: int | None  # the same for the held-out rows
+    per_output: bool  # whether each column of W is judged by itself
     keeps_fits: bool = False  # whether the solutions are kept
 
     def rounds(self, data: Any) -> jax.Array:
@@ -59,7 +59,7 @@ class Folds:
         return self.parts(problem, data[0], data[1][number])
 
     def parts(self, problem: Problem, fold_of: jax.Array, fold: jax.Array) -> tuple[Problem, Judge]:
-        """The problem of all rows but those of a fold, and what judges its solutions."""
+        """The problem of all rows but those of a fold, and the `Judge` of its solutions."""
         smooth, out = problem.smooth, fold_of == fold.astype(fold_of.dtype)
         fit, test = restricted(smooth, ~out, self.most), restricted(smooth, out, self.most_out)
         weights = None if self.scoring is None else masked(weights_of(smooth), out)
@@ -69,11 +69,11 @@ class Folds:
         W, (fit, test, weights), score = solution.params, judge, None
         b = fit.intercept(W)
         if self.scoring is not None and weights is not None:
-            of = score_by_output if self.per_output else score_of
-            score = of(self.scoring, test, W, b, weights)
+            scored = score_by_output if self.per_output else score_of
+            score = scored(self.scoring, test, W, b, weights)
         without_weights = solution._replace(params=solution.num_iters)
         if self.per_output:
-            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # as `check_separable` has seen
+            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # `check_separable` has checked it
             return Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
         fits = Fits(W, b) if self.keeps_fits else None
         return Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score, fits)
@@ -83,5 +83,5 @@ class Folds:
         return jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
 
     def like(self, problem: Problem, fold_of: jax.Array, fold: jax.Array, solution: Solution) -> Judged:
-        """The result of a solution, for its shapes alone."""
+        """The result of a solution, computed for its shapes and dtypes alone."""
         return self.judged(self.parts(problem, fold_of, fold)[1], solution)
