@@ -11,13 +11,13 @@ from sparsejax._core.linalg import apply_if, safe_divide
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, violation
 from sparsejax.solvers._support_newton import newton_step
 
-COORDINATES_PER_ITERATION = 8  # entries that one loop iteration updates; their mutual terms are unrolled
-SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 4, 2  # before each Newton step: of single entries, of blocks
-MAX_SWEEPS = 120
+COORDINATES_PER_ITERATION = 8  # entries that one loop iteration updates, by code written out for each
+SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 4, 2  # sweeps of single entries, of blocks, per Newton step
+MAX_SWEEPS = 120  # of one call; the caller judges what they reach
 
 
 def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array]:
-    """Descend until the violation is ``share`` of that at W.
+    """Descend until the violation is at most ``share`` of that at W, or for `MAX_SWEEPS` sweeps.
 
     Args:
       gram: the Gram matrix of the features, by `gram_of`.
@@ -50,8 +50,8 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     L = jnp.diagonal(G)
     # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
     inverse = 1 / jnp.where(L > 0, L, 1)
-    # Slope of the norm at V minus its slope at W (which is in R): ``up`` for V > 0, ``-down`` for V < 0.
-    # An entry that cannot move has infinite slopes.
+    # Slope of the norm at V minus its slope at W, which R contains: ``up`` for V > 0, ``-down`` for V < 0.
+    # An entry that cannot move is 0, and infinite slopes keep it there.
     sign, entries = jnp.sign(s.W[0]), jnp.zeros_like(L) if s.entries is None else s.entries
     up, down = (jnp.where(s.live, entries * (1 + c * sign), jnp.inf) for c in (-1, 1))
     if s.nonnegative:
@@ -59,19 +59,20 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
 
     def block(i: jax.Array, p: Point) -> Point:
         at = lax.rem(i, blocks) * b
-        R = lax.dynamic_slice_in_dim(G, at, b)
-        H = lax.dynamic_slice_in_dim(R, at, b, axis=1)
+        rows = lax.dynamic_slice_in_dim(G, at, b)
+        own = lax.dynamic_slice_in_dim(rows, at, b, axis=1)
         v, q, rise, fall, scale = (lax.dynamic_slice_in_dim(a, at, b) for a in (p.V, p.R, up, down, inverse))
         steps: list[jax.Array] = []
         for c in range(b):
-            # slope of entry c after the steps of the entries before it, of the same iteration
-            slope = q[c] + sum((steps[j] * H[c, j] for j in range(c)), jnp.zeros((), LOW))
+            # The slope of the loss in entry c after the steps of this iteration's entries before c. The step
+            # leads to the minimum over entry c: right of 0, left of 0, or else at 0.
+            slope = q[c] + sum((steps[j] * own[c, j] for j in range(c)), jnp.zeros((), LOW))
             right, left = -(slope + rise[c]) * scale[c], -(slope - fall[c]) * scale[c]
             steps.append(jnp.where(v[c] + right > 0, right, jnp.where(v[c] + left < 0, left, -v[c])))
         step = jnp.stack(steps)
         e = lax.dynamic_slice_in_dim(p.E, at, b) + step
         put = lambda a, new: lax.dynamic_update_slice_in_dim(a, new, at, 0)
-        return Point(put(p.V, v + step), put(p.E, e), p.R + step @ R)
+        return Point(put(p.V, v + step), put(p.E, e), p.R + step @ rows)
 
     def sweeps(p: Point, count: int) -> Point:
         p = Point(*(a[0] for a in p))
@@ -83,7 +84,8 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
 def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     """The function (point, number of sweeps) -> point: a proximal gradient step in one block after another.
 
-    The step of a block has length 1/L with L a bound of the curvature of the block.
+    The step of a block has length 1/L, with L a bound of the largest eigenvalue of its own part of G: the
+    largest row sum of magnitudes, or the norm of all entries.
     """
     G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks
@@ -103,26 +105,27 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         j = i % count
         at = j * size
         W, E, R = (lax.dynamic_slice_in_dim(a, at, size, axis=1) for a in (s.W, p.E, p.R))
-        low, long, length, far = L[j], c[j], norms[j], threshold[j]
-        H, there = E - R / low, jnp.ones((), bool)
+        bound, factor, length, cut = L[j], c[j], norms[j], threshold[j]
+        H, nonzero = E - R / bound, jnp.ones((), bool)
         if s.entries is not None:
-            # R has the slope of the norm of entries for the signs of W. Entries that would change their sign
-            # are soft-thresholded without that slope.
-            cut = lax.dynamic_slice_in_dim(s.entries, at, size)[None] / low
-            whole_step = long * W + H
+            # R contains the slope of the norm of entries for the signs of W. An entry whose sign would change
+            # is soft-thresholded instead, after this slope is taken out of its step.
+            lam = lax.dynamic_slice_in_dim(s.entries, at, size)[None] / bound
+            whole_step = factor * W + H
             same_sign = (W != 0) & (whole_step * W > 0)
-            other = whole_step + cut * jnp.sign(W)
-            there = same_sign | (jnp.abs(other) > cut)
-            H = jnp.where(same_sign, H, jnp.sign(other) * jnp.maximum(jnp.abs(other) - cut, 0) - long * W)
-        U = jnp.where(there, long * W + H, 0)
-        # The prox of the norm of the block is U - far U/|U| if |U| > far, else 0. As cW - W = far W/|W|, the
-        # new E is H - far (U/|U| - W/|W|), with U/|U| - W/|W| = (H - (|U| - c|W|) W/|W|) / |U|.
-        reach = jnp.sqrt(jnp.sum(U * U))
-        inverse = safe_divide(1.0, reach)
-        longer = safe_divide(jnp.sum((2 * long * W + H) * H), reach + long * length)
+            other = whole_step + lam * jnp.sign(W)
+            nonzero = same_sign | (jnp.abs(other) > lam)
+            H = jnp.where(same_sign, H, jnp.sign(other) * jnp.maximum(jnp.abs(other) - lam, 0) - factor * W)
+        U = jnp.where(nonzero, factor * W + H, 0)
+        # The prox of the norm of the block is U - cut U/|U| if |U| > cut, else 0. As cW - W = cut W/|W|, the
+        # new E is H - cut ``turned``, with turned = U/|U| - W/|W| = (H - longer W/|W|) / |U| and longer =
+        # |U| - c|W| = <2cW + H, H> / (|U| + c|W|).
+        length_U = jnp.sqrt(jnp.sum(U * U))
+        inverse = safe_divide(1.0, length_U)
+        longer = safe_divide(jnp.sum((2 * factor * W + H) * H), length_U + factor * length)
         turned = jnp.where(length > 0, (H - longer * safe_divide(W, length)) * inverse, U * inverse)
-        new = jnp.where(reach > far, H - far * turned, -W)
-        V = jnp.where((reach > far) & there, W + new, 0)
+        new = jnp.where(length_U > cut, H - cut * turned, -W)
+        V = jnp.where((length_U > cut) & nonzero, W + new, 0)
         rows = lax.dynamic_slice_in_dim(G, at, size)
         put = lambda a, part: lax.dynamic_update_slice_in_dim(a, part, at, 1)
         return Point(put(p.V, V), put(p.E, new), p.R + (new - E) @ rows)
