@@ -112,7 +112,7 @@ def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array
 def _slope(
     penalty: Penalty, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array
 ) -> jax.Array | float:
-    """Of a conjugate that is affine along a ray: what it changes by from 0 to Z."""
+    """The slope of s -> conjugate(s Z) if the conjugate is affine on a ray (`Penalty._offset`); else 0."""
     if not penalty._offset:
         return 0.0
     s = jnp.minimum(limit, 1) / 2

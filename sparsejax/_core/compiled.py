@@ -26,8 +26,8 @@ OPTIONS = {
     "xla_backend_optimization_level": 1,
     "xla_cpu_parallel_codegen_split_count": 1,
 }
-# Further options for programs of which each core runs one: there, sums on several threads take longer, and
-# products on several threads do not.
+# Further options where each core runs a program of its own. Several threads make sums slower there, but not
+# products: only products (DOT) go to YNNPACK, which uses threads.
 ONE_PER_CORE_OPTIONS = {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_DOT"}
 # On a GPU XLA compiles a kernel of its own for each matrix product in many variants and times them: that is
 # three quarters of the time of a first solve. Products by cuBLAS are as fast here.

@@ -67,11 +67,11 @@ class Factor(NamedTuple):
         return Rt - ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
 
     def unprepared(self) -> Any:
-        """What `prepared` takes first: nothing."""
+        """The argument ``before`` of the first `prepared`: nothing, since eigenvectors serve every rho."""
         return None
 
     def prepared(self, before: Any, rho: jax.Array) -> Any:
-        """What `step` and `minimiser` need for rho, from what they needed for the last rho: nothing."""
+        """What `step` and `minimiser` need for rho; ``before``: the same for the last rho. Here nothing."""
         return before
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
@@ -139,11 +139,11 @@ class CholeskyFactor(NamedTuple):
         return len(self.squares) * eps_of(self.A) * self.largest
 
     def unprepared(self) -> Any:
-        """A factor of no rho."""
+        """The argument ``before`` of the first `prepared`: a factor of rho = NaN, which is never used."""
         return jnp.zeros_like(self.squares), jnp.full((), jnp.nan, self.A.dtype)
 
     def prepared(self, before: Any, rho: jax.Array) -> Any:
-        """The inverse of the Cholesky factor, and its rho; computed only if rho has changed."""
+        """The inverse of the Cholesky factor, and its rho; those of ``before`` if rho has not changed."""
         return lax.cond(before[1] == rho, lambda: before[0], lambda: inverse_root(self.squares, rho)), rho
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:

@@ -79,8 +79,8 @@ def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
 def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> int:
     """The number of features in a working set: ``always``, which are active, and those that can be active.
 
-    It is a multiple of 64 from `MIN_WORKING_SET_FEATURES` to `MAX_BUCKET_FEATURES`, and at most d. Of one
-    column hardly more entries than rows are active; half as many more have room.
+    It is a multiple of 64 from `MIN_WORKING_SET_FEATURES` to `MAX_BUCKET_FEATURES`, and at most d. With one
+    column hardly more than n features are active: there is room for 3n/2.
     """
     d, k = (*params_shape, 1)[:2]
     room = can_be_active(n, k) if k > 1 else 3 * n // 2

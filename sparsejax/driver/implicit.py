@@ -50,7 +50,7 @@ from sparsejax.driver.support import accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution
 
-NOISE = 1e3  # times eps and a cotangent: what is left of one that the prox takes away, as rounding leaves it
+NOISE = 1e3  # times eps of a cotangent: if J leaves no more of it, J maps it to 0, see `_through_prox`
 
 
 def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
@@ -217,8 +217,8 @@ def _through_prox(
 
     rhs = J(c - eta * hessian(c))
 
-    # c is an unknown of its own, so that ``solve`` sees its size, or in reverse mode that of the cotangent.
-    # Where J takes all of the cotangent, as of one along W on a ball, b is rounding error without a solution.
+    # c is a second unknown, so that ``solve`` sees its size; in reverse mode b[1] is the cotangent. If J maps
+    # it to 0, as one along W on a ball, b[0] is rounding error, for which no z exists: b[0] counts as 0.
     def solve(both: Any, b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         known = norm(b[0]) > NOISE * eps_of(W) * norm(b[1])
         alone: Product = lambda z: both((z, jnp.zeros_like(z)))[0]

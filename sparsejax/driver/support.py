@@ -44,8 +44,8 @@ EXACT_INVERSE_TOL_FACTOR = 1e-2  # on tol, where the preconditioner is the inver
 MAX_CG_STEPS = 2000
 MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
 MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
-# Systems are gathered on a multiple of the first number of features, at most on the third. On fewer than the
-# second they are gathered only if that is all that is wanted.
+# A system is gathered on a multiple of GATHER_TILE_FEATURES, at most on MAX_GATHERED_FEATURES. It is gathered
+# on fewer than MIN_GATHERED_FEATURES only if no more are wanted.
 GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 512
 
 

@@ -86,7 +86,7 @@ class Classes(NamedTuple):
         return damped(self.centred(jnp.linalg.solve(matrix, -gradient)), eps_of(S))[0]
 
     def newton(self, b: jax.Array) -> jax.Array:
-        """The value b with the derivative of the minimiser, which one more Newton step has."""
+        """b, with the derivative of the minimiser: that of one more Newton step, whose value is left out."""
         gradient, matrix = self.imbalance(b)
         step = self.centred(jnp.linalg.solve(lax.stop_gradient(matrix), -gradient))
         return b + (step - lax.stop_gradient(step))

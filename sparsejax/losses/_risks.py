@@ -79,7 +79,7 @@ class Risks(NamedTuple):
         return self.mixed_divergence(s, self.stop * mass, self.onward * mass)
 
     def mixed_divergence(self, s: jax.Array | float, stopping: jax.Array, passing: jax.Array) -> jax.Array:
-        """`divergence` of draws of which the share s is as given, and 1 - s stops at the event's own row."""
+        """`divergence` of mixed draws: s times those given, 1 - s times stops at each event's own row."""
         return self.divergence(s * stopping + (1 - s) * self.events, s * passing + (1 - s) * self.waiting())
 
     def moved(

@@ -151,7 +151,7 @@ class Penalty(Protocol):
     __rmul__ = __mul__
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """A penalty of one exact prox in a sum with others, on W >= 0 if ``positive``; what it has left."""
+        """Join some ``others``, and W >= 0 if ``positive``, in one exact prox; returns also what is left."""
         return self, others, positive
 
     def _by_row(self, factor: jax.Array) -> "Penalty":

@@ -302,7 +302,7 @@ def _cores(term: Any) -> tuple[Any, ...]:
 
 
 def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:
-    """The cores, each with those that its exact prox takes, and whether W >= 0 is left to others."""
+    """The cores after each has joined others (`Penalty._join`), and whether W >= 0 is left to require."""
     for core in tuple(cores):
         if any(core is one for one in cores):
             joint, others, positive = core._join([one for one in cores if one is not core], positive)

@@ -196,10 +196,10 @@ class SparseCox(CoxModel):
 
         Args:
           X: (n, d).
-          y: one of three forms. A structured array, as in scikit-survival, or a DataFrame, with an event
-            (boolean, or 0 and 1) and a time > 0: if a column is named "event" or "time", that one and the
-            other; else the boolean column and the other one; else the first and the second. An array (n, 2)
-            with the columns (event, time). An array (n,) of times, each of an event.
+          y: an array (n, 2) with the columns (event, time): event is boolean, or 0 and 1, and time > 0. Or an
+            array (n,) of times, each of an event. Or two named columns, in a structured array, as in
+            scikit-survival, or a DataFrame. The name "event" or "time" tells which is which; without these
+            names the event is the boolean column if there is exactly one, else the first column.
           sample_weight: (n,), >= 0.
           strata: (n,) labels: each stratum has its own baseline hazard.
           entry: (n,), before the time of the row: the row is at risk after it.

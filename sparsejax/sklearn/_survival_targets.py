@@ -47,8 +47,8 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """The columns event and time of y.
 
-    A column named "event" or "time" (in any case) is this one, and the other column the other. Without such
-    names the only column of booleans is the event; without such a column the first one is.
+    The name "event" or "time", in upper or lower case, tells which column is which. Without these names the
+    event is the boolean column if there is exactly one, else the first column.
     """
     names = names_of(y)
     if names is None:

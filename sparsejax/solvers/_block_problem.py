@@ -48,7 +48,7 @@ class Point(NamedTuple):
 
     V: jax.Array  # W + E, with exact zeros
     E: jax.Array  # the change of W
-    R: jax.Array  # ``Slopes.R`` + GE: the slope after the change, without that of the norms' own change
+    R: jax.Array  # ``Slopes.R`` + GE: the slope of the loss at V, plus the slopes of the norms at W
 
 
 class Gram(NamedTuple):

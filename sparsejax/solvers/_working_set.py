@@ -157,8 +157,8 @@ def suits(problem: Problem) -> bool:
     always = least_active(problem.penalty)
     if n is None or d < MIN_FEATURES_TO_GATHER or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
-    # All features that can be active seldom are; hence 5/4 of the largest working set. If they are, the time
-    # of the rounds is lost.
+    # The features that can be active may be 5/4 of the largest working set, since seldom all of them are. If
+    # more are than it holds, the time of the rounds is lost.
     return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= MAX_BUCKET_FEATURES * 5 // 4)
 
 
