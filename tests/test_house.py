@@ -17,6 +17,7 @@ FLOORS = [
     ("_core", "groups", "prox", "kernels", "graphs", "metrics"),
     ("losses", "penalties"),
     ("solution", "problem"),
+    ("closures",),
     ("dual_point", "certificate", "predictions"),
     ("driver",),
     ("solvers", "compiling"),

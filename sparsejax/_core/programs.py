@@ -27,6 +27,8 @@ RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 _FOLDERS = (jax.__file__, __file__.replace("_core", ""), np.__file__)
 _KNOWN_FILES = (*(str(Path(file).parent) for file in _FOLDERS), functools.__file__)
 _KNOWN_PACKAGES = ("jax", "jaxlib", "sparsejax", "numpy", "functools", "builtins")
+# JAX's function that remembers the results of a derivative rule, in a dict that grows as it is called.
+_REMEMBERING = "_memoize.<locals>.memoized"
 _NAMES_ALONE = {*functools.WRAPPER_ASSIGNMENTS, "__dict__", "__weakref__"}  # attributes without effect
 _PLACES = (Mesh, AbstractMesh, Sharding)  # they can be called, but say where and not what
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype)
@@ -147,6 +149,8 @@ def _closed_over(function: FunctionType) -> list[Any]:
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # the cell is empty
             held.append(cell.cell_contents)
+    if function.__qualname__ == _REMEMBERING:
+        held = [thing for thing in held if not isinstance(thing, dict)]
     return held
 
 

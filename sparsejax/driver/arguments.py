@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
-from sparsejax.driver.closures import evaluate, prox_of, value_of, with_closures_as_leaves
+from sparsejax.closures import evaluate, prox_of, value_of, with_closures_as_leaves
 from sparsejax.losses import LinearModelLoss, Loss, PlainLoss
 from sparsejax.penalties import Penalty, PlainPenalty, cast_strengths, feasible
 from sparsejax.problem import Problem, as_protocol, zeros

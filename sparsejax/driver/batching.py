@@ -8,7 +8,7 @@ from jax import lax
 
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.precision import full_precision
-from sparsejax.driver.shards import map_lanes_per_device, per_device
+from sparsejax._core.shards import map_lanes_per_device, per_device
 
 # ``at_once(arguments, lanes)``: whether all lanes run in one loop. ``lanes`` has the structure of the
 # arguments and says of each leaf whether it differs from lane to lane.

@@ -44,8 +44,8 @@ from sparsejax._core.checks import is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, norm, safe_divide
 from sparsejax._core.pytree import floating_leaves, movable, moving
+from sparsejax._core.shards import marked, per_device, varying_axes
 from sparsejax.driver.preconditioners import Product
-from sparsejax.driver.shards import marked, per_device, varying_axes
 from sparsejax.driver.support import accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution

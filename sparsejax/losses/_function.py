@@ -1,5 +1,6 @@
 """Wraps a user's function of W that does not inherit from `Loss`."""
 
+from types import MethodType
 from typing import Any, ClassVar
 
 import jax
@@ -63,8 +64,10 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
 
 
 def as_pytree(x: Any) -> Any:
-    """A plain function wrapped as a pytree without leaves, so that jit accepts it; all else unchanged."""
-    function = callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
+    """A plain function or method as a pytree without leaves, so that jit takes it; all else unchanged."""
+    function = isinstance(x, MethodType) or (
+        callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
+    )
     plain = function and any(leaf is x for leaf in jax.tree.leaves(x))
     return jax.tree_util.Partial(x) if plain else x
 

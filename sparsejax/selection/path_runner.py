@@ -28,8 +28,8 @@ from sparsejax._core.progress import (
 from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
+from sparsejax.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.driver.chain import continued, in_users_units
-from sparsejax.driver.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.solution import INTERRUPTED, History, Solution, number_of
 from sparsejax.solvers import chosen_chain, pick
@@ -138,7 +138,8 @@ def _sharding(leaf: Any) -> Any:
 
 def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
     """What identifies a function of the user as arguments of `digest`: they have no leaves."""
-    text = text_of_program(name, jax.make_jaxpr(function)(*arguments))
+    # By a new function, since JAX would reuse the trace of one that it has seen before.
+    text = text_of_program(name, jax.make_jaxpr(functools.partial(function))(*arguments))
     return [np.frombuffer(text.encode(), np.uint8)]
 
 

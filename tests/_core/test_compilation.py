@@ -84,6 +84,16 @@ def test_a_second_solve_compiles_nothing(case):
     assert names == []
 
 
+def test_a_function_with_derivative_rules_of_jax_compiles_once():
+    """JAX remembers in the rules what they returned: the program is still the same."""
+    problem = sj.Problem(lambda W: jnp.sum(jax.nn.softplus(LOSS.X @ W)), penalties.L1(0.1))
+    start = np.ones(LOSS.params_shape)
+    sj.solve(problem, start, maxiter=3)
+    with compiled() as names:
+        sj.solve(problem, start, maxiter=3)
+    assert names == []
+
+
 def test_a_start_inside_a_simplex_is_compiled_once():
     """The nearest point of the constraint is sought by a loop, which no later call compiles again."""
     again = lambda total: sj.solve(sj.Problem(LOSS, penalties.SumTo(total) + penalties.NonNegative()))

@@ -382,6 +382,43 @@ def test_closed_over_tracers_are_differentiated_whatever_the_loss_states():
     np.testing.assert_allclose(jax.grad(at)(0.3, "loss"), expected, rtol=1e-5)
 
 
+class Model:
+    """A target and a factor, which a method of an object reads; both change."""
+
+    def __init__(self):
+        self.target, self.factor = Y.copy(), 1.0
+
+    def loss(self, W):
+        return self.factor * jnp.sum((X @ W - self.target) ** 2) / (2 * len(X))
+
+
+CHANGES = {
+    "another array": lambda model: setattr(model, "target", -Y),
+    "the array in place": lambda model: model.target.__imul__(-1),
+    "a number": lambda model: setattr(model, "factor", 3.0),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_plain_function_is_traced_again_in_every_call(change, tmp_path):
+    """Globals, attributes and arrays that have changed since the last call count, in certificates too."""
+    model, start = Model(), np.zeros(4)
+    problem = sj.Problem(model.loss, sj.penalties.L1(0.01) + sj.penalties.SquaredL2(0.1))
+    path = lambda: sj.path(
+        problem, jax.tree.map(lambda s: s[None], problem.penalty), start, checkpoint=tmp_path
+    )
+    first, top, _ = sj.solve(problem, start), sj.lambda_max(problem, start), path()
+    CHANGES[change](model)
+    second = sj.solve(problem, start)
+    assert second.converged and np.max(np.abs(second.params - first.params)) > 1e-3
+    np.testing.assert_allclose(second.objective, problem(second.params), rtol=1e-12)
+    assert sj.duality_gap(problem, second.params) <= 1e-6
+    assert sj.duality_gap(problem, first.params) > 1e-3
+    np.testing.assert_allclose(sj.lambda_max(problem, start), top * model.factor, rtol=1e-12)
+    with pytest.raises(ValueError, match="differs in: loss"):
+        path()
+
+
 def test_closed_over_tracers_of_a_penalty():
     def at(strength, kind):
         class Closing(sj.Penalty, leaves=()):

@@ -3,6 +3,7 @@
 So they are arguments of the compiled program, and the derivative of a solve sees them.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -13,7 +14,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.programs import identity_of
-from sparsejax.driver.shards import on_one_device
+from sparsejax._core.shards import on_one_device
 from sparsejax.losses import Loss, PlainLoss
 from sparsejax.penalties import Penalty
 from sparsejax.problem import Problem
@@ -22,19 +23,14 @@ from sparsejax.problem import Problem
 def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
     """The problem in which the arrays that its loss and penalty close over are leaves.
 
-    All arrays of a plain function become leaves, so that the same function with other arrays needs no new
-    compilation. A class that closes over traced arrays keeps only its value and prox: the methods that give
-    certificate, curvature or support may close over further arrays, so they are dropped.
+    A class that closes over traced arrays keeps only its value and prox: the methods that give certificate,
+    curvature or support may close over further arrays, so they are dropped.
     """
+    problem = with_program_of_function(problem, init)
     smooth, penalty = problem.smooth, problem.penalty
     if not smooth._self_contained:
         call, arrays = trace(evaluate, smooth, init)
-        plain = isinstance(smooth, PlainLoss) and not smooth.provides
-        if plain and arrays and not jax.tree.leaves(smooth):
-            # Without the function object the loss is compared by its program alone: a lambda that a loop
-            # makes again and again is compiled once.
-            smooth = ClosureLoss((), arrays, call.of((), init))
-        elif (plain and arrays) or any(map(is_traced, arrays)):
+        if any(map(is_traced, arrays)):
             smooth = ClosureLoss(smooth, arrays, call)
     if not penalty._self_contained:
         step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
@@ -43,6 +39,21 @@ def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
         if any(map(is_traced, (*in_value, *in_prox))):
             penalty = ClosurePenalty(penalty, in_value, in_prox, value, prox)
     return problem._replace(smooth=smooth, penalty=penalty)
+
+
+def with_program_of_function(problem: Problem, init: Any) -> Problem:
+    """The problem with the program of a plain function, and the arrays that it closes over, as the loss.
+
+    The function is traced again in every call, so that changed globals, attributes and arrays count. With the
+    same program, other arrays need no new compilation; nor does a lambda that a loop makes again and again.
+    """
+    smooth = problem.smooth
+    if smooth._self_contained or not isinstance(smooth, PlainLoss) or smooth.provides:
+        return problem
+    call, arrays = trace(functools.partial(evaluate), smooth, init)
+    if jax.tree.leaves(smooth):
+        return problem._replace(smooth=ClosureLoss(smooth, arrays, call))
+    return problem._replace(smooth=ClosureLoss((), arrays, call.of((), init)))
 
 
 class ClosureLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
@@ -92,7 +103,7 @@ class ClosurePenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=
         return self.call_prox(self.in_prox, self.penalty, V, scaling)
 
 
-# Named functions and no lambdas: JAX reuses the trace of a function object that it has seen before.
+# Named functions and no lambdas, for classes: JAX reuses the trace of a function object that it has seen.
 def evaluate(smooth: Loss, W: Any) -> Any:
     """``smooth(W)``."""
     return smooth(W)
