@@ -54,13 +54,17 @@ def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
 def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
     """The loss on the rows where ``mask`` (n,) is 1.
 
-    The remaining weights are scaled up to their old sum, so that a strength means the same as on all rows;
-    they are NaN if all of them are 0, since such rows say nothing.
+    It is scaled up by the sum of all weights over that of the remaining ones, so that a strength means the
+    same as on all rows; it is NaN if all of them are 0, since such rows say nothing.
     With ``most``, a bound of their number, these rows are copied; without, the other rows get the weight 0.
     """
     weights = weights_of(smooth)
     total, remaining = jnp.sum(weights), masked(weights, mask)
-    weights = remaining * safe_divide(total, jnp.sum(remaining), jnp.nan)
+    factor = safe_divide(total, jnp.sum(remaining), jnp.nan)
+    if isinstance(smooth, CoxLoss):  # to which a factor of the weights would also add a constant
+        smooth, weights = smooth._replace(scale=smooth.scale * factor), remaining
+    else:
+        weights = remaining * factor
     return smooth.reweighted(weights) if most is None else rows_alone(smooth, weights, most)
 
 

@@ -26,6 +26,8 @@ from sparsejax.sklearn._survival_targets import (
 )
 from sparsejax.sklearn._tables import Table, as_real, as_sample_weight, gathered, precision, validated
 
+MAX_MEAN_WEIGHT = 1e9  # sample weights of larger means, or of smaller than the inverse, are scaled to mean 1
+
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
 
@@ -110,8 +112,16 @@ class CoxModel(BaseEstimator):
         return X, targets, as_sample_weight(sample_weight, X.shape[0])
 
     def _table(self, X: Any, targets: Targets, weights: np.ndarray, folds: Any = None) -> Table:
+        """The rows, whose weights have the sum of the given ones; a factor would change the objective.
+
+        The weights have mean 1 if the sum is extreme: the objective then differs by a constant.
+        """
         numbers = as_numbers(targets, self.ties == "efron")
-        return gathered(X, numbers, weights, folds=folds, widen=isinstance(self.penalty, str))
+        table = gathered(X, numbers, weights, folds=folds, widen=isinstance(self.penalty, str))
+        with np.errstate(over="ignore"):
+            factor = weights.sum() / len(table.weights)
+        extreme = not 1 / MAX_MEAN_WEIGHT < factor < MAX_MEAN_WEIGHT
+        return table if extreme else table._replace(weights=table.weights * table.weights.dtype.type(factor))
 
     def _keep(self, found: Fitted, loss: CoxLoss, table: Table, targets: Targets) -> Self:
         self.coef_, self.gap_, self.n_iter_ = found.coef, found.gap, found.num_iters

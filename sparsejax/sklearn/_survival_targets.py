@@ -127,4 +127,5 @@ def options_of(table: Table, targets: Targets) -> dict[str, Any]:
         "strata": None if targets.strata is None else codes,
         "entry": None if targets.entry is None else entry,
         "weights": table.weights,
+        "scale": 1 / table.weights.sum(),
     }

@@ -488,11 +488,11 @@ def test_cross_validation_by_hand(name):
     for fold in range(3):
         out = np.arange(N) % 3 == fold
         kept, held = (weights * mask for mask in (~out, out))
-        kept, held = (w * weights.sum() / w.sum() for w in (kept, held))
-        train = case(X, **(data | {"weights": kept}))
+        of_fit, of_test = (weights.sum() / w.sum() / N for w in (kept, held))
+        train = case(X, **(data | {"weights": kept}), scale=of_fit)
         W = sj.solve(sj.Problem(train, penalties.L1(STRENGTHS)), tol=1e-9).params
         some = {key: value[out] for key, value in (data | {"weights": held}).items()}
-        judged = case(X[out], **some, scale=1 / N)
+        judged = case(X[out], **some, scale=of_test)
         np.testing.assert_allclose(result.fold_loss[fold, 1], parts(judged, W)[0], rtol=1e-5)
     assert p.smooth.intercept(jnp.zeros(D)) == 0
 

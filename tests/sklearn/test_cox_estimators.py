@@ -57,6 +57,29 @@ def test_it_solves_the_problem_of_the_core(ties):
     np.testing.assert_allclose(model.score(X, PAIRS, WEIGHTS), expected, rtol=1e-14)
 
 
+def test_the_gap_is_that_of_the_objective_as_stated():
+    """Rows that fill up the table, and the scale of weights within it, add nothing to the objective."""
+    model = SparseCox(alpha=0.01, tol=0.3).fit(X[:12], PAIRS[:12], sample_weight=3 * WEIGHTS[:12])
+    weights = 3 * WEIGHTS[:12]
+    loss = sj.losses.CoxLoss(X[:12], TIME[:12], EVENT[:12], weights=weights, scale=1 / weights.sum())
+    problem = sj.Problem(loss, sj.penalties.L1(0.01))
+    np.testing.assert_allclose(model.gap_, sj.duality_gap(problem, model.coef_), rtol=1e-9)
+    assert model.gap_ > 1e-3
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e300])
+def test_weights_of_extreme_size(size):
+    model = SparseCox(alpha=0.05, tol=1e-10).fit(X, PAIRS, sample_weight=size * WEIGHTS)
+    other = SparseCox(alpha=0.05, tol=1e-10).fit(X, PAIRS, sample_weight=WEIGHTS)
+    np.testing.assert_allclose(model.coef_, other.coef_, atol=1e-8)
+
+
+def test_a_row_held_out_alone_says_nothing():
+    """Its risk set is itself, whatever the number of folds."""
+    model = SparseCoxCV(alphas=[0.1, 0.02], cv=12).fit(X[:12], PAIRS[:12])
+    np.testing.assert_array_equal(model.scores_, 0)
+
+
 @pytest.mark.parametrize("ties", ["breslow", "efron"])
 def test_survival_functions_by_the_definition(ties):
     """Breslow's baseline: at each time the weight of its events over the sum of the risk set, by stratum."""
