@@ -198,7 +198,9 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       and 0, so that nothing is penalised; a `losses.GramLoss` without its constant. Features of strength 0,
       given by row or entry, have a gap with least squares and with logistic, Poisson, Huber, quantile,
       softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, under
-      `NonNegative` or a `Box`, beside `TotalVariation`, and if they are nearly collinear, it is NaN. NaN also
+      `NonNegative` or a `Box`, beside `TotalVariation`, and if they are nearly collinear, it is NaN. Beside
+      `SumTo` (with neither `SquaredL2` nor, for `L1`, `NonNegative`) it is NaN with two strengths of 0 of
+      `L1` in a column of W, or one of another norm: a dual point needs entries of G that are equal. NaN also
       where a negative strength or weight, under jit, makes the problem not convex.
 
     Raises:

@@ -18,6 +18,7 @@ from sparsejax.penalties import (
     L1Inf,
     SortedL1,
     SparseGroupLasso,
+    SumTo,
     TotalVariation,
 )
 
@@ -203,3 +204,25 @@ def test_separated_labels(name, penalty):
         value, gap = conic.objective(problem, W), float(sj.duality_gap(problem, W))
         assert gap >= (value - float(s.objective)) / max(value, at_zero) - 1e-12
         assert not size <= 1e-6 or gap <= 1e-4
+
+
+# ------------------------------------------------------------------ where no gap is known
+
+
+@pytest.mark.parametrize(
+    ("penalty", "known"),
+    [
+        (SumTo(0.3) + L1(np.array([0, *[0.1] * (D - 1)])), True),
+        (SumTo(0.3) + L1(np.array([0, 0, *[0.1] * (D - 2)])), False),
+        (SumTo(0.3) + L1(np.array([0, 0, *[0.1] * (D - 2)])) + penalties.NonNegative(), True),
+        (SumTo(0.3) + L1(np.array([0, 0, *[0.1] * (D - 2)])) + penalties.SquaredL2(0.1), True),
+        (SumTo(0.3) + L21(np.array([0, *[0.1] * (D - 1)])), False),
+        (L1(0.0), False),
+        (L1(np.zeros(D)), True),
+        (L1(0.0) + L21(0.1), True),
+    ],
+)
+def test_which_strengths_of_zero_leave_a_gap(penalty, known):
+    """Beside a given sum, and as one number: `duality_gap` lists them."""
+    s = sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalty))
+    assert s.converged and np.isfinite(s.gap) == known
