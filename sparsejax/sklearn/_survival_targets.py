@@ -9,6 +9,8 @@ from sparsejax._core.checks import as_numpy, check_entry
 from sparsejax._core.labels import complete_labels, numbered_labels
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked, names_of
 
+ORDER = "the columns are (event, time), unless their names tell."  # for errors
+
 
 class Targets(NamedTuple):
     """Checked targets, (n,) each."""
@@ -22,13 +24,13 @@ class Targets(NamedTuple):
 
 def times_and_events(y: Any) -> tuple[np.ndarray, np.ndarray]:
     """Times > 0 and events, from a structured array, a DataFrame, an array (n, 2) or times alone."""
-    event, time = _columns(y)
-    event, time = _finite("event", event), _finite("time", time)
+    (of_event, event), (of_time, time) = _columns(y)
+    event, time = _finite(of_event, event), _finite(of_time, time)
     if not np.isin(event, (0, 1)).all():
         strange = event[~np.isin(event, (0, 1))][0]
-        raise ValueError(f"event in y must be 0 or 1, it has {strange:g}; the columns are (event, time).")
+        raise ValueError(f"{of_event} must be 0 or 1, it has {strange:g}; {ORDER}")
     if (time <= 0).any():
-        raise ValueError(f"time in y must be > 0, got {time.min():g}.")
+        raise ValueError(f"{of_time} must be > 0, got {time.min():g}.")
     return time, event > 0
 
 
@@ -38,14 +40,14 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
     except (TypeError, ValueError):
         numbers = None
     if numbers is None or x.dtype.kind in "cmM":
-        raise ValueError(f"{name} in y must be numbers, got {x.dtype}.")
+        raise ValueError(f"{name} must be numbers, got {x.dtype}; {ORDER}")
     if not np.isfinite(numbers).all():
-        raise ValueError(f"{name} in y has a value that is NaN or infinite; all must be finite.")
+        raise ValueError(f"{name} has a value that is NaN or infinite; all must be finite.")
     return numbers
 
 
-def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The columns event and time of y.
+def _columns(y: Any) -> list[tuple[str, np.ndarray]]:
+    """The columns event and time of y, each after what errors call it.
 
     The name "event" or "time", in upper or lower case, tells which column is which. Without these names the
     event is the boolean column if there is exactly one, else the first column.
@@ -57,11 +59,11 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
     if not names:
         array = np.asarray(y)
         if array.ndim == 2 and array.shape[1] == 2:
-            return array[:, 0], array[:, 1]
+            return [("event in y", array[:, 0]), ("time in y", array[:, 1])]
         if array.ndim == 2 and array.shape[1] != 1:
             raise ValueError(f"y has shape {array.shape}; its columns must be (event, time).")
         time = column_or_1d(array, warn=True)
-        return np.ones(len(time), bool), time
+        return [("event in y", np.ones(len(time), bool)), ("time in y", time)]
     if len(names) != 2:
         raise ValueError(f"y must have two columns, event and time; it has {names}.")
     read = {name: np.asarray(y[name]) for name in names}
@@ -72,7 +74,11 @@ def _columns(y: Any) -> tuple[np.ndarray, np.ndarray]:
         first = 1 - known.index("time")
     else:
         first = of_bool.index(True) if sum(of_bool) == 1 else 0
-    return read[names[first]], read[names[1 - first]]
+    found = []
+    for what, at in (("event", first), ("time", 1 - first)):
+        named = "" if known[at] == what else f" (the column {names[at]!r})"
+        found.append((f"{what} in y{named}", read[names[at]]))
+    return found
 
 
 def read_targets(y: Any, strata: Any, entry: Any) -> Targets:

@@ -149,6 +149,14 @@ BAD = {
     "time 0": (lambda: fit(PAIRS * [1, 0]), "time in y must be > 0, got 0"),
     "NaN": (lambda: fit(PAIRS * [1, np.nan]), "time in y has a value that is NaN"),
     "words": (lambda: fit(pd.DataFrame({"event": EVENT, "time": ["x"] * 60})), "time in y must be numbers"),
+    "words for events": (
+        lambda: fit(pd.DataFrame({"t": TIME, "e": pd.Categorical(np.where(EVENT, "dead", "alive"))})),
+        "the column 'e'. must be numbers, got object; the columns are .event, time., unless their names tell",
+    ),
+    "times for events": (
+        lambda: fit(pd.DataFrame({"t": TIME, "e": EVENT * 1})),
+        "event in y .the column 't'. must be 0 or 1",
+    ),
     "censored": (lambda: fit(PAIRS * [0, 1]), "every row is censored"),
     "rows": (lambda: fit(PAIRS[1:]), "inconsistent numbers of samples"),
     "strata": (lambda: fit(strata=STRATA[1:]), "inconsistent numbers of samples"),
