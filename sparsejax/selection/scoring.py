@@ -151,8 +151,6 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
     Raises:
       TypeError, ValueError: it is no name and no function, or does not suit the loss or its targets.
     """
-    if not callable(scoring):
-        check_choice(f"{caller}: scoring (unless it is a function)", scoring, tuple(SCORES))
     if "predictions" not in smooth.provides:
         raise TypeError(
             f"{caller}: scoring needs a loss with predictions(), such as those of sparsejax.losses, got "
@@ -162,16 +160,18 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
     if callable(scoring):
         _check_function(caller, scoring, smooth, init, weights)
         return
+    Y, linear = _targets(smooth, init)
+    of_times = Y.ndim == 2 and linear.ndim == 1  # (time, event)
+    names = tuple(name for name in SCORES if of_times == (name == "concordance"))
+    if isinstance(scoring, str) and scoring in SCORES and scoring not in names:
+        needs = "it needs times and events, as CoxLoss has" if not of_times else 'it has "concordance"'
+        raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: {needs}.")
+    check_choice(f"{caller}: scoring (unless it is a function or None)", scoring, names)
     if scoring == "accuracy" and weights.ndim > 1:
         raise ValueError(
             f"{caller}: accuracy is of whole rows, but the loss has weights by entry: use f1, f1_micro or "
             "roc_auc."
         )
-    Y, linear = _targets(smooth, init)
-    of_times = Y.ndim == 2 and linear.ndim == 1  # (time, event)
-    if of_times != (scoring == "concordance"):
-        needs = "it needs times and events, as CoxLoss has" if not of_times else 'it has "concordance"'
-        raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: {needs}.")
     of_labels = not of_times and scoring != "r2"
     if of_labels and not is_traced(Y) and not answer_of(_are_labels, Y):
         raise ValueError(

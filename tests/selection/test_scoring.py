@@ -190,7 +190,7 @@ def test_no_finite_concordance_is_said():
         (
             {"scoring": "auc"},
             ValueError,
-            "scoring .* must be one of 'accuracy', 'f1', 'f1_micro', 'roc_auc', 'r2'",
+            "scoring .* must be one of 'accuracy', 'f1', 'f1_micro', 'roc_auc', 'r2', got 'auc'",
         ),
         ({"scoring": 3}, ValueError, "scoring .* must be one of"),
         ({"scoring": lambda Y, P: 0.0}, TypeError, r"function \(Y, predictions, weights\) -> \(\)"),

@@ -168,6 +168,14 @@ BAD = {
     "entry": (lambda: fit(entry=TIME), "entry must be before time, and finite.* row 0 has entry"),
     "ties": (lambda: SparseCox(ties="exact").fit(X, PAIRS), "ties must be one of"),
     "penalty": (lambda: SparseCox("l7").fit(X, PAIRS), "penalty must be one of"),
+    "score": (
+        lambda: SparseCoxCV(scoring="c_index").fit(X, PAIRS),
+        "scoring .unless it is a function or None. must be one of 'concordance', got 'c_index'",
+    ),
+    "score of labels": (
+        lambda: SparseCoxCV(scoring="r2").fit(X, PAIRS),
+        "scoring='r2' is not of CoxLoss: it has .concordance",
+    ),
     "selection": (lambda: SparseCoxCV(selection="2se").fit(X, PAIRS), "selection must be one of"),
     "unknown strata": (lambda: FITTED.predict_survival_function(X, strata=STRATA), "without strata"),
     "no strata": (lambda: fit(strata=STRATA).predict_survival_function(X), "fitted with strata"),
