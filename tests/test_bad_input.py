@@ -422,6 +422,11 @@ TABLE = {
         TypeError,
         "from_projection: projection must be callable, got Array",
     ),
+    "L1 of a square W": (
+        lambda: problem(L1(np.ones(4)), SquaredLoss(X[:, :3], Y)),
+        ValueError,
+        r"\(\), \(3,\), \(3, 3\); \(3,\) is by row\.$",
+    ),
     "value of W with too few rows": (
         lambda: L21(np.ones(4)).value(np.ones((1, 2))),
         ValueError,

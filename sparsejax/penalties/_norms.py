@@ -80,12 +80,13 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
         """Raise if the strengths are neither a number nor one for each row, column or entry."""
         shape, (d, *columns_of) = jnp.shape(self.strength), params_shape
         allowed = [(), (d,), *([(d, *columns_of)] if columns_of else [])]
-        if columns_of and columns_of[0] > 1:
+        same = columns_of == [d]
+        if columns_of and columns_of[0] > 1 and not same:
             allowed.append((columns_of[0],))
         if shape not in allowed:
             raise ValueError(
                 f"L1: strength has shape {shape}; for a W of {params_shape} it must be a scalar or one value "
-                f"a row, column or entry: {', '.join(map(str, allowed))}."
+                f"a row, column or entry: {', '.join(map(str, allowed))}{f'; ({d},) is by row' * same}."
             )
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
