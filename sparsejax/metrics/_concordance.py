@@ -47,8 +47,7 @@ def concordance_index(
     0.7
     """
     risk = as_float("risk", risk, (1,))
-    given = time
-    time = as_float("time", time, (1,))
+    given, time = time, as_float("time", time, (1,))
     event = as_float("event", event, (1,), risk.dtype)
     weights = None if weights is None else as_float("weights", weights, (1,), risk.dtype)
     if risk.size == 0:
@@ -59,11 +58,10 @@ def concordance_index(
     check_labels(event, (0, 1), name="event")
     if weights is not None:
         check_weights(weights)
-    # Known times become ranks in their own dtype: a cast could make different times equal.
-    ranks = (
-        time if is_traced(given) else np.unique(np.asarray(given), return_inverse=True)[1].astype(np.int32)
-    )
-    return _concordance(jnp.asarray(ranks), event, risk, weights)
+    # Times are compared in their own dtype: a cast could make different times equal. Known ones become ranks.
+    if not is_traced(given):
+        given = np.unique(np.asarray(given), return_inverse=True)[1].astype(np.int32)
+    return _concordance(jnp.asarray(given), event, risk, weights)
 
 
 @jax.jit

@@ -77,6 +77,7 @@ def test_concordance_of_special_cases():
     assert np.isnan(concordance_index([1.0, 1.0], [1, 1], [1.0, 2.0]))  # whose order is not known
     assert concordance_index([1.0, 1.0], [1, 0], [2.0, 1.0]) == 1  # the censored one outlives the time
     assert concordance_index([2**40, 2**40 + 1], [1, 1], [2.0, 1.0]) == 1
+    assert jitted(2**53 + np.arange(2), np.ones(2), -np.arange(2.0)) == 1  # a float could not tell them apart
     assert np.isnan(jitted(jnp.array([1.0, jnp.nan]), jnp.ones(2), jnp.ones(2)))
     assert np.isnan(jitted(jnp.arange(2.0), jnp.array([1.0, 2.0]), jnp.ones(2)))
     assert np.isnan(jitted(jnp.arange(2.0), jnp.ones(2), jnp.array([1.0, jnp.nan])))
