@@ -106,6 +106,7 @@ STRENGTHS = {
     "infinite": (np.inf, ValueError, "has 1 .*infinite"),
     "text": ("0.1", TypeError, "has dtype <U3; real numbers"),
     "None": (None, TypeError, ".*real numbers"),
+    "a boolean": (True, TypeError, "must be a number, got True"),
     "complex": (1j, TypeError, "is complex"),
     "float16": (np.float16(0.1), TypeError, "has dtype float16"),
     "by entry": (np.ones((4, 3)), ValueError, r"has shape \(4, 3\).* 0-d or 1-d"),

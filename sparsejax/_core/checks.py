@@ -193,8 +193,15 @@ def _not_finite(xp: Any, x: Any, dtype: Any) -> tuple[Any, ...]:
     return wrong.sum(), *first_of(xp, xp.atleast_1d(wrong))
 
 
+def refuse_boolean(name: str, x: Any) -> None:
+    """Raise if x is True or False."""
+    if isinstance(x, bool | np.bool_):
+        raise TypeError(f"{name} must be a number, got {x!r}.")
+
+
 def as_strength(name: str, x: Any, ndims: tuple[int, ...] = (0, 1)) -> jax.Array:
-    """A finite strength >= 0, () or (d,); converted to the default float if it is not floating."""
+    """A finite strength >= 0, () or (d,), in the default float if it is not floating; no boolean."""
+    refuse_boolean(name, x)
     strength = as_float(name, x, ndims)
     if not is_traced(strength):
         if strength.ndim and strength.size == 0:
@@ -214,8 +221,7 @@ def as_nonnegative(name: str, x: Any, dtype: Any) -> jax.Array:
 
 def as_positive(name: str, x: Any, dtype: Any) -> jax.Array:
     """A positive finite scalar of ``dtype``; a boolean is an error."""
-    if isinstance(x, bool | np.bool_):
-        raise TypeError(f"{name} must be a number, got {x!r}.")
+    refuse_boolean(name, x)
     value = as_float(name, x, (0,), dtype)
     if not is_traced(value) and not np.asarray(value) > 0:
         raise ValueError(f"{name} must be > 0, got {np.asarray(value):g}.")

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
-from sparsejax._core.checks import as_positive, check_choice, default_tol
+from sparsejax._core.checks import as_positive, check_choice, default_tol, refuse_boolean
 from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
@@ -85,6 +85,8 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""
         X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
+        for name in ("alpha", "beta"):
+            refuse_boolean(name, getattr(self, name))
         if self.max_iter is not None:
             check_max_iter(self.max_iter)
         self._flat = y.ndim == 1

@@ -22,6 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import sparsejax as sj
 from sparsejax import groups, losses, penalties
 from sparsejax.sklearn import (
+    OFALassoRegressor,
     SparseClassifier,
     SparseClassifierCV,
     SparseCoxCV,
@@ -377,6 +378,9 @@ BAD = {
         lambda: SparseRegressorCV("l1", cv=CV).fit(X, np.where(np.arange(60) % 4, Y[:, 0], np.nan)),
         "every fold needs a row with a target",
     ),
+    "alpha True": (lambda: SparseRegressor(alpha=True).fit(X, Y), "alpha must be a number, got True"),
+    "beta True": (lambda: SparseClassifier(beta=True).fit(X, RARE), "beta must be a number, got True"),
+    "OFA beta True": (lambda: OFALassoRegressor(beta=True).fit(X, Y), "beta must be a number, got True"),
     "several alphas": (lambda: SparseRegressor(alpha=[0.1, 0.2]).fit(X, Y), "use the CV form .* alphas="),
     "a loss": (lambda: SparseRegressor(loss=losses.SquaredLoss(X, Y)).fit(X, Y), "loss must be a name"),
     "no target": (
