@@ -68,20 +68,23 @@ def survival_data(
 def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
     """(n,), whether the values of a row are allowed: what is checked above if no value is traced."""
     time, event = jnp.asarray(time), jnp.asarray(event)
-    allowed = (time > 0) & (time < jnp.inf) & ((event == 0) | (event == 1))
+    allowed = (time > 0) & jnp.isfinite(time) & ((event == 0) | (event == 1))
     if strata is not None:
-        allowed &= ~jnp.isnan(jnp.asarray(strata, time.dtype))
+        allowed &= jnp.isfinite(jnp.asarray(strata))
     if entry is not None:
         dtype = jnp.promote_types(time.dtype, entry.dtype)
         entry = jnp.asarray(entry, dtype)
-        allowed &= (entry > -jnp.inf) & (entry < time.astype(dtype))
+        allowed &= jnp.isfinite(entry) & (entry < time.astype(dtype))
     return allowed
 
 
 def _in_dtype(times: Any, dtype: Any) -> jax.Array:
     """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal."""
+    if is_traced(times):
+        whole = jnp.issubdtype(times.dtype, jnp.integer)
+        return (jnp.searchsorted(jnp.sort(times), times) + 1 if whole else times).astype(dtype)
     # A cast that changes nothing, as usual, needs no sort of the times.
-    if not is_traced(times) and (times.astype(dtype).astype(times.dtype) != times).any():
+    if (times.astype(dtype).astype(times.dtype) != times).any():
         different, number = np.unique(times, return_inverse=True)
         if len(np.unique(different.astype(dtype))) < len(different):
             times = number + 1
@@ -90,8 +93,8 @@ def _in_dtype(times: Any, dtype: Any) -> jax.Array:
 
 def _as_given(name: str, x: Any) -> Any:
     """x, checked to be finite, in its own dtype: a cast could make different times equal."""
-    checked = as_float(name, x, (1,))
-    return checked if is_traced(x) else np.asarray(x)
+    as_float(name, x, (1,))
+    return x if is_traced(x) else np.asarray(x)
 
 
 def _numbers(name: str, labels: Any) -> Any:

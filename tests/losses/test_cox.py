@@ -246,6 +246,19 @@ def test_times_are_compared_as_given():
     np.testing.assert_allclose(jax.vmap(at)(np.stack([time, 3 * time])), [value, value], rtol=1e-14)
 
 
+def test_whole_times_under_jit_are_compared_as_given():
+    """Seconds since 1970, in int32: float32 would make all of them equal."""
+    X, data = arrays("ties")
+    X, seconds = X.astype(np.float32), 1_600_000_000 + np.arange(len(X), dtype=np.int32)
+    make = lambda time, entry=None: sj.losses.CoxLoss(X, time, data["event"], entry=entry)
+    for known in ((seconds,), (seconds, seconds - np.int32(7))):
+        ours, theirs = jax.jit(make)(*known), make(*known)
+        W = np.linspace(-0.5, 0.5, D, dtype=np.float32)
+        np.testing.assert_allclose(ours(W), theirs(W), rtol=1e-6)
+        np.testing.assert_array_equal(np.argsort(ours.time), np.arange(len(X)))
+        assert len(np.unique(ours.time)) == len(X) and np.isfinite(ours.event).all()
+
+
 # ------------------------------------------------------------------ curvature and conjugate
 
 
