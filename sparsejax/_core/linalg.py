@@ -201,10 +201,12 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
 
     The bound is :math:`\|G^{m}\|_F^{1/m}` with m = 64, by repeated squaring of the smaller Gram matrix G. It
     takes matrix products only, so that it is cheap on every device and under vmap, and it is never below the
-    true value, as a power iteration may be.
+    true value, as a power iteration may be. The entries of G may be as large or small as the dtype allows.
     """
     n, d = A.shape
     G = A.T @ A if d <= n else A @ A.T
+    unit, inverse = unit_of(G)
+    G = G * inverse
     squarings = 6  # m = 2^6; the bound is at most min(n, d)^(1/(2m)) times too large
     log_norm = jnp.zeros((), A.dtype)
     for i in range(squarings + 1):
@@ -214,7 +216,7 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
         if i < squarings:
             G = G @ G
     # The factor covers the rounding of the products.
-    return jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A))
+    return unit * (jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A)))
 
 
 def along(X: Any, directions: jax.Array) -> jax.Array:

@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, largest_eigenvalue_bound, norm, safe_divide
+from sparsejax._core.linalg import eps_of, largest_eigenvalue_bound, norm, safe_divide, tiny_of
 from sparsejax._core.tiles import inverse_root
 from sparsejax.losses import Loss
+
+PROBE_RATIO, MAX_PROBES = 16.0, 24  # of the steps that `first_step` tries: 16^-24 is 1e-29
 
 
 class Factor(NamedTuple):
@@ -208,7 +210,8 @@ def step_length(smooth: Loss) -> jax.Array:
       smooth: a loss whose quadratic model has a majorizer, as most of `sparsejax.losses` do.
 
     Returns:
-      The step length, shape (): a gradient step of this length never raises the loss.
+      The step length, shape (): a gradient step of this length never raises the loss. NaN if L or 1/L is
+      out of range, so that a solve ends as non-finite.
 
     Never raises.
 
@@ -220,19 +223,43 @@ def step_length(smooth: Loss) -> jax.Array:
     bound = largest_eigenvalue_bound(model.majorizer())  # type: ignore[misc]  # see `factorise`
     if model.laplacian is not None:
         bound = bound + jnp.linalg.eigvalsh(model.laplacian())[-1]
-    return safe_divide(1.0, bound, 1.0)
+    return jnp.where(bound < 1 / tiny_of(bound), safe_divide(1.0, bound, 1.0), jnp.nan)
+
+
+class _Probe(NamedTuple):
+    """The last step along the gradient by which `first_step` measures the curvature; each field is ()."""
+
+    length: jax.Array
+    curvature: jax.Array  # the least one measured so far, infinity if none was finite
+    n: jax.Array  # int32, probes so far
+    over: jax.Array  # boolean, whether no shorter probe is needed
 
 
 def first_step(smooth: Loss, init: jax.Array) -> jax.Array:
-    """A first estimate of 1/L, from the change of the gradient over a short step along it.
+    """A first estimate of 1/L, from the change of the gradient over a short step along it; finite and > 0.
 
     The curvature along one direction is at most L, so this step may be too long: backtracking shortens it.
+    A probe that is much longer than 1/L times the gradient may meet another curvature: an exponential loss
+    may even overflow there. Shorter probes follow until one is short enough or finds the same curvature.
     """
     G = jax.grad(smooth)(init)
+    size = norm(G)
+    direction = safe_divide(G, size, G)
     # With a length of eps^(1/4) rounding errors, about eps, are a small part of the change of the gradient.
     length = jnp.maximum(1, norm(init)) * eps_of(init) ** 0.25
-    change = jax.grad(smooth)(init - length * safe_divide(G, norm(G), G)) - G
-    return safe_divide(1.0, norm(change) / length, 1.0)
+
+    def probe(last: _Probe) -> _Probe:
+        length = last.length / PROBE_RATIO
+        change = norm(jax.grad(smooth)(init - length * direction) - G)
+        curvature = change / length
+        over = (change <= size) | (curvature > last.curvature / 2)
+        return _Probe(length, jnp.fmin(curvature, last.curvature), last.n + 1, over)
+
+    infinite = jnp.full((), jnp.inf, init.dtype)
+    start = _Probe(PROBE_RATIO * length, infinite, jnp.int32(0), jnp.zeros((), bool))
+    found = lax.while_loop(lambda c: ~c.over & (c.n < MAX_PROBES), probe, start).curvature
+    step = safe_divide(1.0, jnp.where(jnp.isfinite(found), found, 0), 1.0)
+    return jnp.maximum(step, tiny_of(init))
 
 
 def residual_step(smooth: Loss, W: jax.Array) -> jax.Array:

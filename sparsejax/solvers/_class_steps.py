@@ -12,7 +12,7 @@ from sparsejax.driver import Algorithm, Loop
 from sparsejax.losses import Facts, SoftmaxLoss
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers._fista import GROWTH, ITERATIONS_PER_CHECK, MAX_HALVINGS
+from sparsejax.solvers._fista import ITERATIONS_PER_CHECK, MAX_HALVINGS, longer
 
 
 class Point(NamedTuple):
@@ -110,7 +110,7 @@ def _iterate(problem: Problem, s: State) -> State:
         return _Trial(Point(W, H, reached.b), step, reached.value <= bound + rounding, last.n + 1)
 
     # The first trial halves this step, which is therefore twice the one to try.
-    first = _Trial(V, 2 * GROWTH * s.step, jnp.zeros((), bool), jnp.int32(0))
+    first = _Trial(V, 2 * longer(s.step), jnp.zeros((), bool), jnp.int32(0))
     found = lax.while_loop(lambda c: ~c.short & (c.n <= MAX_HALVINGS), attempt, first)
     at = found.at
     uphill = jnp.sum((V.W - at.W) * (at.W - s.at.W)) > 0

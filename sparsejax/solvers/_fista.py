@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive
-from sparsejax._core.linalg import eps_of
+from sparsejax._core.linalg import eps_of, tiny_of
 from sparsejax.driver import Algorithm, Link, Loop, prepare
 from sparsejax.driver.curvature import first_step, step_length
 from sparsejax.problem import Problem, flattened
@@ -116,12 +116,18 @@ def iterated(
 def _iterate(problem: Problem, s: State, backtrack: bool) -> State:
     """One iteration, with the restart of O'Donoghue & Candes, Eq. (13)."""
     value, G = jax.value_and_grad(problem.smooth)(s.V)
-    W, step = _forward(problem, s.V, value, G, s.step * GROWTH if backtrack else s.step, backtrack)
+    W, step = _forward(problem, s.V, value, G, longer(s.step) if backtrack else s.step, backtrack)
     uphill = jnp.sum((s.V - W) * (W - s.W)) > 0
     t = jnp.where(uphill, 1, s.t)
     t_next = (1 + jnp.sqrt(1 + 4 * t * t)) / 2
     V = W + jnp.where(uphill, 0, (t - 1) / t_next) * (W - s.W)
     return State(W, V, t_next, step)
+
+
+def longer(step: jax.Array) -> jax.Array:
+    """The step that backtracking tries after this one; never 0 or infinity, which no factor would change."""
+    tiny = tiny_of(step)
+    return jnp.clip(step * GROWTH, tiny, 1 / tiny)
 
 
 def _forward(
