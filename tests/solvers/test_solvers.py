@@ -206,6 +206,25 @@ def test_davis_yin_on_one_term_is_proximal_gradient():
     np.testing.assert_allclose(s.objective, solution("SquaredLoss", "L21").objective, rtol=1e-8)
 
 
+@pytest.mark.parametrize("copies, share", [(True, 0.3), (True, 0.1), (False, 1e-4)])
+def test_few_rows_and_columns_that_are_nearly_copies(copies, share):
+    """`solve` takes `admm`, whose rho must not change for ever."""
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((15, 40))
+    y = X[:, :3] @ np.array([2, -1, 1.0]) + rng.standard_normal(15)
+    if copies:
+        X[:, 1] = X[:, 0]
+        X[:, 2] = X[:, 0] * (1 + 1e-5 * rng.standard_normal(15))
+    loss = sj.losses.SquaredLoss(X, y)
+    top = sj.lambda_max(sj.Problem(loss, penalties.L1(1.0)))
+    p = sj.Problem(loss, penalties.L1(share * top))
+    for solve in (sj.solve, jax.jit(sj.solve)):
+        s = solve(p)
+        assert s.solver == "admm" and s.converged and s.gap <= 1e-6
+        assert s.num_iters <= 8000
+    assert abs(s.objective - sj.prox_newton(p).objective) <= 1e-6 * p(np.zeros(40))
+
+
 def test_bound_of_the_curvature(rng):
     """At most 6 % above the largest eigenvalue of A'A, and never below it."""
     bound = jax.jit(largest_eigenvalue_bound)
