@@ -41,6 +41,19 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
     return lax.while_loop(cond, body, start)[0]
 
 
+@jax.custom_jvp
+def best_intercept(loss: Any, H: jax.Array) -> jax.Array:
+    """`balance`, with derivatives of every order by the implicit function theorem."""
+    return balance(loss, H)
+
+
+@best_intercept.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    b = best_intercept(*primals)
+    (_, slope), (change, _) = jax.jvp(lambda loss, H: loss.imbalance(b, H), primals, tangents)
+    return b, -safe_divide(change, slope)
+
+
 class Classes(NamedTuple):
     """The problem of the intercepts of a softmax: minimise ``sum_i w_i logsumexp(h_i + b) - <counts, b>``."""
 
@@ -84,12 +97,6 @@ class Classes(NamedTuple):
         """A damped Newton step (k,) of the intercepts at probabilities P; S = diag(sqrt(w)) P, (n, k)."""
         gradient, matrix = self.imbalance_of(safe_sqrt(self.w) @ S, S.T @ S)
         return damped(self.centred(jnp.linalg.solve(matrix, -gradient)), eps_of(S))[0]
-
-    def newton(self, b: jax.Array) -> jax.Array:
-        """b, with the derivative of the minimiser: that of one more Newton step, whose value is left out."""
-        gradient, matrix = self.imbalance(b)
-        step = self.centred(jnp.linalg.solve(lax.stop_gradient(matrix), -gradient))
-        return b + (step - lax.stop_gradient(step))
 
 
 def damped(step: jax.Array, eps: float, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
@@ -138,3 +145,17 @@ def balance_classes(classes: Classes) -> jax.Array:
     hot, before = jnp.maximum(jnp.max(highest - lowest) / FIRST_RANGE, 1), jnp.full((), jnp.inf, b.dtype)
     start = classes.centred(b), hot, before, jnp.ones((), bool), jnp.int32(0)
     return lax.while_loop(lambda c: c[3] & (c[4] < MAX_CLASS_STEPS), body, start)[0]
+
+
+@jax.custom_jvp
+def best_intercepts(classes: Classes) -> jax.Array:
+    """`balance_classes`, with derivatives of every order by the implicit function theorem."""
+    return balance_classes(classes)
+
+
+@best_intercepts.defjvp
+def _(primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (classes,) = primals
+    b = best_intercepts(classes)
+    (_, matrix), (change, _) = jax.jvp(lambda classes: classes.imbalance(b), primals, tangents)
+    return b, classes.centred(jnp.linalg.solve(matrix, -change))

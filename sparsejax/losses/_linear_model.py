@@ -17,7 +17,7 @@ from sparsejax._core.matrices.streamed import Chunked
 from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
 from sparsejax.losses._curvature import centred, of_columns
 from sparsejax.losses._free_features import basis_of, newton_change, projected
-from sparsejax.losses._intercept import balance
+from sparsejax.losses._intercept import best_intercept
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes, sizes_of, trace_of
 from sparsejax.losses._units import Units, power_of_two, row_units
@@ -386,12 +386,7 @@ class LinearModelLoss(Loss):
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         """An intercept at which the weighted derivatives of each column sum to 0, (1, k) or (1,)."""
-        b = lax.stop_gradient(balance(*lax.stop_gradient((self, H))))
-        # One more Newton step, which is differentiated: it leaves b as it is and has the derivative db/dW
-        # of the root, so that second derivatives of the loss are right too.
-        value, slope = self.imbalance(b, H)
-        root: jax.Array = b - safe_divide(value, lax.stop_gradient(slope))
-        return root[None]
+        return best_intercept(self, H)[None]
 
     def imbalance(self, b: jax.Array, H: jax.Array) -> Pair:
         """First and second derivative in b of the weighted loss of each column, each of shape (k,) or ()."""

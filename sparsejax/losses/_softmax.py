@@ -16,7 +16,7 @@ from sparsejax._core.matrices.sparse import RowOrder, Sparse
 from sparsejax.losses._curvature import by_products, of_classes
 from sparsejax.losses._entropy import relative_entropy
 from sparsejax.losses._free_features import by_column, coefficients
-from sparsejax.losses._intercept import Classes, balance_classes
+from sparsejax.losses._intercept import Classes, balance_classes, best_intercepts
 from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes
@@ -180,9 +180,9 @@ class SoftmaxLoss(LinearModelLoss):
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         classes = self._classes(H)
-        b = lax.stop_gradient(balance_classes(lax.stop_gradient(classes)))
+        b = best_intercepts(classes)
         away = lax.stop_gradient(self._absent(H, b))
-        return jnp.where(classes.present, classes.newton(b), away)[None]
+        return jnp.where(classes.present, b, away)[None]
 
     def near_intercept(self, H: jax.Array) -> jax.Array:
         """The best intercept (k,) at predictions H (n, k) without one, a start for `near`."""

@@ -38,6 +38,24 @@ def test_derivatives_of_the_intercept_and_of_the_gradient(loss, rng):
     np.testing.assert_allclose(dG, (G - back_G) / 2e-7, atol=1e-6)
 
 
+@pytest.mark.parametrize("loss", ["LogisticLoss", "SoftmaxLoss"])
+def test_second_derivatives_of_the_intercept(loss, rng):
+    """In W and in the weights together, forward over reverse and reverse over reverse."""
+    loss = smooth(loss)
+    W, V = rng.standard_normal((2, D, K)) / 2
+    w = jnp.ones(len(loss.X)) if loss.weights is None else loss.weights
+
+    def value(t):
+        moved = loss.reweighted(w.reshape(len(w), -1)[:, 0] * (1 + t * jnp.cos(jnp.arange(len(w)))))
+        return jnp.sum(jnp.sin(moved.intercept(W + t * V)))
+
+    slope = jax.jit(jax.grad(value))
+    expected = (slope(1e-5) - slope(-1e-5)) / 2e-5
+    assert abs(expected) > 1e-2
+    for second in (jax.jacfwd(jax.grad(value)), jax.grad(jax.grad(value))):
+        np.testing.assert_allclose(jax.jit(second)(0.0), expected, rtol=1e-7)
+
+
 # ------------------------------------------------------------------ counts
 
 
