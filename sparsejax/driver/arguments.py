@@ -115,6 +115,9 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
       TypeError: ``smooth`` is no differentiable function W -> (), or ``prox`` changes shapes or dtypes.
     """
     if not problem.smooth._self_contained:
+        if isinstance(problem.smooth, LinearModelLoss):
+            _check_entries(name, problem.smooth)
+            _check_curvature(name, problem.smooth)
         try:
             value = jax.eval_shape(evaluate, problem.smooth, init)
             shapes = [leaf.shape for leaf in jax.tree.leaves(value)]
@@ -128,8 +131,6 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
             raise TypeError(
                 f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
             ) from error
-        if isinstance(problem.smooth, LinearModelLoss):
-            _check_curvature(name, problem.smooth)
     if not problem.penalty._self_contained:
         _check_strengths_named(name, problem.penalty)
         value = jax.eval_shape(value_of, problem.penalty, init)
@@ -140,6 +141,18 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
         form, after = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), W) for W in (init, point))
         if form != after:
             raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
+
+
+def _check_entries(name: str, loss: LinearModelLoss) -> None:
+    """Raise unless ``entries`` and ``derivatives`` return arrays of the shape of the predictions."""
+    H, kind = jax.ShapeDtypeStruct(jnp.shape(loss.Y), loss.dtype), type(loss).__name__
+    for method, evaluated, expected in (
+        ("entries", _entries, H.shape),
+        ("derivatives", _derivatives, (H.shape, H.shape)),
+    ):
+        found = jax.tree.map(jnp.shape, jax.eval_shape(evaluated, loss, H))
+        if found != expected:
+            raise TypeError(f"{name}: {method} of {kind} must return shape {expected}, got {found}.")
 
 
 def _check_curvature(name: str, loss: LinearModelLoss) -> None:
@@ -162,7 +175,15 @@ def _check_strengths_named(name: str, penalty: Penalty) -> None:
         raise TypeError(f"{name}: strengths of {type(penalty).__name__} names {', '.join(absent)}, no leaf.")
 
 
-# A named function and no lambda: JAX reuses the trace of a function object that it has seen before.
+# Named functions and no lambdas: JAX reuses the trace of a function object that it has seen before.
+def _entries(loss: LinearModelLoss, H: jax.Array) -> Any:
+    return loss.entries(H)
+
+
+def _derivatives(loss: LinearModelLoss, H: jax.Array) -> Any:
+    return loss.derivatives(H)
+
+
 def _gradient(smooth: Loss, W: Any) -> Any:
     return jax.grad(smooth)(W)
 

@@ -352,6 +352,29 @@ def test_a_loss_by_functions_of_the_predictions():
     assert folds.converged.all()
 
 
+WRONG_SHAPES = {
+    "entries": {"entries": lambda self, H: jnp.mean((H - self.Y) ** 2)},
+    "derivatives": {"derivatives": lambda self, H: H - self.Y},
+    "derivatives of one number": {"derivatives": lambda self, H: (H - self.Y, 1.0)},
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SHAPES)
+def test_functions_of_the_predictions_have_their_shape(name):
+    """A mean over the rows is no loss of each row: it would be summed again."""
+    right = {
+        "curvature": 1.0,
+        "entries": lambda self, H: (H - self.Y) ** 2 / 2,
+        "derivatives": lambda self, H: (H - self.Y, jnp.ones_like(H)),
+    }
+    kind = type("Mine", (sj.losses.LinearModelLoss,), right | WRONG_SHAPES[name])
+    method = name.split()[0]
+    with pytest.raises(TypeError, match=f"solve: {method} of Mine must return shape"):
+        sj.solve(sj.Problem(kind(X, Y), sj.penalties.L1(0.1)))
+    kind = type("Mine", (sj.losses.LinearModelLoss,), right)
+    assert sj.solve(sj.Problem(kind(X, Y), sj.penalties.L1(0.1)), maxiter=10).num_iters > 0
+
+
 class Bowl(sj.Loss, leaves=("X", "Y")):
     """A loss that knows its shape and nothing else."""
 
