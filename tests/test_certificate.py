@@ -16,6 +16,7 @@ from penalty_cases import PARTITION, PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties
+from sparsejax.driver import Algorithm, Loop
 from sparsejax.solution import MAX_ITER, NON_FINITE
 
 optimised = pytest.mark.optimised  # run as users compile, too
@@ -165,6 +166,23 @@ def test_no_certificate_yet_keeps_the_lowest_objective():
     s = sj.fista(p, maxiter=200)
     assert not bool(s.converged)
     assert float(s.objective) < 0.5 * conic.objective(p, np.zeros((D, 1)))
+
+
+def test_a_huge_point_does_not_replace_the_start():
+    """Its gap, relative to its own objective, is 1; that of W = 0 is larger, and its objective is lower."""
+    X = np.random.default_rng(0).standard_normal((6, D))
+    p = sj.Problem(losses.LogisticLoss(X, X[:, 6:7] > 0), penalties.ExclusiveL21(1e-12, 1e-12))
+    start = jnp.zeros((D, 1))
+    run_away = Algorithm(
+        state=start,
+        block=lambda W, n: W - 1e30 * jax.grad(p.smooth)(start) * jnp.asarray(n, W.dtype) ** 2,
+        candidate=lambda W: W,
+        step=lambda W: jnp.ones(()),
+        check_every=10,
+    )
+    solution, _ = Loop(p, start, run_away, jnp.asarray(1e-6), jnp.int32(50), 0).run()
+    assert not bool(solution.converged) and float(sj.duality_gap(p, start)) > 0.5
+    np.testing.assert_array_equal(solution.params, start)
 
 
 @pytest.mark.parametrize("loss", MAIN_LOSSES)

@@ -24,6 +24,7 @@ RUNNING = -1  # the status before a solve ends
 # Iterations without progress: a solve has stalled if its best certificate has not halved for so many and is
 # at most 1000 eps, or for ten times as many and is at most sqrt(eps). Then rounding is the reason.
 PATIENCE = 300
+UNCLEAR_MEASURE = 0.5  # from which the objective and not the measure tells which of two points is better
 
 
 @dataclass(frozen=True)
@@ -257,11 +258,14 @@ class Loop:
     def _compared(self, carry: _Carry, point: _Certified) -> tuple[jax.Array, Certificate]:
         """Whether the point replaces the best one, and the certificate of the better of the two."""
         c, old, ended = point.certificate, carry.certificate, self.algorithm.ended
-        better = (c.measure < old.measure) | (carry.num_iters == 0)
+        # Large measures do not tell bad points from worse ones, as the gap is relative to the objective: W of
+        # any size has a gap of about 1. The lower objective is then better.
+        unclear = UNCLEAR_MEASURE if self.problem.penalty._valued else jnp.inf
+        large = jnp.minimum(c.measure, old.measure) >= unclear
+        better = jnp.where(large, c.objective < old.objective, c.measure < old.measure)
+        better |= carry.num_iters == 0
         if ended is not None:
             better |= ended(carry.state)
-        # While every measure is infinite, the lower objective is better.
-        better |= jnp.isinf(old.measure) & (c.objective < old.objective)
         # In the finish the residual decides: the gap reaches its rounding error long before it.
         keep = (c.residual < old.residual) & ~(c.gap > old.gap + 10 * self.eps)
         better = jnp.where(point.finish, (carry.round == 0) | keep, better & ~point.again)
