@@ -43,8 +43,9 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def best_intercept(loss: Any, H: jax.Array) -> jax.Array:
-    """`balance`, with derivatives of every order by the implicit function theorem."""
-    return balance(loss, H)
+    """`balance` and a Newton step for its last digit; every derivative by the implicit function theorem."""
+    b = balance(loss, H)
+    return b - safe_divide(*loss.imbalance(b, H))
 
 
 @best_intercept.defjvp
