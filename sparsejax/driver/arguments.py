@@ -146,12 +146,9 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
 def _check_entries(name: str, loss: LinearModelLoss) -> None:
     """Raise unless ``entries`` and ``derivatives`` return arrays of the shape of the predictions."""
     H, kind = jax.ShapeDtypeStruct(jnp.shape(loss.Y), loss.dtype), type(loss).__name__
-    for method, evaluated, expected in (
-        ("entries", _entries, H.shape),
-        ("derivatives", _derivatives, (H.shape, H.shape)),
-    ):
-        found = jax.tree.map(jnp.shape, jax.eval_shape(evaluated, loss, H))
-        if found != expected:
+    for method, evaluated, count in (("entries", _entries, 1), ("derivatives", _derivatives, 2)):
+        found = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(evaluated, loss, H))]
+        if found != (expected := count * [H.shape]):
             raise TypeError(f"{name}: {method} of {kind} must return shape {expected}, got {found}.")
 
 

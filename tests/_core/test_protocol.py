@@ -442,6 +442,31 @@ def test_a_plain_function_is_traced_again_in_every_call(change, tmp_path):
         path()
 
 
+def test_closed_over_tracers_of_a_loss_with_an_intercept():
+    """The best intercept depends on them too; derivatives may come as a list."""
+    labels = (Y > 0).astype(Y.dtype)
+
+    def at(factor):
+        class Steep(sj.losses.LinearModelLoss):
+            curvature, reach = None, 20.0
+
+            def entries(self, H):
+                return jnp.logaddexp(0, factor * H) - self.Y * factor * H
+
+            def derivatives(self, H):
+                p = jax.nn.sigmoid(factor * H)
+                return [factor * (p - self.Y), factor**2 * p * (1 - p)]
+
+        loss = Steep(jnp.asarray(X), jnp.asarray(labels), intercept=True)
+        solution = sj.solve(sj.Problem(loss, sj.penalties.L1(0.05)), np.zeros(4), tol=1e-11)
+        return jnp.sum(jnp.sin(solution.params)) + jnp.sin(loss.intercept(solution.params))
+
+    expected = (at(1.3 + 1e-5) - at(1.3 - 1e-5)) / 2e-5
+    assert abs(float(expected)) > 1e-3
+    for derivative in (jax.grad(at), jax.jacfwd(at), jax.jit(jax.grad(at))):
+        np.testing.assert_allclose(derivative(1.3), expected, rtol=1e-6)
+
+
 def test_closed_over_tracers_of_a_penalty():
     def at(strength, kind):
         class Closing(sj.Penalty, leaves=()):
