@@ -46,13 +46,16 @@ def with_program_of_function(problem: Problem, init: Any) -> Problem:
 
     The function is traced again in every call, so that changed globals, attributes and arrays count. With the
     same program, other arrays need no new compilation; nor does a lambda that a loop makes again and again.
+    An object with leaves, such as a `jax.tree_util.Partial`, is traced once for all values of its leaves.
     """
     smooth = problem.smooth
     if smooth._self_contained or not isinstance(smooth, PlainLoss) or smooth.provides:
         return problem
-    call, arrays = trace(functools.partial(evaluate), smooth, init)
     if jax.tree.leaves(smooth):
-        return problem._replace(smooth=ClosureLoss(smooth, arrays, call))
+        call, arrays = trace(evaluate, smooth, init)
+        return problem._replace(smooth=ClosureLoss(smooth, arrays, call)) if arrays else problem
+    # A new function object, since JAX reuses the trace of one that it has seen.
+    call, arrays = trace(functools.partial(evaluate), smooth, init)
     return problem._replace(smooth=ClosureLoss((), arrays, call.of((), init)))
 
 

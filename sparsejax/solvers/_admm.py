@@ -37,7 +37,7 @@ RESIDUAL_RATIO, RESIDUAL_RATIO_OF_TERMS, MIN_RHO_CHANGE = 0.3, 3.0, 1.2
 # Balance keeps rho changing, or at a poor value, where few rows determine many features or columns are nearly
 # copies. With a quadratic loss and one term rho therefore rests between these iterations, at this share of
 # the mean eigenvalue of M: most solves that took 10 000 iterations or more take 1000 to 3000.
-REST_BEGINS, REST_ENDS, REST_SHARE = 500, 9000, 0.005
+REST_BEGINS, REST_ENDS, REST_SHARE = 1000, 9000, 0.005
 
 
 class Shared(NamedTuple):
@@ -77,7 +77,7 @@ def admm(
     Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M. It is balanced between the primal
     and the dual residual every ten iterations (for one term every twenty after the 50th), for the last time
     at half of ``maxiter``. For `SquaredLoss` and one term it rests at 1/200 of the mean eigenvalue
-    from iteration 500 to 9000. The duality gap of Z is computed every ten iterations; the loop ends when it
+    from iteration 1000 to 9000. The duality gap of Z is computed every ten iterations; the loop ends when it
     is at most ``tol``.
 
     If a loss is not quadratic and `newton_admm` takes the problem, `newton_admm` continues after some
