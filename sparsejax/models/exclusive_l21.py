@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax.losses import SquaredLoss
 from sparsejax.models._labels import agreement, classes_of
 from sparsejax.models._linear_fit import LinearModel
@@ -81,7 +81,7 @@ def fit(
     >>> model.predict(X).tolist()
     ['a', 'b', 'a', 'b']
     """
-    X = as_float("X", X, (2,))
+    X = as_dense("X", X)
     y, classes = classes_of(y, X.shape[0])
     loss = SquaredLoss(X, y[:, None] == classes, scale=scale, intercept=True)
     solution = solve(Problem(loss, ExclusiveL21(alpha, beta)), tol=tol, maxiter=maxiter)

@@ -18,6 +18,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_traced
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
@@ -242,7 +243,7 @@ def fit(
 
 def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     """Instances as floating JAX array and the ids as numpy integers."""
-    X = as_float("instances", instances, (2,))
+    X = as_dense("instances", instances)
     if is_traced(bag_ids):
         raise TypeError("bag_ids must be known outside jit: they give the number of bags.")
     ids = as_numpy("bag_ids", bag_ids)

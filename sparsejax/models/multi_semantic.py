@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, Loss, SquaredLoss
 from sparsejax.metrics import mean_auc
@@ -139,7 +140,7 @@ def fit(
     >>> model.predict(X).shape, model.marginals(X).view1.shape
     ((4, 2, 2), (4, 2))
     """
-    X = as_float("X", X, (2,))
+    X = as_dense("X", X)
     A, B = _labels("Y1", Y1, X), _labels("Y2", Y2, X)
     L1, L2 = sizes = (A.shape[1], B.shape[1])
     loss = SquaredLoss(X, enrich(A, B), scale=scale, intercept=True)

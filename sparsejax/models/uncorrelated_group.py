@@ -7,6 +7,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_numpy, check_choice, is_traced
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax.groups import Groups
 from sparsejax.losses import HuberHingeLoss, LogisticLoss, SquaredHingeLoss, SquaredLoss
 from sparsejax.models._labels import (
@@ -46,7 +47,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
       solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       loss: the name of the loss.
       classes: the two classes of every label in Y, sorted, such as (0, 1). None for the squared loss with
-        targets that are other numbers.
+        targets of more than two values, or a matrix of others than 0 and 1 or -1 and 1.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)
@@ -107,8 +108,10 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
             if not is_traced(threshold) and not 0 < threshold < 1:
                 raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
             return self.predict_proba(X) > threshold
-        default = 0.5 if self.loss == "squared" and self.classes != SIGNS else 0.0
-        return self.decision_function(X) > (default if threshold is None else threshold)
+        if threshold is None:
+            fitted_to = self.classes if isinstance((self.classes or PRESENT)[0], int | float) else PRESENT
+            threshold = sum(fitted_to or PRESENT) / 2 if self.loss == "squared" else 0.0
+        return self.decision_function(X) > threshold
 
 
 def fit(
@@ -152,7 +155,7 @@ def fit(
     ((4, 2), True)
     """
     check_choice("loss", loss, tuple(LOSSES))
-    X = as_float("X", X, (2,))
+    X = as_dense("X", X)
     Y, classes = _targets(Y, X.dtype, loss)
     make: Any = LOSSES[loss]
     smooth = make(X, Y, scale=scale, intercept=True)
@@ -166,8 +169,9 @@ def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | N
     numbers = is_traced(Y) or as_numpy("Y", Y).dtype.kind in "iuf"
     if loss == "squared" and numbers:
         Y = as_float("Y", Y, (1, 2), dtype)
-        values = set() if is_traced(Y) else set(np.unique(np.asarray(Y)).tolist())
-        return Y, PRESENT if values <= {0, 1} else SIGNS if values <= {-1, 1} else None
+        values = [] if is_traced(Y) else np.unique(np.asarray(Y)).tolist()
+        two = tuple(values) if len(values) == 2 and Y.ndim == 1 else None
+        return Y, PRESENT if set(values) <= {0, 1} else SIGNS if set(values) <= {-1, 1} else two
     if np.ndim(Y) == 1 and not is_traced(Y):
         positive, classes = two_classes(Y)
         Y = jax.device_put(positive.astype(dtype))

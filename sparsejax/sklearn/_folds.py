@@ -278,7 +278,8 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
         X, middle = centred(X, total, self.fit_intercept)
-        table = gathered(X, Y, total, folds=folds, widen=widens(self.penalty))
+        # Rows of a class of weight 0 count in scores.
+        table = gathered(X, Y, total, folds=folds, counted=weights > 0, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
             judge = None
@@ -288,7 +289,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
                 judge = judge_of(scorer, shell_of, X, self.classes_[codes], given, folds, Y.shape[1])
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
-                plain = gathered(X, Y, np.where(total > 0, weights, 0), folds=folds, widen=False)
+                plain = gathered(X, Y, weights, folds=folds, widen=False)
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, scoring)
         return self._keep(found.before(middle))

@@ -16,7 +16,7 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import as_labels, as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import as_labels, as_sample_weight, centred, gathered, precision, validated
 
 
 def _of_one_kind(labels: np.ndarray) -> np.ndarray:
@@ -101,13 +101,14 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         Y = np.eye(int(np.prod(sizes)))[np.ravel_multi_index(codes, sizes)]
         alpha = np.asarray(as_strength("alpha", self.alpha))
         beta = as_nonnegative("beta", self.beta, X.dtype)
+        X, middle = centred(X, weights, True)
         table = gathered(X, Y, weights, widen=alpha.ndim == 0)
         with precision(X):
             loss = smooth = loss_of(table, SquaredLoss, True)
             if len(sizes) > 1:
                 smooth = loss + GraphLaplacian(from_views(*sizes), beta)
             problem = Problem(smooth, ExclusiveGroupLasso(alpha, label_views(*sizes)))
-            found = fitted(problem, X.shape[1], self.tol, self.max_iter, loss)
+            found = fitted(problem, X.shape[1], self.tol, self.max_iter, loss).before(middle)
         self.classes_ = classes[0] if self._flat else classes
         self.coef_, self.intercept_ = (found.coef, found.intercept) if len(sizes) > 1 else of_classes(found)
         self.gap_, self.n_iter_ = found.gap, found.num_iters

@@ -1,6 +1,5 @@
 """Classifiers that optimise a measure of the whole labelling, for rows and for bags of rows."""
 
-import warnings
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
@@ -9,12 +8,10 @@ from scipy import sparse
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_numpy
-from sparsejax._core.precision import users_level
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import Fitted, check_max_iter, choose
 from sparsejax.sklearn._tables import as_labels, as_sample_weight, filled, precision, validated
-from sparsejax.solution import ConvergenceWarning
 
 MEASURES = {
     "f1": multivariate.f_beta,
@@ -50,11 +47,6 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
         threshold(made, model.decision_function(X), np.where(codes == c, 1, -1))
         for c, model in enumerate(models, first)
     ]
-    missed = [float(model.gap) for model in models if not model.converged]
-    if missed:
-        message = next(model.message for model in models if not model.converged)
-        text = f"{len(missed)} of {len(models)} fits did not converge (gap {max(missed):.1e}): {message}."
-        warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
     return Fitted(
         np.stack([model.w[:d] for model in models]),
         np.array([model.w[d] for model in models]) - thresholds,
@@ -76,10 +68,11 @@ def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
 class MultivariateClassifier(LinearClassifier):
     r"""Linear classification by few features, for F1, precision at k and the like.
 
-    .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B}\sum_j\frac{w_j^2}{d_j}
+    .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B+1}\sum_j\frac{w_j^2}{d_j}
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) ,
 
-    where Delta is 100 times one minus the measure of the whole labelling. The intercept is the weight of a
+    where Delta is 100 times one minus the measure of the whole labelling, and X has a column of ones besides
+    its own, for which the budget is 1 larger. The intercept is the weight of the
     column of ones, less the threshold that does best on the rows of the fit. Of more than two classes each is
     fitted against the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X
     may be a matrix or array of scipy.sparse, which is never made dense. The solver is numpy in float64; there

@@ -9,13 +9,13 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
-from sparsejax._core.checks import as_positive, check_choice, default_tol, refuse_boolean
+from sparsejax._core.checks import as_positive, check_choice
 from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
+from sparsejax.models.ofa_lasso._kernel_columns import strength
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
 from sparsejax.sklearn._tables import filled, gathered, precision, validated
-from sparsejax.solution import warn_unconverged
 
 
 @dataclass(eq=False, repr=False)
@@ -85,14 +85,14 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d) and y (n, outputs), or (n,) for one output."""
         X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
-        for name in ("alpha", "beta"):
-            refuse_boolean(name, getattr(self, name))
         if self.max_iter is not None:
             check_max_iter(self.max_iter)
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(X.dtype)
         with precision(X):
-            u = self._fit_one(X, Y) if Y.shape[1] == 1 else self._fit_several(X, Y)
+            alpha = strength("alpha", self.alpha, Y.shape[1], X.dtype)
+            beta = strength("beta", self.beta, Y.shape[1], X.dtype)
+            u = self._fit_one(X, Y, alpha) if len(alpha) == 1 else self._fit_several(X, Y, alpha, beta)
         name = "coef_" if self.input == "linear" else "dual_coef_"
         setattr(self, name, u[0] if self._flat else u)
         self.intercept_ = self._intercepts[0] if self._flat else self._intercepts
@@ -110,31 +110,29 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
                 Y = np.asarray(self._model.predict(filled(X)))[: len(X)]
         return Y[:, 0] if self._flat else Y
 
-    def _fit_several(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    def _fit_several(self, X: np.ndarray, Y: np.ndarray, alpha: Any, beta: Any) -> np.ndarray:
         # `fit` declares Literals for ``kernel`` and ``input``, and checks the strings that come from here.
         model = ofa_lasso.fit(
-            X, Y, 2 * len(X) * np.asarray(self.alpha), 2 * len(X) * np.asarray(self.beta),
+            X, Y, 2 * len(X) * alpha, 2 * len(X) * beta,
             kernel=self.kernel, input=self.input, bandwidth=self.bandwidth,  # type: ignore[arg-type]
             output_bandwidth=self.output_bandwidth, degree=self.degree, tol=self.tol, maxiter=self.max_iter,
         )  # fmt: skip
         solution = model.solution
-        warn_unconverged(None, solution, default_tol(Y.dtype) if self.tol is None else self.tol)
         self._X, self._model = X, jax.tree.map(np.asarray, model)
         self._intercepts, self.output_coef_ = self._model.intercept, self._model.v
         self.gap_, self.n_iter_ = float(solution.gap.max()), int(solution.num_iters.max())
         return np.asarray(self._model.u)
 
-    def _fit_one(self, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    def _fit_one(self, X: np.ndarray, Y: np.ndarray, alpha: Any) -> np.ndarray:
         check_choice("input", self.input, ("kernel", "linear"))
         check_choice("kernel", self.kernel, ("gaussian", "polynomial", "linear"))
-        as_positive("alpha", self.alpha, X.dtype)
         self._X, self._model = X, None
         if self.input == "kernel" and self.kernel == "gaussian":
             given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             self._bandwidth = np.asarray(as_positive("bandwidth", given, X.dtype))
         F = self._columns(X)
         table = gathered(F, Y, np.ones(len(X)))
-        problem = Problem(loss_of(table, SquaredLoss, True), penalties.L1(self.alpha))
+        problem = Problem(loss_of(table, SquaredLoss, True), penalties.L1(alpha[0]))
         found = fitted(problem, F.shape[1], self.tol, 20_000 if self.max_iter is None else self.max_iter)
         self._intercepts, self.gap_, self.n_iter_ = found.intercept, found.gap, found.num_iters
         return found.coef

@@ -97,6 +97,8 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in LOSSES_OF_LABELS
+        if not of_labels and np.asarray(y).dtype.kind in "US":
+            raise ValueError(f"y has text labels: loss={self.loss!r} is of numbers; use loss='logistic'.")
         X, y = validated(self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2)
         if of_labels:
             classes, codes = encoded(column_or_1d(y), np.ones(len(y)))

@@ -150,18 +150,24 @@ class Table(NamedTuple):
 
 
 def gathered(
-    X: Any, Y: np.ndarray, weights: np.ndarray, *, folds: np.ndarray | None = None, widen: bool = True
+    X: Any,
+    Y: np.ndarray,
+    weights: np.ndarray,
+    *,
+    folds: np.ndarray | None = None,
+    counted: np.ndarray | None = None,
+    widen: bool = True,
 ) -> Table:
-    """The table of these rows.
+    """The table of the rows ``counted``, (n,); by default of those with a weight that is not 0.
 
-    Rows of weight 0 are left out, and equal rows become one, in an order that depends on the rows alone. So a
+    Equal rows become one, in an order that depends on the rows alone. So a
     row of weight k gives the same bits as k copies of it, and the order of the rows does not matter. The
     table is padded to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of
     zeros,
     whose coefficients are 0: folds and subsets of similar size share a compiled program. A sparse X is padded
     by rows only; with few columns the table is dense. ``weights`` are by row, (n,), or by entry of Y, (n, k).
     """
-    weighted = np.flatnonzero(weights.reshape(len(weights), -1).any(axis=1))
+    weighted = np.flatnonzero(weights.reshape(len(weights), -1).any(axis=1) if counted is None else counted)
     fold = np.zeros(X.shape[0], int) if folds is None else folds
     X, Y = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else _canonical(X), np.asarray(Y, X.dtype)
     # Rows are compared and sorted by a digest: to sort the rows themselves takes ten times as long.

@@ -16,7 +16,7 @@ from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import ProbabilisticClassifier, encoded, has_probabilities, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, loss_of
-from sparsejax.sklearn._tables import Table, as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import Table, as_sample_weight, centred, gathered, precision, validated
 
 LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
 CERTAIN_INTERCEPT = 40.0  # of a label that all rows have: its probability rounds to 1
@@ -150,6 +150,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
 
     def _fit(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray, make: Any) -> Fitted:
         d = X.shape[1]
+        X, middle = centred(X, weights, True)
         table = gathered(X, Y, weights, widen=self.groups is None)
         with precision(X):
             if self.groups is None:
@@ -160,7 +161,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
                 groups = self.groups_ = self.groups if given else read_lists("groups", self.groups, d)
             loss = loss_of(table, make, True)
             problem = Problem(loss, ExclusiveGroupL21(self.alpha, groups))
-            return fitted(problem, d, self.tol, self.max_iter)
+            return fitted(problem, d, self.tol, self.max_iter).before(middle)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row, (n,); or for each label, (n, labels), 0 or 1, or -1 or 1, as in y."""

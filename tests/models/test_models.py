@@ -8,7 +8,9 @@ import pytest
 from sklearn.datasets import load_wine
 from sklearn.metrics import accuracy_score, fbeta_score, r2_score, roc_auc_score
 
-from sparsejax import groups, models
+from sparsejax import ConvergenceWarning, groups, models
+
+F1 = models.multivariate.f_beta()
 
 
 def test_exclusive_l21():
@@ -177,3 +179,38 @@ def test_bad_input_of_uncorrelated_group(rng):
         fit(X, Y * [1, 0], 0.1, g)
     with pytest.raises(ValueError, match="3 columns"):
         fit(X, Y, 0.1, g).decision_function(X[:, :3])
+
+
+@pytest.mark.parametrize(
+    "fit",
+    [
+        lambda X, Y, y: models.ofa_lasso.fit(X, Y, 1e-3, 1e-3, maxiter=0),
+        lambda X, Y, y: models.ofa_lasso.cross_validate(X, Y, [1e-3], [1e-3], maxiter=0),
+        lambda X, Y, y: models.multivariate.fit(X, y, measure=F1, budget=2, C=10.0, maxiter=1),
+        lambda X, Y, y: models.multivariate.path(X, y, measure=F1, budget=2, C=[1.0, 10.0], maxiter=1),
+        lambda X, Y, y: models.multivariate.fit_one_vs_rest(X, y, measure=F1, budget=2, C=9.0, maxiter=1),
+        lambda X, Y, y: models.mil.fit(X, np.arange(40), y, measure=F1, budget=2, C=10.0, maxiter=1),
+    ],
+    ids=["ofa", "ofa folds", "cutting plane", "path", "one against rest", "bags"],
+)
+def test_a_fit_that_did_not_converge_warns(fit, rng):
+    X, Y = rng.standard_normal((40, 6)), rng.standard_normal((40, 2))
+    with pytest.warns(ConvergenceWarning, match=r"not converge \(relative duality gap [0-9.]+e") as caught:
+        fit(X, Y, np.where(X[:, 0] + Y[:, 0] > 0, 1, -1))
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_squared_loss_of_two_numbers(rng):
+    """Fitted as they are, and told apart at their mean."""
+    X, pairs = rng.standard_normal((60, 6)), groups.from_labels([0, 0, 1, 1, 2, 2])
+    second = X[:, 0] + 0.3 * rng.standard_normal(60) > 0
+    signs = models.uncorrelated_group.fit(X, np.where(second, 1, -1), 0.01, pairs, loss="squared")
+    for low, high in ((1, 2), (-3.5, 4.0)):
+        y = np.where(second, high, low)
+        half = (high - low) / 2  # the penalty is a square, as the loss
+        model = models.uncorrelated_group.fit(X, y, 0.01, pairs, loss="squared")
+        np.testing.assert_allclose(model.W, half * signs.W, atol=1e-5)
+        assert model.score(X, y) == signs.score(X, np.where(second, 1, -1)) > 0.7
+        assert set(np.asarray(model.predict(X)).tolist()) == {low, high}
+    text = models.uncorrelated_group.fit(X, np.where(second, "yes", "no"), 0.01, pairs, loss="squared")
+    assert (text.predict(X) == np.where(np.asarray(signs.predict(X)) > 0, "yes", "no")).all()

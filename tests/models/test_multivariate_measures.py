@@ -273,3 +273,14 @@ def test_measures_are_values():
     assert mv.f_beta(2) == mv.f_beta(2.0) != mv.f_beta()
     assert len({mv.prbep(), mv.prbep(), mv.precision_at(3), mv.precision_at(np.int64(3))}) == 2
     assert repr(mv.recall_at(4)) == "Measure(name='recall_at', parameter=4)"
+
+
+@pytest.mark.parametrize("measure", [mv.precision_at(4), mv.recall_at(4), mv.prbep()])
+def test_scores_that_tie_count_by_chance(measure):
+    """The mean over all orders of the rows with tied scores, whatever the order in which they come."""
+    v, positive = np.array([2.0, 1, 1, 0, 1, 1, 0.5]), np.array([1, 1, 0, 1, 0, 0, 0]) > 0
+    k = 3 if measure.name == "prbep" else 4
+    right = [positive[np.lexsort((order, -v))[:k]].sum() for order in itertools.permutations(range(7))]
+    expected = np.mean(right) / (k if measure.name == "precision_at" else 3)
+    for order in (np.arange(7), np.arange(7)[::-1]):
+        assert measure.score(v[order], positive[order]) == pytest.approx(expected)

@@ -22,6 +22,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 import sparsejax as sj
 from sparsejax import groups, losses, penalties
 from sparsejax.sklearn import (
+    LabelViewsClassifier,
     OFALassoRegressor,
     SparseClassifier,
     SparseClassifierCV,
@@ -29,6 +30,7 @@ from sparsejax.sklearn import (
     SparseRegressor,
     SparseRegressorCV,
     StabilitySelector,
+    UncorrelatedGroupClassifier,
 )
 
 RNG = np.random.default_rng(0)
@@ -454,3 +456,39 @@ def test_bad_options(case):
     fit, message = BAD[case]
     with pytest.raises((ValueError, TypeError, AttributeError), match=message):
         fit()
+
+
+def test_a_class_of_weight_0_counts_in_scores():
+    y, options = (X[:, 0] > 0.5) + (X[:, 1] > 0).astype(int), {"class_weight": {0: 0, 1: 1, 2: 1}}
+    options |= {"loss": "squared", "penalty": "l21"}
+    found = SparseClassifierCV(alphas=[0.05], scoring="accuracy", cv=CV, **options).fit(X, y)
+    for fold, (train, test) in enumerate(CV.split()):
+        one = SparseClassifier(alpha=0.05, **options).fit(X[train], y[train])
+        assert found.scores_[fold].item() == pytest.approx(one.score(X[test], y[test]))
+
+
+@pytest.mark.parametrize("make", [UncorrelatedGroupClassifier, LabelViewsClassifier])
+def test_columns_far_from_0(make):
+    near, far = make(tol=1e-10).fit(X, RARE), make(tol=1e-10).fit(X + 1e7, RARE)
+    assert far.gap_ <= 1e-10
+    np.testing.assert_allclose(far.coef_, near.coef_, atol=1e-6)
+    np.testing.assert_array_equal(far.predict(X + 1e7), near.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("make", "y", "message"),
+    [
+        (lambda: OFALassoRegressor(beta=-1), Y[:, 0], "beta must be > 0"),
+        (lambda: OFALassoRegressor(alpha=0), Y, "alpha must be > 0"),
+        (lambda: OFALassoRegressor(alpha=[0.1, 0.1]), Y, "alpha has 2 values; .* each of 3 outputs"),
+        (StabilitySelector, np.where(RARE, "yes", "no"), "text labels.*loss='logistic'"),
+    ],
+)
+def test_errors_name_the_parameter(make, y, message):
+    with pytest.raises(ValueError, match=message):
+        make().fit(X, y)
+
+
+def test_one_strength_in_a_list_for_one_output():
+    one, listed = (OFALassoRegressor(alpha=alpha).fit(X, Y[:, 0]) for alpha in (0.1, [0.1]))
+    np.testing.assert_array_equal(one.dual_coef_, listed.dual_coef_)

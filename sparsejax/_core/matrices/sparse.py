@@ -292,13 +292,18 @@ def divided(X: Any, units: jax.Array) -> Any:
     return X.divided(units) if isinstance(X, Sparse) else X * (1 / units)[None]
 
 
+def as_dense(name: str, X: Any) -> jax.Array:
+    """X checked: a dense matrix. Warns if float64 data become float32."""
+    if not isinstance(X, jax.Array):
+        X = as_numpy(name, X)
+        tell_of_cast(name, X.dtype, lambda: is_eager(()))
+    return as_float(name, X, (2,))
+
+
 def as_matrix(name: str, X: Any) -> Any:
     """X checked: a matrix of scipy.sparse or jax.experimental.sparse as `Sparse`, else a dense array."""
     if isinstance(X, Products) or not is_sparse(X):
-        if not isinstance(X, (Products, jax.Array)):
-            X = as_numpy(name, X)
-            tell_of_cast(name, X.dtype, lambda: is_eager(()))
-        return X if isinstance(X, Products) else as_float(name, X, (2,))
+        return X if isinstance(X, Products) else as_dense(name, X)
     if len(X.shape) != 2:
         raise ValueError(f"{name} has shape {tuple(X.shape)}; it must be 2-d.")
     shape = n, d = (int(X.shape[0]), int(X.shape[1]))

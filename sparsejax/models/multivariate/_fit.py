@@ -2,12 +2,14 @@
 
 import contextlib
 import functools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
+from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax._core.threads import one_blas_thread
 from sparsejax.models._labels import SIGNS, two_classes
@@ -19,7 +21,7 @@ from sparsejax.models.multivariate._measures import Measure, as_measure, as_sign
 from sparsejax.models.multivariate._model import Model, Report
 from sparsejax.models.multivariate._restricted import WorkingSet
 from sparsejax.models.multivariate._support_norm import groups_of, memberships
-from sparsejax.solution import INTERRUPTED
+from sparsejax.solution import CONVERGED, INTERRUPTED, ConvergenceWarning
 
 NAME = "multivariate.fit"
 TINY = float(np.finfo(float).tiny)
@@ -98,6 +100,9 @@ def fit(
         far with its bounds, which can be ``init`` of another fit. A traced call ends with an error of JAX
         that names KeyboardInterrupt.
       TypeError, ValueError: a wrong argument, before the first cut; the message says what is allowed.
+
+    Warns:
+      ConvergenceWarning: outside jit, the gap did not reach tol.
     Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
 
     >>> import numpy as np
@@ -138,7 +143,15 @@ def fit(
     model = Model(r.w, *numbers, np.int32(r.status), np.int32(r.num_iters), report, classes, measure)
     if r.status == INTERRUPTED:
         raise Interrupted(f"{NAME}: interrupted after {r.num_iters} masters", model)
+    warn_unconverged_fit(model)
     return model
+
+
+def warn_unconverged_fit(model: Model) -> None:
+    """Warn if a fit on the host did not converge."""
+    if model.status != CONVERGED:
+        text = f"the fit did not converge (relative duality gap {float(model.gap):.1e}): {model.message}."
+        warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
 
 
 @contextlib.contextmanager

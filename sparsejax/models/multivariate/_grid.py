@@ -2,6 +2,7 @@
 
 import contextlib
 import multiprocessing
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -17,9 +18,10 @@ from sparsejax.models._labels import agreement, classes_of
 from sparsejax.models._summary import summary
 from sparsejax.models.multivariate._checks import as_budget, positive
 from sparsejax.models.multivariate._data import Data, as_data
-from sparsejax.models.multivariate._fit import fit
+from sparsejax.models.multivariate._fit import fit, warn_unconverged_fit
 from sparsejax.models.multivariate._measures import Measure, as_measure
 from sparsejax.models.multivariate._model import Model
+from sparsejax.solution import ConvergenceWarning
 
 NAME = "multivariate.fit_one_vs_rest"
 
@@ -46,6 +48,9 @@ def path(
     Raises:
       Interrupted: Ctrl-C. Its ``partial`` is the list of the models so far; the last has not converged.
       TypeError, ValueError: as `fit`; budget and C both sequences, or neither, or an empty one.
+
+    Warns:
+      ConvergenceWarning: as `fit`, for each value.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -145,6 +150,9 @@ def fit_one_vs_rest(
       TypeError, ValueError: as `fit`; one class only; a NaN or infinity among the labels; workers < 1;
         another number of measures than of classes.
 
+    Warns:
+      ConvergenceWarning: as `fit`, for each class.
+
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
     >>> X, y = np.eye(4, 3), np.array(["a", "b", "c", "a"])
@@ -195,6 +203,7 @@ def _fit_all(
     with ProcessPoolExecutor(min(workers, len(jobs)), context, _receive, (data,)) as pool:
         try:
             for model in pool.map(_fit_received, jobs):
+                warn_unconverged_fit(model)
                 add(model)
         except BaseException:  # an error, or Ctrl-C: nobody waits for the rest
             pool.shutdown(wait=False, cancel_futures=True)
@@ -211,4 +220,6 @@ def _receive(data: Data) -> None:
 
 
 def _fit_received(job: dict[str, Any]) -> Model:
-    return fit(_received[0], **job)
+    with warnings.catch_warnings():  # the process that started this one warns
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return fit(_received[0], **job)

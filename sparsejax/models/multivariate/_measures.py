@@ -84,8 +84,11 @@ class Measure:
             if p == 0:
                 raise ValueError(f"y has no positive label, which {self.name} needs.")
             k = p if self.name == "prbep" else self.parameter
-            right = int(positive[np.argsort(-v, kind="stable")[:k]].sum())
-            return right / (k if self.name == "precision_at" else p)
+            # Of the rows that share the k-th largest score each counts by the chance to be among the k.
+            last = -np.partition(-v, k - 1)[k - 1]
+            above, level = v > last, v == last
+            right = positive[above].sum() + (k - above.sum()) * positive[level].mean()
+            return float(right) / (k if self.name == "precision_at" else p)
         a, given = int((positive & (v > 0)).sum()), int((v > 0).sum())
         table = a, given - a, p - a, n - given - p + a
         if self.name == "hamming":

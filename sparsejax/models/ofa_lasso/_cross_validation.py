@@ -10,12 +10,13 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, is_traced
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
 from sparsejax.models.ofa_lasso._fitted import model_of, predict, support_of
 from sparsejax.models.ofa_lasso._kernel_columns import Data, Input, Kernel, check, require_positive, stopping
 from sparsejax.models.ofa_lasso._train import Fitted, solves, train
-from sparsejax.solution import CONVERGED
+from sparsejax.solution import CONVERGED, ConvergenceWarning
 
 NAME = "ofa_lasso.cross_validate"
 
@@ -86,6 +87,9 @@ def cross_validate(
       Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the finished
         folds, or None.
       TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
+
+    Warns:
+      ConvergenceWarning: fits of some folds did not converge.
     Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
 
     >>> import numpy as np
@@ -97,7 +101,7 @@ def cross_validate(
     """
     if any(map(is_traced, jax.tree.leaves((X, Y, lams, betas)))):
         raise TypeError("ofa_lasso.cross_validate works on the host: call it outside jit and vmap.")
-    X, Y = as_float("X", X, (2,)), as_float("Y", Y, (2,))
+    X, Y = as_dense("X", X), as_float("Y", Y, (2,))
     lams, betas = (
         require_positive(name, jnp.atleast_1d(as_float(name, x, (0, 1), Y.dtype)))
         for name, x in (("lams", lams), ("betas", betas))
@@ -140,6 +144,10 @@ def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ..
     if not bool(jnp.isfinite(mean).any()):
         text = "ofa_lasso.cross_validate: no pair of strengths has a finite error on all folds."
         warnings.warn(text, UserWarning, stacklevel=users_level())
+    if missed := int((~converged).sum()):
+        worst = float(jnp.max(jnp.where(converged, 0, gap)))
+        text = f"{missed} of {converged.size} fits did not converge (relative duality gap {worst:.1e})."
+        warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
     i, j = np.unravel_index(int(jnp.argmin(mean)), mae.shape[1:])
     best = jnp.argmin(start_mean)
     return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[best])

@@ -7,9 +7,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_positive, check_bool, check_choice, is_traced
 from sparsejax._core.progress import bar_of, check_progress
-from sparsejax.models.ofa_lasso._fitted import Model, model_of
+from sparsejax.models.ofa_lasso._fitted import Model, model_of, solution_of
 from sparsejax.models.ofa_lasso._kernel_columns import MAXITER, Input, Kernel, check, stopping, strength
 from sparsejax.models.ofa_lasso._train import solves, train
+from sparsejax.solution import warn_unconverged
 
 NAME = "ofa_lasso.fit"
 
@@ -69,6 +70,10 @@ def fit(
       Interrupted: Ctrl-C, with ``progress=True``; a model needs all its outputs, ``partial`` is None.
       TypeError, ValueError: arrays that are not finite or do not fit together; fewer than two rows or
         outputs; strengths or bandwidths <= 0; a median distance of 0 where a bandwidth is not given.
+
+    Warns:
+      ConvergenceWarning: outside jit, some solves did not converge: of the outputs, or of the lassos from
+        which predictions start.
     Source: Zhang et al., ICDM 2014, Eq. (10), with the bias of Eq. (8).
 
     >>> import numpy as np
@@ -94,4 +99,5 @@ def fit(
     total = solves(data.Y.shape, data.num_inputs, 2)
     with bar_of(NAME, total) if progress else contextlib.nullcontext() as bar:
         fitted = train(data, lam[None], beta[None], lam[None], *ends, mu, growth, algorithm, bar)
+    warn_unconverged(None, solution_of(fitted.lasso), ends[0])
     return model_of(data, fitted, 0, 1)

@@ -135,12 +135,13 @@ def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:
     return Model(
         X=data.X, Y=data.Y, u=lasso.z[:, :q], v=lasso.z[:, q:], intercept=fitted.intercept[:, joint],
         start_u=start_lasso.z[:, :q], start_intercept=fitted.intercept[:, start], bandwidth=data.bandwidth,
-        output_bandwidth=data.output_bandwidth, solution=_solution(lasso),
-        start_solution=_solution(start_lasso), kernel=data.kernel, degree=data.degree, input=data.input,
+        output_bandwidth=data.output_bandwidth, solution=solution_of(lasso),
+        start_solution=solution_of(start_lasso), kernel=data.kernel, degree=data.degree, input=data.input,
     )  # fmt: skip
 
 
-def _solution(lasso: Lasso) -> Solution:
+def solution_of(lasso: Lasso) -> Solution:
+    """The `Solution` of fitted lassos."""
     unknown = jnp.full_like(lasso.gap, jnp.nan)
     none = jnp.zeros((lasso.gap.shape[0], 0), lasso.gap.dtype)
     return Solution(

@@ -7,7 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax import kernels
-from sparsejax._core.checks import as_float, as_int, as_nonnegative, check_choice, default_tol, is_traced
+from sparsejax._core.checks import (
+    as_float,
+    as_int,
+    as_nonnegative,
+    check_choice,
+    default_tol,
+    is_traced,
+    refuse_boolean,
+)
+from sparsejax._core.matrices.sparse import as_dense
 from sparsejax._core.pytree import Pytree
 
 Kernel = Literal["gaussian", "polynomial", "linear"]
@@ -39,7 +48,7 @@ def check(
     check_choice("kernel", kernel, get_args(Kernel))
     check_choice("input", input, get_args(Input))
     degree = as_int("degree", degree, 1)
-    X = as_float("X", X, (2,))
+    X = as_dense("X", X)
     Y = as_float("Y", Y, (2,), X.dtype)
     if X.shape[0] != Y.shape[0]:
         raise ValueError(f"X has {X.shape[0]} rows and Y has {Y.shape[0]}; they must agree.")
@@ -76,6 +85,7 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
 
 def strength(name: str, x: Any, d: int, dtype: np.dtype) -> jax.Array:
     """A strength > 0 of shape (d,), or () if d is 0; a scalar is repeated."""
+    refuse_boolean(name, x)
     x = as_float(name, x, (0, 1) if d else (0,), dtype)
     if x.ndim == 1 and x.shape != (d,):
         raise ValueError(
