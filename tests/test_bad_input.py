@@ -39,6 +39,21 @@ def plain(W):
     return jnp.sum(W**2)
 
 
+def Own(name, part):
+    """A ridge penalty of one's own with one part of its class replaced."""
+    parts = {
+        "strengths": ("strength",),
+        "degrees": (2,),
+        "value": lambda self, W: self.strength / 2 * jnp.sum(W * W),
+        "prox": lambda self, V, scaling=1.0: V / (1 + scaling * self.strength),
+        "conjugate": lambda self, Z, aux=None: jnp.sum(Z * Z) / 2 / self.strength,
+        "dual_scale": lambda self, Z: jnp.inf,
+        "finite_conjugate": True,
+        "smooth_where": lambda self, W: jnp.ones(W.shape, bool),
+    }
+    return type("Mine", (sj.Penalty,), parts | {name: part}, leaves=("strength",))(0.1)
+
+
 PLAIN = jax.tree_util.Partial(plain)
 STACKED = jax.vmap(L21)
 
@@ -215,6 +230,46 @@ TABLE = {
         lambda: problem(type("Half", (), {"value": lambda self, W: 0.0})()),
         TypeError,
         "penalty .*without prox",
+    ),
+    "strengths of no leaf": (
+        lambda: sj.solve(problem(Own("strengths", ("alpha",)))),
+        TypeError,
+        "strengths of Mine names alpha, no leaf",
+    ),
+    "prox returns a tuple": (
+        lambda: sj.solve(problem(Own("prox", lambda self, V, scaling=1.0: (V,)))),
+        TypeError,
+        r"solve: prox of Mine must return .*got \(\(",
+    ),
+    "prox without scaling": (
+        lambda: sj.solve(problem(Own("prox", lambda self, V: V))),
+        TypeError,
+        "a method of Mine fails .*positional arguments",
+    ),
+    "prox in a sum": (
+        lambda: sj.solve(problem(Own("prox", lambda self, V, scaling=1.0: None) + L21(0.1))),
+        TypeError,
+        "prox of Mine must return .*got None",
+    ),
+    "value an array": (
+        lambda: sj.solve(problem(Own("value", lambda self, W: W))),
+        TypeError,
+        "value of Mine must return one number",
+    ),
+    "conjugate an array": (
+        lambda: sj.solve(problem(Own("conjugate", lambda self, Z, aux=None: Z))),
+        TypeError,
+        "conjugate of Mine must return one number",
+    ),
+    "smooth_where in numbers": (
+        lambda: sj.solve(problem(Own("smooth_where", lambda self, W: abs(W)))),
+        TypeError,
+        "smooth_where of Mine must return .*bool.*got .*float",
+    ),
+    "degrees a number": (
+        lambda: sj.solve(problem(Own("degrees", 1))),
+        TypeError,
+        r"degrees of Mine must be a tuple of 1, got 1\.",
     ),
     "unknown attribute": (
         lambda: problem().replace(loss=1),

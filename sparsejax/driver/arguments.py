@@ -9,9 +9,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
-from sparsejax.closures import evaluate, prox_of, value_of, with_closures_as_leaves
+from sparsejax.closures import evaluate, with_closures_as_leaves
 from sparsejax.losses import LinearModelLoss, Loss, PlainLoss
-from sparsejax.penalties import Penalty, PlainPenalty, cast_strengths, feasible
+from sparsejax.penalties import Penalty, PlainPenalty, Sum, cast_strengths, feasible
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -52,6 +52,7 @@ def prepare(
         init = _as_array(name, problem, init)
     else:
         init = zeros(problem) if init is None else _as_params(name, init)
+    check_penalty(name, problem.penalty, init)
     init = feasible(problem.penalty, init)
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
@@ -109,10 +110,10 @@ def _as_params(name: str, init: Any) -> Any:
 
 
 def check_function(name: str, problem: Problem, init: Any) -> None:
-    """Check the user's own functions by tracing them.
+    """Check the user's own loss by tracing it.
 
     Raises:
-      TypeError: ``smooth`` is no differentiable function W -> (), or ``prox`` changes shapes or dtypes.
+      TypeError: ``smooth`` is no differentiable function W -> ().
     """
     if not problem.smooth._self_contained:
         if isinstance(problem.smooth, LinearModelLoss):
@@ -131,16 +132,34 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
             raise TypeError(
                 f"{name}: smooth must be a differentiable function W -> () at W of the shape of init: {error}"
             ) from error
-    if not problem.penalty._self_contained:
-        _check_strengths_named(name, problem.penalty)
-        value = jax.eval_shape(value_of, problem.penalty, init)
-        if [leaf.shape for leaf in jax.tree.leaves(value)] != [()]:
-            raise TypeError(f"{name}: penalty.value must return one number, got {value}.")
-        step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
-        point = jax.eval_shape(prox_of, problem.penalty, init, step)
-        form, after = (jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), W) for W in (init, point))
-        if form != after:
-            raise TypeError(f"{name}: penalty.prox must return W's shapes and dtypes, {form}, got {after}.")
+
+
+def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
+    """Check the methods of the user's own penalty, or of such parts of a sum, by tracing them.
+
+    Raises:
+      TypeError: a method fails at W, or returns another shape or dtype than the protocol says; ``strengths``
+        or ``degrees`` do not fit.
+    """
+    if isinstance(penalty, Sum):
+        for part in penalty.parts:
+            check_penalty(name, part, init)
+    if penalty._self_contained:
+        return
+    _check_strengths_named(name, penalty)
+    kind, one = _kind(penalty), jnp.ones((), jax.tree.leaves(init)[0].dtype)
+    try:
+        returned = jax.eval_shape(_returned, penalty, init, one)
+    except Exception as error:
+        raise TypeError(f"{name}: a method of {kind} fails at W of the shape of init: {error}") from error
+    expected = {"prox": jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), init)}
+    expected["smooth_where"] = jax.tree.map(lambda leaf: (leaf.shape, np.dtype(bool)), init)
+    for method, value in returned.items():
+        found = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), value)
+        if method in expected and found != expected[method]:
+            raise TypeError(f"{name}: {method} of {kind} must return {expected[method]}, got {found}.")
+        if method not in expected and [leaf.shape for leaf in jax.tree.leaves(value)] != [()]:
+            raise TypeError(f"{name}: {method} of {kind} must return one number, got {found}.")
 
 
 def _check_entries(name: str, loss: LinearModelLoss) -> None:
@@ -169,7 +188,10 @@ def _check_strengths_named(name: str, penalty: Penalty) -> None:
     known = {*dir(penalty)}
     absent = [strength for strength in penalty.strengths if strength not in known]
     if absent:
-        raise TypeError(f"{name}: strengths of {type(penalty).__name__} names {', '.join(absent)}, no leaf.")
+        raise TypeError(f"{name}: strengths of {_kind(penalty)} names {', '.join(absent)}, no leaf.")
+    if "units" in penalty.provides and np.shape(penalty.degrees) != (len(penalty.strengths),):
+        kind, count = _kind(penalty), len(penalty.strengths)
+        raise TypeError(f"{name}: degrees of {kind} must be a tuple of {count}, got {penalty.degrees!r}.")
 
 
 # Named functions and no lambdas: JAX reuses the trace of a function object that it has seen before.
@@ -179,6 +201,16 @@ def _entries(loss: LinearModelLoss, H: jax.Array) -> Any:
 
 def _derivatives(loss: LinearModelLoss, H: jax.Array) -> Any:
     return loss.derivatives(H)
+
+
+def _returned(penalty: Penalty, W: Any, scaling: jax.Array) -> dict[str, Any]:
+    """What the methods of a penalty return, by name."""
+    found = {"value": penalty.value(W), "prox": penalty.prox(W, scaling)}
+    if "support" in penalty.provides:
+        found["smooth_where"] = penalty.smooth_where(W)
+    if "dual" in penalty.provides and len(penalty.terms) == 1:
+        found |= {"conjugate": penalty.conjugate(W), "dual_scale": penalty.dual_scale(W)}
+    return found
 
 
 def _gradient(smooth: Loss, W: Any) -> Any:
@@ -200,9 +232,14 @@ def kinds(problem: Problem) -> str:
     >>> kinds(sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(0.1)))
     'SquaredLoss with L1'
     """
-    smooth, penalty = problem.smooth, problem.penalty
-    if isinstance(smooth, PlainLoss):
-        smooth = smooth.fun
-    if isinstance(penalty, PlainPenalty):
-        penalty = penalty.penalty
-    return f"{type(smooth).__name__} with {type(penalty).__name__}"
+    return f"{_kind(problem.smooth)} with {_kind(problem.penalty)}"
+
+
+def _kind(part: Loss | Penalty) -> str:
+    """The name of the class of a loss or penalty; of a wrapped one, of the user's own class."""
+    own: Any = part
+    if isinstance(part, PlainLoss):
+        own = part.fun
+    if isinstance(part, PlainPenalty):
+        own = part.penalty
+    return type(own).__name__
