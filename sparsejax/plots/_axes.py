@@ -151,20 +151,24 @@ def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, color: str, label: str
 def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
     """Draw a small legend where it hides the least, if a line has a name.
 
-    With ``room`` the upper limit rises, so that the legend has a place above all lines.
+    With ``room`` the upper limit rises, so that the legend has a place above all lines; where that would take
+    more than half of the height, its letters are smaller.
     """
     handles, labels = ax.get_legend_handles_labels()
     if not handles:
         return
     letter = library().rcParams["font.size"] / 1.2 / 72  # height of a small letter in inches
     width, height = (pixels / ax.figure.dpi / letter for pixels in (ax.bbox.width, ax.bbox.height))
-    ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if _width(labels, n) < width), 1)
-    if room:
+    for fontsize, share in (("small", 1), ("x-small", 1 / 1.2), ("xx-small", 1 / 1.2**2)):
+        size: dict[str, Any] = {"fontsize": fontsize, "title_fontsize": fontsize, "columnspacing": 1.0}
+        ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if share * _width(labels, n) < width), 1)
         # Heights of letters for all rows with their distances, the title and the border.
-        rows = 1.5 * (2 - (-len(labels) // ncols))
+        rows = share * 1.5 * (2 - (-len(labels) // ncols))
+        if not room or rows < 0.5 * height:
+            break
+    if room:
         low, high = ax.get_ylim()
         ax.set_ylim(low, low + (high - low) / (1 - min(rows / height, 0.6)))
-    size: dict[str, Any] = {"fontsize": "small", "title_fontsize": "small", "columnspacing": 1.0}
     where: Any = "upper center" if room else "best"
     drawn = ax.legend(handles, labels, loc=where, title=title, ncols=ncols, borderpad=0.3, **size)
     for handle in drawn.legend_handles:  # many lines are faint; a single line in the legend is not
