@@ -1,4 +1,9 @@
-"""Inverses, exact or nearly, of the Hessian on the support: preconditioners of the system of a derivative."""
+"""Preconditioners: exact or approximate inverses of the Hessian on the support.
+
+Derivatives of solutions and Newton steps solve the linear system of that Hessian by conjugate gradients.
+``mask`` has the shape of W: 1 on the support, 0 off it, where each preconditioner is the identity. ``gram``
+is A'A, the Hessian of the loss or a bound of it; None if it is not known yet.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,15 +31,16 @@ from sparsejax.penalties import Penalty, RowNorm, half_derivative, of_each_block
 
 Product = Callable[[jax.Array], jax.Array]  # V -> MV with a symmetric M
 
-# The shift rho of `splitting_inverse`, relative to the mean eigenvalue of A'A. From 0.1 to 1 the number of
-# conjugate gradient steps hardly changes.
+# Shifts of sqrt(eps), relative to the largest or the mean diagonal entry, are above rounding and far below
+# the curvature. That of `splitting_inverse` is relative to the mean eigenvalue of A'A: from 0.1 to 1 the
+# number of conjugate gradient steps hardly changes.
 SHIFT_PER_MEAN_EIGENVALUE = 0.2
 
 
 def dense_inverse(matvec: Product, W: jax.Array) -> Product:
-    """The inverse of the Hessian plus a small multiple of I.
+    """The inverse of the matrix H of ``matvec`` plus a small multiple of I.
 
-    It commutes with the Hessian, so that conjugate gradients find the solution of least norm.
+    This inverse commutes with H: conjugate gradients find the solution of least norm where H is singular.
     """
     eye = jnp.eye(W.size, dtype=W.dtype).reshape(W.size, *W.shape)
     H = lax.stop_gradient(jax.vmap(matvec)(eye).reshape(W.size, W.size))
@@ -44,7 +50,11 @@ def dense_inverse(matvec: Product, W: jax.Array) -> Product:
 
 
 def norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None:
-    """The penalty as a norm of each row alone, if all columns of W have the same Hessian bound; else None."""
+    """The penalty as a norm of each row, or None.
+
+    None if the penalty has groups of rows, terms of single entries or W >= 0, and if the loss has the
+    Laplacian of a graph: the columns of W then have no Hessian in common.
+    """
     if "row norm" not in penalty.provides or smooth.quadratic_model().laplacian is not None:
         return None
     found = penalty.row_norm(W.shape)
@@ -60,30 +70,31 @@ def one_column(smooth: Loss, W: jax.Array) -> bool:
 
 
 def newton_inverse(smooth: Loss, penalty: Penalty, W: jax.Array, mask: jax.Array) -> Product:
-    """The inverse of the Hessian on the support, for `one_column`: A'A of the loss at W, and the penalty's.
+    """The inverse of A'A plus the Hessian of the penalty plus a small shift, on the support; if `one_column`.
 
-    The features of the support come first, and only their tiles are computed and factorised.
+    The features of the support come first. Only their tiles of A'A are computed and factorised; the Hessian
+    of the penalty is computed for all features.
     """
-    A = smooth.quadratic_model().least_squares_at(W, None)[0]  # type: ignore[misc]  # it is known
+    A = smooth.quadratic_model().least_squares_at(W, None)[0]  # type: ignore[misc]  # see `one_column`
     d, T, m = A.shape[1], tile_size(A.shape[1]), padded(A.shape[1])
     on = mask.reshape(-1) > 0
     ix = jnp.concatenate([jnp.argsort(~on, stable=True), jnp.full(m - d, d)])
     tiles = (jnp.sum(on) + T - 1) // T
     shift = eps_of(W) ** 0.5 * jnp.max(jnp.sum(A * A, axis=0))
-    taken = take(on, ix, 0)  # False from the end of the support on
-    diagonal = jnp.where(taken, shift, 1)
+    in_support = take(on, ix, 0)  # False from the end of the support on
+    added = jnp.where(in_support, shift, 1)
     curvature = jax.vmap(partial(_penalty_product, penalty, W, mask))(jnp.eye(d, dtype=W.dtype))
     curvature = take(take(curvature, ix, 0), ix, 1)
 
     def gather(t: jax.Array, At: jax.Array) -> jax.Array:
         part = rows_at(ix, t, T)
-        return put_rows(At, t, jnp.where(rows_at(taken, t, T)[:, None], take(A.T, part, 0), 0))
+        return put_rows(At, t, jnp.where(rows_at(in_support, t, T)[:, None], take(A.T, part, 0), 0))
 
     At = lax.fori_loop(0, tiles, gather, jnp.zeros((m, A.shape[0]), A.dtype))
 
     def tile(i: jax.Array, j: jax.Array) -> jax.Array:
         product = rows_at(At, i, T) @ rows_at(At, j, T).T + tile_at(curvature, i, j, T)
-        return product + jnp.where(i == j, jnp.diag(rows_at(diagonal, i, T)), 0)
+        return product + jnp.where(i == j, jnp.diag(rows_at(added, i, T)), 0)
 
     root = factorised(tile, tiles, no_root(m, T, A.dtype), inverted=False)
 
@@ -108,10 +119,11 @@ def row_norm_inverse(
 
     With :math:`\beta_i = \alpha_i/\|w_i\|` and :math:`u_i = w_i/\|w_i\|` the Hessian of
     :math:`\alpha_i\|w_i\| + \tfrac{m_i}{2}\|w_i\|^2` is :math:`\beta_i(I - u_iu_i^\top) + m_i I`. So each
-    column has the Hessian A'A + D with :math:`D = \operatorname{diag}(\beta_i + m_i)`, less one direction a
-    row. With :math:`V = (A'A + D)^{-1}` Woodbury's identity leaves a system with one unknown a row, whose
-    matrix is :math:`\operatorname{diag}(1/\beta_i) - V\circ(UU^\top)`. There beta is reduced by the factor
-    1 - eps^(1/3), so that the matrix is positive definite.
+    column has the Hessian A'A + D, minus :math:`\beta_i u_iu_i^\top` in row i, with D the diagonal of
+    :math:`\beta_i + m_i` and a shift. With the rows :math:`u_i` of U (the code holds its transpose) and
+    :math:`V = (A'A + D)^{-1}`, Woodbury's identity leaves one equation a row, with the matrix
+    :math:`\operatorname{diag}(1/\beta_i) - V\circ(UU^\top)`. In this matrix alone beta is multiplied by
+    1 - eps^(1/3), so that rounding leaves it positive definite.
     """
     Wt, (d, _), eps = columns(W), W.shape, eps_of(W)
     if gram is None:
@@ -124,15 +136,15 @@ def row_norm_inverse(
     # A'A + D on the rows of the support, the identity off them.
     M = jnp.where(on[:, None] & on[None], gram, 0) + jnp.diag(jnp.where(on, beta + ridge + shift, 1))
     V = cho_solve((jnp.linalg.cholesky(M, symmetrize_input=False), True), jnp.eye(d, dtype=W.dtype))
-    U = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
+    Ut = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
     diagonal = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
-    root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (U.T @ U), symmetrize_input=False)
+    root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (Ut.T @ Ut), symmetrize_input=False)
     succeeded = jnp.all(jnp.isfinite(root))  # else there is no preconditioner
 
     def apply(R: jax.Array) -> jax.Array:
         first = columns(mask * R) @ V
-        along = cho_solve((root, True), jnp.sum(U * first, axis=0))
-        product: jax.Array = mask * like(first + (U * along[None]) @ V, R) + (1 - mask) * R
+        along = cho_solve((root, True), jnp.sum(Ut * first, axis=0))
+        product: jax.Array = mask * like(first + (Ut * along[None]) @ V, R) + (1 - mask) * R
         return jnp.where(succeeded, product, R)
 
     return apply
@@ -141,9 +153,10 @@ def row_norm_inverse(
 def splitting_inverse(
     smooth: Loss, gram: jax.Array | None, penalty: Penalty, W: jax.Array, mask: jax.Array
 ) -> Product:
-    r"""``J^{1/2} (A'A + rho I)^{-1} J^{1/2}`` with J the derivative of the prox at step 1/rho.
+    r"""``J^{1/2} (M + rho I)^{-1} J^{1/2}`` with J nearly the derivative of the prox at step 1/rho.
 
-    This is the derivative of one ADMM step for the splitting W = Z, made symmetric.
+    M is A'A plus the Laplacian of a graph, if the loss has one. ``J (M + rho I)^{-1}`` is, up to a factor,
+    the derivative of one ADMM step for the splitting W = Z; the two roots of J make it symmetric.
     """
     model = smooth.quadratic_model()
     if model.laplacian is not None:
@@ -151,7 +164,7 @@ def splitting_inverse(
     elif gram is None:
         factor = CholeskyFactor.of(model.majorizer())  # type: ignore[misc]  # `_system` has checked it
     else:
-        factor = CholeskyFactor(gram, gram)
+        factor = CholeskyFactor(gram, gram)  # of its first argument only the shape and dtype serve here
     rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
     prepared = factor.prepared(factor.unprepared(), rho)
     half = half_derivative(penalty, W, 1 / rho)

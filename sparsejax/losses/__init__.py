@@ -20,6 +20,9 @@ from sparsejax.losses._base import no_facts as no_facts
 from sparsejax.losses._batches import BatchedSquaredLoss
 from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._curvature import quadratic_scaling as quadratic_scaling
+from sparsejax.losses._few_rows import held_out_on_few_rows as held_out_on_few_rows
+from sparsejax.losses._few_rows import mean_row as mean_row
+from sparsejax.losses._few_rows import on_few_rows as on_few_rows
 from sparsejax.losses._function import PlainLoss as PlainLoss
 from sparsejax.losses._function import as_loss as as_loss
 from sparsejax.losses._function import as_pytree as as_pytree

@@ -15,13 +15,16 @@ from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
 
 class GraphLaplacian(Loss, leaves=("similarity", "strength")):
-    r"""``strength/2 * tr(W L W')``, L the Laplacian of a graph of labels: similar labels, similar weights.
+    r"""``strength/2 * tr(W L W')``: columns of W whose labels are similar are pulled together.
+
+    A label is a column of Y and of W. L is the Laplacian of a graph whose nodes are the labels:
 
     .. math:: \tfrac{\text{strength}}{2} \operatorname{tr}(W L W^\top)
               = \tfrac{\text{strength}}{2} \sum_{j<k} P_{jk}\, \|W_{:j} - W_{:k}\|_2^2 ,
               \qquad L = \operatorname{diag}(P\mathbf 1) - P .
 
-    Add a graph to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. Alone it is a loss without data.
+    Add a graph to a loss: ``SquaredLoss(X, Y) + GraphLaplacian(P, 0.1)``. Alone, a graph is a loss without
+    data: a solve needs ``init``.
 
     Args:
       similarity: P (k, k), >= 0, one row a label, dense or sparse. It is stored as a dense array, since
@@ -62,9 +65,9 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
         return half_quadratic(self.matrix(W.dtype), W.T)
 
     def valid(self) -> jax.Array:
-        """() boolean: no similarity is negative; the strength is >= 0 and finite."""
-        finite = (self.strength >= 0) & (self.strength < jnp.inf)
-        return finite & jnp.all(self.similarity >= 0)
+        """() boolean: similarities and strength are >= 0 and finite."""
+        strength_fits = (self.strength >= 0) & (self.strength < jnp.inf)
+        return strength_fits & jnp.all((self.similarity >= 0) & (self.similarity < jnp.inf))
 
 
 class SumLoss(Loss, leaves=("loss", "graphs")):
@@ -86,7 +89,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     (0.25, 'SumLoss')
     """
 
-    _self_contained: ClassVar[bool] = False
+    _self_contained: ClassVar[bool] = False  # the loss may be of a user's class
     loss: Any  # a `Loss`, which may have methods of its own, as ``gram``
     graphs: tuple[GraphLaplacian, ...]
 
@@ -96,13 +99,15 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
                 "a graph is added to a loss that knows the shape of W, as all of sparsejax.losses do, got "
                 f"{type(loss).__name__}."
             )
+        if not graphs:
+            raise ValueError("graphs is empty; a SumLoss holds at least one GraphLaplacian.")
         for graph in graphs:
             if not isinstance(graph, GraphLaplacian):
                 raise TypeError(f"graphs must hold GraphLaplacian, got {type(graph).__name__}.")
             shape, labels = loss.params_shape, graph.similarity.shape[-1]
             if shape[1:] != (labels,):
                 columns = f"{shape[1]} columns" if len(shape) == 2 else "no columns"
-                raise ValueError(f"similarity is of {labels} labels; Y has {columns}.")
+                raise ValueError(f"similarity is of {labels} labels; W has {columns}.")
         self._set(loss=loss, graphs=tuple(graphs))
 
     @property
@@ -117,7 +122,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return half_quadratic(self._laplacian(), W.T)
 
     def _laplacian(self) -> jax.Array:
-        """The Hessian of all graphs together in a row of W, (k, k); it is the same for each row."""
+        """The sum of ``strength * L`` over the graphs, (k, k): their Hessian in each row of W."""
         first, *rest = (graph.matrix(self.dtype) for graph in self.graphs)
         return sum(rest, start=first)
 
@@ -155,12 +160,13 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def quadratic_model(self) -> QuadraticModel:
         """The quadratic model of the loss, with the Hessian of the graphs as its ``laplacian``."""
         model = self.loss.quadratic_model()
+        with_condensed_loss = lambda: self._replace(loss=condensed(self.loss))
         return QuadraticModel(
             majorizer=model.majorizer,
             exact=model.exact,
             laplacian=self._laplacian,
             target=model.target,
-            condensed=(lambda: self._replace(loss=condensed(self.loss))) if model.condensed else None,
+            condensed=None if model.condensed is None else with_condensed_loss,
             num_rows=model.num_rows,
             sizes=model.sizes,
         )
@@ -170,7 +176,10 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self._replace(loss=self.loss.gram())
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """Facts of the sum; the conjugate of the graphs at s times their gradient is s^2 their value."""
+        """The facts of the loss plus those of the graphs h.
+
+        ``linear`` is the loss's: h*(s grad h(W)) = s^2 h(W) has no linear term, and ``value`` holds h(W).
+        """
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
         return facts._replace(
@@ -180,13 +189,17 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         )
 
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
-        """The s of the loss; the conjugate of the graphs at s times their gradient is s^2 their value."""
+        """s of the loss (see `Loss`, *dual*), and the change of the conjugate of the whole sum.
+
+        s is the best one for the loss alone; each s up to ``limit`` gives a valid gap. The conjugate of the
+        graphs h at s grad h(W) is s^2 h(W), so that h adds (s^2 - 1) h(W) to the change.
+        """
         known = () if H is None else (H,)
         s, change = self.loss.dual_scaling(W, limit, *known)
         return s, change + (s - 1) * (s + 1) * self._graph_value(W)
 
     def _graph_rounding(self, W: jax.Array) -> jax.Array:
-        """A bound on the rounding error of ``<W, WL>``: 2 eps times the sum of absolute products."""
+        """An estimate of the rounding error of ``<W, WL>``: 2 eps times the sum of absolute products."""
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self._laplacian()))
         return 2 * eps_of(W) * jnp.sum(products)
 
@@ -199,7 +212,11 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
 
 
 def value_known(loss: Any) -> bool:
-    """False for a `GramLoss` without its constant, alone or in a sum: no gap can be relative to P(0)."""
+    """Whether the value of the loss is known, not only up to a constant.
+
+    False for a `GramLoss` without its constant, alone or in a `SumLoss`: no gap can then be relative to the
+    objective at W = 0.
+    """
     inner = loss.loss if isinstance(loss, SumLoss) else loss
     return not (isinstance(inner, GramLoss) and inner.constant is None)
 

@@ -21,10 +21,9 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
 
     .. math:: g(W) = \text{strength} \sum_i \|w_{i+1} - w_i\|_1
 
-    Each column of the answer is piecewise constant. A constant column has the value 0: `sparsejax.lambda_max`
-    is the strength from which every column is constant. The sum with `L1` of one number is the fused lasso,
-    with an exact prox too. Derivatives of solutions are those of the prox, in which each piece stays
-    constant.
+    Each column of the answer is piecewise constant. g is 0 for constant columns; `sparsejax.lambda_max` is
+    the least strength at which every column of the answer is constant. The sum with an `L1` of one number is
+    the fused lasso; its prox is exact too. Derivatives of solutions keep the pieces as they are.
 
     Args:
       strength: >= 0, shape ().
@@ -53,7 +52,7 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
         self._set(strength=strength)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest absolute value of a cumulated sum in a column of Z; the columns must sum to 0."""
+        """The largest absolute cumulative sum in a column of Z; inf if a column does not sum to 0."""
         return 1 / self._replace(strength=jnp.ones((), Z.dtype)).dual_scale(Z)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
@@ -66,6 +65,10 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
         return jax.vmap(lambda v: prox.piecewise(v, t))(Vt)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        """The largest s such that sZ is a subgradient of g at 0; 0 if a column of Z does not sum to 0.
+
+        A sum of up to 32 eps times the sum of absolute values is rounding error and counts as 0.
+        """
         total = jnp.sum(Zt, axis=1, keepdims=True)
         rounding = 32 * eps_of(Zt) * jnp.sum(jnp.abs(Zt), axis=1, keepdims=True)
         sums = jnp.cumsum(Zt - total / Zt.shape[1], axis=1)[:, :-1]
@@ -73,42 +76,43 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
         return jnp.where(jnp.any(jnp.abs(total) > rounding), 0, scale)
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """Join all `L1` of one number in a `FusedLasso`."""
-        entries = [o for o in others if type(o) is L1 and jnp.ndim(o.strength) == 0]
-        if not entries:
+        """A `FusedLasso` of this and all `L1` of one number, the other penalties, and ``positive``."""
+        joined = [o for o in others if type(o) is L1 and jnp.ndim(o.strength) == 0]
+        if not joined:
             return self, others, positive
-        return FusedLasso(self, tuple(entries)), [o for o in others if o not in entries], positive
+        return FusedLasso(self, tuple(joined)), [o for o in others if o not in joined], positive
 
 
-class FusedLasso(TransposedPenalty, leaves=("variation", "entries")):
+class FusedLasso(TransposedPenalty, leaves=("variation", "l1_terms")):
     r"""`TotalVariation` plus `L1` of one number.
 
-    The prox is soft thresholding after the prox of the total variation: soft thresholding does not change the
-    order of the entries, so that a subgradient of the total variation stays one.
+    The prox is soft thresholding of the prox of the total variation. Soft thresholding keeps the order of
+    neighbours: a subgradient of the total variation before it is a subgradient after it, too.
 
     Source: Friedman, Hastie, Hoefling & Tibshirani, Annals of Applied Statistics 1(2), 2007.
     """
 
     variation: TotalVariation
-    entries: tuple[L1, ...]
+    l1_terms: tuple[L1, ...]
 
-    def _strength(self, Wt: jax.Array) -> jax.Array:
-        return sum((cast(part.strength, Wt) for part in self.entries), start=jnp.zeros((), Wt.dtype))
+    def _l1_strength(self, Wt: jax.Array) -> jax.Array:
+        return sum((cast(term.strength, Wt) for term in self.l1_terms), start=jnp.zeros((), Wt.dtype))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
-        return self.variation.value(Wt.T) + self._strength(Wt) * jnp.sum(jnp.abs(Wt))
+        return self.variation._value(Wt) + self._l1_strength(Wt) * jnp.sum(jnp.abs(Wt))
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.l1(self.variation._prox(Vt, scaling), self._strength(Vt), scaling)
+        return prox.l1(self.variation._prox(Vt, scaling), self._l1_strength(Vt), scaling)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        r"""The least ratio of g(w) to :math:`|\langle z, w\rangle|`; some w that is 1 on an interval attains
-        it.
+        r"""The least :math:`g(w) / |\langle z, w\rangle|` over all w and all columns z of Z.
 
-        For an interval of m entries g is m times the l1 strength, plus the strength of the total variation
-        for each end inside the column. Dinkelbach's iteration maximises the inverse ratio; a step costs O(d).
+        A w that is 1 on an interval of rows and 0 elsewhere attains the least ratio. For m rows its g(w) is m
+        times the l1 strength, plus the variation strength for each end of the interval that is not an end of
+        the column. Dinkelbach's iteration maximises the inverse, <z, w> / g(w), over z and -z in steps of
+        O(d).
         """
-        l1, variation = self._strength(Zt), cast(self.variation.strength, Zt)
+        l1, variation = self._l1_strength(Zt), cast(self.variation.strength, Zt)
         both = jnp.concatenate([Zt, -Zt])
         largest = jnp.max(jax.vmap(lambda z: _largest_of_intervals(z, l1, variation))(both))
         return safe_divide(1.0, largest, jnp.inf)
@@ -116,17 +120,20 @@ class FusedLasso(TransposedPenalty, leaves=("variation", "entries")):
 
 def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> jax.Array:
     """(), the largest ratio, over intervals, of the sum of z to g of the interval. z is (d,)."""
+    # An interval is the rows from start to end - 1, both from 0 to d. An end within the column has a cost.
     place = jnp.arange(z.shape[0] + 1)
-    inner = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)  # g of an end at each place
+    end_cost = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)
     sums, counts = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z)]), place.astype(z.dtype)
 
     def better(t: jax.Array) -> jax.Array:
+        """The ratio of the interval with the largest ``gain - t * cost``: above t, or t is the largest."""
         excess = sums - t * l1 * counts
-        starts = -excess - t * inner  # contribution of the start of an interval at each place
-        best = lax.cummax(starts)
-        end = jnp.argmax(excess[1:] - t * inner[1:] + best[:-1]) + 1
+        starts = -excess - t * end_cost  # what an interval gains by its start at each place
+        best_before = lax.cummax(starts)
+        end = jnp.argmax(excess[1:] - t * end_cost[1:] + best_before[:-1]) + 1
         start = jnp.argmax(jnp.where(place < end, starts, -jnp.inf))
-        gain, cost = sums[end] - sums[start], l1 * (counts[end] - counts[start]) + inner[end] + inner[start]
+        gain = sums[end] - sums[start]
+        cost = l1 * (counts[end] - counts[start]) + end_cost[end] + end_cost[start]
         return safe_divide(gain, cost, jnp.where(gain > 0, jnp.inf, 0))
 
     return largest_ratio(better, z.dtype)
@@ -152,5 +159,5 @@ def _(penalty: TotalVariation, Z: jax.Array) -> jax.Array:
 
 @unpenalised.register(TotalVariation)
 def _(penalty: TotalVariation, d: int, dtype: Any) -> jax.Array:
-    """(d, 1): constant columns are unpenalised."""
+    """(d, 1), of norm 1: g does not change along constant columns."""
     return jnp.full((d, 1), d**-0.5, dtype)

@@ -19,9 +19,11 @@ from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax._core.precision import users_level
 from sparsejax._core.progress import Interrupted, bar_of
+from sparsejax.driver.chain import Chain
 from sparsejax.losses import num_rows
 from sparsejax.problem import Problem
 from sparsejax.selection.chosen import CrossValidation
+from sparsejax.selection.fewer_rows import saves, with_fewer_rows
 from sparsejax.selection.fold_task import Fits, Folds, Judged
 from sparsejax.selection.path_runner import (
     MAX_CARRIED_BYTES,
@@ -46,7 +48,7 @@ from sparsejax.solution import warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
-# Work, as `_work` counts it, from which on a call without progress can be interrupted: about a second's.
+# Work, as `_work` counts it, of about a second: more is done in short calls, which Ctrl-C can end.
 MIN_LONG_WORK = 10**7
 
 
@@ -65,19 +67,21 @@ def cross_validate(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> CrossValidation:
-    """Compute the held-out loss of every candidate penalty on every fold, in one compiled call.
+    """Compute the held-out loss of every candidate penalty on every fold.
 
-    All folds have the same shape and share one program. Mode "warm" solves the folds one after the other, on
-    a CPU outside jit as many at a time as there are cores; mode "batch" solves all folds at once. In mode
-    "warm" the rows of a fit are copied if X is dense, up to 256 MB; otherwise the held-out rows have weight
-    0. The remaining weights are scaled up to their old sum, so that a strength means the same on a fold as on
-    all rows. The held-out rows are judged by the same loss, scaled in the same way, with the intercept of the
-    fit.
+    All folds have the same shape and share one compiled program. Mode "batch" solves all folds at once. Mode
+    "warm" solves the folds one after the other; on a CPU, outside jit, without ``progress`` and
+    ``checkpoint``, each core works on a fold. In mode "warm" the rows of a fit are copied if X is dense, up
+    to 256 MB; otherwise the held-out rows have weight 0. The remaining weights are scaled up to their old
+    sum, so that a strength means the same on a fold as on all rows. The held-out rows are judged by the same
+    loss, scaled in the same way, with the intercept of the fit. Least squares of many rows is solved on few,
+    as in `sparsejax.path`.
 
     Args:
       problem: its loss must have weights, as the losses of `sparsejax.losses` do; its strengths are not used.
       penalties: the candidates, as for `sparsejax.path`; with several leading axes for a grid of strengths.
-      init: the first start of each fold, as in `sparsejax.solve`; required if the loss is a function.
+      init: the first start of each fold, as in `sparsejax.solve`; required if the loss does not know the
+        shape of W.
       folds: the number K >= 2 of folds: row i is held out in fold ``i % K`` (shuffle sorted rows first). Or
         integers 0..K-1, shape (n,), the fold of each row.
       scoring: the candidate with the greatest mean score is chosen. None scores by minus the held-out loss. A
@@ -110,7 +114,8 @@ def cross_validate(
     Raises:
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
         the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
-        are NaN. Without progress, long work in mode "warm" on a CPU ends as soon; ``partial`` is None.
+        are NaN. Without progress and checkpoint, Ctrl-C also ends long work in mode "warm" on a CPU, within
+        about a second; ``partial`` is then None.
       TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
         folds, scoring or, with ``per_output``, the problem are not as above; a fold holds no row of weight
         > 0 out, or all of them (under jit its losses are NaN); or as `sparsejax.path`.
@@ -118,7 +123,8 @@ def cross_validate(
 
     Warns:
       ConvergenceWarning: outside jit, once a call, some solutions did not converge.
-      UserWarning: outside jit, no candidate has a finite score, for example if no fold has both labels.
+      UserWarning: outside jit, no candidate has a finite mean score: on some fold the score is not defined,
+        for example because all its rows have one label. With ``per_output``, for some column.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -162,7 +168,7 @@ def judged_on_folds(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> CrossValidation:
-    """`cross_validate` with the scores, (K, ...), that ``judge`` gives the solutions on all folds."""
+    """Same as `cross_validate`, with scores (K, *grid) that ``judge`` computes from the fits on all folds."""
     arguments = prepare_path(NAME, problem, penalties, None, "auto", tol, maxiter)
     _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, keeps_fits=True)
     score = judge(with_axes(found.fits, arguments.shape, 1)).reshape(found.loss.shape)
@@ -209,13 +215,14 @@ def _solved(
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)
     most, out = (copied_rows(int(m), arguments) for m in (rows - min(sizes), max(sizes)))
-    # A scoring function gets all rows; of short work compilation is the larger part, which copies lengthen;
-    # of large data the rows would be copied for each strength.
+    # Held-out rows are copied where copies save time: not for a scoring function, which gets all rows; not
+    # for short work, whose compilation copies lengthen; not of large data, copied for each strength.
     W = jax.tree.leaves(arguments.init)[0]
     large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
-    if scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK:
+    compact = scoring is None and saves(arguments, smooth)
+    if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
-    task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits)
+    task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits, compact)
     if progress or store is not None:
         found = _in_chunks(arguments, fold_of, task, progress, store)
     else:
@@ -236,10 +243,10 @@ _like = jax.jit(Folds.like, static_argnums=0)  # it remembers the shapes
 
 
 def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
-    """The results of all folds: in one call, or in mode "warm" on a CPU in several, on all cores.
+    """The results of all folds, without progress and checkpoint.
 
-    There, long work is solved in short calls, since no call can be interrupted, and other work in a call for
-    each fold.
+    One call solves all folds, except in mode "warm" on a CPU outside jit. In that case each core takes folds:
+    long work in short calls, since a running call cannot be interrupted; other work in one call a fold.
     """
     shared = arguments.flat, fold_of
     if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):
@@ -258,15 +265,28 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
     shared = arguments.flat, fold_of
     folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
     parts = _cross_validate.together(shared, folds, task=task, complete=False)
-    left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, part.solution).any()]
+    chain = _chain_of_folds(arguments, fold_of, task)
+    left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, chain, part.solution).any()]
     again = _cross_validate.together(shared, [folds[i] for i in left], task=task) if left else []
     for i, part in zip(left, again, strict=True):
         parts[i] = part
     return joined(parts, task.count)
 
 
+def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Chain:
+    """The chain that solves every fold, found from shapes alone."""
+    found: list[Chain] = []
+
+    def of_first(arguments: PathArguments, fold_of: jax.Array) -> None:
+        problem, _ = task.parts(arguments.problem, fold_of, jnp.int32(0))
+        found.append(with_fewer_rows(arguments._replace(problem=problem)).chain)
+
+    jax.eval_shape(of_first, arguments.flat, fold_of)
+    return found[0]
+
+
 def _work(arguments: PathArguments, folds: int) -> int:
-    """The entries of X times those of a row of Y, for every fold and candidate."""
+    """A rough count of work: rows times the size of W, for every fold and candidate."""
     rows = num_rows(arguments.problem.smooth) or 0
     return rows * sum(leaf.size for leaf in jax.tree.leaves(arguments.init)) * folds * arguments.size
 
@@ -275,9 +295,9 @@ def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: Folds) -
     """The results of all folds, a part of them on each core; Ctrl-C ends the work between two calls."""
     numbers = np.arange(task.count, dtype=np.int32)
     each = -(-task.count // min(task.count, cores()))
-    some = [numbers[i : i + each] for i in range(0, task.count, each)]
+    shares = [numbers[i : i + each] for i in range(0, task.count, each)]
     nothing = _unsolved_folds(arguments, fold_of, task, each)
-    data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in some]
+    data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in shares]
     with bar_of(NAME, None, shown=False, deferred=False) as bar:
         places = run_in_chunks(arguments, task, data, nothing, bar)
     return joined([place.found for place in places], task.count)  # the last part alone may have fewer folds
@@ -300,7 +320,7 @@ def _all_folds(
         solutions = batched_path(arguments._replace(problem=changed), brief=True, complete=complete)
         return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
 
-    # In a batch `lax.cond` computes both branches, which a CPU pays for: there the folds run one by one.
+    # `jax.vmap` would make each `lax.cond` compute both branches, which takes long on a CPU.
     return lax.map(one, numbers) if arguments.mode == "warm" else jax.vmap(one)(numbers)
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, cast
 import jax
 import jax.numpy as jnp
 
-from sparsejax.losses import LinearModelLoss, Loss
+from sparsejax.losses import LinearModelLoss, Loss, SquaredLoss, held_out_on_few_rows, mean_row
 from sparsejax.problem import Problem
 from sparsejax.selection.resampling import masked, restricted, weights_of
 from sparsejax.selection.scoring import Scoring, loss_by_output, score_by_output, score_of
@@ -51,6 +51,7 @@ class Folds:
     most_out: int | None  # the same for the held-out rows
     per_output: bool  # whether each column of W is judged by itself
     keeps_fits: bool = False  # whether the solutions are kept
+    compact: bool = False  # whether the losses of a `Judge` are given on few rows, see fewer_rows.py
 
     def rounds(self, data: Any) -> jax.Array:
         return data[2]
@@ -63,20 +64,24 @@ class Folds:
         smooth, out = problem.smooth, fold_of == fold.astype(fold_of.dtype)
         fit, test = restricted(smooth, ~out, self.most), restricted(smooth, out, self.most_out)
         weights = None if self.scoring is None else masked(weights_of(smooth), out)
-        return problem._replace(smooth=fit), Judge(fit, test, weights)
+        judge = Judge(fit, test, weights)
+        if isinstance(fit, SquaredLoss) and isinstance(test, SquaredLoss) and self.compact:
+            judge = Judge(mean_row(fit), held_out_on_few_rows(test), None)
+        return problem._replace(smooth=fit), judge
 
     def judged(self, judge: Judge, solution: Solution) -> Judged:
         W, (fit, test, weights), score = solution.params, judge, None
         b = fit.intercept(W)
+        at = (jnp.concatenate([W, b[None]]), jnp.zeros_like(b)) if self.compact else (W, b)
         if self.scoring is not None and weights is not None:
             scored = score_by_output if self.per_output else score_of
             score = scored(self.scoring, test, W, b, weights)
         without_weights = solution._replace(params=solution.num_iters)
         if self.per_output:
-            each = loss_by_output(cast(LinearModelLoss, test), W, b)  # `check_separable` has checked it
+            each = loss_by_output(cast(LinearModelLoss, test), *at)  # `check_separable` has checked it
             return Judged(each, jnp.count_nonzero(W, axis=0), without_weights, score)
         fits = Fits(W, b) if self.keeps_fits else None
-        return Judged(test.evaluate(W, b), jnp.count_nonzero(W), without_weights, score, fits)
+        return Judged(test.evaluate(*at), jnp.count_nonzero(W), without_weights, score, fits)
 
     def record(self, found: Judged, solution: Solution, judge: Judge, at: Any) -> Judged:
         one = self.judged(judge, solution)

@@ -29,14 +29,17 @@ from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
-from sparsejax.driver.chain import continued, in_users_units
+from sparsejax.driver.chain import Chain, continued, in_users_units
 from sparsejax.problem import Problem, in_units, units_of
+from sparsejax.selection.fewer_rows import with_fewer_rows
 from sparsejax.solution import INTERRUPTED, History, Solution, number_of
-from sparsejax.solvers import chosen_chain, pick
+from sparsejax.solvers import SOLVERS, chosen_chain, pick
 
 
 class PathArguments(
-    Pytree, leaves=("problem", "penalties", "init", "tol", "maxiter"), static=("axes", "mode", "shape")
+    Pytree,
+    leaves=("problem", "penalties", "init", "tol", "maxiter"),
+    static=("axes", "mode", "shape", "first"),
 ):
     """The arguments of `sparsejax.path`, checked."""
 
@@ -48,11 +51,22 @@ class PathArguments(
     axes: tuple[int | None, ...]  # for every floating leaf of the penalties: 0 if it varies, else None
     mode: str  # "warm" or "batch"
     shape: tuple[int, ...]  # the leading axes as given, which are one axis in ``penalties``
+    first: str | None = None  # the solver that begins, if it is not the one that `pick` finds
 
     @property
     def size(self) -> int:
         """The number of penalties."""
         return len(varied_leaves(self)[0][0])
+
+    @property
+    def chain(self) -> Chain:
+        """The solvers of each problem."""
+        return chosen_chain(self.problem, self.first)
+
+    @property
+    def resume(self) -> Any:
+        """How the first solver continues from problem to problem, or None."""
+        return (pick(self.problem) if self.first is None else SOLVERS[self.first]).resume
 
     @property
     def flat(self) -> "PathArguments":
@@ -107,8 +121,8 @@ def checkpoint_of(
         step = np.ones((), jax.tree.leaves(init)[0].dtype)
         traced["penalties"] += _traced("the penalty", value_of, penalty, init)
         traced["penalties"] += _traced("the penalty", prox_of, penalty, init, step)
-    links = chosen_chain(p.problem).links
-    users_solver = runs_users_code(pick(p.problem).resume, *(link.run for link in links))
+    links = p.chain.links
+    users_solver = runs_users_code(p.resume, *(link.run for link in links))
     if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
         traced["program"] = _traced("the problem or solver", _path_of, p.flat)
@@ -160,7 +174,7 @@ class PathSolver:
     def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
         self.problem, self.init, self.tol, self.maxiter = p.problem, p.init, p.tol, p.maxiter
         self.varied, self.problem_of = varied_leaves(p)
-        self.resume, chain = pick(p.problem).resume, chosen_chain(p.problem)
+        self.resume, chain = p.resume, p.chain
         self.link, *self.others = chain.within() if complete else chain.links[:1]
         self.brief = brief
 
@@ -225,19 +239,24 @@ class _TaskPaths:
         Args:
           number: of the path.
           own: these arrays, if they are known: rows that a path has copied are not copied for each strength.
-            There are none if they are large, since each call of the program would copy them.
+            Large ones are left out, of the problem or of its judge: each call of a program would copy them.
         """
         problem = self.arguments.problem
         shared = set(map(id, jax.tree.leaves(problem)))
-        leaves, treedef = jax.tree.flatten(self.task.of(problem, self.data, number))
-        copies = {id(leaf): leaf for leaf in leaves if id(leaf) not in shared}
-        if sum(leaf.size * leaf.dtype.itemsize for leaf in copies.values()) > MAX_CARRIED_BYTES:
-            copies = {}
+        changed, judge = self.task.of(problem, self.data, number)
+        arguments = with_fewer_rows(self.arguments._replace(problem=changed))
+        changed = arguments.problem
+        leaves, treedef = jax.tree.flatten((changed, judge))
+        copies: dict[int, Any] = {}
+        for part in (changed, judge):
+            new = {id(leaf): leaf for leaf in jax.tree.leaves(part) if id(leaf) not in shared}
+            if sum(leaf.size * leaf.dtype.itemsize for leaf in (copies | new).values()) <= MAX_CARRIED_BYTES:
+                copies |= new
         own = list(copies.values()) if own is None else own
         known = dict(zip(copies, own, strict=True))
         leaves = [known.get(id(leaf), leaf) for leaf in leaves]
         changed, judge = jax.tree.unflatten(treedef, leaves)
-        return PathSolver(self.arguments._replace(problem=changed), self.complete), judge, own
+        return PathSolver(arguments._replace(problem=changed), self.complete), judge, own
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
         solves, _, own = self.of(number)

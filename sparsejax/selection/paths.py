@@ -22,10 +22,11 @@ from sparsejax._core.progress import Interrupted, bar_of
 from sparsejax._core.pytree import floating_leaves
 from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
-from sparsejax.driver.chain import as_one_program, completed, with_name, without_arrays
+from sparsejax.driver.chain import Chain, as_one_program, completed, with_name, without_arrays
 from sparsejax.driver.implicit import attach
 from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
 from sparsejax.problem import Problem, as_protocol
+from sparsejax.selection.fewer_rows import with_fewer_rows
 from sparsejax.selection.path_runner import (
     PathArguments,
     PathSolver,
@@ -38,7 +39,6 @@ from sparsejax.selection.path_runner import (
     with_varied,
 )
 from sparsejax.solution import INTERRUPTED, MAX_ITER, Solution, warn_unconverged
-from sparsejax.solvers import chosen_chain
 
 MODES = ("auto", "warm", "batch")
 
@@ -55,6 +55,9 @@ def path(
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Solution:
     """Solve ``problem`` for a batch of penalties, in one compiled call.
+
+    In mode "warm", ten strengths or more for a `SquaredLoss` in float64 with many more rows than features are
+    solved on d + k rows, the triangle of a QR decomposition of X and Y: the same problem up to rounding.
 
     Args:
       problem: its penalty gives the structure; its strengths are not used.
@@ -132,7 +135,7 @@ def prepare_path(
         penalties = with_varied(penalties, axes, one_axis)
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape)
+    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape, None)
 
 
 def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
@@ -159,18 +162,18 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
     Inside a trace the solutions are those of the whole chain of solvers, or with ``complete=False`` of its
     first one.
     """
-    constant = jax.tree.map(without_gradient, p.flat)
+    constant = with_fewer_rows(jax.tree.map(without_gradient, p.flat))
     solutions: Solution
     if is_eager(constant):
         solutions = _path.alone(constant, brief=brief)
-        for solutions in _completed(p, solutions):  # noqa: B007, B020
+        for solutions in _completed(constant, solutions):  # noqa: B007, B020
             pass
     else:
         solutions = _within(brief, complete)(constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
     varied, problem_of = varied_leaves(p)
-    rows = chosen_chain(p.problem).links[0].rows
+    rows = p.chain.links[0].rows
 
     def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
         return attach(problem_of(values), solution, rows=rows)
@@ -178,20 +181,20 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
     return jax.vmap(with_derivative)(varied, solutions)
 
 
-def unfinished_solves(p: PathArguments, solutions: Solution) -> np.ndarray:
-    """Whether the first solver left each of the solutions to the next ones; outside any trace."""
+def unfinished_solves(p: PathArguments, chain: Chain, solutions: Solution) -> np.ndarray:
+    """Whether the chain's first solver left each of the solutions to the next ones; outside any trace."""
     light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
-    due = [due(light, tol, maxiter) for due, _ in chosen_chain(p.problem).steps()]
+    due = [due(light, tol, maxiter) for due, _ in chain.steps()]
     found: np.ndarray = np.any([np.zeros(light.status.shape, bool), *due], axis=0)
     return found & (light.status != INTERRUPTED)
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
     """Complete the solutions that the first solver left unfinished; yields all solutions after each."""
-    unfinished = np.flatnonzero(unfinished_solves(p, solutions)).tolist()
+    chain = p.chain
+    unfinished = np.flatnonzero(unfinished_solves(p, chain, solutions)).tolist()
     if not unfinished:
         return
-    chain = chosen_chain(p.problem)
     varied, problem_of = varied_leaves(p)
     status = np.asarray(solutions.status)
     for i in unfinished:
@@ -222,7 +225,7 @@ class _Path:
 
 def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) -> Solution:
     """The path by many short calls, with a progress bar and a checkpoint between them."""
-    nothing = unsolved(solution_like(p.init), (p.size,))
+    p, nothing = with_fewer_rows(p), unsolved(solution_like(p.init), (p.size,))
     with bar_of("path", p.size, shown=progress, checkpoint=store) as bar:
         if p.mode == "warm":
             (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
@@ -244,7 +247,7 @@ def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
     """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
     solves = PathSolver(p, complete, brief)
     if p.mode == "batch":
-        solve = as_one_program(chosen_chain(p.problem), 0)
+        solve = as_one_program(p.chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, ())
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()

@@ -9,10 +9,9 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
-from sparsejax._core.checks import as_positive, check_choice
+from sparsejax._core.checks import as_positive, as_strength, check_choice
 from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
-from sparsejax.models.ofa_lasso._kernel_columns import strength
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
 from sparsejax.sklearn._tables import filled, gathered, precision, validated
@@ -90,8 +89,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(X.dtype)
         with precision(X):
-            alpha = strength("alpha", self.alpha, Y.shape[1], X.dtype)
-            beta = strength("beta", self.beta, Y.shape[1], X.dtype)
+            alpha, beta = (self._strengths(name, Y.shape[1]).astype(X.dtype) for name in ("alpha", "beta"))
             u = self._fit_one(X, Y, alpha) if len(alpha) == 1 else self._fit_several(X, Y, alpha, beta)
         name = "coef_" if self.input == "linear" else "dual_coef_"
         setattr(self, name, u[0] if self._flat else u)
@@ -109,6 +107,17 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             else:
                 Y = np.asarray(self._model.predict(filled(X)))[: len(X)]
         return Y[:, 0] if self._flat else Y
+
+    def _strengths(self, name: str, outputs: int) -> np.ndarray:
+        """The parameter with this name, (outputs,)."""
+        given = np.asarray(as_strength(name, getattr(self, name)))
+        if given.ndim and len(given) != outputs:
+            raise ValueError(
+                f"{name} has {len(given)} values; a number or one for each of {outputs} outputs."
+            )
+        if not given.all():
+            raise ValueError(f"{name} must be > 0, got 0.")
+        return np.broadcast_to(given, outputs)
 
     def _fit_several(self, X: np.ndarray, Y: np.ndarray, alpha: Any, beta: Any) -> np.ndarray:
         # `fit` declares Literals for ``kernel`` and ``input``, and checks the strings that come from here.

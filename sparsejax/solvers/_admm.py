@@ -19,13 +19,13 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
 RELAXATION = 1.6  # over-relaxation, in the range 1.5 to 1.8 that Boyd et al., Section 3.4.3, recommend
-# After so many iterations, or so many floating point operations (about the cost of compiling and making the
-# first step of Newton's method), `newton_admm` continues.
+# `newton_admm` continues after MAX_FLOPS floating point operations, about the cost of compiling Newton's
+# method and of its first step, and after MAX_ITERATIONS at the latest.
 MAX_ITERATIONS, MAX_FLOPS = 15_000, 10**10
 # On a CPU the lanes of a batch run together if an iteration has at most so many floating point operations.
 # Beyond, waiting for the slowest lane costs more than sharing products saves.
 MAX_LANE_FLOPS = 10**5
-MAX_SPLIT_CYCLES = 100  # of the split of the gradient at the start, which need not be exact
+MAX_SPLIT_CYCLES = 100  # of the iteration that splits the gradient at the start among the terms, roughly
 ITERATIONS_PER_CHECK = 10  # iterations between two certificates; rho is balanced at each certificate
 # After so many iterations a problem of one term changes rho at every second certificate only: changes every
 # ten iterations can make the iteration oscillate for ever.
@@ -34,9 +34,10 @@ EARLY_ITERATIONS = 50
 # with several terms, whose copies must agree too, the primal residual is to be smaller. rho changes by a
 # factor of at least MIN_RHO_CHANGE.
 RESIDUAL_RATIO, RESIDUAL_RATIO_OF_TERMS, MIN_RHO_CHANGE = 0.3, 3.0, 1.2
-# Balance keeps rho changing, or at a poor value, where few rows determine many features or columns are nearly
-# copies. With a quadratic loss and one term rho therefore rests between these iterations, at this share of
-# the mean eigenvalue of M: most solves that took 10 000 iterations or more take 1000 to 3000.
+# Where few rows determine many features, or columns are nearly copies, balancing changes rho for ever or ends
+# at a poor value. With a quadratic loss and one term rho is therefore set to REST_SHARE times the mean
+# eigenvalue of M at iteration REST_BEGINS, and stays until REST_ENDS: most solves that took 10 000 iterations
+# or more take 1000 to 3000.
 REST_BEGINS, REST_ENDS, REST_SHARE = 1000, 9000, 0.005
 
 
@@ -55,7 +56,7 @@ class State(NamedTuple):
     W: jax.Array  # (k, d), the last W-step; used only if M is a bound of the Hessian and not the Hessian
     rho: jax.Array  # (), the sum over the terms; the W-step adds it to M
     warm: Any  # state that the prox of each term passes to its next call
-    prepared: Any  # what the factor keeps for one rho; None with eigenvectors, which serve every rho
+    prepared: Any  # `CholeskyFactor`: the root of M + rho I and its rho; `Factor`, good for every rho: None
 
 
 def admm(
@@ -68,20 +69,23 @@ def admm(
 ) -> Solution:
     r"""Minimise by the alternating direction method of multipliers on :math:`W = Z`.
 
-    .. math:: W &= (M + \rho I)^{-1}(M W' - \nabla f(W') + \rho(Z - U)), \qquad
-              Z = \operatorname{prox}_{g/\rho}(1.6\,W + (1 - 1.6)\,Z + U), \\
-              U &= U + 1.6\,W + (1-1.6)\,Z_{\text{old}} - Z .
+    .. math:: W &\leftarrow (M + \rho I)^{-1}(M \bar W - \nabla f(\bar W) + \rho(Z - U)), \qquad
+              \hat W = \alpha W + (1 - \alpha) Z , \\
+              Z &\leftarrow \operatorname{prox}_{g/\rho}(\hat W + U), \qquad
+              U \leftarrow \hat W + U - Z ,
 
-    M is the Hessian for `SquaredLoss` (so that W' is immaterial) and an upper bound of it for
-    `LogisticLoss` or weights by entry (W' the last W). It is decomposed once: d x d if d <= n, else n x n by
-    Woodbury's identity. :math:`\rho` starts at the mean eigenvalue of M. It is balanced between the primal
-    and the dual residual every ten iterations (for one term every twenty after the 50th), for the last time
-    at half of ``maxiter``. For `SquaredLoss` and one term it rests at 1/200 of the mean eigenvalue
-    from iteration 1000 to 9000. The duality gap of Z is computed every ten iterations; the loop ends when it
+    with :math:`\alpha = 1.6` and :math:`\bar W` the last W. M is the Hessian for `SquaredLoss`, so that
+    :math:`\bar W` has no effect, and an upper bound of it for `LogisticLoss` or weights by entry. M is
+    decomposed once: d x d if d <= n, else n x n by Woodbury's identity.
+
+    :math:`\rho` starts at the mean eigenvalue of M. It is balanced between the primal and the dual residual
+    every ten iterations (for one term every twenty after the 50th), for the last time at half of ``maxiter``.
+    For a quadratic loss and one term it rests at 1/200 of the mean eigenvalue from iteration 1000 to 9000, if
+    ``maxiter`` is at least 2000. The duality gap of Z is computed every ten iterations; the loop ends when it
     is at most ``tol``.
 
-    If a loss is not quadratic and `newton_admm` takes the problem, `newton_admm` continues after some
-    thousand iterations: at small strengths, and with labels that are nearly separated.
+    If the loss is not quadratic and `newton_admm` takes the problem, `newton_admm` continues after some
+    thousand iterations, which small strengths and nearly separated labels need.
 
     A graph Laplacian on the labels is a part of M and is decomposed too. A penalty of K ``terms`` has K
     copies Z, each with :math:`\rho/K`. The answer is the last copy, with zeros in every group that is zero in
@@ -154,7 +158,7 @@ def resume(
     cheap: Any = None,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """ADMM from given W and rho.
+    """ADMM from ``init`` and rho; the first multiplier is minus the gradient there.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.
@@ -189,7 +193,7 @@ def resume_shared(
     brief: bool = False,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """Same as `resume`, with `Shared` for the loss. ``brief`` has no effect: the residual is known anyway."""
+    """Same as `resume`, with `Shared` for the loss. ``brief`` has no effect: solutions have a residual."""
     return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
@@ -207,7 +211,7 @@ def _differences(a: Sequence[jax.Array], b: Sequence[jax.Array]) -> tuple[jax.Ar
 
 
 class _Engine:
-    """The iteration for one problem, on W' (k, d)."""
+    """The iteration for one problem, on transposes (k, d)."""
 
     def __init__(
         self, problem: Problem, factor: HessianFactor, init: jax.Array, maxiter: jax.Array, cheap: Any = None
@@ -218,8 +222,7 @@ class _Engine:
         self.tiny = tiny_of(init) * 1e4
         model = self.smooth.quadratic_model()
         target: Any = model.target() if model.exact and model.target is not None else None
-        # M W' - grad f(W') is the same for every W' when M is the Hessian, and then the W-step needs no
-        # gradient.
+        # M W - grad f(W) is the same for every W if M is the Hessian: the W-step then needs no gradient.
         self.exact = model.exact and (factor.square or target is not None)
         self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
         if self.exact:
@@ -261,7 +264,7 @@ class _Engine:
         return columns(jax.grad(self.cheap)(like(Wt, self.init)))
 
     def w_step(self, s: State, prepared: Any) -> jax.Array:
-        """(M + rho I)^-1 (M W' - grad f(W') + rho (2Z - V)), with the means of Z and V over the terms."""
+        """(M + rho I)^-1 (M W - grad f(W) + rho (2Z - V)) at the last W, with means of Z and V over terms."""
         target: Any = sum(2 * Z - V for Z, V in zip(s.Z, s.V, strict=True)) / self.K
         if self.exact:
             return self.factor.minimiser(target, self.linear, s.rho, prepared)
@@ -299,7 +302,7 @@ class _Engine:
         """
         K, tiny = self.K, self.tiny
         U = _differences(new.V, new.Z)
-        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAXATION
+        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAXATION  # of the last iteration, by the rule for V
         primal = joint_norm(_differences((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
         dual = joint_norm(_differences(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (RESIDUAL_RATIO if K == 1 else RESIDUAL_RATIO_OF_TERMS) * primal / jnp.maximum(dual, tiny)
@@ -315,7 +318,8 @@ class _Engine:
             late = k >= REST_BEGINS
             begins = late & (k - n < REST_BEGINS) & (2 * k <= self.maxiter)
             change = jnp.where(late & (k < REST_ENDS), begins, change)
-            change_by = jnp.where(begins, REST_SHARE * self.factor.mean / new.rho, change_by)
+            rest = jnp.maximum(REST_SHARE * self.factor.mean, self.factor.least_shift)
+            change_by = jnp.where(begins, rest / new.rho, change_by)
         rho = jnp.where(change, new.rho * change_by, new.rho)
         V = tuple(jnp.where(change, Z + u / change_by, V) for Z, u, V in zip(new.Z, U, new.V, strict=True))
         return new._replace(V=V, rho=rho)

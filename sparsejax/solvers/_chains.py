@@ -121,20 +121,22 @@ def chain_of(link: Link, problem: Problem) -> Chain:
     return Chain(tuple(links), finishes="support" in problem.penalty.provides)
 
 
-def chosen_chain(problem: Problem) -> Chain:
+def chosen_chain(problem: Problem, first: str | None = None) -> Chain:
     """The chain that begins with the solver that `pick` finds, remembered for each form of a problem.
 
     Args:
       problem: `sparsejax.Problem`, in the protocol.
+      first: the name of another solver to begin with.
 
     Never raises.
     """
-    form = form_of(problem)
+    form = first, form_of(problem)
     chain = _chosen.get(form)
     if chain is None:
         if len(_chosen) >= MAX_CHOSEN:
             _chosen.clear()
-        chain = _chosen[form] = chain_of(pick(problem).link, problem)
+        solver = pick(problem) if first is None else SOLVERS[first]
+        chain = _chosen[form] = chain_of(solver.link, problem)
     return chain
 
 

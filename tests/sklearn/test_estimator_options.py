@@ -478,7 +478,7 @@ def test_columns_far_from_0(make):
 @pytest.mark.parametrize(
     ("make", "y", "message"),
     [
-        (lambda: OFALassoRegressor(beta=-1), Y[:, 0], "beta must be > 0"),
+        (lambda: OFALassoRegressor(beta=-1), Y[:, 0], "beta must be >= 0, got -1"),
         (lambda: OFALassoRegressor(alpha=0), Y, "alpha must be > 0"),
         (lambda: OFALassoRegressor(alpha=[0.1, 0.1]), Y, "alpha has 2 values; .* each of 3 outputs"),
         (StabilitySelector, np.where(RARE, "yes", "no"), "text labels.*loss='logistic'"),

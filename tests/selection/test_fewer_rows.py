@@ -1,0 +1,129 @@
+"""Least squares of many rows, which the solves of a path see on few."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsejax as sj
+from sparsejax.losses import held_out_on_few_rows, on_few_rows
+from sparsejax.selection import fewer_rows
+
+N, D = 1100, 120
+ALPHAS = np.geomspace(0.5, 0.01, 10)
+
+
+def data(n=N, d=D, k=None, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) + np.arange(d) % 3
+    X[:, 3], X[:, 5] = X[:, 2], 0  # a copy and an empty column
+    W = np.where(np.arange(d) % 7 == 0, 1.0, 0) if k is None else rng.standard_normal((d, k))
+    return X, X @ W + 3 + rng.standard_normal((n,) if k is None else (n, k))
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(("n", "k"), [(97, None), (96, 2), (30, 3)])
+def test_the_same_function(n, k, weighted, intercept, rng):
+    X, Y = data(n, 11, k)
+    weights = rng.uniform(0, 2, n) * (np.arange(n) % 5 > 0) if weighted else None
+    loss = sj.losses.SquaredLoss(X, Y, weights=weights, scale=0.3, intercept=intercept)
+    few = jax.jit(on_few_rows)(loss)
+    assert few.X.shape[0] == 11 + (k or 1) and not few.has_intercept and few.weights is None
+    for W in (np.zeros(loss.params_shape), rng.standard_normal(loss.params_shape)):
+        np.testing.assert_allclose(few(W), loss(W), rtol=1e-13)
+        np.testing.assert_allclose(jax.grad(few)(W), jax.grad(loss)(W), rtol=1e-10, atol=1e-12)
+        problems = (sj.Problem(smooth, sj.penalties.L1(0.1)) for smooth in (few, loss))
+        np.testing.assert_allclose(*(sj.duality_gap(problem, W) for problem in problems), rtol=1e-10)
+        b = rng.standard_normal(W.shape[1:])
+        held = held_out_on_few_rows(loss)(np.concatenate([W, np.asarray(b)[None]]))
+        np.testing.assert_allclose(held, loss.evaluate(W, b), rtol=1e-13)
+
+
+def test_bad_weights_give_no_answer():
+    """Under jit, where no error can be raised."""
+    X, y = data(60, 6)
+    for bad in (-1.0, np.nan):
+        few = jax.jit(lambda w: on_few_rows(sj.losses.SquaredLoss(X, y, weights=w)))(np.full(60, bad))
+        assert np.isnan(few(np.zeros(6)))
+
+
+def strengths(penalty):
+    return jax.vmap(penalty)(jnp.asarray(ALPHAS))
+
+
+def problem(k=None, **options):
+    penalty = sj.penalties.L1 if k is None else sj.penalties.L21
+    return sj.Problem(sj.losses.SquaredLoss(*data(k=k), **options), penalty(0.1))
+
+
+@pytest.fixture
+def without(monkeypatch):
+    """A function that calls another with all rows."""
+
+    def call(function):
+        with monkeypatch.context() as patch:
+            patch.setattr(fewer_rows, "MIN_SOLVES", np.inf)
+            jax.clear_caches()
+            try:
+                return function()
+            finally:
+                jax.clear_caches()
+
+    return call
+
+
+@pytest.mark.parametrize("k", [None, 2])
+def test_a_path(k, without):
+    """As a loop of solves; eager, in a jit, in chunks, and its derivatives."""
+    p = problem(k, intercept=True, weights=np.linspace(0, 2, N))
+    grid = strengths(type(p.penalty))
+    found = sj.path(p, grid, tol=1e-9)
+    assert found.converged.all()
+    for alpha, W, objective in zip(ALPHAS, found.params, found.objective, strict=True):
+        one = sj.solve(p.replace(penalty=type(p.penalty)(alpha)), tol=1e-9)
+        assert abs(objective - one.objective) <= 2e-9 * one.objective
+        assert sj.duality_gap(p.replace(penalty=type(p.penalty)(alpha)), W) <= 1e-9
+    inside = jax.jit(lambda p: sj.path(p, grid, tol=1e-9))(p)
+    for other in (inside, sj.path(p, grid, tol=1e-9, progress=True)):
+        assert other.converged.all()
+        np.testing.assert_allclose(other.objective, found.objective, rtol=2e-9)
+    of = lambda Y: sj.path(p.replace(smooth=p.smooth._replace(Y=Y)), grid, tol=1e-12).params.sum()
+    slopes = jax.jit(jax.grad(of))
+    np.testing.assert_allclose(slopes(p.smooth.Y), without(lambda: slopes(p.smooth.Y)), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [{}, {"progress": True}, {"per_output": True}, {"scoring": "r2"}])
+def test_folds(options, without):
+    p = problem(2, intercept=True)
+    call = lambda: sj.cross_validate(p, strengths(sj.penalties.L21), folds=3, tol=1e-9, **options)
+    if "per_output" in options:
+        p = problem(2, intercept=True).replace(penalty=sj.penalties.L1(0.1))
+        call = lambda: sj.cross_validate(p, strengths(sj.penalties.L1), folds=3, tol=1e-9, **options)
+    few, all_rows = call(), without(call)
+    assert few.converged.all()
+    np.testing.assert_allclose(few.fold_loss, all_rows.fold_loss, rtol=1e-5)
+    np.testing.assert_allclose(few.score, all_rows.score, rtol=1e-5)
+    np.testing.assert_array_equal(few.index, all_rows.index)
+
+
+def test_stability(without):
+    p = problem()
+    call = lambda: sj.stability_selection(p, strengths(sj.penalties.L1), num_subsamples=6)
+    np.testing.assert_array_equal(call().frequencies, without(call).frequencies)
+
+
+def test_what_keeps_its_rows():
+    X, y = data()
+    keeps = {
+        "few solves": (sj.losses.SquaredLoss(X, y), 9, "warm"),
+        "a batch": (sj.losses.SquaredLoss(X, y), 10, "batch"),
+        "float32": (sj.losses.SquaredLoss(X.astype(np.float32), y), 10, "warm"),
+        "another loss": (sj.losses.HuberLoss(X, y), 10, "warm"),
+        "few rows": (sj.losses.SquaredLoss(X[:240], y[:240]), 10, "warm"),
+        "weights by entry": (sj.losses.SquaredLoss(X, y[:, None], weights=np.ones((N, 1))), 10, "warm"),
+    }
+    for name, (loss, size, mode) in keeps.items():
+        arguments = type("Arguments", (), {"size": size, "mode": mode})
+        assert not fewer_rows.saves(arguments, loss), name
+    assert fewer_rows.saves(type("Arguments", (), {"size": 10, "mode": "warm"}), sj.losses.SquaredLoss(X, y))
