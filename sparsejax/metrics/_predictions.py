@@ -299,6 +299,9 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
 @jax.jit
 def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
     w = jnp.broadcast_to(w, Y.shape)
+    # In units of the largest |y| of each column, a power of two, so that squares do not underflow.
+    exponent = jnp.frexp(jnp.max(jnp.abs(Y), axis=0, keepdims=True))[1]
+    Y, P = jnp.ldexp(Y, -exponent), jnp.ldexp(P, -exponent)
     C = Y - safe_divide(jnp.sum(w * Y, axis=0), jnp.sum(w, axis=0))[None]
     left, whole = jnp.sum(w * (Y - P) ** 2, axis=0), jnp.sum(w * C * C, axis=0)
     # The rounding error of the mean of a constant column is no variance.

@@ -118,7 +118,8 @@ def cross_validate(
         about a second; ``partial`` is then None.
       TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
         folds, scoring or, with ``per_output``, the problem are not as above; a fold holds no row of weight
-        > 0 out, or all of them (under jit its losses are NaN); or as `sparsejax.path`.
+        > 0 out, or all of them (under jit its losses are NaN), with ``per_output`` in some column; or as
+        `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
@@ -178,11 +179,16 @@ def judged_on_folds(
 
 
 def warn_undefined(result: CrossValidation) -> None:
-    """Warn outside jit if no candidate has a finite score."""
-    if not is_traced(result.score) and not np.isfinite(np.mean(result.score, axis=0)).any():
+    """Warn outside jit if no candidate has a finite score, for some column of W if each chooses its own."""
+    if is_traced(result.score):
+        return
+    finite = np.isfinite(np.mean(result.score, axis=0))
+    undefined = ~(finite.any() if result.outputs is None else finite.any(axis=0))
+    if undefined.any():
+        columns = "" if result.outputs is None else f" in column(s) {np.flatnonzero(undefined).tolist()}"
         text = (
-            "no candidate has a finite score: on some fold the score is not defined, for example because all "
-            "its rows have one label, or no event is followed by another row (concordance)."
+            f"no candidate has a finite score{columns}: on some fold the score is not defined, for example "
+            "because all its rows have one label, or no event is followed by another row (concordance)."
         )
         warnings.warn(text, UserWarning, stacklevel=users_level())
 
@@ -208,7 +214,7 @@ def _solved(
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
         scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
-    check_folds_weigh(NAME, smooth, fold_of, len(sizes))
+    check_folds_weigh(NAME, smooth, fold_of, len(sizes), per_output)
     judge = None if checkpoint is None else text_of_scoring(scoring)
     options = {"folds": fold_of, "scoring": judge, "refit": refit, "per_output": per_output}
     if keeps_fits:

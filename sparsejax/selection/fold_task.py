@@ -62,7 +62,8 @@ class Folds:
     def parts(self, problem: Problem, fold_of: jax.Array, fold: jax.Array) -> tuple[Problem, Judge]:
         """The problem of all rows but those of a fold, and the `Judge` of its solutions."""
         smooth, out = problem.smooth, fold_of == fold.astype(fold_of.dtype)
-        fit, test = restricted(smooth, ~out, self.most), restricted(smooth, out, self.most_out)
+        fit = restricted(smooth, ~out, self.most, self.per_output)
+        test = restricted(smooth, out, self.most_out, self.per_output)
         weights = None if self.scoring is None else masked(weights_of(smooth), out)
         judge = Judge(fit, test, weights)
         if isinstance(fit, SquaredLoss) and isinstance(test, SquaredLoss) and self.compact:

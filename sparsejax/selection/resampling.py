@@ -51,16 +51,20 @@ def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
     return weights * mask.reshape(mask.shape + (1,) * (weights.ndim - 1)).astype(weights.dtype)
 
 
-def restricted(smooth: Loss, mask: jax.Array, most: int | None = None) -> Loss:
+def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output: bool = False) -> Loss:
     """The loss on the rows where ``mask`` (n,) is 1.
 
     It is scaled up by the sum of all weights over that of the remaining ones, so that a strength means the
-    same as on all rows; it is NaN if all of them are 0, since such rows say nothing.
+    same as on all rows; it is NaN if all of them are 0, since such rows say nothing. With ``by_output`` each
+    column of weights has its own factor.
     With ``most``, a bound of their number, these rows are copied; without, the other rows get the weight 0.
     """
     weights = weights_of(smooth)
-    total, remaining = jnp.sum(weights), masked(weights, mask)
-    factor = safe_divide(total, jnp.sum(remaining), jnp.nan)
+    remaining = masked(weights, mask)
+    total, left = (
+        jnp.sum(w, axis=0, keepdims=True) if by_output else jnp.sum(w) for w in (weights, remaining)
+    )
+    factor = safe_divide(total, left, jnp.nan)
     if isinstance(smooth, CoxLoss):  # to which a factor of the weights would also add a constant
         smooth, weights = smooth._replace(scale=smooth.scale * factor), remaining
     else:
@@ -82,20 +86,23 @@ def copied_rows(most: int, arguments: Any) -> int | None:
     return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if arguments.mode == "warm" and one else None
 
 
-def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int) -> None:
+def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_output: bool = False) -> None:
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
-    Of `CoxLoss` no fold may hold all events out. Traced values are not checked.
+    Of `CoxLoss` no fold may hold all events out. With ``by_output`` each column of weights is looked at by
+    itself. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, weights)):
         return
-    if weights:
-        held_out = answer_of(_rows_of_folds, fold_of, *weights, count=count)
+    columns = [*weights[0].T] if weights and by_output and weights[0].ndim > 1 else weights
+    for column, one in enumerate(columns):
+        held_out = answer_of(_rows_of_folds, fold_of, one, count=count)
         for fold, own in enumerate(held_out):
             if own in (0, held_out.sum()):
                 where = "no row" if not own else "all rows"
-                raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0 out.")
+                of = f" in column {column}" if len(columns) > 1 else ""
+                raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0{of} out.")
     if isinstance(smooth, CoxLoss) and not any(map(is_traced, (smooth.event, fold_of))):
         events = answer_of(_rows_of_folds, fold_of, smooth.event, *weights, count=count)
         if 0 < events.sum() == events.max():

@@ -96,10 +96,12 @@ def score_by_output(
     """`score_of` each column as if it were alone, (k,)."""
 
     def of(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-        return _score(scoring, Y[:, None], linear[:, None], mean[:, None], weights)
+        return _score(scoring, Y, linear, mean, weights)
 
-    axes = (1, 1, 1, 1 if weights.ndim > 1 else None)
-    return jax.vmap(of, axes)(*smooth.predictions(W, intercept), weights)
+    Y, linear, mean = (x.T[:, :, None] for x in smooth.predictions(W, intercept))  # (k, n, 1)
+    if weights.ndim == 1:
+        return jax.vmap(of, (0, 0, 0, None))(Y, linear, mean, weights)
+    return jax.vmap(of)(Y, linear, mean, weights.T[:, :, None])
 
 
 @dataclass(frozen=True)

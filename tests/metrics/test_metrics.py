@@ -222,6 +222,8 @@ def test_r2_agrees_with_scikit_learn():
     assert r2(flat, flat + 1) == r2_score(flat, flat + 1) == 0
     assert r2(0.1 * np.ones(7), np.zeros(7)) == 0  # where the mean is not 0.1 in floating point
     assert np.isnan(r2(Y, P, np.eye(15)[0]))  # of one row
+    for size in (1e-200, 1e-160, 1e200):
+        np.testing.assert_allclose(r2(size * Y, size * P), r2(Y, P))
     np.testing.assert_allclose(jax.jit(jax.vmap(r2))(Y[None], P[None])[0], r2(Y, P))
 
 

@@ -247,3 +247,46 @@ def test_a_fold_may_not_hold_all_events():
     p = sj.Problem(losses.CoxLoss(X, time, event), penalties.L1(0.1))
     with pytest.raises(ValueError, match="fold 1 holds all events out"):
         sj.cross_validate(p, jax.vmap(penalties.L1)(np.array([0.3, 0.1])), folds=event * 1)
+
+
+def columns_apart(missing, seed=0):
+    """A problem of two columns with weights by entry, and the first column alone."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((60, 6))
+    Y, weights = 0.5 * X[:, :2] + 1.5 * rng.standard_normal((60, 2)), np.ones((60, 2))
+    weights[missing(np.arange(60), rng), 0] = 0
+    of = lambda Y, w: sj.Problem(sj.losses.SquaredLoss(X, Y, weights=w, intercept=True), sj.penalties.L1(0.1))
+    return of(Y, weights), of(Y[:, 0], weights[:, 0])
+
+
+def error_by_entry(Y, predictions, weights):
+    return -jnp.sum(weights * jnp.abs(Y - predictions)) / jnp.sum(weights)
+
+
+@pytest.mark.parametrize("scoring", [None, "r2", error_by_entry])
+def test_each_output_is_as_if_alone(scoring):
+    """Where one column lacks other rows than the other: the same scale of strengths, and scores."""
+    both, alone = columns_apart(lambda i, rng: (i % 4 > 0) & (rng.random(60) < 0.6), 1)
+    grid = jax.vmap(sj.penalties.L1)(jnp.array([0.3, 0.1, 0.02]))
+    options = {"folds": 4, "scoring": scoring, "tol": 1e-13}
+    found, one = (
+        sj.cross_validate(both, grid, per_output=True, **options),
+        sj.cross_validate(alone, grid, **options),
+    )
+    np.testing.assert_allclose(found.score[:, :, 0], one.score, rtol=1e-6)
+    np.testing.assert_allclose(found.fold_loss[:, :, 0], one.fold_loss, rtol=1e-6)
+    np.testing.assert_array_equal(found.num_nonzero[:, :, 0], one.num_nonzero)
+
+
+def test_an_output_without_a_score():
+    grid = jax.vmap(sj.penalties.L1)(jnp.array([0.3, 0.1]))
+    lacks = {"fold 0 holds all rows": lambda i, _: i % 4 > 0, "fold 2 holds no row": lambda i, _: i % 4 == 2}
+    for message, missing in lacks.items():
+        with pytest.raises(ValueError, match=f"{message} of weight > 0 in column 0 out"):
+            sj.cross_validate(columns_apart(missing)[0], grid, folds=4, per_output=True)
+    smooth = columns_apart(lambda i, _: i < 0)[0].smooth
+    Y = np.array(smooth.Y > 0, float)
+    Y[::4, 0] = 0  # one class in the first fold
+    problem = sj.Problem(sj.losses.LogisticLoss(smooth.X, Y, intercept=True), sj.penalties.L1(0.1))
+    with pytest.warns(UserWarning, match=r"no candidate has a finite score in column\(s\) \[0\]"):
+        sj.cross_validate(problem, grid, folds=4, scoring="roc_auc", per_output=True)
