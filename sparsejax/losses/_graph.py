@@ -107,7 +107,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
             shape, labels = loss.params_shape, graph.similarity.shape[-1]
             if shape[1:] != (labels,):
                 columns = f"{shape[1]} columns" if len(shape) == 2 else "no columns"
-                raise ValueError(f"similarity is of {labels} labels; W has {columns}.")
+                raise ValueError(f"similarity is of {labels} labels; Y has {columns}.")
         self._set(loss=loss, graphs=tuple(graphs))
 
     @property

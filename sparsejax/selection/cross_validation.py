@@ -281,6 +281,8 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
 
 def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Chain:
     """The chain that solves every fold, found from shapes alone."""
+    if not saves(arguments, arguments.problem.smooth):  # nor with the rows of a fold
+        return arguments.chain
     found: list[Chain] = []
 
     def of_first(arguments: PathArguments, fold_of: jax.Array) -> None:

@@ -1,5 +1,6 @@
 """Whether the solves of a path see least squares of many rows as `losses._few_rows` gives it."""
 
+import math
 from typing import Any
 
 import jax
@@ -41,7 +42,7 @@ def saves(arguments: Any, loss: Any) -> bool:
     if type(loss) is not SquaredLoss or isinstance(loss.X, Products) or loss.X.dtype != jnp.float64:
         return False
     n, d = loss.X.shape
-    left = d + loss.Y[0].size
+    left = d + math.prod(loss.Y.shape[1:])
     enough = arguments.size >= MIN_SOLVES and n * d >= MIN_ENTRIES
     by_row = loss.weights is None or loss.weights.ndim == 1 or loss.Y.ndim == 1
     if not (enough and by_row and arguments.mode == "warm" and MIN_RATIO * left <= n and left <= MAX_ROWS):
