@@ -18,6 +18,7 @@ def on_few_rows(loss: SquaredLoss) -> SquaredLoss:
     With B the rows of X and Y, centred if there is an intercept and multiplied by the roots of their weights,
     ``B = QR`` and :math:`\|XW - Y\| = \|R_X W - R_Y\|`. Weights must be by row.
     """
+    loss = _with_even_weights(loss)
     if not loss.has_intercept:
         return _few_rows(loss, loss.Y, lambda X: X)
     mean = mean_row(loss)
@@ -25,22 +26,36 @@ def on_few_rows(loss: SquaredLoss) -> SquaredLoss:
 
 
 def held_out_on_few_rows(loss: SquaredLoss) -> SquaredLoss:
-    """``loss.evaluate(W, b)`` as a function of W with the last row b, on d + 1 + k rows; weights by row."""
+    """``loss.evaluate(W, b)`` as a function of W with the last row b, on d + 1 + k rows; weights by row.
+
+    Its derivative in the data is not that of ``evaluate``: roots of weights have none at 0, nor has R where
+    columns depend on each other.
+    """
+    loss = _with_even_weights(loss)
     return _few_rows(loss, loss.Y, lambda X: jnp.pad(X, ((0, 0), (0, 1)), constant_values=1))
 
 
 def mean_row(loss: SquaredLoss) -> SquaredLoss:
     """The loss of one row, the weighted mean, which has the same ``intercept(W)``; weights by row."""
+    loss = _with_even_weights(loss)
     w = jnp.broadcast_to(loss._weights().reshape(-1), loss.X.shape[:1])
     X, Y = (safe_divide(w @ rows, jnp.sum(w))[None] for rows in (loss.X, loss.Y))
     return loss._replace(X=X, Y=Y, weights=None)
 
 
+def _with_even_weights(loss: SquaredLoss) -> SquaredLoss:
+    """The same loss with weights of at most 1, whose products with extreme data do not over- or underflow."""
+    if loss.weights is None:
+        return loss
+    exponent = jnp.frexp(jnp.max(loss.weights))[1]
+    return loss._replace(weights=jnp.ldexp(loss.weights, -exponent), scale=jnp.ldexp(loss.scale, exponent))
+
+
 def _few_rows(loss: SquaredLoss, Y: jax.Array, columns: Callable[[jax.Array], jax.Array]) -> SquaredLoss:
     """The loss without weights and intercept of rows with the R of ``columns(X)`` and Y.
 
-    R is updated by blocks of rows, so that no copy of X is made. Its error is that of rounding the columns,
-    not that of rounding products X'X.
+    R is updated by blocks of rows, so that no copy of X is made. Its error is that of rounding the columns of
+    the weighted rows, not that of rounding products X'X.
     """
     n, Z = len(Y), Y.reshape(len(Y), -1)
     root = jnp.sqrt(jnp.broadcast_to(loss._weights().reshape(-1), (n,)))

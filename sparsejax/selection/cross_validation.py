@@ -225,7 +225,9 @@ def _solved(
     # for short work, whose compilation copies lengthen; not of large data, copied for each strength.
     W = jax.tree.leaves(arguments.init)[0]
     large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
-    compact = scoring is None and saves(arguments, smooth)
+    compact = (
+        scoring is None and is_eager(arguments) and saves(arguments, smooth)
+    )  # else derivatives are asked
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits, compact)

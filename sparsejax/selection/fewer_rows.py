@@ -13,8 +13,9 @@ from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import SquaredLoss, on_few_rows
 from sparsejax.solvers import pick
 
-# The decomposition takes about as long as twelve products with X; a solve of a path makes three and more.
-MIN_SOLVES = 10
+# The decomposition takes as long as about (d + k) / 10 products with X, and a solve of a path makes three and
+# more, of which few rows save the share 1 - (d + k) / n.
+MIN_SOLVES, COLUMNS_PER_SOLVE = 10, 20
 MIN_ENTRIES = 2**17  # of X: products with fewer take less time than the rest of a solve
 MIN_RATIO = 2  # of rows to rows that are left
 MAX_ROWS = 1024  # that are left: 8 MB
@@ -43,7 +44,8 @@ def saves(arguments: Any, loss: Any) -> bool:
         return False
     n, d = loss.X.shape
     left = d + math.prod(loss.Y.shape[1:])
-    enough = arguments.size >= MIN_SOLVES and n * d >= MIN_ENTRIES
+    solves, pays = arguments.size, COLUMNS_PER_SOLVE * arguments.size * (n - left) >= left * n
+    enough = solves >= MIN_SOLVES and pays and n * d >= MIN_ENTRIES
     by_row = loss.weights is None or loss.weights.ndim == 1 or loss.Y.ndim == 1
     if not (enough and by_row and arguments.mode == "warm" and MIN_RATIO * left <= n and left <= MAX_ROWS):
         return False

@@ -162,9 +162,10 @@ def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -
     Inside a trace the solutions are those of the whole chain of solvers, or with ``complete=False`` of its
     first one.
     """
-    constant = with_fewer_rows(jax.tree.map(without_gradient, p.flat))
+    constant = jax.tree.map(without_gradient, p.flat)
     solutions: Solution
     if is_eager(constant):
+        constant = with_fewer_rows(constant)
         solutions = _path.alone(constant, brief=brief)
         for solutions in _completed(constant, solutions):  # noqa: B007, B020
             pass
@@ -245,6 +246,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
 
 def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
     """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
+    p = with_fewer_rows(p)  # here, so that lanes of `jax.vmap` do it one after the other
     solves = PathSolver(p, complete, brief)
     if p.mode == "batch":
         solve = as_one_program(p.chain, 0)

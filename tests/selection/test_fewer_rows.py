@@ -40,6 +40,21 @@ def test_the_same_function(n, k, weighted, intercept, rng):
         np.testing.assert_allclose(held, loss.evaluate(W, b), rtol=1e-13)
 
 
+@pytest.mark.parametrize("sizes", [(1e-300, 1e-20, 1.0), (1e-250, 1e-100, 1e50), (1e170, 1e140, 1.0)])
+def test_extreme_weights(sizes, rng):
+    """Products of weights and data of these sizes over- or underflow."""
+    X, y = data(97, 11)
+    weights, unit, size = rng.uniform(0, 1, 97), sizes[1], sizes[2]
+    plain = sj.losses.SquaredLoss(X, y, weights=weights, intercept=True)
+    scale = plain.scale / sizes[0] / size**2
+    loss = sj.losses.SquaredLoss(unit * X, size * y, weights=sizes[0] * weights, scale=scale, intercept=True)
+    W = rng.standard_normal(11)
+    for few in (on_few_rows(loss), held_out_on_few_rows(loss)):
+        at = W * size / unit if few.X.shape[1] == 11 else np.append(W * size / unit, 2 * size)
+        expected = plain(W) if few.X.shape[1] == 11 else plain.evaluate(W, 2.0)
+        np.testing.assert_allclose(few(at), expected, rtol=1e-12)
+
+
 def test_bad_weights_give_no_answer():
     """Under jit, where no error can be raised."""
     X, y = data(60, 6)
@@ -98,6 +113,23 @@ def test_derivatives_of_a_path():
         return sj.path(p.replace(smooth=p.smooth._replace(Y=Y)), grid, tol=1e-12).params.sum()
 
     np.testing.assert_allclose(slopes(p.smooth.Y, p), slopes(p.smooth.Y, with_all_rows(p)), atol=1e-6)
+
+
+@pytest.mark.parametrize("leaf", ["weights", "Y"])
+def test_derivatives_of_held_out_losses(leaf):
+    """Where a weight is 0, and where a column is."""
+    weights = np.linspace(0, 2, N) * (np.arange(N) % 7 > 0)
+    p, grid = problem(intercept=True, weights=weights), strengths(sj.penalties.L1)
+
+    @jax.jit
+    @jax.grad
+    def slopes(x, p):
+        changed = p.replace(smooth=p.smooth._replace(**{leaf: x}))
+        return sj.cross_validate(changed, grid, folds=3, tol=1e-12, mode="warm").fold_loss.sum()
+
+    found, expected = (slopes(getattr(p.smooth, leaf), q) for q in (p, with_all_rows(p)))
+    assert np.abs(expected).max() > 1e-3
+    np.testing.assert_allclose(found, expected, atol=1e-6 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize("options", [{}, {"progress": True}, {"per_output": True}, {"scoring": "r2"}])
