@@ -30,9 +30,9 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
       smooth: a convex loss: one of `sparsejax.losses`, a `sparsejax.Loss` of your own, any function W -> (),
         or any callable pytree, such as ``jax.tree_util.Partial(fun, *data)``. Convexity is not checked.
         Solutions can be differentiated in the arrays that a function closes over, and a function that closes
-        over other arrays is not compiled again. A function is traced again in every eager call. A
-        Partial with arrays and objects of a class are not: their leaves and static parts alone tell whether a
-        program can be used again.
+        over other arrays is not compiled again. A function is traced again in every eager call. A Partial
+        with arrays and objects of a class are not: their leaves and static parts alone tell whether a program
+        can be used again.
       penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
         ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only these two
         methods are used, and the groups *dual* and *support* if the class has all their methods.

@@ -109,8 +109,10 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
                 raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
             return self.predict_proba(X) > threshold
         if threshold is None:
-            fitted_to = self.classes if isinstance((self.classes or PRESENT)[0], int | float) else PRESENT
-            threshold = sum(fitted_to or PRESENT) / 2 if self.loss == "squared" else 0.0
+            # Numbers are fitted as they are, other labels as 0 and 1.
+            low, high = self.classes or PRESENT
+            low, high = (low, high) if isinstance(low, int | float) else PRESENT
+            threshold = (low + high) / 2 if self.loss == "squared" else 0.0
         return self.decision_function(X) > threshold
 
 

@@ -71,12 +71,12 @@ class MultivariateClassifier(LinearClassifier):
     .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B+1}\sum_j\frac{w_j^2}{d_j}
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) ,
 
-    where Delta is 100 times one minus the measure of the whole labelling, and X has a column of ones besides
-    its own, for which the budget is 1 larger. The intercept is the weight of the
-    column of ones, less the threshold that does best on the rows of the fit. Of more than two classes each is
-    fitted against the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X
-    may be a matrix or array of scipy.sparse, which is never made dense. The solver is numpy in float64; there
-    are no sample weights.
+    where Delta is 100 times one minus the measure of the whole labelling, and X has a column of ones
+    besides its own, for which the budget is 1 larger. The intercept is the weight of that column, less
+    the threshold that does best on the rows of the fit. Of more than two classes each is fitted against
+    the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X may be a
+    matrix or array of scipy.sparse, which is never made dense. The solver is numpy in float64; there are
+    no sample weights.
 
     Args:
       measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of
