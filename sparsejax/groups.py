@@ -15,7 +15,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
-from sparsejax._core.labels import complete_labels, numbered_labels
+from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax._core.pytree import Pytree
 
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
@@ -241,7 +241,7 @@ def from_labels(labels: ArrayLike) -> Groups:
     labels = complete_labels("labels", labels)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"labels must have one entry a feature, (d,), got shape {labels.shape}.")
-    names, ids = numbered_labels("labels", labels)
+    names, ids = indexed_labels("labels", labels)
     order = np.argsort(ids, kind="stable")
     return Groups(order, ids[order], len(labels), len(names))
 

@@ -4,6 +4,7 @@ import conic
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pandas
 import pytest
 from aaai16_example import X as EXAMPLE_X
 from aaai16_example import Y as EXAMPLE_Y
@@ -191,6 +192,9 @@ def test_other_bad_input(rng):
         groups.from_labels(np.array([0.0, np.nan, np.nan], object))
     with pytest.raises(ValueError, match="NaN or None"):
         groups.from_labels(["a", np.nan])
+    for missing in (np.float32("nan"), pandas.NaT, pandas.NA):
+        with pytest.raises(ValueError, match="NaN or None"):
+            groups.from_labels(np.array(["a", missing], object))
     with pytest.raises(ValueError, match="one entry a feature"):
         groups.from_labels(np.zeros((2, 2)))
     with pytest.raises(ValueError, match="X has 1 value"):

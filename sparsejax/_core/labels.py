@@ -1,6 +1,6 @@
 """Labels of any kind, read by numpy."""
 
-import math
+from operator import ne
 from typing import Any
 
 import numpy as np
@@ -9,24 +9,35 @@ from sparsejax._core.checks import as_numpy
 
 
 def complete_labels(name: str, x: Any) -> np.ndarray:
-    """Labels as an array of numpy, of which none is missing; ``name`` is for errors."""
+    """Labels as an array of numpy; ``name`` is for errors.
+
+    Raises:
+      ValueError: a label is missing: None, NaN, or a missing date or value of numpy or pandas.
+    """
     labels = as_numpy(name, x)
     if labels.dtype.kind in "US" and not isinstance(x, np.ndarray):
-        # numpy makes texts of all entries of a list with one text, also of NaN and of numbers.
+        # numpy turns all entries of a list into text if one is text, even NaN and numbers.
         entries = np.asarray(x, object)
         labels = labels if all(isinstance(entry, str | bytes) for entry in entries.ravel()) else entries
     if labels.dtype.kind in "mM":
         missing = bool(np.isnat(labels).any())
     else:
-        gone = lambda entry: entry is None or (isinstance(entry, float) and math.isnan(entry))
-        missing = labels.dtype.kind in "fO" and any(map(gone, labels.ravel().tolist()))
+        missing = labels.dtype.kind in "fO" and any(map(_is_missing, labels.ravel().tolist()))
     if missing:
         raise ValueError(f"{name} has a NaN or None among its labels.")
     return labels
 
 
-def numbered_labels(name: str, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The different labels, sorted, and the number of each label among them; ``name`` is for errors."""
+def _is_missing(label: Any) -> bool:
+    """Whether a label is None, or not equal to itself as NaN and NaT; `pandas.NA` gives no truth value."""
+    try:
+        return label is None or bool(ne(label, label))
+    except TypeError:
+        return True
+
+
+def indexed_labels(name: str, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The distinct labels, sorted, and for each entry the index of its label; ``name`` is for errors."""
     try:
         return np.unique(labels, return_inverse=True)
     except TypeError as error:

@@ -15,7 +15,7 @@ from jax import lax
 
 from sparsejax._core.linalg import apply_if, choose, eps_of, of_all_lanes
 from sparsejax.certificate import Certificate, Scale, certify, scale_of
-from sparsejax.driver.newton import MAX_POLISHING_STEPS, newton_step
+from sparsejax.driver.newton import MAX_FINISH_STEPS, newton_step
 from sparsejax.losses import Facts, Loss
 from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
@@ -327,7 +327,7 @@ class Loop:
         number = jnp.where(to_finish, carry.round + 1, carry.round)
         trial, more = carry.best, jnp.zeros((), bool)
         if self.polishes:
-            more = point.finish & better & polish & (carry.round < MAX_POLISHING_STEPS)
+            more = point.finish & better & polish & (carry.round < MAX_FINISH_STEPS)
             trial, more = apply_if(more, lambda s: newton_step(self.problem, s[0]), (carry.best, more))
         return carry._replace(
             exact=point.again | (number >= 0),

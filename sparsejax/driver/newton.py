@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from sparsejax._core.linalg import conjugate_gradients, eps_of
 from sparsejax.problem import Problem
 
-MAX_POLISHING_STEPS = 5  # Newton steps of a finish
+MAX_FINISH_STEPS = 5  # Newton steps that end a stalled solve, see `Loop`
 MAX_CG_STEPS = 1000  # conjugate gradient steps in each Newton step
 
 
@@ -14,7 +14,8 @@ def newton_step(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     """W after a Newton step in the entries where the penalty is smooth, and whether there are such entries.
 
     The system is symmetric positive semidefinite. Conjugate gradients on Hessian products solve it also if
-    columns of X depend on one another. Zeros stay exactly zero.
+    columns of X depend on one another. The step has full length: the caller keeps the better of two points.
+    The other entries stay as they are.
     """
     support = problem.penalty.smooth_where(W)
     mask: jax.Array = support.astype(W.dtype)
@@ -23,6 +24,7 @@ def newton_step(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     def gradient(V: jax.Array) -> jax.Array:
         return jax.grad(problem)(V) * mask
 
-    value, hessian = jax.linearize(gradient, W)
-    step, _ = conjugate_gradients(lambda D: hessian(D * mask), value, lambda r: r, eps, MAX_CG_STEPS)
+    g, hessian = jax.linearize(gradient, W)
+    # H step = g
+    step, _ = conjugate_gradients(lambda D: hessian(D * mask), g, lambda r: r, eps, MAX_CG_STEPS)
     return W - step, jnp.any(support)

@@ -1,4 +1,4 @@
-"""Wraps a user's function of W that does not inherit from `Loss`."""
+"""Makes a `Loss` of a callable of the user whose class does not inherit from `Loss`."""
 
 from types import MethodType
 from typing import Any, ClassVar
@@ -16,12 +16,12 @@ PLAIN_GROUPS = ("shape", "quadratic model", "dual")
 class PlainLoss(Loss, leaves=("fun",)):
     """A callable pytree ``fun`` as a `Loss`, with those of `PLAIN_GROUPS` that ``fun`` defines."""
 
-    _self_contained: ClassVar[bool] = False
+    _self_contained: ClassVar[bool] = False  # ``fun`` may use data that are not its leaves
     fun: Any
 
     @property
     def provides(self) -> frozenset[str]:
-        return frozenset(group for group in PLAIN_GROUPS if _states(self.fun, group))
+        return frozenset(group for group in PLAIN_GROUPS if _defines(self.fun, group))
 
     @property
     def params_shape(self) -> Any:
@@ -38,14 +38,15 @@ class PlainLoss(Loss, leaves=("fun",)):
         return self.fun.quadratic_model() if hasattr(self.fun, "quadratic_model") else QuadraticModel()
 
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
-        return self.fun.dual_scaling(W, limit)
+        return self.fun.dual_scaling(W, limit)  # H is None: ``facts`` of this class returns no predictions
 
 
 def as_loss(x: Any, name: str = "smooth") -> Loss:
     """A `Loss` as it is, any other callable pytree wrapped in `PlainLoss`.
 
     Raises:
-      TypeError: x is not callable, not registered with JAX, or defines only a part of a group.
+      TypeError: x is a class, not callable, or not registered with JAX; it defines a part of a group other
+        than ``dtype`` alone; or it defines former methods without ``quadratic_model``.
     """
     if isinstance(x, Loss):
         check_registered(name, x, Loss._page)
@@ -56,25 +57,26 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
     x = as_pytree(x)
     check_registered(name, x, Loss._page)
     for group in PLAIN_GROUPS:
-        _states(x, group)
-    former = [name for name in FORMER_METHODS if hasattr(x, name)]
+        _defines(x, group)
+    former = [method for method in FORMER_METHODS if hasattr(x, method)]
     if former and not hasattr(x, "quadratic_model"):
         raise TypeError(replaced(type(x).__name__, former))
     return PlainLoss(x)
 
 
 def as_pytree(x: Any) -> Any:
-    """A plain function or method as a pytree without leaves, so that jit takes it; all else unchanged."""
+    """A function or method that JAX would take for a leaf, as a pytree without leaves; all else unchanged."""
+    # A function has ``__get__``, by which a class makes a method of it; most other callables have none.
     function = isinstance(x, MethodType) or (
         callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
     )
-    plain = function and any(leaf is x for leaf in jax.tree.leaves(x))
-    return jax.tree_util.Partial(x) if plain else x
+    is_leaf = any(leaf is x for leaf in jax.tree.leaves(x))
+    return jax.tree_util.Partial(x) if function and is_leaf else x
 
 
-def _states(x: Any, group: str) -> bool:
-    """Whether x defines the whole group; an error if it defines a part."""
-    there = [name for name in Loss._groups[group] if hasattr(x, name)]
-    if there == ["dtype"]:
+def _defines(x: Any, group: str) -> bool:
+    """Whether x defines the whole group; an error if it defines a part other than ``dtype`` alone."""
+    found = [name for name in Loss._groups[group] if hasattr(x, name)]
+    if found == ["dtype"]:
         return False  # a dtype without a shape says nothing
-    return Loss._is_whole(group, there, type(x).__name__)
+    return Loss._is_whole(group, found, type(x).__name__)

@@ -15,7 +15,7 @@ from sparsejax._core.checks import (
     is_traced,
     known_cast,
 )
-from sparsejax._core.labels import complete_labels, numbered_labels
+from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax._core.matrices.sharded import check_here
 from sparsejax.losses._risk_places import Places, places_of
 
@@ -107,7 +107,7 @@ def _numbers(name: str, labels: Any) -> Any:
         raise ValueError(f"{name} has shape {labels.shape}; it must be 1-d, one label a row.")
     if labels.dtype.kind in "fc":
         as_float(name, labels, (1,))
-    return numbered_labels(name, labels)[1].astype(np.int32)
+    return indexed_labels(name, labels)[1].astype(np.int32)
 
 
 def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:

@@ -1,4 +1,4 @@
-"""Penalties that are sums of terms with an exact prox each: the protocol by the terms alone."""
+"""Sums of terms with an exact prox each: prox, conjugate, dual scale and support by those of the terms."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -37,24 +37,25 @@ from sparsejax.penalties._transposed import TransposedPenalty, checked
 MAX_CYCLES = 1000  # of Dykstra's algorithm
 MAX_CG_STEPS = 2000  # of conjugate gradients, for the derivative of Dykstra's algorithm
 
-Parts = tuple[jax.Array, ...]  # one array for each term
+Parts = tuple[jax.Array, ...]  # of one array, a part for each term; `Sum.parts` are penalties
 
 
 @Rule
 def split(
     penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = MAX_CYCLES
 ) -> tuple[jax.Array, ...]:
-    """Parts of Z, one for each term, with the sum Z; subgradients of the terms at W if Z is one of g.
+    """Parts that sum to Z, one for each term. If Z is a subgradient of g at W, so are they of the terms.
 
-    In an entry in which a term is smooth at W, its part is the gradient of the term. Other entries come from
-    ``guess``, or from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm
-    splits tZ.
+    There are two candidates: ``guess``, and the gradient of each term in the entries in which the term is
+    smooth at W, with ``guess`` in the others. Both are corrected to the sum Z, and the one with the larger
+    ``dual_scale`` is taken. Without a guess, Dykstra's algorithm gives one: for a subgradient Z,
+    ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
     """
     if len(penalty.terms) == 1:
         return (Z,)
     if guess is None:
-        size, wanted = jnp.max(jnp.abs(Z)), jnp.max(jnp.abs(W))
-        t = jnp.where((size > 0) & (wanted > 0), safe_divide(wanted, size), 1)
+        size_Z, size_W = jnp.max(jnp.abs(Z)), jnp.max(jnp.abs(W))
+        t = jnp.where((size_Z > 0) & (size_W > 0), safe_divide(size_W, size_Z), 1)  # tZ is as large as W
         _, found = dykstra(penalty, columns(W + t * Z), t, jnp.int32(cycles))
         guess = tuple(like(part / t, Z) for part in found)
     parts, open_ = [], []
@@ -73,7 +74,7 @@ def split(
 
 
 class SeveralTerms(TransposedPenalty):
-    """Implements the protocol by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
+    """Implements the methods above by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
 
     _adapter: ClassVar[bool] = True
 
@@ -82,11 +83,13 @@ class SeveralTerms(TransposedPenalty):
         return all(term._valued for term in self.terms if term is not self)
 
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
-        """The proximal point of V; with several terms by iteration to the last digits."""
+        """The proximal point of V; with several terms by `dykstra`, at most `MAX_CYCLES` cycles."""
         return super().prox(V, scaling)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z; exact for the best.
+        """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z.
+
+        The bound is g*(Z) for the best parts.
 
         ``aux``: the parts, one for each term; or a W at which Z is nearly a subgradient, from which parts are
         computed; or None, then W is computed too.
@@ -111,7 +114,7 @@ class SeveralTerms(TransposedPenalty):
             return aux
         if aux is None:
             # argmax <Z, W> - g(W) - ||W||^2 / (2t) = prox(tZ, t) nearly attains g*(Z) for a large t
-            t = 1e8 / jnp.maximum(jnp.max(jnp.abs(Z)), tiny_of(Z) * 1e10)
+            t = 1e8 / jnp.maximum(jnp.max(jnp.abs(Z)), tiny_of(Z) * 1e10)  # max|tZ| is 1e8; t stays finite
             aux = self.prox(t * Z, t)
         return split(self, Z, aux)
 
@@ -129,35 +132,37 @@ class SeveralTerms(TransposedPenalty):
 
 @prox_warm.register(SeveralTerms)
 def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """The prox, not computed in units of V: solvers, which call this, use units of the data already."""
+    """The prox, without the change to units of V that `prox` makes: solvers have changed units already."""
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
 class _Cycle(NamedTuple):
     points: Parts  # the prox point of each term in the last cycle, transposes of matrices like W
     parts: Parts  # the correction of each term, same shapes
-    moving: jax.Array  # () boolean: the points of the last cycle differ
+    unsettled: jax.Array  # () boolean: the points of the last cycle differ
     n: jax.Array  # () int32, cycles so far
 
 
-def shared(penalty: Penalty, parts: Parts, Z: jax.Array, wanted: Parts | None = None) -> Parts:
+def shared(penalty: Penalty, parts: Parts, Z: jax.Array, open_: Parts | None = None) -> Parts:
     """Parts whose sum is nearly Z, corrected so that the sum is Z.
 
-    The difference is shared equally by the terms that have subgradients other than 0 in its place (`covers`).
-    The part of a term is 0 where the term does not depend on W, as where its strength is 0 (`penalised`).
-    ``wanted``, 0 or 1 in each entry of each part, restricts the correction to the entries with 1, wherever
-    some term that covers the row has a 1.
+    Each part is first projected on the span of the subgradients of its term (`cleared`), and is 0 where the
+    term does not depend on W, as where its strength is 0 (`penalised`). Terms of which a subgradient can be
+    nonzero in an entry alone (`covers`) then share the difference in this entry equally; with ``open_``, 0
+    or 1 in each entry of each part, only those of them with a 1, where one has a 1.
     """
-    parts = tuple(
-        like(jnp.where(_everywhere(penalised(term, columns(Z)), Z), columns(cleared(term, part)), 0), Z)
-        for term, part in zip(penalty.terms, parts, strict=True)
-    )
+
+    def projected(term: Penalty, part: jax.Array) -> jax.Array:
+        on = _by_entry(penalised(term, columns(Z)), Z)
+        return like(jnp.where(on, columns(cleared(term, part)), 0), Z)
+
+    parts = tuple(projected(term, part) for term, part in zip(penalty.terms, parts, strict=True))
     difference = Z - sum(parts)
-    able = [like(_everywhere(covers(term, columns(Z)), Z).astype(Z.dtype), Z) for term in penalty.terms]
+    able = [like(_by_entry(covers(term, columns(Z)), Z).astype(Z.dtype), Z) for term in penalty.terms]
     # A difference that no term covers goes to the last part, where the certificate takes it into account.
     able[-1] = jnp.where(sum(able) > 0, able[-1], 1)
-    if wanted is not None:
-        both = [a * b for a, b in zip(able, wanted, strict=True)]
+    if open_ is not None:
+        both = [a * b for a, b in zip(able, open_, strict=True)]
         some = sum(both) > 0
         able = [jnp.where(some, a, b) for a, b in zip(both, able, strict=True)]
     total = sum(able)
@@ -171,49 +176,50 @@ def either(*masks: jax.Array) -> jax.Array:
 
 
 def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array:
-    """Where no strength is > 0, by row (d,) or by entry of W' (k, d)."""
+    """Where no term depends on W (`penalised`), by row (d,) or by entry of W' (k, d)."""
     return ~either(*(penalised(term, columns(W)) for term in penalty.terms))
 
 
-def _everywhere(mask: jax.Array, Z: jax.Array) -> jax.Array:
+def _by_entry(mask: jax.Array, Z: jax.Array) -> jax.Array:
     """A mask by row or by entry of W', as one by entry."""
     return jnp.broadcast_to(mask, columns(Z).shape)
 
 
 @jax.custom_jvp
 def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
-    """The prox of the sum of the terms: a point for each term, and parts with the sum V - the last point.
+    """The prox of the sum of the terms by at most ``cycles`` cycles: a point and a part for each term.
 
-    At convergence all points are equal. Derivatives, forward and reverse, are those of the fixed point, see
-    `_dykstra_jvp`.
+    The parts sum to V minus the last point. At convergence all points are equal. Derivatives, forward and
+    reverse, are those of the fixed point, see `_dykstra_jvp`.
 
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
     """
-    terms, W, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt))
+    terms, V, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt))
 
     def cycle(c: _Cycle) -> _Cycle:
-        X, points, parts = c.points[-1], [], []
+        point, points, parts = c.points[-1], [], []
         for term, part in zip(terms, c.parts, strict=True):
-            Y = X + part
-            X = prox_columns(term, Y, scaling, prox_start(term, like(Y, W)), W)[0]
-            points.append(X)
-            parts.append(Y - X)
-        apart = jnp.stack([jnp.max(jnp.abs(point - X)) for point in (c.points[-1], *points[:-1])])
-        return _Cycle(tuple(points), tuple(parts), jnp.max(apart) > 2 * eps_of(X) * size, c.n + 1)
+            shifted = point + part
+            point = prox_columns(term, shifted, scaling, prox_start(term, like(shifted, V)), V)[0]
+            points.append(point)
+            parts.append(shifted - point)
+        apart = jnp.stack([jnp.max(jnp.abs(other - point)) for other in (c.points[-1], *points[:-1])])
+        unsettled = jnp.max(apart) > 2 * eps_of(point) * size  # the points agree up to rounding, or not yet
+        return _Cycle(tuple(points), tuple(parts), unsettled, c.n + 1)
 
     zero = jnp.zeros_like(Vt)
     start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), jnp.ones((), bool), jnp.int32(0))
-    end = lax.while_loop(lambda c: c.moving & (c.n < cycles), cycle, start)
+    end = lax.while_loop(lambda c: c.unsettled & (c.n < cycles), cycle, start)
     return end.points, end.parts
 
 
 @functools.partial(dykstra.defjvp, symbolic_zeros=True)
 def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
-    r"""The derivative of :math:`W = \operatorname{prox}_k(W + P_k)` for K terms, :math:`V = W + \sum_k P_k`.
+    r"""The derivative of :math:`W = \operatorname{prox}_k(W + P_k)` where :math:`V = W + \sum_k P_k`.
 
-    Let :math:`U_k = dW + dP_k`, :math:`J_k` the derivative of the prox of term k in its argument (symmetric)
-    and :math:`c_k` the change of that prox at a fixed argument. Then
+    There are K >= 2 terms. Let :math:`U_k = dW + dP_k`, :math:`J_k` the derivative of the prox of term k in
+    its argument (symmetric) and :math:`c_k` the change of that prox at a fixed argument. Then
     :math:`J_k U_k + c_k = dW = (\sum_j U_j - dV)/(K - 1)`. This symmetric system for U is indefinite, and
     singular where the parts are not unique: the normal equations are solved.
     """
@@ -221,24 +227,25 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
     moves, tangent = moving(tangents)
     if not tangent:
         return (points, parts), jax.tree.map(jnp.zeros_like, (points, parts))
-    primal, moved = movable(primals, moves)
+    primal, with_values = movable(primals, moves)
     others = len(parts) - 1
 
     def proxes(values: Any, at: jax.Array) -> tuple[jax.Array, jax.Array]:
-        penalty, Vt, scaling, _ = moved(values)
+        penalty, Vt, scaling, _ = with_values(values)
         found = [columns(term.prox(Y.T, scaling)) for term, Y in zip(penalty.terms, at, strict=True)]
         return jnp.stack(found), Vt
 
     at = jnp.stack([points[-1] + part for part in parts])
     c, dV = jax.jvp(lambda values: proxes(values, at), (primal,), (tangent,))[1]
-    _, derivatives = jax.linearize(lambda at: proxes(primal, at)[0], at)
+    _, J = jax.linearize(lambda at: proxes(primal, at)[0], at)
 
     def system(U: jax.Array) -> jax.Array:
-        return derivatives(U) - jnp.sum(U, axis=0)[None] / others
+        # J_k U_k - sum_j U_j / (K - 1), which is to be -(c_k + dV / (K - 1))
+        return J(U) - jnp.sum(U, axis=0)[None] / others
 
     def solve(square: Callable[[jax.Array], jax.Array], b: jax.Array) -> jax.Array:
         x, residual = conjugate_gradients(square, b, lambda r: r, 8 * eps_of(b), MAX_CG_STEPS, confirmed=True)
-        # A system that is not solved to half the digits has no derivative: NaN.
+        # If the system is not solved to half the digits, the derivative is NaN.
         return jnp.where(norm(residual) <= eps_of(b) ** 0.5 * norm(b), x, jnp.nan)
 
     U = lax.custom_linear_solve(
@@ -249,10 +256,10 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Array:
-    """W after alternating projections onto the domains of these terms, until the penalty is finite.
+    """W moved into the domains of these terms in turn, until the penalty is finite or after `MAX_CYCLES`.
 
-    Zeros stay 0, if that is possible: half of the cycles keep them. The moves have no derivative: where an
-    iterative prox has converged they are rounding errors.
+    The first half of the cycles keeps zeros (`feasible`), the second projects. The moves have no derivative:
+    where an iterative prox has converged they are rounding errors.
     """
     penalty, terms, start = lax.stop_gradient((penalty, tuple(terms), W))
 
@@ -270,13 +277,13 @@ def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Arra
 
 
 def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:
-    """The last of the prox points of the terms, with zeros where the point of another term has a zero group.
+    """The last of the prox points, with the zeros of the other points, moved to where the penalty is finite.
 
-    ``points`` has one point for each term, transposes of matrices like W.
+    ``points`` has one point for each term, transposes of matrices like W, of which only the shape matters.
     """
     *others, Wt = points
     terms = penalty.terms
-    for term, other in zip(terms, others, strict=False):
+    for term, other in zip(terms, others, strict=False):  # the last term has no other point
         point = like(other, W)
         on = term.smooth_where(point) if "support" in term.provides else point != 0
         Wt = jnp.where(mask_columns(on), Wt, 0)

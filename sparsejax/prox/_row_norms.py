@@ -23,7 +23,7 @@ def l1(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
       ``sign(x) max(|x| - scaling*strength, 0)``, shape and dtype of ``x``.
 
     Raises:
-      TypeError: ``x`` is not floating.
+      TypeError, ValueError: ``x`` is not floating; strength or scaling is negative or of another shape.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.prox.l1(jnp.array([3.0, -0.5]), 1.0))
@@ -45,6 +45,7 @@ def _soft_threshold(x: jax.Array, t: jax.Array) -> jax.Array:
 
 @_soft_threshold.defjvp
 def _soft_threshold_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
+    # dz = dx - sign(x) dt where |x| > t, else 0; for t = 0 the prox is the identity, also at x = 0.
     (x, t), (dx, dt) = primals, tangents
     on = (jnp.abs(x) > t) | (t == 0)
     return _soft_threshold(x, t), jnp.where(on, dx - jnp.sign(x) * dt, 0)
@@ -62,17 +63,17 @@ def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
       ``max(1 - scaling*strength/||x||, 0) x``, shape and dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating, or not 1-d.
-    Source: Ming & Ding, IJCAI 2019, Eq. (24), with strength alpha / (2a + nu).
+      TypeError, ValueError: ``x`` is not floating or not 1-d; strength or scaling is negative or no number.
+    Source: Ming & Ding, IJCAI 2019, Eq. (24), where the strength is written alpha / (2a + nu).
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.prox.l2(jnp.array([3.0, 4.0]), 2.5))
     [1.5 2. ]
     """
     x = one_group("l2", x)
-    unit, inverse = unit_of(x)
-    strength = factor("l2", "strength", strength, x) * factor("l2", "scaling", scaling, x)
-    return unit * l2_columns(x / unit, strength * inverse)
+    unit, inverse = unit_of(x)  # squares of x / unit neither over- nor underflow
+    t = factor("l2", "strength", strength, x) * factor("l2", "scaling", scaling, x)
+    return unit * l2_columns(x / unit, t * inverse)
 
 
 def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
@@ -89,7 +90,7 @@ def _l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
 @_l2_columns.defjvp
 def _l2_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     # On the active piece z = (1 - alpha/n) x with n = ||x||, u = x/n:
-    # dz = (1 - alpha/n) dx + (alpha/n) u (u.dx) - u dalpha.
+    # dz = (1 - alpha/n) dx + (alpha/n) u (u.dx) - u dalpha. For alpha = 0 it is the identity, also at x = 0.
     (x, alpha), (dx, dalpha) = primals, tangents
     z = _l2_columns(x, alpha)
     norm, alpha, dalpha = safe_norm(x)[None], alpha[None], dalpha[None]
@@ -119,7 +120,7 @@ def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Arr
       Shape and dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+      TypeError, ValueError: ``x`` is not floating or not 1-d; strength or scaling is negative or no number.
     Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf. By
       Moreau's identity the prox is ``x`` minus its projection on the l1 ball of radius t.
 
@@ -146,7 +147,8 @@ def _level(m: jax.Array, t: jax.Array) -> jax.Array:
     """The theta of `linf` for each column of m = |x|; 0 for a column whose prox is zero.
 
     The sum of (m - theta)_+ is convex, decreasing and piecewise linear in theta, so that Newton's method from
-    theta = 0 is monotone, and exact as soon as the set of entries above theta is right.
+    theta = 0 is monotone, and exact as soon as the set of entries above theta is right. The unknown is
+    delta = max(m) - theta, with below = max(m) - m: sum (delta - below)_+ = t.
     """
     top = jnp.max(m, axis=0)
     below = top[None] - m
@@ -157,7 +159,7 @@ def _level(m: jax.Array, t: jax.Array) -> jax.Array:
         return delta - safe_divide(total - t, count), alive
 
     delta = newton(step, top, alive)
-    return jnp.where(t > 0, top - delta, top)
+    return jnp.where(t > 0, top - delta, top)  # for t = 0 exactly the maximum
 
 
 @_linf_columns.defjvp
@@ -168,10 +170,10 @@ def _linf_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax
     (x, t), (dx, dt) = primals, tangents
     z = _linf_columns(x, t)
     theta = jnp.max(jnp.abs(z), axis=0, keepdims=True)
-    free, zero = (t == 0)[None], theta == 0
+    unchanged, zero = (t == 0)[None], theta == 0
     at = jnp.abs(x) >= theta
     s = jnp.where(at, jnp.sign(x), 0)
     tau = jnp.sum(at.astype(x.dtype), axis=0, keepdims=True)
-    level = jnp.sum(s * dx, axis=0, keepdims=True) / tau
-    dz = jnp.where(at & ~free, s * level, dx) - s * (dt[None] / tau)
-    return z, jnp.where(zero & ~free, 0, dz)
+    dtheta = jnp.sum(s * dx, axis=0, keepdims=True) / tau  # without the part of dt
+    dz = jnp.where(at & ~unchanged, s * dtheta, dx) - s * (dt[None] / tau)
+    return z, jnp.where(zero & ~unchanged, 0, dz)

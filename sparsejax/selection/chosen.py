@@ -21,15 +21,15 @@ class CrossValidation(
     """The scores of m candidates on K folds, and the chosen candidates.
 
     If the strengths have several leading axes, shapes have these axes in place of m, and an index is a tuple.
-    In both cases ``result.loss[result.index]`` is the loss of the candidate.
+    Without ``per_output``, ``result.loss[result.index]`` is the loss of the candidate.
 
     Attributes:
       penalties: the candidates; every strength has a leading axis of length m.
       score: (K, m), of the held-out rows, greater is better; minus ``fold_loss`` without ``scoring``.
-      fold_loss: (K, m), the loss of the held-out rows, at the scale of all rows.
+      fold_loss: (K, m), the loss of the held-out rows, multiplied so that their weights sum to those of all.
       num_nonzero: (K, m), number of nonzero weights of each solution.
       gap, converged: (K, m), the certificates of the solutions.
-      index: the candidate with the greatest mean score.
+      index: the first candidate with the greatest mean score, up to rounding errors.
       index_1se: the candidate with the fewest nonzero weights (mean over folds) among the candidates whose
         mean score is within one standard error of the greatest; among equally sparse ones the best.
       solution, intercept: with ``refit``, the solution and intercept of candidate ``index`` on all rows; else
@@ -75,25 +75,25 @@ class CrossValidation(
         score = -fold_loss if score is None else score
         if outputs is None:
             folds, *shape = score.shape
-            both: Any = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
+            best_two: Any = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
             if len(shape) > 1:
-                both = [jnp.unravel_index(index, shape) for index in both]
+                best_two = [jnp.unravel_index(index, shape) for index in best_two]
         else:
-            both = jax.vmap(_chosen, -1)(score, num_nonzero)
+            best_two = jax.vmap(_chosen, -1)(score, num_nonzero)
         self._set(
             penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
-            converged=converged, index=both[0], index_1se=both[1], solution=None, intercept=None,
+            converged=converged, index=best_two[0], index_1se=best_two[1], solution=None, intercept=None,
             outputs=outputs,
         )  # fmt: skip
 
     @property
     def loss(self) -> jax.Array:
-        """(m,), the mean of ``fold_loss`` over folds."""
+        """The shape of ``fold_loss`` without the folds: its mean over them."""
         return jnp.mean(self.fold_loss, axis=0)
 
     @property
     def standard_error(self) -> jax.Array:
-        """(m,), the standard error of the mean score; by default also that of the mean loss."""
+        """The shape of ``score`` without the folds: the standard error of the mean score."""
         return _standard_error(self.score)
 
     @property
@@ -110,7 +110,7 @@ class CrossValidation(
         strengths, rebuild = floating_leaves(self.penalties)
         chosen = [leaf[index] for leaf in strengths]
         if self.outputs is not None and self.outputs[1] in (1, self.outputs[0]):
-            # Strengths (k,) would be taken for strengths by row, (d,): broadcast them to (d, k).
+            # With k = 1 or k = d, strengths (k,) would be taken for strengths by row: give them as (d, k).
             chosen = [jnp.broadcast_to(leaf, self.outputs) for leaf in chosen]
         return rebuild(chosen)
 
@@ -126,12 +126,12 @@ def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Ar
       score, num_nonzero: (K, m).
     """
     mean = jnp.mean(score, axis=0)
-    # A candidate without a finite score is never chosen.
+    # A candidate without a finite mean score is chosen only if no candidate has one.
     mean = jnp.where(jnp.isfinite(mean), mean, -jnp.inf)
-    # Accuracies of equal numbers of rows have means that differ by rounding: the first of them is the best.
+    # Equal scores in another order of folds have means that differ by a few eps: the first of them is chosen.
     greatest = jnp.max(mean)
     index = jnp.argmax(mean >= greatest - 8 * eps_of(mean) * jnp.abs(greatest))
     near = mean >= mean[index] - _standard_error(score)[index]
-    size = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
-    least = jnp.min(jnp.where(near, size, jnp.inf))
-    return index, jnp.argmax(jnp.where(near & (size == least), mean, -jnp.inf))
+    mean_nonzero = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
+    least = jnp.min(jnp.where(near, mean_nonzero, jnp.inf))
+    return index, jnp.argmax(jnp.where(near & (mean_nonzero == least), mean, -jnp.inf))

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._cox_models import SparseCox, SparseCoxCV
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
-from sparsejax.sklearn._multi_semantic import LabelViewsClassifier
+from sparsejax.sklearn._label_views import LabelViewsClassifier
 from sparsejax.sklearn._multivariate import MILESClassifier, MultivariateClassifier
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor

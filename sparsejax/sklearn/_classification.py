@@ -191,8 +191,8 @@ class SparseClassifier(PenalisedClassifier):
       classes_: (k,), the labels, of any sortable kind.
       coef_: (k, d), or (1, d) for two classes, the second minus the first; exact zeros.
       intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
-        none is known (`sparsejax.Solution`).
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
+        or of its value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

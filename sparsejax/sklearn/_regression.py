@@ -143,8 +143,8 @@ class SparseRegressor(LinearRegressor):
     Attributes:
       coef_: (d,), or (outputs, d) for a y with columns; exact zeros.
       intercept_: () or (outputs,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
-        none is known (`sparsejax.Solution`).
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
+        or of its value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.utils.validation import column_or_1d
 
 from sparsejax._core.checks import as_numpy, check_entry
-from sparsejax._core.labels import complete_labels, numbered_labels
+from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked, names_of
 
 ORDER = "the columns are (event, time), unless their names tell."  # for errors
@@ -93,7 +93,7 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     labels, codes = None, np.zeros(len(time), int)
     if strata is not None:
         strata = _by_row("strata", complete_labels("strata", strata), time)
-        labels, codes = numbered_labels("strata", strata)
+        labels, codes = indexed_labels("strata", strata)
     if entry is not None:
         entry = _by_row("entry", as_real("entry", entry), time)
         check_entry(entry, time)

@@ -81,8 +81,9 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
       coef_: (k, d), or (1, d) for two classes; exact zeros. With the logistic loss a label that all rows or
         no rows have gets zeros, and an intercept of 40 or -40.
       intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it; NaN if
-        none is known, as for hinge losses with features in no group.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
+        or of its value at 0, if that is larger; NaN if none is known, as for hinge losses with features in no
+        group.
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

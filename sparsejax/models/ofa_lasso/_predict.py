@@ -1,6 +1,6 @@
 r"""Prediction: the y that agrees best with all models, min over y of ``sum_j (y_j - f_j(x, y without j))^2``.
 
-The problem is not convex: the result is the best stationary point found from the given starts.
+The problem is not convex: the result is the point with the least sum that searches from given starts reach.
 """
 
 from typing import Any, NamedTuple
@@ -15,12 +15,12 @@ LBFGS_PAIRS = 10  # pairs of differences that L-BFGS stores
 
 
 class Outputs(NamedTuple):
-    """The parts of the models that depend on the other outputs, restricted to weights that are not 0."""
+    """The kernel part of each model f_j, which depends on the other outputs: centers of nonzero weight."""
 
-    centers: jax.Array  # (d, s, d): training outputs, entry j of [j] zero
-    weights: jax.Array  # (d, s): v
+    centers: jax.Array  # (d, s, d): training outputs minus shift; centers[j, :, j] is 0
+    weights: jax.Array  # (d, s): the weights of the centers in f_j, 0 where f_j has fewer than s
     bandwidth: jax.Array  # (d,)
-    shift: jax.Array  # (d,) taken off y before the kernel (and off the centers)
+    shift: jax.Array  # (d,), subtracted from y, so that large outputs do not cancel in distances
 
 
 class Prediction(NamedTuple):
@@ -32,7 +32,7 @@ class Prediction(NamedTuple):
       start: (m, d), the predictions of the independent lassos, from which the first search starts.
       start_residual: (m,), the same sum at ``start``.
       num_stationary: (m,) int32, the number of distinct stationary points that the searches found. 1 means
-        that all searches agree, not that there is no other point; 0 that no search met ``tol``.
+        that all searches that met ``tol`` agree, not that there is no other point; 0 that none met it.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -49,14 +49,15 @@ class Prediction(NamedTuple):
     num_stationary: jax.Array
 
 
-def agreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
+def disagreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
     """The objective at y (d,); ``base`` (d,): the part of each f_j that depends on x, with the intercept."""
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
+        # ||y_-j - c||^2 = ||y_-j||^2 + ||c||^2 - 2 <c, y>, with y_-j all but output j, since c_j = 0
         size = jnp.sum(y_shifted**2) - y_shifted**2
         distance = size[:, None] + jnp.sum(outputs.centers**2, axis=2) - 2 * product
-        bandwidth = outputs.bandwidth[:, None]
+        bandwidth = outputs.bandwidth[:, None]  # divided by twice: its square might over- or underflow
         features = jnp.exp(-(jnp.maximum(distance, 0) / bandwidth) / bandwidth / 2)
     else:
         features = (product + 1) ** degree if kernel == "polynomial" else product
@@ -74,16 +75,16 @@ def search(
     tol: jax.Array | float,
     maxiter: int,
 ) -> Prediction:
-    """Predictions from ``start`` (m, d) and, for every point, from the rows of ``further`` (s, d).
+    """Predictions from ``start`` (m, d) and, for every point, from the rows of ``further`` (p, d).
 
     Args:
       kernel, degree, outputs: the models.
-      base: (m, d).
+      base: (m, d), for each point as in `disagreement`.
       start, further: where to start.
       scale: (d,) > 0, the size of each output: y is searched in its units, and two stationary points
         are distinct if they differ by more than ``sqrt(tol)`` in one of them.
-      tol: a point is stationary if the gradient in these units is at most ``tol`` times (1 + objective) in
-        units of ``mean(scale^2)``.
+      tol: with the objective divided by ``mean(scale^2)``, a point is stationary if no entry of the gradient
+        in y / scale exceeds ``tol * (1 + objective)``.
       maxiter: L-BFGS steps for each start.
     """
     unit = jnp.mean(scale * scale)
@@ -91,7 +92,7 @@ def search(
 
     def descend(base: jax.Array, y0: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
         def fun(w: jax.Array) -> jax.Array:
-            return agreement(kernel, degree, outputs, base, w * scale) / unit
+            return disagreement(kernel, degree, outputs, base, w * scale) / unit
 
         value_and_grad = optax.value_and_grad_from_state(fun)
 
@@ -108,7 +109,7 @@ def search(
             return w, state, k + 1, flat(state)
 
         w0 = y0 / scale
-        # Inside, optax promotes ranks and integers, which a strict user has forbidden.
+        # Inside, optax promotes ranks and integers, which the user's configuration of JAX may forbid.
         with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             carry = (w0, solver.init(w0), jnp.int32(0), jnp.zeros((), bool))
             w, _, _, stationary = lax.while_loop(lambda c: (c[2] < maxiter) & ~c[3], body, carry)
@@ -117,7 +118,7 @@ def search(
     def point(base: jax.Array, start: jax.Array) -> Prediction:
         starts = jnp.concatenate([start[None], further])
         w, value, first, stationary = jax.vmap(lambda y0: descend(base, y0))(starts)
-        value = jnp.where(value <= first, value, jnp.inf)  # a NaN too
+        value = jnp.where(value <= first, value, jnp.inf)  # inf after a rise or a NaN
         best = jnp.argmin(value)
         # If no search has improved on the start, the start is returned.
         improved = value[best] < first[0]
@@ -128,10 +129,10 @@ def search(
     return lax.map(lambda a: point(*a), (base, start), batch_size=POINTS_AT_ONCE)
 
 
-def _distinct(w: jax.Array, stationary: jax.Array, tol: jax.Array | float) -> jax.Array:
-    """The number of stationary rows of w (s, d) that are farther than tol from all earlier rows."""
-    s = w.shape[0]
-    near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= tol
-    earlier = jnp.tril(jnp.ones((s, s), bool), -1)
+def _distinct(w: jax.Array, stationary: jax.Array, apart: jax.Array | float) -> jax.Array:
+    """The number of stationary rows of w (p, d), each farther than ``apart`` from earlier such rows."""
+    p = w.shape[0]
+    near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= apart
+    earlier = jnp.tril(jnp.ones((p, p), bool), -1)
     seen = jnp.any(near & earlier & stationary[None], axis=1)
     return jnp.sum(stationary & ~seen, dtype=jnp.int32)

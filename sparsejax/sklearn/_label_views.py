@@ -1,4 +1,4 @@
-"""Classification by the labels of several views at once."""
+"""Classification of rows that have one label in each of several views, such as objects and moods."""
 
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
@@ -20,7 +20,7 @@ from sparsejax.sklearn._tables import as_labels, as_sample_weight, centred, gath
 
 
 def _of_one_kind(labels: np.ndarray) -> np.ndarray:
-    """The labels as numbers if they are numbers in an array of objects, as a DataFrame of both kinds has."""
+    """Labels in an array of objects, as a table of numbers and text gives, as numbers if all are numbers."""
     if labels.dtype != object:
         return labels
     plain = np.asarray(labels.tolist())
@@ -35,7 +35,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     that have all its labels and 0 for the others, and is fitted by least squares,
 
     .. math:: \min_{W,b} \frac{1}{2\sum_i s_i} \sum_i s_i \|x_i^\top W + b - y_i\|^2
-              + \frac\alpha2 \sum_{j=1}^d \sum_v \Big( \sum_{l \in v} \|w_{j,(l)}\|_2 \Big)^2
+              + \sum_{j=1}^d \frac{\alpha_j}2 \sum_v \Big( \sum_{l \in v} \|w_{j,(l)}\|_2 \Big)^2
               + \frac\beta2 \operatorname{tr}(W L W^\top) ,
 
     where :math:`w_{j,(l)}` are the weights of feature j for the combinations with label l: the labels of a
@@ -50,16 +50,17 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
 
     Args:
       alpha: >= 0, () or (d,), the strength of the competition.
-      beta: >= 0, the strength of the graph; unused with one view, which has no graph.
+      beta: >= 0, the strength of the graph; not used with one view, whose graph would join all labels.
       tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
       max_iter: largest number of iterations.
 
     Attributes:
-      classes_: (k,) the labels; for several views a list of one array each.
+      classes_: (k,) the labels for y (n,); for y (n, views) a list of one array each.
       coef_: (combinations, d), where the label of the last view varies fastest; (1, d) for one view of two
         labels, the second minus the first; exact zeros.
       intercept_: (combinations,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it.
+      gap_: the certificate: no coefficients have an objective lower by more than this share of it, or of its
+        value at 0, if that is larger.
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
@@ -122,7 +123,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         H: np.ndarray = X @ self.coef_.T + self.intercept_
-        if H.shape[1] == 1:  # the second of two labels minus the first; the two sum to 1
+        if H.shape[1] == 1:  # h2 - h1; the columns of Y sum to 1, and so do h1 and h2
             H = np.concatenate([1 - H, 1 + H], axis=1) / 2
         return H.reshape(len(H), *(len(labels) for labels in self._views()))
 
@@ -133,7 +134,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
         return [scores.sum(axis=tuple(other for other in axes if other != view)) for view in axes]
 
     def predict(self, X: Any) -> np.ndarray:
-        """For each view the label with the largest marginal score, (n, views), or (n,) for one view."""
+        """For each view the label with the largest marginal score, (n, views), or (n,) if y was."""
         best = [scores.argmax(axis=1) for scores in self.marginals(X)]
         labels = [names[ix] for names, ix in zip(self._views(), best, strict=True)]
         if len({view.dtype.kind for view in labels}) > 1:  # numbers and text stay what they are
