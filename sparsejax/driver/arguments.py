@@ -58,10 +58,7 @@ def prepare(
     dtype = jax.tree.leaves(init)[0].dtype
     try:
         tol = _as_tol(names[0], tol, dtype)
-        if is_traced(maxiter):
-            maxiter = jnp.asarray(maxiter, jnp.int32)
-        else:
-            maxiter = on_device(as_int(names[1], maxiter, 0, floats=True), np.dtype(np.int32))
+        maxiter = _as_maxiter(names[1], maxiter)
         history = as_int("history", history, 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}: {error}") from None
@@ -82,7 +79,17 @@ def _as_tol(name: str, tol: ArrayLike | None, dtype: np.dtype) -> jax.Array:
     if isinstance(tol, (bool, np.bool_)):
         raise TypeError(f"{name} must be a number, got {tol!r}.")
     value = as_nonnegative(name, tol, dtype)
-    return value if is_traced(value) else on_device(float(value), dtype)
+    if is_traced(value):
+        return jnp.where(jnp.isfinite(value), value, jnp.nan)  # nothing meets a tolerance of NaN
+    return on_device(float(value), dtype)
+
+
+def _as_maxiter(name: str, maxiter: ArrayLike) -> jax.Array:
+    if not is_traced(maxiter):
+        return on_device(as_int(name, maxiter, 0, floats=True), np.dtype(np.int32))
+    if not jnp.issubdtype(jnp.result_type(maxiter), jnp.integer):
+        raise TypeError(f"{name} must be an integer, got {jnp.result_type(maxiter)} under jit.")
+    return jnp.asarray(maxiter, jnp.int32)
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:

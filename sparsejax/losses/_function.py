@@ -1,5 +1,6 @@
 """Makes a `Loss` of a callable of the user whose class does not inherit from `Loss`."""
 
+from functools import partial
 from types import MethodType
 from typing import Any, ClassVar
 
@@ -67,7 +68,7 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
 def as_pytree(x: Any) -> Any:
     """A function or method that JAX would take for a leaf, as a pytree without leaves; all else unchanged."""
     # A function has ``__get__``, by which a class makes a method of it; most other callables have none.
-    function = isinstance(x, MethodType) or (
+    function = isinstance(x, MethodType | partial | jax.custom_jvp | jax.custom_vjp) or (
         callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
     )
     is_leaf = any(leaf is x for leaf in jax.tree.leaves(x))

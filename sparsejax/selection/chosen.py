@@ -89,12 +89,12 @@ class CrossValidation(
     @property
     def loss(self) -> jax.Array:
         """The shape of ``fold_loss`` without the folds: its mean over them."""
-        return jnp.mean(self.fold_loss, axis=0)
+        return jnp.mean(self.fold_loss, axis=self._lanes)
 
     @property
     def standard_error(self) -> jax.Array:
         """The shape of ``score`` without the folds: the standard error of the mean score."""
-        return _standard_error(self.score)
+        return _standard_error(self.score, self._lanes)
 
     @property
     def best(self) -> Any:
@@ -106,17 +106,28 @@ class CrossValidation(
         """The sparsest penalty whose mean score is within one standard error of the greatest."""
         return self._candidate(self.index_1se)
 
+    @property
+    def _lanes(self) -> int:
+        """The number of leading axes of all arrays that are lanes of `jax.vmap`."""
+        index = self.index[0] if isinstance(self.index, tuple | list) else self.index
+        return index.ndim - (self.outputs is not None)
+
     def _candidate(self, index: Any) -> Any:
+        def chosen(strengths: Any, index: Any) -> Any:
+            found = [leaf[index] for leaf in strengths]
+            if self.outputs is not None and self.outputs[1] in (1, self.outputs[0]):
+                # With k = 1 or k = d, strengths (k,) would be taken for strengths by row: make them (d, k).
+                found = [jnp.broadcast_to(leaf, self.outputs) for leaf in found]
+            return found
+
+        for _ in range(self._lanes):
+            chosen = jax.vmap(chosen)
         strengths, rebuild = floating_leaves(self.penalties)
-        chosen = [leaf[index] for leaf in strengths]
-        if self.outputs is not None and self.outputs[1] in (1, self.outputs[0]):
-            # With k = 1 or k = d, strengths (k,) would be taken for strengths by row: give them as (d, k).
-            chosen = [jnp.broadcast_to(leaf, self.outputs) for leaf in chosen]
-        return rebuild(chosen)
+        return rebuild(chosen(strengths, index))
 
 
-def _standard_error(score: jax.Array) -> jax.Array:
-    return jnp.std(score, axis=0, ddof=1) / score.shape[0] ** 0.5
+def _standard_error(score: jax.Array, axis: int = 0) -> jax.Array:
+    return jnp.std(score, axis=axis, ddof=1) / score.shape[axis] ** 0.5
 
 
 def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -15,6 +15,7 @@ from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
+from sparsejax.closures import with_program_of_function
 from sparsejax.driver import prepare
 from sparsejax.losses import Loss, as_loss
 from sparsejax.penalties import Penalty, split_strengths
@@ -82,11 +83,12 @@ class Tuning(Pytree, leaves=("penalty", "solution", "loss", "num_solves", "statu
         return self.status == CONVERGED
 
     @property
-    def message(self) -> str:
-        """The text of the status; not available under jit."""
+    def message(self) -> str | list[str]:
+        """The text of the status, for each search of a batch; not available under jit."""
         if is_traced(self.status):
             raise TypeError("Tuning.message is text: read it outside jit and vmap.")
-        return MESSAGES[int(self.status)]
+        texts = [MESSAGES[code] for code in np.ravel(self.status).tolist()]
+        return texts if self.status.ndim else texts[0]
 
 
 def tune(
@@ -120,7 +122,8 @@ def tune(
         or any callable pytree.
       init: start of the first solve, as in `sparsejax.solve`; required if the loss is a plain function.
       low, high: the strengths stay within these multiples of the start.
-      optimizer: any optax gradient transformation; it updates the log strengths.
+      optimizer: any optax gradient transformation; it updates the log strengths. The solves of a line search,
+        as in ``optax.lbfgs()``, do not count as solves.
       tol: stop when the norm of the gradient is at most tol times the held-out loss; log strengths that a
         bound stops do not count.
       maxiter: largest number of solves.
@@ -135,7 +138,7 @@ def tune(
       Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `Tuning` so far, or None before the
         first solve.
       TypeError, ValueError: before tracing, an argument is invalid, a strength is 0, or the penalty names no
-        strengths.
+        strengths; and under `jax.grad` and `jax.jvp`, since the search has no derivative.
 
     Warns:
       ConvergenceWarning: outside jit, the returned solution did not converge.
@@ -151,6 +154,7 @@ def tune(
         "tune", problem, init, solver_tol, solver_maxiter, names=("solver_tol", "solver_maxiter")
     )
     held_out = as_loss(held_out, "tune: held_out")
+    held_out = with_program_of_function(Problem(held_out, known.penalty), init).smooth
     _check_strengths(known.penalty)
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"tune: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")
@@ -267,13 +271,16 @@ class _Search(
         )
         shown = Tried(jax.tree.map(jnp.exp, c.logs), loss, slope, solution.measure)
         tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, shown)
-        logs, state = self.step(c, grad)
+        logs, state = self.step(c, loss, grad)
         status = self.status(c.n + 1, loss, slope, solution)
         return _Carry(logs, state, solution.params, best, c.n + 1, status, tried)
 
-    def step(self, c: _Carry, grad: Any) -> tuple[Any, Any]:
-        with jax.numpy_dtype_promotion("standard"):  # optax mixes dtypes, which the user may have forbidden
-            updates, state = self.optimizer.update(grad, c.optimizer, c.logs)
+    def step(self, c: _Carry, loss: jax.Array, grad: Any) -> tuple[Any, Any]:
+        update = optax.with_extra_args_support(self.optimizer).update
+        more = {"value": loss, "grad": grad, "value_fn": lambda logs: self.judge(logs, c.init)[0]}
+        # optax mixes dtypes and ranks, which the user may have forbidden.
+        with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+            updates, state = update(grad, c.optimizer, c.logs, **more)
         move = lambda x, u, low, high: jnp.clip(x + u, low, high)
         return jax.tree.map(move, c.logs, updates, *self.bounds), state
 
@@ -291,9 +298,23 @@ def _within(g: jax.Array, x: jax.Array, low: jax.Array, high: jax.Array) -> jax.
     return jnp.where(((x <= low) & (g > 0)) | ((x >= high) & (g < 0)), 0, g)
 
 
+@jax.custom_jvp
+def _without_derivative(arguments: Any) -> Any:
+    return arguments
+
+
+@_without_derivative.defjvp
+def _no_derivative(primals: Any, tangents: Any) -> Any:
+    raise TypeError(
+        "tune: the search has no derivative. Differentiate a solve at the strengths that it found, or pass "
+        "arguments through jax.lax.stop_gradient."
+    )
+
+
 @full_precision()
 @jax.jit
 def _tune(search: _Search, init: Any) -> Tuning:
+    search, init = _without_derivative((search, init))
     return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
 
 

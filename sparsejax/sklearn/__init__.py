@@ -12,10 +12,10 @@ except ModuleNotFoundError as error:
 from sparsejax.sklearn._classification import SparseClassifier
 from sparsejax.sklearn._cox_models import SparseCox, SparseCoxCV
 from sparsejax.sklearn._folds import SparseClassifierCV, SparseRegressorCV
-from sparsejax.sklearn._label_views import LabelViewsClassifier
 from sparsejax.sklearn._multivariate import MILESClassifier, MultivariateClassifier
 from sparsejax.sklearn._ofa import OFALassoRegressor
 from sparsejax.sklearn._regression import SparseRegressor
+from sparsejax.sklearn._several_views import LabelViewsClassifier
 from sparsejax.sklearn._stability import StabilitySelector
 from sparsejax.sklearn._uncorrelated import UncorrelatedGroupClassifier
 

@@ -1,5 +1,7 @@
 """One solve, whatever wraps it: jit, vmap, scan and grad give what an eager call gives, and say the same."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,8 +162,20 @@ def test_a_layer_of_lanes_trains():
     np.testing.assert_allclose(jnp.sum(slope(A) * direction), difference, rtol=1e-2)
 
 
+def test_limits_that_are_traced():
+    """No tolerance is met that is not finite; the number of iterations is an integer, as eagerly."""
+    X, H = data(n=30)
+    problem = sj.Problem(losses.LogisticLoss(X, (H > 0).astype(float)), sj.penalties.L1(0.01))
+    solve = jax.jit(lambda tol, maxiter: sj.solve(problem, tol=tol, maxiter=maxiter))
+    for tol in (np.inf, np.nan, -1.0):
+        assert not solve(tol, 2000).converged
+    assert solve(1e-6, 2000).converged
+    with pytest.raises(TypeError, match="maxiter must be an integer"):
+        solve(1e-6, 1.5)
+
+
 def test_a_function_of_W_is_a_loss():
-    """A lambda, eagerly too; and `solvers.pick` of it."""
+    """A lambda, eagerly too, a partial and a custom derivative; and `solvers.pick` of it."""
     X, H = map(jnp.asarray, data(seed=1, n=20, d=5, k=None))
     problem = sj.Problem(lambda W: jnp.sum((X @ W - H) ** 2) / 2, L1(2.0))
     assert sj.solvers.pick(problem).function is sj.fista
@@ -170,6 +184,11 @@ def test_a_function_of_W_is_a_loss():
         sj.Problem(SquaredLoss(X, H, scale=0.5), L1(2.0)),
     )
     np.testing.assert_allclose(found.params, sj.solve(ours, tol=1e-9).params, atol=1e-6)
+    custom = jax.custom_jvp(problem.smooth)
+    custom.defjvp(lambda at, way: (problem.smooth(*at), jnp.vdot(jax.grad(problem.smooth)(*at), *way)))
+    for form in (custom, functools.partial(lambda target, W: jnp.sum((X @ W - target) ** 2) / 2, H)):
+        again = sj.solve(problem.replace(smooth=form), init=jnp.zeros(5), tol=1e-9)
+        np.testing.assert_allclose(again.params, found.params, atol=1e-12)
 
 
 def test_sum_of_penalties():

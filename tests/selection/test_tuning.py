@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from cases import data
+from cases import K, data
 from loss_cases import LOSSES
 from penalty_cases import D
 
@@ -213,3 +213,56 @@ def test_a_fold_that_the_first_solver_leaves_is_solved_by_the_chain(tol, again, 
     np.testing.assert_allclose(eager.fold_loss, jitted.fold_loss, rtol=1e-4 if tol else 1e-10)
     for name in ("num_nonzero", "converged"):
         np.testing.assert_array_equal(getattr(eager, name), getattr(jitted, name))
+
+
+@pytest.mark.parametrize("progress", [False, True])
+def test_a_held_out_function_that_changed_is_traced_again(progress):
+    train, target = small("SquaredLoss"), np.zeros((D, K))
+    problem, distance = sj.Problem(train, sj.penalties.L1(0.1)), lambda W: jnp.sum((W - target) ** 2)
+    for _ in range(2):
+        found = sj.tune(problem, distance, maxiter=1, progress=progress)
+        np.testing.assert_allclose(found.loss, np.sum((found.solution.params - target) ** 2), rtol=1e-12)
+        target += 1
+
+
+def test_a_line_search_of_optax():
+    X, H = map(np.asarray, data(n=60))
+    train, test = (sj.losses.SquaredLoss(X[rows], H[rows, 0]) for rows in (slice(20), slice(20, 60)))
+    problem = sj.Problem(train, sj.penalties.L1(sj.lambda_max(sj.Problem(train, sj.penalties.L1(1.0))) / 2))
+    found, usual = sj.tune(problem, test, optimizer=optax.lbfgs(), maxiter=10), sj.tune(problem, test)
+    tried = np.asarray(found.tried.loss[: found.num_solves])
+    assert found.loss <= 1.001 * usual.loss < 0.9 * tried[0] and (np.diff(tried) <= 0).all()
+
+
+def test_searches_in_a_batch_and_no_derivative():
+    train, test = small("SquaredLoss"), small("SquaredLoss", seed=3, n=60)
+    search = lambda strength: sj.tune(sj.Problem(train, sj.penalties.L1(strength)), test, maxiter=2)
+    found = jax.vmap(search)(jnp.array([0.1, 1e3]))
+    assert ["every weight is 0" in text for text in found.message] == [False, True]
+    for derivative in (jax.grad, jax.jacfwd):
+        with pytest.raises(TypeError, match="tune: the search has no derivative"):
+            derivative(lambda strength: search(strength).loss)(0.1)
+
+
+@pytest.mark.parametrize("form", ["strengths", "grid", "per_output"])
+def test_cross_validations_in_a_batch(form):
+    """Losses, errors and choices are those of each lane."""
+    X, Y = map(np.asarray, data(n=30))
+    Y = Y if form == "per_output" else Y[:, 0]
+    more = np.random.default_rng(1).standard_normal(Y.shape)
+    penalties = jax.vmap(sj.penalties.L1)(np.geomspace(1, 1e-3, 6))
+    if form == "grid":
+        penalties = jax.tree.map(lambda leaf: leaf.reshape(2, 3), penalties)
+
+    def chosen(Y, factor):
+        problem = sj.Problem(sj.losses.SquaredLoss(X, Y, scale=0.01), sj.penalties.L1(0.1))
+        strengths = jax.tree.map(lambda leaf: factor * leaf, penalties)
+        return sj.cross_validate(problem, strengths, folds=3, per_output=form == "per_output")
+
+    read = lambda found: (found.best, found.best_1se, found.loss, found.standard_error)
+    lanes = read(jax.vmap(jax.vmap(chosen, (0, None)), (None, 0))(np.stack([Y, more]), jnp.array([1.0, 2.0])))
+    for i, factor in enumerate((1.0, 2.0)):
+        for j, of_lane in enumerate((Y, more)):
+            alone = read(chosen(of_lane, factor))
+            for a, b in zip(jax.tree.leaves(lanes), jax.tree.leaves(alone), strict=True):
+                np.testing.assert_allclose(a[i, j], b, rtol=1e-3)
