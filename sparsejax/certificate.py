@@ -14,7 +14,7 @@ from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_
 from sparsejax.closures import with_program_of_function
 from sparsejax.dual_point import Free, dual_point, free_features
 from sparsejax.losses import Facts, Sizes, by_row, sizes, value_known
-from sparsejax.penalties import L1, Penalty, feasible, shared, strengths_valid, unpenalised
+from sparsejax.penalties import L1, Penalty, feasible, for_shape_of, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
@@ -216,7 +216,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     W = as_float("W", W, (1, 2, 3), smooth.dtype if "shape" in smooth.provides else None)
     if "shape" in smooth.provides:
         check_params(W, smooth.params_shape)
-    return _duality_gap(with_program_of_function(problem, W), W)
+    problem = with_program_of_function(problem, W)
+    return _duality_gap(problem._replace(penalty=for_shape_of(problem.penalty, W)), W)
 
 
 @Compiled
@@ -270,7 +271,8 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     if "shape" in problem.smooth.provides and start.shape != tuple(problem.smooth.params_shape):
         shape = tuple(problem.smooth.params_shape)
         raise ValueError(f"lambda_max: init has shape {start.shape}; the parameters have shape {shape}.")
-    top: jax.Array = _lambda_max(with_program_of_function(problem, start), start)
+    problem = with_program_of_function(problem, start)
+    top: jax.Array = _lambda_max(problem._replace(penalty=for_shape_of(penalty, start)), start)
     if not is_traced(top) and np.isinf(top):
         raise ValueError(f"no finite factor of the strengths of {penalty!r} makes W = 0.")
     return top

@@ -16,7 +16,7 @@ from sparsejax._core.checks import is_traced
 from sparsejax._core.programs import identity_of
 from sparsejax._core.shards import on_one_device
 from sparsejax.losses import Loss, PlainLoss
-from sparsejax.penalties import Penalty
+from sparsejax.penalties import Penalty, for_shape_of
 from sparsejax.problem import Problem
 
 
@@ -38,7 +38,7 @@ def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
         prox, in_prox = trace(prox_of, penalty, init, step)
         if any(map(is_traced, (*in_value, *in_prox))):
             penalty = ClosurePenalty(penalty, in_value, in_prox, value, prox)
-    return problem._replace(smooth=smooth, penalty=penalty)
+    return problem._replace(smooth=smooth, penalty=for_shape_of(penalty, init))
 
 
 def with_program_of_function(problem: Problem, init: Any) -> Problem:

@@ -151,6 +151,7 @@ def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
     if isinstance(penalty, Sum):
         for part in penalty.parts:
             check_penalty(name, part, init)
+        return
     if penalty._self_contained:
         return
     _check_strengths_named(name, penalty)

@@ -20,7 +20,10 @@ from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
+from sparsejax.penalties._named_sums import ElasticNet, SparseGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
+from sparsejax.penalties._on_vectors import as_given as as_given
+from sparsejax.penalties._on_vectors import for_shape_of as for_shape_of
 from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
 from sparsejax.penalties._plain import as_penalty as as_penalty
 from sparsejax.penalties._plain import is_penalty as is_penalty
@@ -36,7 +39,7 @@ from sparsejax.penalties._rules import row_units as row_units
 from sparsejax.penalties._rules import unpenalised as unpenalised
 from sparsejax.penalties._simple import Box, NonNegative, SquaredL2
 from sparsejax.penalties._sorted_l1 import SortedL1, slope_strengths
-from sparsejax.penalties._sum import ElasticNet, SparseGroupLasso, Sum
+from sparsejax.penalties._sum import Sum
 from sparsejax.penalties._sum import least_active as least_active
 from sparsejax.penalties._sum_to import SumTo
 from sparsejax.penalties._terms import joined as joined

@@ -22,7 +22,7 @@ class Rule:
         self.table = singledispatch(default)
 
     def __call__(self, penalty: Any, *args: Any, **options: Any) -> Any:
-        return self.table.dispatch(_known(penalty.__class__))(penalty, *args, **options)
+        return self.table.dispatch(known_class(penalty.__class__))(penalty, *args, **options)
 
     def register(self, *classes: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """A decorator that makes a function the rule of these classes."""
@@ -36,7 +36,7 @@ class Rule:
 
 
 @lru_cache(maxsize=256)
-def _known(cls: type) -> type:
+def known_class(cls: type) -> type:
     """The class whose rule holds: the first base of this library, or `Penalty` if value or prox is new."""
     for base in cls.__mro__:
         if base.__module__.split(".")[0] == __name__.split(".")[0]:

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_strength, is_traced
+from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import columns, like, safe_divide
-from sparsejax.groups import Groups, check_groups
 from sparsejax.penalties._added_norms import added_norms
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
@@ -20,6 +19,7 @@ from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21
+from sparsejax.penalties._on_vectors import OnVectors, as_given, for_shape_of, on_vectors
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._rules import (
     Rule,
@@ -169,7 +169,23 @@ class Sum(SeveralTerms, leaves=("parts",)):
     def _offset(self) -> bool:  # type: ignore[override]
         return any(term._offset for term in self.terms)
 
+    @property
+    def _self_contained(self) -> bool:  # type: ignore[override]
+        return all(part._self_contained for part in self.parts)
+
     # ------------------------------------------------------------------ methods that use the parts
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        """The proximal point of V; with several terms by at most 1000 cycles of Dykstra's algorithm."""
+        return super(Sum, for_shape_of(self, V)).prox(V, scaling)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """An upper bound on g*(Z), exact with one term or the best parts; ``aux`` as `SeveralTerms`."""
+        return super(Sum, for_shape_of(self, Z)).conjugate(Z, aux)
+
+    def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        """The largest s at which the conjugate of sZ, by the parts of Z that ``aux`` gives, is finite."""
+        return super(Sum, for_shape_of(self, Z)).dual_scale(Z, aux)
 
     def value(self, W: jax.Array) -> jax.Array:
         """The sum of the values of the parts, shape ()."""
@@ -190,9 +206,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
         """The smallest common factor of the strengths at which 0 is the prox of Z; inf if there is none."""
-        near = self._replace(
-            parts=tuple(at_zero(part) for part in self.parts if not part.degrees or 1 in part.degrees)
-        )
+        parts = [part for part in for_shape_of(self, Z).parts if not part.degrees or 1 in part.degrees]
+        near = self._replace(parts=tuple(map(at_zero, parts)))
         top = gauge(near, Z) if len(near.terms) > 1 else safe_divide(1.0, near.dual_scale(Z), jnp.inf)
         constraints = [part.value(jnp.zeros_like(Z)) for part in self.parts if not part.degrees]
         return jnp.where(jnp.any(jnp.isinf(jnp.array(constraints))), jnp.inf, top) if constraints else top
@@ -228,6 +243,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 @feasible.register(Sum)
 def _(penalty: Sum, W: jax.Array) -> jax.Array:
     """A point near W that satisfies all constraints; boxes are applied last."""
+    penalty = for_shape_of(penalty, W)
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
@@ -262,6 +278,14 @@ for _rule in (rescaled, in_units, by_entry):
     _rule.register(Sum)(partial(_part_by_part, _rule))
 
 
+@for_shape_of.register(Sum)
+def _(penalty: Sum, W: jax.Array) -> Sum:
+    """The sum with users' parts as `OnVectors` if W is a vector."""
+    parts = tuple(map(on_vectors, penalty.parts))
+    users = any(part is not own for part, own in zip(parts, penalty.parts, strict=True))
+    return penalty._replace(parts=parts) if users and [*map(jnp.ndim, jax.tree.leaves(W))] == [1] else penalty
+
+
 @prox_start.register(Sum)
 def _(penalty: Sum, V: jax.Array) -> Any:
     """The start of the only term; an empty start for several terms."""
@@ -274,6 +298,12 @@ def _(penalty: Sum, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Ar
     if len(penalty.terms) == 1:
         return prox_warm(penalty.terms[0], V, scaling, warm)
     return like(penalty._prox(columns(V), scaling), V), warm
+
+
+@as_given.register(Sum)
+def _(penalty: Sum) -> Sum:
+    own = (part.penalty if isinstance(part, OnVectors) else part for part in penalty.parts)
+    return penalty._replace(parts=tuple(own))
 
 
 def least_active(penalty: Penalty) -> int:
@@ -291,6 +321,8 @@ def at_zero(part: Any) -> Any:
 
     Strengths become 1 for norms and 0 for squares, whose derivative at 0 is 0; a box becomes a cone.
     """
+    if isinstance(part, OnVectors):
+        return on_vectors(at_zero(part.penalty))
     if isinstance(part, Box):
         low, high = jnp.asarray(part.low), jnp.asarray(part.high)
         return part._replace(low=jnp.where(low < 0, -jnp.inf, 0), high=jnp.where(high > 0, jnp.inf, 0))
@@ -345,55 +377,3 @@ def _radd(penalty: Penalty, other: Any) -> Any:
 
 
 Penalty.__add__, Penalty.__radd__ = _add, _radd
-
-
-def ElasticNet(alpha: ArrayLike, l1_ratio: ArrayLike) -> Sum:
-    r"""``alpha l1_ratio ||W||_1 + alpha (1 - l1_ratio)/2 ||W||_F^2``: scikit-learn's penalty.
-
-    Args:
-      alpha: >= 0, shape () or (d,).
-      l1_ratio: in [0, 1], shape ().
-
-    Raises:
-      TypeError, ValueError: alpha as `L1`; l1_ratio outside [0, 1].
-    Source: Zou & Hastie, J. Royal Statistical Society B 67(2), 2005.
-
-    >>> import jax.numpy as jnp, sparsejax as sj
-    >>> print(sj.penalties.ElasticNet(1.0, 0.5).prox(jnp.array([2.0, 0.25])))
-    [1. 0.]
-    """
-    alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
-    return Sum((L1(alpha * share.astype(alpha.dtype)), SquaredL2(alpha * (1 - share).astype(alpha.dtype))))
-
-
-def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> Sum:
-    r"""``alpha l1_ratio ||W||_1 + alpha (1 - l1_ratio) sum_g sqrt(p_g) ||W_g||_F``, p_g features in group g.
-
-    Args:
-      alpha: >= 0, shape ().
-      l1_ratio: in [0, 1], shape ().
-      groups: `sparsejax.groups.Groups`.
-
-    Raises:
-      TypeError, ValueError: as `GroupLasso`; l1_ratio outside [0, 1].
-    Source: Simon, Friedman, Hastie & Tibshirani, J. Computational and Graphical Statistics 22(2), 2013.
-
-    >>> import jax.numpy as jnp, sparsejax as sj
-    >>> penalty = sj.penalties.SparseGroupLasso(1.0, 0.5, sj.groups.from_labels([0, 0]))
-    >>> print(penalty.prox(jnp.array([3.0, 0.25])).round(2))
-    [1.79 0.  ]
-    """
-    alpha, share = as_strength("alpha", alpha), _as_ratio(l1_ratio)
-    check_groups(groups)
-    if alpha.ndim:
-        raise ValueError(f"alpha must be a scalar, got shape {alpha.shape}.")
-    share = share.astype(alpha.dtype)
-    sizes = jnp.sqrt(groups.sums(jnp.ones(groups.num_features, alpha.dtype)))
-    return Sum((L1(alpha * share), GroupLasso(alpha * (1 - share) * sizes, groups)))
-
-
-def _as_ratio(l1_ratio: ArrayLike) -> jax.Array:
-    share = as_strength("l1_ratio", l1_ratio)
-    if share.ndim or (not is_traced(share) and np.asarray(share) > 1):
-        raise ValueError(f"l1_ratio must be a number in [0, 1], got {l1_ratio}.")
-    return share

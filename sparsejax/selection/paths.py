@@ -24,7 +24,14 @@ from sparsejax.driver import prepare
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.chain import Chain, as_one_program, completed, with_name, without_arrays
 from sparsejax.driver.implicit import attach
-from sparsejax.penalties import as_penalty, cast_strengths, check_strengths, is_penalty
+from sparsejax.penalties import (
+    as_given,
+    as_penalty,
+    cast_strengths,
+    check_strengths,
+    for_shape_of,
+    is_penalty,
+)
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.selection.fewer_rows import with_fewer_rows
 from sparsejax.selection.path_runner import (
@@ -120,12 +127,12 @@ def prepare_path(
     check_choice(f"{name}: mode", mode, MODES)
     given = as_protocol(name, problem).penalty
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
-    if not _same_structure(problem.penalty, given):
+    if not _same_structure(problem.penalty, for_shape_of(given, init)):
         raise TypeError(
             f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, so that each "
             "penalty of a path has its own."
         )
-    penalties = as_penalty(penalties) if is_penalty(penalties) else penalties
+    penalties = for_shape_of(as_penalty(penalties), init) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
     axes, shape = _varied_axes(name, problem.penalty, penalties)
@@ -153,7 +160,7 @@ def full_penalties(arguments: PathArguments) -> Any:
         jnp.broadcast_to(leaf, (*shape, *leaf.shape)) if axis is None else with_axes(jnp.asarray(leaf), shape)
         for leaf, axis in zip(leaves, arguments.axes, strict=True)
     ]
-    return rebuild(full)
+    return as_given(rebuild(full))
 
 
 def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:

@@ -18,7 +18,7 @@ from sparsejax._core.pytree import Pytree
 from sparsejax.closures import with_program_of_function
 from sparsejax.driver import prepare
 from sparsejax.losses import Loss, as_loss
-from sparsejax.penalties import Penalty, split_strengths
+from sparsejax.penalties import Penalty, as_given, split_strengths
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import solve
@@ -235,8 +235,8 @@ class _Search(
         return split_strengths(self.problem.penalty)[1](strengths)
 
     def tuning(self, c: _Carry) -> Tuning:
-        tried = c.tried._replace(penalties=self.rebuilt(c.tried.penalties))
-        return Tuning(self.penalty(c.best.logs), c.best.solution, c.best.loss, c.n, c.status, tried)
+        tried = c.tried._replace(penalties=as_given(self.rebuilt(c.tried.penalties)))
+        return Tuning(as_given(self.penalty(c.best.logs)), c.best.solution, c.best.loss, c.n, c.status, tried)
 
     def penalty(self, logs: Any) -> Any:
         return self.rebuilt(jax.tree.map(jnp.exp, logs))

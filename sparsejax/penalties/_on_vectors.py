@@ -1,0 +1,122 @@
+"""A user's penalty of vectors as a part of a sum, whose terms compute with matrices of one column."""
+
+from typing import Any
+
+import jax
+from jax.typing import ArrayLike
+
+from sparsejax.penalties._base import Penalty, RowNorm
+from sparsejax.penalties._plain import PlainPenalty
+from sparsejax.penalties._rules import Rule, feasible, in_units, known_class, rescaled
+
+
+class OnVectors(Penalty, leaves=("penalty",)):
+    """A user's penalty of W (d,), which takes and returns arrays (d, 1) too.
+
+    Its strengths (d,) or a cumulated sum would give another result, or another shape, for W (d, 1).
+    """
+
+    strengths = ("penalty",)
+    penalty: Any
+
+    @property
+    def _self_contained(self) -> bool:  # type: ignore[override]
+        return self.penalty._self_contained
+
+    @property
+    def provides(self) -> frozenset[str]:
+        return self.penalty.provides
+
+    @property
+    def degrees(self) -> tuple[int, ...]:  # type: ignore[override]
+        return self.penalty.degrees
+
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        return self.penalty._valued
+
+    @property
+    def finite_conjugate(self) -> bool:  # type: ignore[override]
+        return self.penalty.finite_conjugate
+
+    @property
+    def terms(self) -> tuple[Any, ...]:
+        return tuple(map(on_vectors, self.penalty.terms)) if len(self.penalty.terms) > 1 else (self,)
+
+    @property
+    def free(self) -> jax.Array:
+        return self.penalty.free
+
+    def __repr__(self) -> str:
+        """The user's penalty."""
+        return repr(self.penalty)
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        self.penalty.check(params_shape[:1])
+
+    def value(self, W: jax.Array) -> jax.Array:
+        return self.penalty.value(_vector(W))
+
+    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
+        return self.penalty.prox(_vector(V), scaling).reshape(V.shape)
+
+    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        return self.penalty.conjugate(_vector(Z), *(() if aux is None else (jax.tree.map(_vector, aux),)))
+
+    def dual_scale(self, Z: jax.Array) -> jax.Array:
+        return self.penalty.dual_scale(_vector(Z))
+
+    def dual_norm(self, Z: jax.Array) -> jax.Array:
+        return self.penalty.dual_norm(_vector(Z))
+
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        return self.penalty.smooth_where(_vector(W)).reshape(W.shape)
+
+    def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
+        return self.penalty.row_norm(params_shape[:1])
+
+    def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
+        return self.penalty.row_slopes(_vector(Z), None if W is None else _vector(W))
+
+    def rows_at(self, ix: jax.Array) -> "OnVectors":
+        return OnVectors(self.penalty.rows_at(ix))
+
+    def _times(self, factor: jax.Array) -> "OnVectors":
+        return OnVectors(self.penalty * factor)
+
+
+def on_vectors(penalty: Any) -> Any:
+    """A user's penalty as `OnVectors`; a penalty of this library as it is."""
+    users: bool = known_class(penalty.__class__) in {Penalty, PlainPenalty}
+    return OnVectors(penalty) if users else penalty
+
+
+@in_units.register(OnVectors)
+def _(penalty: OnVectors, sigma: jax.Array, gamma: jax.Array) -> OnVectors:
+    return OnVectors(in_units(penalty.penalty, sigma, gamma))
+
+
+@rescaled.register(OnVectors)
+def _(penalty: OnVectors, units: jax.Array) -> OnVectors:
+    return OnVectors(rescaled(penalty.penalty, units))
+
+
+@feasible.register(OnVectors)
+def _(penalty: OnVectors, W: jax.Array) -> jax.Array:
+    return feasible(penalty.penalty, _vector(W)).reshape(W.shape)
+
+
+@Rule
+def for_shape_of(penalty: Any, W: Any) -> Any:
+    """The penalty for parameters of this shape: in a sum, users' parts are `OnVectors` if W is (d,)."""
+    return penalty
+
+
+@Rule
+def as_given(penalty: Any) -> Any:
+    """The penalty that `for_shape_of` was given."""
+    return penalty
+
+
+def _vector(W: jax.Array) -> jax.Array:
+    return W.reshape(-1)
