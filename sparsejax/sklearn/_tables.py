@@ -21,6 +21,14 @@ MAX_OFFSET = 4  # largest distance from 0 of the middle of a column, in units of
 # solvers for few features, which form X'X, are hundreds of times faster there than first-order steps.
 MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
 
+# What numpy, pandas and scikit-learn say of columns of text, of categories or of dates.
+NOT_NUMBERS = (
+    "could not convert string to float",
+    "must be a string or a real number",
+    "could not be promoted",
+    "Cannot cast",
+)
+
 
 def check_unmasked(name: str, x: Any) -> None:
     """Raise a TypeError for a masked array of numpy."""
@@ -72,7 +80,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     except (ValueError, TypeError) as error:
         text = str(error)
         found = None
-        if "could not convert string to float" in text or "must be a string or a real number" in text:
+        if any(words in text for words in NOT_NUMBERS):
             found = _first_column(X, _is_not_a_number, "holds {!r}, which is not a number: encode it first")
         elif text.startswith("Input X contains"):
             found = _first_column(X, _is_not_finite, "holds {!r}")

@@ -350,6 +350,107 @@ def test_your_own_in_a_sum():
         )
 
 
+class ByRow(sj.Penalty, leaves=("strengths_of_rows",)):
+    """l1 of vectors W (d,) with a strength for each row."""
+
+    strengths = ("strengths_of_rows",)
+
+    def value(self, W):
+        return jnp.sum(self.strengths_of_rows * jnp.abs(W))
+
+    def prox(self, V, scaling=1.0):
+        return jnp.sign(V) * jnp.maximum(jnp.abs(V) - scaling * self.strengths_of_rows, 0)
+
+
+class ByRowInFull(ByRow, leaves=("strengths_of_rows",)):
+    """The same with a certificate and all else."""
+
+    degrees = (1,)
+    finite_conjugate = False
+
+    def conjugate(self, Z, aux=None):
+        return jnp.zeros((), Z.dtype)
+
+    def dual_scale(self, Z):
+        return 1 / self.dual_norm(Z)
+
+    def dual_norm(self, Z):
+        return jnp.max(jnp.abs(Z) / self.strengths_of_rows)
+
+    def smooth_where(self, W):
+        return W != 0
+
+
+class Slope(sj.Penalty, leaves=("s",)):
+    """SLOPE of vectors, which sorts along the last axis."""
+
+    strengths = ("s",)
+
+    def value(self, W):
+        return jnp.sum(self.s * jnp.sort(jnp.abs(W))[::-1])
+
+    def prox(self, V, scaling=1.0):
+        return sj.prox.sorted_l1(V, scaling * self.s)
+
+
+ADDED = [SquaredL2(0.2), NonNegative(), Box(-0.2, 0.3), sj.penalties.TotalVariation(0.05), L1(0.05)]
+
+
+@pytest.mark.parametrize("added", ADDED, ids=lambda part: type(part).__name__)
+@pytest.mark.parametrize("own", [ByRow, ByRowInFull, Slope])
+def test_a_sum_gives_a_penalty_of_vectors_vectors(own, added):
+    """Not matrices of one column, for which strengths by row and sorted ones would mean another function."""
+    X, H = data(n=30)
+    s = jnp.linspace(0.3, 0.1, D)
+    known = (sj.penalties.SortedL1 if own is Slope else L1)(s)
+    problem, same = (sj.Problem(sj.losses.SquaredLoss(X, H[:, 0]), part(s) + added)
+                     for part in (own, lambda s: known))  # fmt: skip
+    V = jnp.cos(jnp.linspace(0.0, 9.0, D))
+    np.testing.assert_allclose(problem.penalty.prox(V, 0.7), same.penalty.prox(V, 0.7), atol=1e-12)
+    expected = sj.solve(same, tol=1e-10)
+    tol = 1e-10 if own is ByRowInFull else 1e-7
+    for solve in (sj.solve, jax.jit(sj.solve)):
+        found = solve(problem, tol=tol)
+        assert found.converged and found.objective <= expected.objective * (1 + 1e-8)
+        np.testing.assert_allclose(found.params, expected.params, atol=1e-4)
+    if own is ByRowInFull:
+        assert sj.duality_gap(problem, expected.params) <= 1e-5
+        np.testing.assert_allclose(sj.lambda_max(problem), sj.lambda_max(same), rtol=1e-6)
+    candidates = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), problem.penalty)
+    np.testing.assert_allclose(sj.path(problem, candidates, tol=tol).params[1], expected.params, atol=1e-4)
+
+
+def test_the_chosen_sum_has_the_parts_that_were_given():
+    X, H = data(n=30)
+    problem = sj.Problem(sj.losses.SquaredLoss(X, H[:, 0]), ByRow(jnp.full(D, 0.1)) + SquaredL2(0.1))
+    candidates = jax.vmap(lambda f: f * problem.penalty)(jnp.array([1.0, 0.5]))
+    chosen = (
+        sj.cross_validate(problem, candidates, folds=3).best,
+        sj.tune(problem, problem.smooth, maxiter=1).penalty,
+    )
+    assert all(isinstance(penalty.parts[0], ByRow) for penalty in chosen)
+
+
+def test_a_part_that_closes_over_a_traced_array():
+    X, H = data(n=30)
+    loss = sj.losses.SquaredLoss(X, H[:, 0])
+
+    def total(strength, own):
+        class Closing(sj.Penalty, leaves=()):
+            def value(self, W):
+                return strength * jnp.sum(jnp.abs(W))
+
+            def prox(self, V, scaling=1.0):
+                return sj.prox.l1(V, strength, scaling)
+
+        penalty = (Closing() if own else L1(strength)) + SquaredL2(0.1)
+        return jnp.sum(sj.solve(sj.Problem(loss, penalty), tol=1e-9).params)
+
+    for transform in (jax.jit, jax.grad):
+        found, expected = (transform(lambda s, own=own: total(s, own))(0.1) for own in (True, False))
+        np.testing.assert_allclose(found, expected, rtol=1e-4)
+
+
 X8 = np.eye(D)
 BAD = {
     "a sum with itself": (lambda p: p + p, ValueError, "with itself.*2 \\* penalty"),

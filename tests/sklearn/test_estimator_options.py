@@ -362,6 +362,16 @@ FRAME = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["e", "f", "g"]})
 NAN = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, np.nan, 0.0]})
 BAD = {
     "text": (lambda: SparseRegressor().fit(FRAME, [1, 2, 3]), r"to float: 'e'\. The column 'b' holds 'e'"),
+    "a date": (
+        lambda: SparseRegressor().fit(FRAME.assign(b=pd.Timestamp("2020")), [1, 2, 3]),
+        "The column 'b' holds .*2020.*, which is not a number: encode it first",
+    ),
+    "categories": (
+        lambda: SparseRegressor().fit(
+            FRAME.assign(c=pd.array([1] * 3, "Int64"), b=pd.Categorical(["u"] * 3)), [1, 2, 3]
+        ),
+        "The column 'b' holds 'u'",
+    ),
     "text of an array": (lambda: SparseRegressor().fit(FRAME.to_numpy(), [1, 2, 3]), "column 1 holds 'e'"),
     "NaN": (
         lambda: SparseRegressor().fit(NAN, [1, 2, 3]),
