@@ -131,6 +131,7 @@ def test_derivative_in_a_weight_of_zero(name, rng):
     rows = np.flatnonzero(alone | ~event if case.ties == "efron" else np.ones(20, bool))[:3]
     w = jnp.ones(20).at[rows].set(0)
 
+    @jax.jit
     def slope(w):
         loss = case(X, **(given | {"weights": w}))
         return jnp.append(jax.grad(loss)(W), loss(W))

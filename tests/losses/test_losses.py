@@ -156,6 +156,7 @@ def test_derivative_in_a_weight_of_zero(loss, intercept, rng):
     w, W = jnp.ones(len(X)).at[:3].set(0), jnp.asarray(rng.standard_normal((D, K)) / 4)
     case = LOSSES["SquaredLoss" if loss == "gram" else loss]
 
+    @jax.jit
     def slope(w):
         smooth = case(X, H, weights=w, intercept=intercept)
         smooth = smooth.gram() if loss == "gram" else smooth
