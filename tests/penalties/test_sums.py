@@ -409,15 +409,16 @@ def test_a_sum_gives_a_penalty_of_vectors_vectors(own, added):
     np.testing.assert_allclose(problem.penalty.prox(V, 0.7), same.penalty.prox(V, 0.7), atol=1e-12)
     expected = sj.solve(same, tol=1e-10)
     tol = 1e-10 if own is ByRowInFull else 1e-7
-    for solve in (sj.solve, jax.jit(sj.solve)):
+    for solve in (sj.solve, jax.jit(sj.solve))[: 2 if added is ADDED[0] else 1]:
         found = solve(problem, tol=tol)
         assert found.converged and found.objective <= expected.objective * (1 + 1e-8)
         np.testing.assert_allclose(found.params, expected.params, atol=1e-4)
     if own is ByRowInFull:
         assert sj.duality_gap(problem, expected.params) <= 1e-5
         np.testing.assert_allclose(sj.lambda_max(problem), sj.lambda_max(same), rtol=1e-6)
-    candidates = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), problem.penalty)
-    np.testing.assert_allclose(sj.path(problem, candidates, tol=tol).params[1], expected.params, atol=1e-4)
+    if added is ADDED[0]:
+        twice = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), problem.penalty)
+        np.testing.assert_allclose(sj.path(problem, twice, tol=tol).params[1], expected.params, atol=1e-4)
 
 
 def test_the_chosen_sum_has_the_parts_that_were_given():
