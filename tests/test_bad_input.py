@@ -343,6 +343,11 @@ TABLE = {
         TypeError,
         "alm needs SquaredLoss.*got LogisticLoss with L21; admm and fista",
     ),
+    "alm of a sparse X": (
+        lambda: sj.alm(sj.Problem(SquaredLoss(scipy.sparse.csr_array(X), Y), sj.penalties.L21(0.1))),
+        TypeError,
+        "alm needs SquaredLoss .*not sparse",
+    ),
     "alm with lasso": (lambda: sj.alm(problem(L1(0.1))), TypeError, "alm needs .*got SquaredLoss with L1"),
     "faithful alm with lasso": (lambda: sj.alm(problem(L1(0.1)), faithful=True), TypeError, "alm needs"),
     "alm with weights by entry": (

@@ -293,7 +293,7 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     ``floats`` accepts whole floating numbers too, for counts written as 1e4.
     """
     if is_traced(x):
-        raise TypeError(f"{name} must be a number that is known when JAX traces, no argument of jit or vmap.")
+        raise TypeError(f"{name} must be known outside jit and vmap: no traced value is possible.")
     if type(x) is int and low <= x <= high:  # as nearly always; the rest takes longer
         return x
     value = as_numpy(name, x)

@@ -10,13 +10,13 @@ from sparsejax._core.compiled import Compiled
 from sparsejax._core.precision import full_precision
 from sparsejax._core.shards import map_lanes_per_device, per_device
 
-# ``at_once(arguments, lanes)``: whether all lanes run in one loop. ``lanes`` has the structure of the
-# arguments and says of each leaf whether it differs from lane to lane.
+# ``at_once(arguments, lanes)``: whether all lanes run in one loop on a CPU. ``lanes`` has the structure of
+# the arguments and says of each leaf whether it differs from lane to lane.
 AtOnce = Callable[[Any, Any], bool]
 
 
 def never(args: Any, lanes: Any) -> bool:
-    """The default: no lanes run together."""
+    """The default of ``at_once``: on a CPU the lanes run one after the other."""
     return False
 
 
@@ -28,14 +28,16 @@ def by_lanes(
     """Give ``function``, of pytrees of arrays, a rule for `jax.vmap`.
 
     A batched `lax.cond` computes both of its branches, and a batched `lax.while_loop` runs until its slowest
-    lane ends, so that a batched solve costs much more than its lanes. This rule runs the lanes one after the
-    other (`lax.map`) on a CPU, unless ``at_once`` says otherwise, and all at once on an accelerator. If the
-    lanes are sharded over devices, each device runs the lanes that it holds.
+    lane ends, so that a batched solve costs much more than its lanes one by one. This rule runs the lanes one
+    after the other (`lax.map`) on a CPU, unless ``at_once`` says otherwise, and all at once on an
+    accelerator. If the lanes are sharded over devices, each device runs the lanes that it holds.
 
     Args:
-      function: carries no derivatives; it is traced once for each structure and shape of its arguments.
+      function: carries no derivatives; it is traced once for each structure and shape of its arguments, and
+        again where lanes run together.
       at_once: ``at_once(arguments, lanes)``: whether all lanes run in one loop on a CPU.
-      one_by_one: ``one_by_one(lanes)``: whether the lanes run one after the other on an accelerator, too.
+      one_by_one: ``one_by_one(lanes)``: True runs the lanes one after the other on every device, whatever
+        ``at_once`` says.
 
     Returns:
       The function, to be called inside a trace.
@@ -80,7 +82,7 @@ def by_lanes(
 
 
 def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> Any:
-    """The shapes and dtypes of ``function(tree)`` if all lanes have the same value; None if they differ.
+    """The shapes and dtypes of ``function(tree)``; None if it depends on a leaf that lanes do not share.
 
     Args:
       function: takes the tree of one lane and returns arrays.

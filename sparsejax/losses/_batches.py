@@ -25,10 +25,10 @@ class BatchedSquaredLoss(
 
     ``scale * sum_f n_f mean_f ||x W + b - y||^2``: the mean runs over the rows of block f and the weight
     :math:`n_f` is their number. For cross-validation each block counts as one row: a fold gives some blocks
-    the weight 0, and no data are read again. An evaluation costs d x d x k whatever n is.
+    the weight 0, and no data are read again. An evaluation costs d x d x (F + k), whatever n is.
 
-    The products of a block are about its own mean. Those of several blocks about any point are sums of
-    squares, the products within the blocks and the products of their means, so that no digits cancel.
+    The products of a block are about its own mean. The products of several blocks about a point are those
+    within each block plus those of the block means about the point: sums of squares, so no digits cancel.
 
     Args:
       G: (F, d, d), mean of x'x in each block, about the means of the block.
@@ -89,6 +89,8 @@ class BatchedSquaredLoss(
         """Same as `GramLoss.facts`; ``rounding`` covers the rounding of products and means, too."""
         facts, w = self.gram().facts(W), self.weights
         (x, y), size = self._about(), jnp.abs(W)
+        # A residual r of the means has an error e of some roundings of |x||W| + |y|:
+        # (r + e)^2 - r^2 <= (2|r| + e) e.
         reach = jnp.abs(self.x) @ size + jnp.abs(self.y)
         there = (w > 0).reshape((-1,) + (1,) * (reach.ndim - 1))
         error = 4 * eps_of(W) * (reach + jnp.max(jnp.where(there, reach, 0), axis=0, keepdims=True))
@@ -119,9 +121,9 @@ class BatchedSquaredLoss(
         # The mean square of the residuals of a block: about their mean, and the square of their mean.
         fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
         crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))
-        about = jnp.maximum(fitted - 2 * crossed + self.c, 0)
+        within = jnp.maximum(fitted - 2 * crossed + self.c, 0)
         mean = (self.x @ W - self.y + (b + x0 @ W - y0)[None]).reshape(len(self.c), -1)
-        return self.scale * jnp.sum(self.weights * (about + jnp.sum(mean * mean, axis=1)))
+        return self.scale * jnp.sum(self.weights * (within + jnp.sum(mean * mean, axis=1)))
 
     def _about(self) -> Pair:
         """The means of the blocks about the mean of all if b is fitted, else about 0."""
@@ -131,6 +133,7 @@ class BatchedSquaredLoss(
         return self.x - x[None], self.y - y[None]
 
     def _means(self) -> Pair:
+        """The means of all x and all y, minus the origin."""
         total = jnp.sum(self.weights)
         return safe_divide(self.weights @ self.x, total), safe_divide(self.weights @ self.y, total)
 
@@ -175,7 +178,7 @@ class _Moments:
         left = rows.mean(0)  # the mean has been rounded, and so has what is left of it
         rows -= left
         self._add_products(rows.T[:d] @ rows, rows[:, d:])
-        # The squares of the two means about their common mean.
+        # products += (old m / count) step step', where step is the mean of these rows minus the mean before.
         step = (mean - self.mean.total) + (left - self.mean.compensation)
         apart = np.sqrt(old * m / self.count) * step
         self._add_products(np.outer(apart[:d], apart), apart[d:])
@@ -195,7 +198,7 @@ def from_batches(
     scale: ArrayLike | None = None,
     intercept: bool = False,
 ) -> BatchedSquaredLoss:
-    """See `SquaredLoss.from_batches`."""
+    """See `SquaredLoss.from_batches`; `sparsejax.losses.from_batches` is in `_streamed.py`."""
     folds = as_int("folds", folds, 1)
     check_bool("intercept", intercept)
     blocks: list[_Moments] = []

@@ -29,7 +29,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
               \Big( \sum_{g \in \text{view } v} \|w_{i,g}\|_2 \Big)^2 ,
 
     where every view is a partition of the k columns of W. In each view the groups compete for feature i: an
-    entry is not zero only if its groups in all views are not. A row is zero only if its gradient is zero.
+    entry is zero if its group is zero in any view. A row is zero only if the gradient of the loss is.
 
     The prox of one view has a closed form. The prox of several views is iterative (Dykstra's algorithm to the
     last digits, at most 1000 cycles): `admm` and `davis_yin`, which treat the views one by one, are much
@@ -86,7 +86,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         super().check(params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The entries whose groups are not 0 in all views, boolean, shape of W."""
+        """The entries whose group is nonzero in every view, boolean, shape of W."""
         return like(prox.views_support(self.views, columns(W)), W)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
@@ -98,14 +98,14 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         Args:
           Z: (d, k).
           aux: the split :math:`S_v`, a tuple of arrays (d, k), one for each view, with the sum Z; or a W at
-            which Z is (nearly) a subgradient, from which a split is computed; or None: then W is a point
-            that nearly attains the supremum, found by a prox.
+            which Z is (nearly) a subgradient, from which a split is computed; or None: then a prox finds
+            a W that nearly maximises <Z, W> - g(W).
         """
         checked(self, Z, "Z")
         strength = cast(self.strength, Z)
         if not isinstance(aux, tuple):
             if aux is None:
-                # argmax <Z, W> - g(W) - ||W||^2 / (2t), for a large t
+                # argmax <Z, W> - g(W) - ||W||^2 / (2t), with t so large that the last term hardly counts
                 t = 1e8 / jnp.maximum(jnp.max(strength), tiny_of(Z))
                 aux = self.prox(t * Z, t)
             aux = split(self, Z, aux)
@@ -133,6 +133,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         return prox.view_columns(self.views[0], scaling * cast(self.strength, Vt), Vt, warm, rough=True)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
+        # 0 if Z is nonzero in a row of strength 0, where g* is infinite; else inf
         return least_ratio(where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
 
 
@@ -147,9 +148,9 @@ def _(
     """One part for each view; ``guess``: approximate parts, such as the multipliers of a solver."""
     if len(penalty.views) == 1:
         return (Z,)
-    known = None if guess is None else tuple(map(columns, guess))
+    guess_t = None if guess is None else tuple(map(columns, guess))
     strength = cast(penalty.strength, Z)
-    parts = prox.views_split(penalty.views, strength, columns(Z), columns(W), known, cycles)
+    parts = prox.views_split(penalty.views, strength, columns(Z), columns(W), guess_t, cycles)
     return tuple(like(part, Z) for part in parts)
 
 

@@ -1,4 +1,4 @@
-"""A user's penalty of vectors as a part of a sum, whose terms compute with matrices of one column."""
+"""Wraps a user's penalty of W (d,) for a sum, whose terms compute with W (d, 1)."""
 
 from typing import Any
 
@@ -13,10 +13,10 @@ from sparsejax.penalties._rules import Rule, feasible, in_units, known_class, re
 class OnVectors(Penalty, leaves=("penalty",)):
     """A user's penalty of W (d,), which takes and returns arrays (d, 1) too.
 
-    Its strengths (d,) or a cumulated sum would give another result, or another shape, for W (d, 1).
+    With W (d, 1), the user's strengths (d,) would broadcast to (d, d), and a sort would have the wrong axis.
     """
 
-    strengths = ("penalty",)
+    strengths = ("penalty",)  # all strengths of the penalty that the attribute holds, see `split_strengths`
     penalty: Any
 
     @property
@@ -48,7 +48,7 @@ class OnVectors(Penalty, leaves=("penalty",)):
         return self.penalty.free
 
     def __repr__(self) -> str:
-        """The user's penalty."""
+        """The text of the user's penalty, for messages."""
         return repr(self.penalty)
 
     def check(self, params_shape: tuple[int, ...]) -> None:
@@ -61,6 +61,7 @@ class OnVectors(Penalty, leaves=("penalty",)):
         return self.penalty.prox(_vector(V), scaling).reshape(V.shape)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
+        # A user's conjugate may take Z alone.
         return self.penalty.conjugate(_vector(Z), *(() if aux is None else (jax.tree.map(_vector, aux),)))
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
@@ -86,7 +87,7 @@ class OnVectors(Penalty, leaves=("penalty",)):
 
 
 def on_vectors(penalty: Any) -> Any:
-    """A user's penalty as `OnVectors`; a penalty of this library as it is."""
+    """A penalty with a value or prox of the user's as `OnVectors`; one with the library's as it is."""
     users: bool = known_class(penalty.__class__) in {Penalty, PlainPenalty}
     return OnVectors(penalty) if users else penalty
 
@@ -108,13 +109,13 @@ def _(penalty: OnVectors, W: jax.Array) -> jax.Array:
 
 @Rule
 def for_shape_of(penalty: Any, W: Any) -> Any:
-    """The penalty for parameters of this shape: in a sum, users' parts are `OnVectors` if W is (d,)."""
+    """The penalty for W; the rule of `Sum` makes users' parts `OnVectors` if W is (d,)."""
     return penalty
 
 
 @Rule
 def as_given(penalty: Any) -> Any:
-    """The penalty that `for_shape_of` was given."""
+    """The inverse of `for_shape_of`."""
     return penalty
 
 

@@ -46,7 +46,7 @@ def path(
     For w (d,) the lines show the coefficients :math:`w_i`; for W (d, k) those of one task, or the norms
     :math:`\|w_i\|_2` of the rows. The strongest penalty is on the left, the weakest on the right. The six
     features that are largest at the chosen strength, or else at the weakest, have a style of their own and a
-    name; the others are grey. A line shows no zeros but those next to a strength with a nonzero weight.
+    name; the others are grey. A line shows its nonzero weights and the zeros next to them.
 
     Args:
       solutions: the result of `sparsejax.path`, with one leading axis of m strengths.
@@ -108,9 +108,9 @@ def cross_validation(
     r"""The held-out loss, or score, by strength: the mean over folds, and a band of one standard error.
 
     The band is :math:`\bar s \pm \text{sd}/\sqrt K` over the K folds. A vertical line marks the best mean, a
-    dashed one the sparsest candidate within one standard error of it (1 s.e.); a dotted horizontal line is at
-    one standard error. For a grid the line along its last axis through the best candidate is drawn as above;
-    the other lines are grey.
+    dashed one the sparsest candidate within one standard error of it (1 s.e.); a dotted horizontal line is
+    one standard error worse than the best mean. For a grid the line along its last axis through the best
+    candidate is drawn as above; the other lines are grey.
 
     Args:
       result: the result of `sparsejax.cross_validate`.
@@ -119,7 +119,7 @@ def cross_validation(
       ax: axes to draw into; None for new ones.
 
     Returns:
-      The axes. A cross at the bottom marks a candidate that did not converge on every fold.
+      The axes. A cross at the bottom marks a candidate of the best line that did not converge on some fold.
 
     Raises:
       TypeError, ValueError: another type of result, strengths that are not multiples of one another, or a
@@ -278,6 +278,7 @@ def _strengths_in(
         raise ValueError(f"{name}: the strengths are all the same: give strengths, ({count},).")
     everything = np.concatenate(list(varied.values()), axis=1)
     size = everything.max(axis=1)
+    # Multiples of one another, up to float32 rounding: all columns change by the same factor.
     if not np.allclose(everything * size[:1], size[:, None] * everything[:1], rtol=1e-4, atol=0):
         names = " and ".join(varied)
         raise ValueError(f"{name}: {names} are not multiples of one another: give strengths, ({count},).")

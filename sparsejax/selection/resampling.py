@@ -54,10 +54,10 @@ def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
 def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output: bool = False) -> Loss:
     """The loss on the rows where ``mask`` (n,) is 1.
 
-    It is scaled up by the sum of all weights over that of the remaining ones, so that a strength means the
-    same as on all rows; it is NaN if all of them are 0, since such rows say nothing. With ``by_output`` each
-    column of weights has its own factor.
-    With ``most``, a bound of their number, these rows are copied; without, the other rows get the weight 0.
+    It is multiplied by the sum of all weights over that of the remaining ones, so that a strength means the
+    same as on all rows; it is NaN if all remaining weights are 0. With ``by_output`` each column of weights
+    has its own factor.
+    With ``most``, a bound of the number of kept rows, they are copied; without, the others get the weight 0.
     """
     weights = weights_of(smooth)
     remaining = masked(weights, mask)
@@ -65,7 +65,7 @@ def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output
         jnp.sum(w, axis=0, keepdims=True) if by_output else jnp.sum(w) for w in (weights, remaining)
     )
     factor = safe_divide(total, left, jnp.nan)
-    if isinstance(smooth, CoxLoss):  # to which a factor of the weights would also add a constant
+    if isinstance(smooth, CoxLoss):  # a factor of the weights would add a constant to the loss
         smooth, weights = smooth._replace(scale=smooth.scale * factor), remaining
     else:
         weights = remaining * factor
@@ -73,17 +73,17 @@ def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output
 
 
 def copied_rows(most: int, arguments: Any) -> int | None:
-    """The number of rows that a fit copies, so that half of them take half the time; None if it copies none.
+    """The number of rows that a fit copies to save the time of the others; None if it copies none.
 
     A fit copies no rows in a batch, whose lanes share X, nor on several devices, between which rows would
     move. The number is rounded up, so that the folds of data of similar size share a program.
 
     Args:
       most: the largest number of rows in a fit.
-      arguments: of the path.
+      arguments: the `PathArguments`.
     """
-    one = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
-    return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if arguments.mode == "warm" and one else None
+    one_device = mesh_of(arguments) is None if is_eager(arguments) else jax.device_count() == 1
+    return -(-most // ROWS_TOGETHER) * ROWS_TOGETHER if arguments.mode == "warm" and one_device else None
 
 
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_output: bool = False) -> None:
@@ -152,9 +152,10 @@ def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(
-                f"folds must be between 2 and {n}, the number of rows (of a loss from_batches, of folds), "
+                f"folds must be between 2 and {n}, the number of rows (of batches: of their folds), "
                 f"got {count}."
             )
+        # fold f has ceil((n - f) / count) rows
         return jnp.arange(n) % count, (n + np.arange(count)[::-1]) // count
     labels = as_numpy("folds", folds)
     if labels.shape != (n,) or labels.dtype.kind not in "iu":

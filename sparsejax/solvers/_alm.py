@@ -45,24 +45,24 @@ def alm(
     history: int = 0,
     faithful: bool = False,
 ) -> Solution:
-    r"""The augmented Lagrangian method for exclusive l2,1: mended by default, as printed on request.
+    r"""The augmented Lagrangian method for exclusive l2,1 as printed, on request; by default `admm`.
 
     ``faithful=False`` is a call of `sparsejax.admm`, which splits W = Z likewise but solves both steps
     exactly and keeps the penalty parameter bounded, so that it reaches the optimum.
 
     ``faithful=True`` is the printed algorithm: Z by the prox of the squared l1 norm, one sweep over the
     rows of W by the prox of the l2 norm, then :math:`\Lambda \mathrel{+}= \nu(Z - W)`, :math:`\nu
-    \mathrel{*}= 1.1` from :math:`\nu_0 = 1/\|X\|_F`. **It freezes before the optimum**: one sweep an
-    iteration is no W-step, and since :math:`\nu \to \infty` satisfies both tests of its stopping rule
-    (relative change of the objective <= 1e-8, ``max|Z - W|`` <= 1e-5), it does not notice. Where the
+    \mathrel{*}= 1.1` from :math:`\nu_0 = 1/\|X\|_F`. **It freezes before the optimum**: one sweep does
+    not solve the W-step, and a growing :math:`\nu` alone meets both tests of the stopping rule
+    (relative change of the objective <= 1e-8, ``max|Z - W|`` <= 1e-5). Where the
     rule ends the run and the duality gap is above ``tol``, the status is stalled, not converged.
 
     Args:
-      problem: `SquaredLoss` without weights by entry, and `ExclusiveL21`, `L21` or `ExclusiveLasso` of
-      any strengths.
+      problem: `SquaredLoss` with X in memory, not sparse, and without weights by entry; `ExclusiveL21`, `L21`
+        or `ExclusiveLasso` of any strengths.
       init: start; default zeros. The paper starts at random weights: pass them here; the point at which the
         printed algorithm freezes depends on them.
-      tol, maxiter, history: as `sparsejax.admm`.
+      tol, maxiter, history: as `sparsejax.admm`; with ``faithful`` no Newton steps end a solve.
       faithful: run the paper's Algorithm 2.
 
     Returns:
@@ -86,11 +86,13 @@ def alm(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     known = isinstance(problem.penalty, (ExclusiveL21, L21, ExclusiveLasso))
-    if known and isinstance(problem.smooth, SquaredLoss) and problem.smooth.quadratic_model().exact:
-        return None
+    if known and isinstance(problem.smooth, SquaredLoss):
+        model = problem.smooth.quadratic_model()
+        if model.exact and model.majorizer is not None:
+            return None
     return (
-        "needs SquaredLoss (weights by row at most) with ExclusiveL21, L21 or ExclusiveLasso, got "
-        f"{kinds(problem)}; admm and fista take more."
+        "needs SquaredLoss (X in memory and not sparse, weights by row at most) with ExclusiveL21, L21 or "
+        f"ExclusiveLasso, got {kinds(problem)}; admm and fista take more."
     )
 
 
@@ -118,6 +120,8 @@ def _iterated(
         return W.at[:, i].set(new), R - jnp.outer(new - w, x), target, nu
 
     def iterate(_: jax.Array, s: State) -> State:
+        # L = f(W) + alpha ||W||_21 + beta sum_i ||z_i||_1^2 + <Lambda, Z - W> + nu/2 ||Z - W||^2: its minimum
+        # over Z is the prox at W - Lambda/nu, and nu Z + Lambda is its linear term in W.
         e = s.W - s.multiplier / s.nu
         Z, _ = exclusive_l21_columns(e, zero, beta / s.nu, zero)
         W, R, _, _ = lax.fori_loop(0, X.shape[1], sweep, (s.W, s.R, s.nu * Z + s.multiplier, s.nu))
@@ -139,7 +143,7 @@ def _iterated(
         check_every=1,
         ended=lambda s: s.done,
     )
-    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
 
 
 LINK = Link("alm", _iterated)

@@ -1,7 +1,7 @@
 """The whole solve as one `jax.pure_callback` with fixed shapes and a status, for jit, vmap and lax.map.
 
 The callback calls no JAX function and raises only KeyboardInterrupt, after Ctrl-C: where the function on the
-host would raise, the result is NaN and a status.
+host would raise, or an input is not finite, the result is NaN with a status.
 """
 
 from collections.abc import Callable
@@ -37,11 +37,12 @@ def in_graph(
       vmap_method: argument of `jax.pure_callback`.
 
     Returns:
-      w (m,), objective, lower_bound, gap (), in the dtype of X if it is traced; status, num_iters, int32.
+      w (m,), objective, lower_bound, gap (): in the dtype of a traced X, else JAX's default dtype;
+      status, num_iters: int32.
     """
     traced, m = is_traced(X), shape[1]
     dtype = X.dtype if traced else jax.dtypes.canonicalize_dtype(float)
-    # An X that stays on the host is replaced by zeros, from which the shape of w is known too.
+    # For an X on the host, zeros (m,) say how long w is; the solve uses X itself.
     matrix = X if traced else jnp.zeros(m, dtype)
 
     def one(matrix: np.ndarray, y: np.ndarray, *scalars: np.ndarray) -> tuple[Any, ...]:
@@ -54,7 +55,7 @@ def in_graph(
                 return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # also panics of a solver, since raising in a callback is undefined behaviour
+        except BaseException:  # also panics of a solver: the program goes on, with a status
             status = HOST_FAILURE
         return (np.full(m, np.nan), np.nan, np.nan, np.nan, status, 0)
 
