@@ -33,13 +33,13 @@ def reached(runs: pd.DataFrame) -> dict[str, tuple[float, float]]:
 def row(runs: pd.DataFrame, solvers: list[str]) -> list[str]:
     """The cells of one data set and objective, after their names."""
     found = [reached(repetition) for _, repetition in runs.groupby("idx_rep")]
-    missing = float("nan"), float("nan")
-    each = {name: pd.Series([of.get(name, missing)[0] for of in found]) for name in solvers}
-    seconds = {name: times.fillna(np.inf).median() for name, times in each.items()}
-    peers = [seconds[name] for name in solvers if name != OURS and np.isfinite(seconds[name])]
+    times = pd.DataFrame([{name: seconds for name, (seconds, _) in of.items()} for of in found])
+    seconds = times.reindex(columns=list({OURS, *solvers})).fillna(np.inf).median()
     cells = [f"{1e3 * seconds[name]:.3g}" if np.isfinite(seconds[name]) else "-" for name in solvers]
-    ratio = f"{min(peers) / seconds[OURS]:.2g}" if peers and np.isfinite(seconds[OURS]) else "-"
-    return [*cells, ratio, f"{max(of[OURS][1] for of in found):.0e}"]
+    peer = seconds.drop(OURS).min()
+    ratio = f"{peer / seconds[OURS]:.2g}" if np.isfinite(peer) and np.isfinite(seconds[OURS]) else "-"
+    left = [of[OURS][1] for of in found if OURS in of]
+    return [*cells, ratio, f"{max(left):.0e}" if left else "-"]
 
 
 def inside(name: str) -> str:

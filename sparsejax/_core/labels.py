@@ -19,10 +19,10 @@ def complete_labels(name: str, x: Any) -> np.ndarray:
         # numpy turns all entries of a list into text if one is text, even NaN and numbers.
         entries = np.asarray(x, object)
         labels = labels if all(isinstance(entry, str | bytes) for entry in entries.ravel()) else entries
-    if labels.dtype.kind in "mM":
-        missing = bool(np.isnat(labels).any())
+    if labels.dtype.kind in "mMf":
+        missing = bool(np.isnan(labels).any())  # of dates too: NaT
     else:
-        missing = labels.dtype.kind in "fO" and any(map(_is_missing, labels.ravel().tolist()))
+        missing = labels.dtype.kind == "O" and any(map(_is_missing, labels.ravel().tolist()))
     if missing:
         raise ValueError(f"{name} has a NaN or None among its labels.")
     return labels

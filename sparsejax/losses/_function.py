@@ -71,8 +71,8 @@ def as_pytree(x: Any) -> Any:
     function = isinstance(x, MethodType | partial | jax.custom_jvp | jax.custom_vjp) or (
         callable(vars(type(x)).get("__get__")) and not isinstance(x, type)
     )
-    is_leaf = any(leaf is x for leaf in jax.tree.leaves(x))
-    return jax.tree_util.Partial(x) if function and is_leaf else x
+    is_leaf = function and any(leaf is x for leaf in jax.tree.leaves(x))
+    return jax.tree_util.Partial(x) if is_leaf else x
 
 
 def _defines(x: Any, group: str) -> bool:

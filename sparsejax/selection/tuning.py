@@ -154,7 +154,7 @@ def tune(
         "tune", problem, init, solver_tol, solver_maxiter, names=("solver_tol", "solver_maxiter")
     )
     held_out = as_loss(held_out, "tune: held_out")
-    held_out = with_program_of_function(Problem(held_out, known.penalty), init).smooth
+    held_out = with_program_of_function(known._replace(smooth=held_out), init).smooth
     _check_strengths(known.penalty)
     if not isinstance(optimizer, optax.GradientTransformation):
         raise TypeError(f"tune: optimizer must be an optax.GradientTransformation, got {optimizer!r}.")
