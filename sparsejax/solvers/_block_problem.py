@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import safe_divide
+from sparsejax._core.one_kernel import one_kernel
 from sparsejax._core.tiles import put_both, put_rows, rows_at
 
 LOW = jnp.float32
@@ -29,8 +30,8 @@ class Slopes(NamedTuple):
     entries: jax.Array | None  # (m,), lambda; None: no such term
     blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
     live: jax.Array  # (m,), whether the feature can move
-    ridge: jax.Array  # (m,), strength of `SquaredL2`, which G has on its diagonal
     nonnegative: bool  # whether W + E >= 0 is required; of single entries only
+    tile: int  # features of a tile of the Gram matrix
 
     @property
     def size(self) -> int:
@@ -57,14 +58,8 @@ class Gram(NamedTuple):
     ix: jax.Array  # (m,), numbers of the columns, padded with d
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
     used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
-    G: jax.Array  # (m, m), in float32
+    G: jax.Array  # (m, m), in float32, with the strengths of `SquaredL2` on its diagonal
     A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
-
-    @property
-    def few_rows(self) -> bool:
-        """Whether two products, with A and A', read less memory than one with G."""
-        m, n = self.A.shape
-        return bool(2 * n < m)
 
 
 def gram_of(
@@ -94,6 +89,35 @@ def gram_of(
     return lax.fori_loop(0, tiles, row, (gram.G, gram.A))
 
 
+def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> jax.Array:
+    """R + X G_b in the tiles in use, for `one_kernel`; it reads nothing if X is 0.
+
+    Args:
+      R: (k, m).
+      T: features of a tile.
+      at: number of the first feature of the block b, of s features.
+      X: (k, s).
+    """
+    tiles = jnp.where(jnp.any(X != 0), gram.used // T, 0)
+
+    def tile(j: jax.Array, R: jax.Array) -> jax.Array:
+        rows = lax.dynamic_slice(gram.G, (at, j * T), (X.shape[1], T))
+        products = [X[:, f : f + 1] * rows[f : f + 1] for f in range(len(rows))]
+        own = lax.dynamic_slice_in_dim(R, j * T, T, axis=1)
+        return lax.dynamic_update_slice_in_dim(R, sum(products, own), j * T, axis=1)
+
+    return lax.fori_loop(0, tiles, tile, R)
+
+
+def times_gram(X: jax.Array, gram: Gram, T: int) -> jax.Array:
+    """X G in the tiles in use, for X (k, m): it reads only the rows of G of features in which X is not 0.
+
+    If X is 0 nowhere it still takes no longer than a product of the whole matrices.
+    """
+    row = lambda i, Y: plus_rows(Y, gram, T, i, lax.dynamic_slice_in_dim(X, i, 1, axis=1))
+    return one_kernel(lambda Y: lax.fori_loop(0, gram.used, row, Y))(jnp.zeros_like(X))
+
+
 def of_blocks(a: jax.Array, size: int) -> jax.Array:
     """The sums over blocks, (b,), of an array of features (k, m)."""
     return jnp.sum(a.reshape(a.shape[0], -1, size), axis=(0, 2))
@@ -115,8 +139,8 @@ def slopes_of(
     entries: Any,
     blocks: Any,
     live: jax.Array,
-    ridge: jax.Array,
     nonnegative: bool,
+    tile: int,
 ) -> Slopes:
     """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
     R = gradient
@@ -126,9 +150,7 @@ def slopes_of(
         size = W.shape[1] // blocks.shape[0]
         R = R + to_features(blocks, size) * units(W, size)
     low = lambda part: None if part is None else part.astype(LOW)
-    return Slopes(
-        W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, ridge.astype(LOW), nonnegative
-    )
+    return Slopes(W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, nonnegative, tile)
 
 
 def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:

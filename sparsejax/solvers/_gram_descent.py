@@ -8,12 +8,13 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import apply_if, safe_divide
-from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, violation
+from sparsejax._core.one_kernel import one_kernel
+from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, plus_rows, violation
 from sparsejax.solvers._support_newton import newton_step
 
-COORDINATES_PER_ITERATION = 8  # entries that one loop iteration updates, by code written out for each
-SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 4, 2  # sweeps of single entries, of blocks, per Newton step
-MAX_SWEEPS = 120  # of one call; the caller judges what they reach
+# Sweeps of single entries, of blocks, per Newton step, which takes as long as 10 to 30 sweeps.
+SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
+MAX_SWEEPS = 240  # of one call; the caller judges what they reach
 
 
 def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array]:
@@ -30,11 +31,13 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
     before, count = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
     goal = share * before
-    sweeps = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
+    one = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
+    sweep = lambda p: lax.fori_loop(0, gram.used // s.size, one, p)
+    sweeps = one_kernel(lambda p: lax.fori_loop(0, count, lambda _, p: sweep(p), p))
 
     def body(carry: Any) -> Any:
         p, _, k = carry
-        p = sweeps(p, count)
+        p = sweeps(p)
         left = violation(s, p)
         return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, k + count
 
@@ -43,12 +46,9 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     return p.E, p.V
 
 
-def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
-    """The function (point, number of sweeps) -> point, by exact minimisation in one entry after another."""
-    G, b = gram.G, COORDINATES_PER_ITERATION
-    blocks = gram.used // b
-    L = jnp.diagonal(G)
-    # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
+def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:
+    """The function (number, point) -> point, by exact minimisation over the entry of that number."""
+    L = jnp.diagonal(gram.G)
     inverse = 1 / jnp.where(L > 0, L, 1)
     # Slope of the norm at V minus its slope at W, which R contains: ``up`` for V > 0, ``-down`` for V < 0.
     # An entry that cannot move is 0, and infinite slopes keep it there.
@@ -57,32 +57,21 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     if s.nonnegative:
         down = jnp.full_like(down, jnp.inf)
 
-    def block(i: jax.Array, p: Point) -> Point:
-        at = lax.rem(i, blocks) * b
-        rows = lax.dynamic_slice_in_dim(G, at, b)
-        own = lax.dynamic_slice_in_dim(rows, at, b, axis=1)
-        v, q, rise, fall, scale = (lax.dynamic_slice_in_dim(a, at, b) for a in (p.V, p.R, up, down, inverse))
-        steps: list[jax.Array] = []
-        for c in range(b):
-            # The slope of the loss in entry c after the steps of this iteration's entries before c. The step
-            # leads to the minimum over entry c: right of 0, left of 0, or else at 0.
-            slope = q[c] + sum((steps[j] * own[c, j] for j in range(c)), jnp.zeros((), LOW))
-            right, left = -(slope + rise[c]) * scale[c], -(slope - fall[c]) * scale[c]
-            steps.append(jnp.where(v[c] + right > 0, right, jnp.where(v[c] + left < 0, left, -v[c])))
-        step = jnp.stack(steps)
-        e = lax.dynamic_slice_in_dim(p.E, at, b) + step
-        put = lambda a, new: lax.dynamic_update_slice_in_dim(a, new, at, 0)
-        return Point(put(p.V, v + step), put(p.E, e), p.R + step @ rows)
+    def entry(i: jax.Array, p: Point) -> Point:
+        v, slope = p.V[0, i], p.R[0, i]
+        # The minimum over the entry is right of 0, left of 0, or else at 0.
+        right, left = -(slope + up[i]) * inverse[i], -(slope - down[i]) * inverse[i]
+        step = jnp.where(v + right > 0, right, jnp.where(v + left < 0, left, -v))
+        put = lambda a, new: lax.dynamic_update_slice_in_dim(a, new[None, None], i, 1)
+        return Point(
+            put(p.V, v + step), put(p.E, p.E[0, i] + step), plus_rows(p.R, gram, s.tile, i, step[None, None])
+        )
 
-    def sweeps(p: Point, count: int) -> Point:
-        p = Point(*(a[0] for a in p))
-        return Point(*(a[None] for a in lax.fori_loop(0, count * blocks, block, p)))
-
-    return sweeps
+    return entry
 
 
-def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
-    """The function (point, number of sweeps) -> point: a proximal gradient step in one block after another.
+def _by_blocks(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:
+    """The function (number, point) -> point, by a proximal gradient step in the block of that number.
 
     The step of a block has length 1/L, with L a bound of the largest eigenvalue of its own part of G: the
     largest row sum of magnitudes, or the norm of all entries.
@@ -90,7 +79,6 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks
     b = m // size
-    count = gram.used // size
     at = jnp.arange(b, dtype=jnp.int32) * size
     own = jax.vmap(lambda i: lax.dynamic_slice(G, (i, i), (size, size)))(at)
     L = jnp.minimum(jnp.max(jnp.sum(jnp.abs(own), axis=1), axis=1), jnp.sqrt(jnp.sum(own * own, axis=(1, 2))))
@@ -101,8 +89,7 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
     threshold = alpha / L
     c = 1 + safe_divide(threshold, norms)
 
-    def block(i: jax.Array, p: Point) -> Point:
-        j = i % count
+    def block(j: jax.Array, p: Point) -> Point:
         at = j * size
         W, E, R = (lax.dynamic_slice_in_dim(a, at, size, axis=1) for a in (s.W, p.E, p.R))
         bound, factor, length, cut = L[j], c[j], norms[j], threshold[j]
@@ -126,8 +113,8 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[Point, int], Point]:
         turned = jnp.where(length > 0, (H - longer * safe_divide(W, length)) * inverse, U * inverse)
         new = jnp.where(length_U > cut, H - cut * turned, -W)
         V = jnp.where((length_U > cut) & nonzero, W + new, 0)
-        rows = lax.dynamic_slice_in_dim(G, at, size)
         put = lambda a, part: lax.dynamic_update_slice_in_dim(a, part, at, 1)
-        return Point(put(p.V, V), put(p.E, new), p.R + (new - E) @ rows)
+        change = new - E
+        return Point(put(p.V, V), put(p.E, new), plus_rows(p.R, gram, s.tile, at, change))
 
-    return lambda p, number: lax.fori_loop(0, number * count, block, p)
+    return block

@@ -14,7 +14,6 @@ from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
-from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, facts_unless_known, no_facts, num_rows
 from sparsejax.losses import sizes as sizes_of
@@ -31,9 +30,8 @@ from sparsejax.solvers._trend import Trend
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
 # For least squares of several columns, and of groups, `variational_newton` is faster with more features a row
-# than these; also with more columns. With so many rows that more features may be active than it can move, it
-# leaves weak strengths to others, and the second number holds.
-MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_MANY, MAX_FEATURES_PER_ROW_OF_GROUPS = 4, 15, 10
+# than these; also with more columns.
+MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 15, 10
 MAX_COLUMNS = 4
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
@@ -63,8 +61,8 @@ def prox_newton(
 
     The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
-    of their columns of A, in float32, with a Newton step on the support every 2 or 4 sweeps, until 5 % of the
-    violation of the optimality conditions is left. A step therefore costs two products with X; all other
+    of their columns of A, in float32, with a Newton step on the support every 10 or 16 sweeps, until 5 % of
+    the violation of the optimality conditions is left. A step therefore costs two products with X; all other
     costs depend on the number of active features. In a path the next strength begins with the Gram matrix of
     the last one. Groups of very different sizes use the iteration of
     `variational_newton` on all features instead.
@@ -134,9 +132,7 @@ def few_active(problem: Problem) -> bool:
         return k == 1 and (norm.entries is not None or d <= MAX_FEATURES_PER_ROW_OF_GROUPS * n)
     if k == 1:
         return d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X
-    many = 3 * n > 2 * MAX_BUCKET_FEATURES  # at a hundredth of lambda_max 1.5 n features are active
-    most = (MAX_FEATURES_PER_ROW_OF_MANY if many else MAX_FEATURES_PER_ROW) * n
-    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= most
+    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW * n
 
 
 class State(NamedTuple):

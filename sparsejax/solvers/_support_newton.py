@@ -8,10 +8,20 @@ from jax import lax
 
 from sparsejax._core.linalg import choose, conjugate_gradients, safe_divide
 from sparsejax._core.tiles import TILE, factorised, lower_solve, no_root, rows_at, upper_solve, whole
-from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, slope_at, to_features, units
+from sparsejax.solvers._block_problem import (
+    LOW,
+    Gram,
+    Point,
+    Slopes,
+    of_blocks,
+    slope_at,
+    times_gram,
+    to_features,
+    units,
+)
 
 MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
-CG_SHARE, MAX_CG_STEPS = 0.1, 60  # share of the slope that conjugate gradients leave, and their limit
+CG_SHARE, MAX_CG_STEPS = 0.5, 30  # share of the slope that conjugate gradients leave, and their limit
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
 MIN_STEP_LENGTH = 0.01  # the shortest Newton step of blocks that is tried, as a share of the whole step
 
@@ -48,7 +58,7 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
             ahead = to_features(of_blocks((p.V + step) * p.V, size) > 0, size)
             step = jnp.where(ahead, step, -p.V)
         step = jnp.where(on, step, 0)
-        change = step @ G
+        change = times_gram(step, gram, s.tile)
         fall = jnp.sum(step * jnp.where(on, slope + change / 2, 0))
         return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(s.blocks, step))
 
@@ -84,7 +94,7 @@ def _by_conjugate_gradients(
     """The Newton step of blocks, (k, m), up to `CG_SHARE` of the slope; True, since there is no limit.
 
     To factorise a system of 2000 entries takes as long as hundreds of products with G; conjugate gradients,
-    preconditioned by the diagonal, need 10 to 60.
+    preconditioned by the diagonal, need 10 to 30, and the sweeps that follow make up for what they leave.
     """
     size, on, L = s.size, V != 0, jnp.diagonal(gram.G)[None]
     bend, unit = jnp.zeros((), LOW), units(V, size)
@@ -95,8 +105,7 @@ def _by_conjugate_gradients(
 
     def hessian(x: jax.Array) -> jax.Array:
         turned = x - unit * to_features(of_blocks(unit * x, size), size)
-        product = (x @ gram.A) @ gram.A.T + s.ridge[None] * x if gram.few_rows else x @ gram.G
-        return jnp.where(on, product + RIDGE_SHARE * L * x + bend * turned, 0)
+        return jnp.where(on, times_gram(x, gram, s.tile) + RIDGE_SHARE * L * x + bend * turned, 0)
 
     x, _ = conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)
     return x, jnp.ones((), bool)
