@@ -29,7 +29,7 @@ from sparsejax.sklearn._problems import (
     widens,
 )
 from sparsejax.sklearn._regression import LinearRegressor
-from sparsejax.sklearn._scorers import Judge, judge_of, judge_of_our_own, of_single_labels, scorer_of
+from sparsejax.sklearn._scorers import Judge, as_given, judge_of, judge_of_our_own, of_single_labels, scorer_of
 from sparsejax.sklearn._tables import centred, gathered, precision
 from sparsejax.sklearn._targets import Targets
 
@@ -186,22 +186,24 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
         """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit; as `SparseRegressor.fit`."""
-        scorer = scorer_of(self.scoring)
+        scorer, given = scorer_of(self.scoring), X
         X, targets = self._read(X, y, sample_weight, offset)
+        data = as_given(self, given, X)
         groups, by_row = groups_of(self, X.shape[1]), targets.weights.reshape(X.shape[0], -1).max(axis=1)
         folds = used_folds(self.cv, X, targets.y, by_row, classifier=False)
         X, middle = centred(X, targets.weights, self.fit_intercept)
         table = gathered(X, targets.columns, targets.weights, folds=folds, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
-            judge = None if scorer is None else self._judge(scorer, X, targets, sample_weight, folds, loss)
+            keep = lambda found: copy.copy(self)._keep(found.before(middle), loss, targets.y)
+            judge = None if scorer is None else self._judge(scorer, data, targets, sample_weight, folds, keep)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, self.scoring)
             return self._keep(found.before(middle), loss, targets.y)
 
     def _judge(
-        self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, loss: Any
+        self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, keep: Any
     ) -> Judge:
-        """Scores by scikit-learn, of the rows with a target."""
+        """Scores by scikit-learn, of the rows with a target; ``keep`` makes an estimator of a `Fitted`."""
         weights, y = targets.weights, targets.y
         missing = np.isnan(y)
         if weights.ndim > 1 or (missing.ndim > 1 and missing.any()):
@@ -212,7 +214,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         given = weights if sample_weight is not None or missing.any() else None
 
         def shell_of(found: Fitted, rows: np.ndarray) -> Any:
-            model = copy.copy(self)._keep(found, loss, y)
+            model = keep(found)
             if targets.exposure is not None:
                 offset = np.log(targets.exposure[rows])
                 model.__dict__["predict"] = functools.partial(type(self).predict, model, offset=offset)
@@ -271,9 +273,9 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Choose strengths on X (n, d) and labels y (n,), and fit."""
-        scorer = scorer_of(self.scoring)
+        scorer, given = scorer_of(self.scoring), X
         X, codes, weights, by_class = self._read(X, y, sample_weight)
-        scoring = of_single_labels(self.scoring, len(self.classes_))
+        data, scoring = as_given(self, given, X), of_single_labels(self.scoring, len(self.classes_))
         groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
@@ -284,9 +286,9 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
             judge = None
             if scorer is not None:
-                given = None if sample_weight is None else weights
-                shell_of = lambda found, rows: copy.copy(self)._keep(found)
-                judge = judge_of(scorer, shell_of, X, self.classes_[codes], given, folds, Y.shape[1])
+                sample = None if sample_weight is None else weights
+                shell_of = lambda found, rows: copy.copy(self)._keep(found.before(middle))
+                judge = judge_of(scorer, shell_of, data, self.classes_[codes], sample, folds, Y.shape[1])
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, weights, folds=folds, widen=False)

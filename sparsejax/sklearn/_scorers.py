@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from sklearn.metrics import get_scorer
+from sklearn.utils import _safe_indexing
 
 from sparsejax import metrics
 from sparsejax._core.precision import full_precision
@@ -70,6 +71,11 @@ def _arguments(function: Any) -> list[str]:
         return []
 
 
+def as_given(estimator: Any, given: Any, X: Any) -> Any:
+    """What a scorer gets as X: the user's table if it has names of features, else the validated array."""
+    return given if "feature_names_in_" in vars(estimator) else X
+
+
 def judge_of(
     scorer: Any,
     shell_of: Callable[[Fitted, np.ndarray], Any],
@@ -86,7 +92,7 @@ def judge_of(
     Args:
       scorer: a scorer of scikit-learn.
       shell_of: makes a fitted estimator of coefficients, for predictions of the rows given.
-      X, y: the data, y without missing values.
+      X, y: the data, X as `as_given` returns it, y without missing values.
       weights: sample weights for the scorer, (n,), or None; rows of weight 0 are left out.
       folds: (n,), the fold that holds out each row.
       outputs: the number of columns of coefficients.
@@ -98,11 +104,11 @@ def judge_of(
     def score(coef: np.ndarray, intercept: np.ndarray, fold: int) -> float:
         rows = np.flatnonzero((folds == fold) & counted)
         options = {name: values[rows] for name, values in used.items()}
-        return scorer(shell_of(Fitted(coef, intercept, np.nan, 0), rows), X[rows], y[rows], **options)
+        return scorer(shell_of(Fitted(coef, intercept, np.nan, 0), rows), _safe_indexing(X, rows), y[rows], **options)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        score(np.zeros((outputs, X.shape[1]), X.dtype), np.zeros(outputs, X.dtype), 0)
+        score(np.zeros((outputs, X.shape[1])), np.zeros(outputs), 0)
 
     def judge(fits: Fits) -> np.ndarray:
         W, b = np.asarray(fits.params), np.asarray(fits.intercept)

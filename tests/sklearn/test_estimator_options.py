@@ -268,6 +268,34 @@ def test_every_scorer_is_that_of_a_grid_search(name):
     np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-8)
 
 
+def mean_below(estimator, X, y):
+    """A score that needs the values and the names of columns: the accuracy of years before 2000."""
+    before = (X["year"] < 2000).to_numpy()
+    return float(np.mean(estimator.predict(X)[before] == y[before]))
+
+
+def test_a_scorer_gets_the_table_as_given(recwarn):
+    """Columns far from 0 are centred for the solver only, and a table keeps its names."""
+    table = pd.DataFrame(X + 2000, columns=["year", *"abcdefg"])
+    options = {"loss": "logistic", "tol": 1e-10}
+    model = SparseClassifierCV("l1", alphas=ALPHAS, cv=CV, scoring=mean_below, **options).fit(table, RARE)
+    grid = GridSearchCV(
+        SparseClassifier("l1", **options), {"alpha": ALPHAS}, cv=CV, scoring=mean_below, refit=False
+    )
+    found = grid.fit(table, RARE).cv_results_
+    theirs = np.stack([found[f"split{k}_test_score"] for k in range(4)])
+    np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-8)
+    seen = []
+
+    def score(estimator, X, y):
+        seen.append(float(X[["year"]].to_numpy().min()))
+        return estimator.score(X, y)
+
+    SparseRegressorCV("l1", alphas=ALPHAS, cv=CV, scoring=score).fit(table, Y)
+    assert min(seen) > 1900
+    assert not [w for w in recwarn if "feature names" in str(w.message)]
+
+
 def test_scorers_of_regressors():
     weights = RNG.uniform(0, 2, 60) * (np.arange(60) != 3)
     scorer = "neg_mean_absolute_error"
