@@ -7,6 +7,7 @@ the program: the host chooses it by the time that the last chunk took. The chunk
 
 import functools
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -171,6 +172,8 @@ def check_progress(caller: str, progress: Any, tree: Any, checkpoint: Any = None
         raise TypeError(f"{caller}: {given} is for calls outside jit, vmap and grad: leave it out there.")
     if progress:
         _tqdm(caller)
+        if sys.stderr is None:  # the constructor of a bar would fail, and leave a lock that other bars need
+            raise RuntimeError(f"{caller}: progress=True needs sys.stderr, which this process does not have.")
 
 
 def _tqdm(caller: str) -> Any:

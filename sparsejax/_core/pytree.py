@@ -133,7 +133,8 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
     """The floating leaves of a tree, and a function that returns the tree with others there.
 
-    In a problem the leaves that are not floating are counts and indices of groups.
+    In a problem the leaves that are not floating are indices and counts: of groups, of a sparse X, of risk
+    sets.
     """
     dtypes = map(jnp.result_type, jax.tree.leaves(tree))
     values, rebuild = movable(tree, tuple(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes))

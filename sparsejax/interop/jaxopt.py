@@ -147,10 +147,11 @@ def prox(penalty: type) -> Callable[..., Any]:
     """The prox of a penalty class in jaxopt's form: ``prox(penalties.L21)(x, alpha, scaling)``.
 
     Args:
-      penalty: the class; the hyperparameters are its strengths, a tuple if there are several.
+      penalty: the class; the hyperparameters are the arguments of its constructor, in a tuple or list if
+        there are several. Strengths by row are an array.
 
     Raises:
-      TypeError: ``penalty`` is no class of penalties.
+      TypeError: ``penalty`` is not a subclass of `sparsejax.Penalty`.
       TypeError, ValueError: when the prox is called, the class refuses its strengths.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -171,8 +172,8 @@ class ProximalGradient:
     Args:
       fun: ``fun(params, *args, **kwargs)``, shape (); smooth and convex.
       prox: ``prox(x, hyperparams, scaling)``; by default there is no penalty.
-      maxiter, tol: as in `sparsejax.fista`; tol bounds the *relative* residual.
-      stepsize: 0 for backtracking.
+      maxiter, tol: as in `sparsejax.fista`, with jaxopt's defaults; tol bounds the *relative* residual.
+      stepsize: a number > 0, at most 1/L; 0 for backtracking. Functions are not taken.
       has_aux: whether ``fun`` returns ``(value, aux)``; aux is dropped.
 
     >>> import jax.numpy as jnp, sparsejax as sj

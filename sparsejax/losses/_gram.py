@@ -21,21 +21,23 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
     digits than the squared loss, so that solvers confirm their certificates on the squared loss.
 
     A gap is relative to the value at W = 0, which is c. For least squares with G = X'X and B = X'Y, c is
-    :math:`\tfrac12\|Y\|_F^2`. A c so small that the quadratic is negative somewhere belongs to no data, and
-    the best scaling of a dual point would not be known: c must be at least
-    :math:`\tfrac12\langle B, G^+ B\rangle`. If c is not known, leave it out: the gap is then NaN, and
-    solvers judge a solution by its residual.
+    :math:`\tfrac12\|Y\|_F^2`. If c is so small that the quadratic is negative somewhere, no data have this
+    loss, and the best scaling of a dual point is unknown: c must be at least
+    :math:`\tfrac12\langle B, G^+ B\rangle`, and B in the range of G. If c is not known,
+    leave it out: the gap is then NaN, and solvers judge a solution by its residual.
 
     Args:
-      G: (d, d), symmetric positive semidefinite but for rounding; half the sum of G and its transpose is
-        used. Float32 or float64, the dtype of the whole solve.
+      G: (d, d), symmetric (up to 8 sqrt(d eps) of its largest entry) and positive semidefinite (up to d eps
+        of its largest eigenvalue); half the sum of G and its transpose is used. Float32 or float64, the dtype
+        of the whole solve.
       B: (d, k) or (d,), converted to the dtype of G.
-      constant: c, shape (), so large that the quadratic is nowhere negative; None if it is not known.
+      constant: c, shape (), at least minus the minimum of the rest (up to a share of 8 sqrt(d eps)); None if
+        it is not known.
 
     Raises:
       TypeError, ValueError: NaN or inf, wrong dtype or rank, shapes that disagree; G is not symmetric or not
         positive semidefinite; the constant is too small. Under jit a G that is not positive semidefinite or a
-        constant that is too small gives a solution without a certificate, as a negative strength does.
+        constant that is too small gives a solution with gap and residual NaN, as a negative strength does.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss, zero = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), np.zeros((3, 2))
@@ -137,14 +139,18 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
 
 
 def tolerance(G: Any) -> float:
-    """The relative error of `least_constant` for products of data with a G near to singular."""
+    """The relative error of `least_constant` where G is near to singular, and that of the symmetry of G.
+
+    Of data, B has a part of about sqrt(d eps) in directions whose eigenvalues are rounding errors.
+    """
     return 8 * (len(G) * float(np.finfo(G.dtype).eps)) ** 0.5
 
 
 def least_constant(xp: Any, G: Any, B: Any) -> tuple[Any, Any]:
-    """Whether G is positive semidefinite but for rounding, and about 1/2 <B, G^+ B>; xp: numpy or jax.numpy.
+    """Whether G is positive semidefinite but for rounding, and about 1/2 <B, G^+ B>: inf if only G is 0.
 
-    Eigenvalues below the numerical rank count as d eps times the largest: a B of data has little there.
+    An eigenvalue below d eps times the largest counts as that number: in its direction a B that comes from
+    data is nearly 0. xp: numpy or jax.numpy.
     """
     values, vectors = xp.linalg.eigh(G)
     floor = len(G) * float(np.finfo(G.dtype).eps) * xp.max(xp.abs(values))

@@ -31,8 +31,8 @@ def concordance_index(
       weights: None (all one) or (n,), >= 0.
 
     Returns:
-      (), of the dtype of risk, or of the default float if that is not floating; in [0, 1]. NaN without pairs,
-      and for a traced event that is neither 0 nor 1 or a traced time or risk that is NaN.
+      (), of the dtype of risk, or of the default float if that is not floating; in [0, 1]. NaN if no
+      pair is comparable, and for a traced event that is neither 0 nor 1 or a traced time or risk that is NaN.
 
     Raises:
       TypeError: an array is not real.

@@ -15,23 +15,26 @@ from sparsejax.penalties._norms import L1, entrywise
 from sparsejax.penalties._rules import cleared, covers, feasible, in_units
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
-# Errors of a sum, in eps times the sum of magnitudes: what the value accepts, and what `feasible` leaves.
+# Errors of the sum of a column, in eps times (the sum of its magnitudes + |total|): what the value accepts,
+# and what `feasible` leaves without W >= 0.
 MAX_ERROR_EPS, LEFT_ERROR_EPS = 1000, 8
 
 
 class SumTo(TransposedPenalty, leaves=("total",)):
     r"""The constraint that each column of W sums to ``total``: 0 there, infinite elsewhere.
 
-    The sum with `L1` is the log-contrast lasso for compositional data: X holds the logarithms of parts of a
-    whole, and with total 0 predictions do not depend on the size of the whole. The sum with `NonNegative` is
-    the simplex. Both sums have an exact prox and a gap. The constraint alone has no gap: its residual decides
-    on convergence. Derivatives of solutions are those of the prox.
+    ``SumTo + L1`` is the log-contrast lasso for compositional data: X holds the logarithms of parts of a
+    whole, and with total 0 predictions do not depend on the size of the whole. With `NonNegative` it
+    is the simplex. Both have an exact prox and a gap. The constraint alone has a gap only where the gradient
+    of the loss is constant in each column; elsewhere its residual decides on convergence. Solutions are
+    differentiated through the prox.
 
     Args:
       total: shape (), any sign.
 
     Raises:
-      TypeError, ValueError: not real, not finite, no number; in a problem, bounds that leave no such column.
+      TypeError, ValueError: not real, not finite, or not a scalar; bounds within which no column has this
+        sum.
     Source: Lin, Shi, Feng & Li, Biometrika 101(4), 2014.
 
     >>> import jax.numpy as jnp, sparsejax as sj

@@ -81,7 +81,7 @@ def as_real(name: str, x: Any) -> np.ndarray:
     found = as_numpy(name, x)
     if found.dtype.kind not in "biuf":
         raise TypeError(f"{name} must hold real numbers, got {type(x).__name__} of {found.dtype}.")
-    return found
+    return found.astype(float) if found.dtype == bool else found
 
 
 def weights_of(name: str, x: Any, ndims: tuple[int, ...]) -> np.ndarray:
@@ -101,10 +101,16 @@ def names_of(name: str, names: Iterable[str] | None, count: int) -> list[str]:
     if names is None:
         return [str(i) for i in range(count)]
     several = isinstance(names, Iterable) and not isinstance(names, str)
-    found = [str(label) for label in names] if several else []
+    found = [_text(label) for label in names] if several else []
     if len(found) != count or not several:
         raise ValueError(f"{name} must be {count} names, got {names!r}.")
     return found
+
+
+def _text(label: Any) -> str:
+    """The label as matplotlib shows it: it reads formulas between dollars, and hides what begins with "_"."""
+    text = str(label).replace("$", r"\$")
+    return f" {text}" if text.startswith("_") else text
 
 
 def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str, Any]:
@@ -120,7 +126,7 @@ def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str
                 f"{what} must be a {kind}, as {source} gives, or a dict of them by name; got "
                 f"{type(value).__name__}."
             )
-    return {str(key): value for key, value in found.items()}
+    return {_text(key): value for key, value in found.items()}
 
 
 def style(number: int) -> dict[str, Any]:

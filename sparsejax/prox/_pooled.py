@@ -95,7 +95,7 @@ def falling_order(r: jax.Array) -> jax.Array:
     are sorted again.
     """
     r, p = jnp.abs(lax.stop_gradient(r)), len(r)
-    if p > MAX_PACKED_SIZE or jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
+    if p > MAX_PACKED_SIZE or r.dtype.itemsize < 4 or jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
         return jnp.argsort(-r)
     bits = lax.bitcast_convert_type(r, jnp.int32 if r.dtype == jnp.float32 else jnp.int64).astype(jnp.int64)
     bits = bits << 32 if r.dtype == jnp.float32 else bits

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import warnings
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from sparsejax._core.progress import bar_of
 from sparsejax.groups import Groups
 from sparsejax.problem import Problem
 from sparsejax.selection.cross_validation import cross_validate, judged_on_folds
-from sparsejax.sklearn._classification import PenalisedClassifier, targets
+from sparsejax.sklearn._classification import PenalisedClassifier, has_probabilities, targets
 from sparsejax.sklearn._problems import (
     CLASSIFICATION,
     Fitted,
@@ -29,7 +30,14 @@ from sparsejax.sklearn._problems import (
     widens,
 )
 from sparsejax.sklearn._regression import LinearRegressor
-from sparsejax.sklearn._scorers import Judge, as_given, judge_of, judge_of_our_own, of_single_labels, scorer_of
+from sparsejax.sklearn._scorers import (
+    Judge,
+    as_given,
+    judge_of,
+    judge_of_our_own,
+    of_single_labels,
+    scorer_of,
+)
 from sparsejax.sklearn._tables import centred, gathered, precision
 from sparsejax.sklearn._targets import Targets
 
@@ -279,6 +287,8 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
+        if self.fit_intercept is True and has_probabilities(self):
+            self._warn_of_missing_classes(folds, codes, total)
         X, middle = centred(X, total, self.fit_intercept)
         # Rows of a class of weight 0 count in scores.
         table = gathered(X, Y, total, folds=folds, counted=weights > 0, widen=widens(self.penalty))
@@ -295,3 +305,15 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, scoring)
         return self._keep(found.before(middle))
+
+    def _warn_of_missing_classes(self, folds: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
+        """Warn of a class without a row outside a fold: its best intercept there is infinite."""
+        rows = np.zeros((folds.max() + 1, len(self.classes_)), int)
+        np.add.at(rows, (folds, codes), weights > 0)
+        for fold, code in np.argwhere(rows == rows.sum(axis=0)):
+            warnings.warn(
+                f"All rows of class {self.classes_[code]!r} are in fold {fold}: no other row has it, and "
+                "the held-out loss of the fold, which is infinite, is some large number.",
+                UserWarning,
+                stacklevel=3,
+            )

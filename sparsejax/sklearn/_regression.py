@@ -37,7 +37,10 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return tags
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
-        """The expected y, (n,) or (n, outputs): ``X coef' + intercept``, or for "poisson" its exponential.
+        """Predictions, (n,) or (n, outputs): ``X coef' + intercept``, or the mean that the loss gives.
+
+        For "poisson" that is the exponential of ``X coef' + intercept``; for "quantile" the prediction is the
+        quantile itself.
 
         offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
         """
@@ -54,7 +57,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return mean * exposure.astype(mean.dtype).reshape(-1, *(1,) * (mean.ndim - 1))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> float:
-        """R^2 of the predictions, the mean over outputs; missing targets (NaN) do not count."""
+        """The mean over outputs of R^2; entries that are NaN or have weight 0 do not count."""
         predicted = np.asarray(self.predict(X, offset), float)
         y = checked_y(self, y).astype(float)
         check_consistent_length(predicted, y)
@@ -77,7 +80,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if isinstance(self.loss, losses.Loss):
             raise TypeError(
                 "loss must be a name or a function that makes a loss, such as losses.SquaredLoss, got a loss "
-                f"of its own data, {type(self.loss).__name__}."
+                f"that already holds data, {type(self.loss).__name__}."
             )
         if callable(self.loss):
             return self.loss
@@ -88,7 +91,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         if self.loss == "quantile":
             q = self.quantile
             if isinstance(q, bool) or not isinstance(q, numbers.Real) or not 0 < float(q) < 1:
-                raise ValueError(f"quantile must be a number between 0 and 1, got {q!r}.")
+                raise ValueError(f"quantile must be a number above 0 and below 1, got {q!r}.")
             smoothing = default_smoothing(targets.Y, targets.weights)
             return functools.partial(make, q=float(q), smoothing=smoothing)
         return make

@@ -104,7 +104,9 @@ def judge_of(
     def score(coef: np.ndarray, intercept: np.ndarray, fold: int) -> float:
         rows = np.flatnonzero((folds == fold) & counted)
         options = {name: values[rows] for name, values in used.items()}
-        return scorer(shell_of(Fitted(coef, intercept, np.nan, 0), rows), _safe_indexing(X, rows), y[rows], **options)
+        return scorer(
+            shell_of(Fitted(coef, intercept, np.nan, 0), rows), _safe_indexing(X, rows), y[rows], **options
+        )
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

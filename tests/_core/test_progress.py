@@ -352,6 +352,13 @@ def test_bad_input(monkeypatch):
         path(PROBLEM)
 
 
+def test_a_process_without_stderr(monkeypatch):
+    """The constructor of a bar would fail there, and its lock stay taken."""
+    monkeypatch.setattr(sys, "stderr", None)
+    with pytest.raises(RuntimeError, match=r"path: progress=True needs sys.stderr"):
+        sj.path(PROBLEM, STRENGTHS, progress=True)
+
+
 def test_in_another_thread_it_is_only_shown(shown):
     """Where Ctrl-C does not come."""
     found = []

@@ -356,6 +356,17 @@ def test_support_of_one_output_has_bars_with_signs(ax):
     assert (ax.get_xlabel(), list(ax.images)) == ("weight (malignant)", [])
 
 
+def test_names_are_drawn_as_they_are(weights, ax):
+    """Matplotlib hides names that begin with an underscore, and reads formulas between dollars."""
+    names = [f"_gene {i}" if i == 300 else f"US$ {i} $" for i in range(D)]
+    plots.path(solution(weights, [CONVERGED] * M), STRENGTHS, feature_names=names, ax=ax)
+    ax.figure.canvas.draw()
+    shown = [text.get_text().strip() for text in ax.get_legend().get_texts()]
+    assert "_gene 300" in shown and r"US\$ 600 \$" in shown
+    plots.support(np.array([True, False]), feature_names=["a$b$", "c"], ax=ax)
+    ax.figure.canvas.draw()
+
+
 def test_support_of_one_output_of_many_features(ax):
     W = np.linspace(1, 2, 1001)[:, None]
     plots.support(W, ax=ax)

@@ -296,6 +296,12 @@ def test_a_scorer_gets_the_table_as_given(recwarn):
     assert not [w for w in recwarn if "feature names" in str(w.message)]
 
 
+def test_a_class_without_a_row_outside_a_fold():
+    y = np.where(np.arange(60) % 4 == 2, "c", np.where(RARE == 1, "b", "a"))
+    with pytest.warns(UserWarning, match="All rows of class .*c.* are in fold 2"):
+        SparseClassifierCV("l1", alphas=ALPHAS, cv=CV).fit(X, y)
+
+
 def test_scorers_of_regressors():
     weights = RNG.uniform(0, 2, 60) * (np.arange(60) != 3)
     scorer = "neg_mean_absolute_error"
