@@ -399,6 +399,12 @@ def test_nothing_to_learn_gives_zero(rng):
     assert model.selected.size == 0 and model.groups == ()
 
 
+def test_data_of_zeros():
+    """The first cut has no gradient: w = 0 is optimal, and its bound is exact before any master."""
+    model = mv.fit(np.zeros((6, 4)), [1, -1, 1, -1, 1, 1], measure=mv.f_beta(), budget=2.0, C=1.0)
+    assert model.converged and model.gap == 0 and not model.w.any()
+
+
 def test_separable_data_needs_a_tolerance_on_the_loss(rng):
     X, y = draw(rng, 40, 10)
     X[:, 0] += 3 * y

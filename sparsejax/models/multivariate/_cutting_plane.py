@@ -131,7 +131,7 @@ class CuttingPlane:
         value, *group = self.restricted.dual()
         self.lower, self.outer = max(0.0, value), 1
         self.restricted.add_group(*group)
-        status = None
+        status = CONVERGED if self.gap <= self.target else None  # already at w = 0, if X is 0
         try:
             while status is None:
                 self.known = self.restricted.working_set()
