@@ -122,7 +122,8 @@ class Descent:
 
         Paths that are solved in several calls copy them in every call.
         """
-        return gram if gram.A.size <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
+        needed = gram.few_rows  # by the Newton step, see `newton_step`
+        return gram if needed or gram.A.size <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
 
     def received(self, gram: Gram) -> Gram:
         """A Gram matrix that `passed_on` has returned, with memory for columns."""
@@ -156,7 +157,8 @@ class Descent:
         live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
-        slopes = slopes_of(at, take(slope, ix, 1), entries, blocks, live, self.nonnegative, layout.tile)
+        of_ix = take(slope, ix, 1), entries, blocks, live, take(ridge, ix, 0)
+        slopes = slopes_of(at, *of_ix, self.nonnegative, layout.tile)
         E, V = descended(gram, slopes, GOAL_SHARE)
         change = jnp.where(V == 0, -at, E.astype(Wt.dtype))
         if self.nonnegative:  # V > 0 in float32 may be negative in the dtype of the problem

@@ -30,6 +30,7 @@ class Slopes(NamedTuple):
     entries: jax.Array | None  # (m,), lambda; None: no such term
     blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
     live: jax.Array  # (m,), whether the feature can move
+    ridge: jax.Array  # (m,), strength of `SquaredL2`, which G has on its diagonal
     nonnegative: bool  # whether W + E >= 0 is required; of single entries only
     tile: int  # features of a tile of the Gram matrix
 
@@ -58,8 +59,14 @@ class Gram(NamedTuple):
     ix: jax.Array  # (m,), numbers of the columns, padded with d
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
     used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
-    G: jax.Array  # (m, m), in float32, with the strengths of `SquaredL2` on its diagonal
+    G: jax.Array  # (m, m), in float32
     A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether products with A and A' may read less memory than one with G."""
+        m, n = self.A.shape
+        return bool(2 * n < m)
 
 
 def gram_of(
@@ -139,6 +146,7 @@ def slopes_of(
     entries: Any,
     blocks: Any,
     live: jax.Array,
+    ridge: jax.Array,
     nonnegative: bool,
     tile: int,
 ) -> Slopes:
@@ -150,7 +158,9 @@ def slopes_of(
         size = W.shape[1] // blocks.shape[0]
         R = R + to_features(blocks, size) * units(W, size)
     low = lambda part: None if part is None else part.astype(LOW)
-    return Slopes(W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, nonnegative, tile)
+    return Slopes(
+        W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, ridge.astype(LOW), nonnegative, tile
+    )
 
 
 def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:

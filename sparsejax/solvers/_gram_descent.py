@@ -14,6 +14,7 @@ from sparsejax.solvers._support_newton import newton_step
 
 # Sweeps of single entries, of blocks, per Newton step, which takes as long as 10 to 30 sweeps.
 SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
+FIRST_SWEEPS = 4  # before the first Newton step, which ends the descent if its start is near
 MAX_SWEEPS = 240  # of one call; the caller judges what they reach
 
 
@@ -33,13 +34,14 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     goal = share * before
     one = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
     sweep = lambda p: lax.fori_loop(0, gram.used // s.size, one, p)
-    sweeps = one_kernel(lambda p: lax.fori_loop(0, count, lambda _, p: sweep(p), p))
+    sweeps = one_kernel(lambda p, number: lax.fori_loop(0, number, lambda _, p: sweep(p), p))
 
     def body(carry: Any) -> Any:
         p, _, k = carry
-        p = sweeps(p)
+        number = jnp.where(k == 0, FIRST_SWEEPS, count).astype(jnp.int32)
+        p = sweeps(p, number)
         left = violation(s, p)
-        return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, k + count
+        return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, k + number
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))

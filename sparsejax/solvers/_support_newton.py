@@ -103,9 +103,17 @@ def _by_conjugate_gradients(
     scale = L + bend * (1 - unit * unit)
     scale = jnp.where(scale > 0, scale, 1)
 
+    by_gram = lambda x: times_gram(x, gram, s.tile)
+    by_rows = lambda x: (x @ gram.A) @ gram.A.T + s.ridge[None] * x
+    # On the support of many more features than rows G has more entries than A and A'.
+    many = jnp.sum(jnp.any(on, axis=0)) > 2 * gram.A.shape[1]
+
+    def product(x: jax.Array) -> jax.Array:
+        return lax.cond(many, by_rows, by_gram, x) if gram.few_rows else by_gram(x)
+
     def hessian(x: jax.Array) -> jax.Array:
         turned = x - unit * to_features(of_blocks(unit * x, size), size)
-        return jnp.where(on, times_gram(x, gram, s.tile) + RIDGE_SHARE * L * x + bend * turned, 0)
+        return jnp.where(on, product(x) + RIDGE_SHARE * L * x + bend * turned, 0)
 
     x, _ = conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)
     return x, jnp.ones((), bool)
