@@ -18,7 +18,10 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, compiled as a whole where it is called inside a program for a CPU.
 
     It suits loops whose iterations touch some hundred numbers: coordinate descent, recursions along an array.
-    A large product in it is slower than outside, and LAPACK cannot be called from it.
+    A large product in it is slower than outside, and XLA compiles neither a call of LAPACK nor a scatter in
+    it: write with `lax.dynamic_update_slice`, which is a scatter in a `jax.vmap` over its index. The lanes of
+    a batch on a CPU run one after another (see `sparsejax.driver.batching`), so that no solver has such an
+    index there; on a machine whose default device is an accelerator they may, and nothing is asked of XLA.
 
     Args:
       function: a function of arrays, and of pytrees of arrays.
@@ -35,5 +38,10 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
         with set_xla_metadata(**ATTRIBUTES):
             return compiled(*args)
 
-    # Also right for a program that is exported to another platform.
-    return lambda *args: lax.platform_dependent(*args, cpu=kernel, default=function)
+    def call(*args: Any) -> Any:
+        if jax.default_backend() != "cpu":
+            return function(*args)
+        # A program may be exported to another platform.
+        return lax.platform_dependent(*args, cpu=kernel, default=function)
+
+    return call
