@@ -14,6 +14,11 @@ from jax.experimental.xla_metadata import set_xla_metadata
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 
+def compiles_loops() -> bool:
+    """Whether `one_kernel` has an effect: not where the default device is an accelerator."""
+    return jax.default_backend() == "cpu"
+
+
 def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, compiled as a whole where it is called inside a program for a CPU.
 
@@ -39,7 +44,7 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
             return compiled(*args)
 
     def call(*args: Any) -> Any:
-        if jax.default_backend() != "cpu":
+        if not compiles_loops():
             return function(*args)
         # A program may be exported to another platform.
         return lax.platform_dependent(*args, cpu=kernel, default=function)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import safe_divide
-from sparsejax._core.one_kernel import one_kernel
+from sparsejax._core.one_kernel import compiles_loops, one_kernel
 from sparsejax._core.tiles import put_both, put_rows, rows_at
 
 LOW = jnp.float32
@@ -97,7 +97,7 @@ def gram_of(
 
 
 def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> jax.Array:
-    """R + X G_b in the tiles in use, for `one_kernel`; it reads nothing if X is 0.
+    """R + X G_b, within `one_kernel` in the tiles in use: it reads nothing there if X is 0.
 
     Args:
       R: (k, m).
@@ -105,6 +105,8 @@ def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> 
       at: number of the first feature of the block b, of s features.
       X: (k, s).
     """
+    if not compiles_loops():
+        return R + X @ lax.dynamic_slice_in_dim(gram.G, at, X.shape[1])
     tiles = jnp.where(jnp.any(X != 0), gram.used // T, 0)
 
     def tile(j: jax.Array, R: jax.Array) -> jax.Array:
@@ -121,6 +123,8 @@ def times_gram(X: jax.Array, gram: Gram, T: int) -> jax.Array:
 
     If X is 0 nowhere it still takes no longer than a product of the whole matrices.
     """
+    if not compiles_loops():
+        return X @ gram.G
     row = lambda i, Y: plus_rows(Y, gram, T, i, lax.dynamic_slice_in_dim(X, i, 1, axis=1))
     return one_kernel(lambda Y: lax.fori_loop(0, gram.used, row, Y))(jnp.zeros_like(X))
 

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax._core.linalg import apply_if, safe_divide
-from sparsejax._core.one_kernel import one_kernel
+from sparsejax._core.one_kernel import compiles_loops, one_kernel
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, plus_rows, violation
 from sparsejax.solvers._support_newton import newton_step
 
 # Sweeps of single entries, of blocks, per Newton step, which takes as long as 10 to 30 sweeps.
 SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
+# Entries that one loop iteration updates on an accelerator, by code written out for each.
+ENTRIES_PER_ITERATION = 8
 FIRST_SWEEPS = 4  # before the first Newton step, which ends the descent if its start is near
 MAX_SWEEPS = 240  # of one call; the caller judges what they reach
 
@@ -32,8 +34,9 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
     before, count = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
     goal = share * before
-    one = _by_coordinates(gram, s) if s.single else _by_blocks(gram, s)
-    sweep = lambda p: lax.fori_loop(0, gram.used // s.size, one, p)
+    b = ENTRIES_PER_ITERATION if s.single and not compiles_loops() else 1
+    one = _by_coordinates(gram, s, b) if s.single else _by_blocks(gram, s)
+    sweep = lambda p: lax.fori_loop(0, gram.used // (b * s.size), one, p)
     sweeps = one_kernel(lambda p, number: lax.fori_loop(0, number, lambda _, p: sweep(p), p))
 
     def body(carry: Any) -> Any:
@@ -48,9 +51,10 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     return p.E, p.V
 
 
-def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:
-    """The function (number, point) -> point, by exact minimisation over the entry of that number."""
+def _by_coordinates(gram: Gram, s: Slopes, b: int) -> Callable[[jax.Array, Point], Point]:
+    """The function (number, point) -> point, by exact minimisation over one after another of b entries."""
     L = jnp.diagonal(gram.G)
+    # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
     inverse = 1 / jnp.where(L > 0, L, 1)
     # Slope of the norm at V minus its slope at W, which R contains: ``up`` for V > 0, ``-down`` for V < 0.
     # An entry that cannot move is 0, and infinite slopes keep it there.
@@ -59,17 +63,24 @@ def _by_coordinates(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point
     if s.nonnegative:
         down = jnp.full_like(down, jnp.inf)
 
-    def entry(i: jax.Array, p: Point) -> Point:
-        v, slope = p.V[0, i], p.R[0, i]
-        # The minimum over the entry is right of 0, left of 0, or else at 0.
-        right, left = -(slope + up[i]) * inverse[i], -(slope - down[i]) * inverse[i]
-        step = jnp.where(v + right > 0, right, jnp.where(v + left < 0, left, -v))
-        put = lambda a, new: lax.dynamic_update_slice_in_dim(a, new[None, None], i, 1)
-        return Point(
-            put(p.V, v + step), put(p.E, p.E[0, i] + step), plus_rows(p.R, gram, s.tile, i, step[None, None])
-        )
+    def entries_of(i: jax.Array, p: Point) -> Point:
+        at = i * b
+        own = lax.dynamic_slice(gram.G, (at, at), (b, b))
+        of_v, of_r = (lax.dynamic_slice_in_dim(a[0], at, b) for a in (p.V, p.R))
+        rise, fall, scale = (lax.dynamic_slice_in_dim(a, at, b) for a in (up, down, inverse))
+        steps: list[jax.Array] = []
+        for c in range(b):
+            # The slope of the loss in entry c after the steps of the entries before c. The step leads to the
+            # minimum over entry c: right of 0, left of 0, or else at 0.
+            v, slope = of_v[c], of_r[c] + sum((steps[j] * own[c, j] for j in range(c)), jnp.zeros((), LOW))
+            right, left = -(slope + rise[c]) * scale[c], -(slope - fall[c]) * scale[c]
+            steps.append(jnp.where(v + right > 0, right, jnp.where(v + left < 0, left, -v)))
+        step = jnp.stack(steps)[None]
+        e = lax.dynamic_slice_in_dim(p.E, at, b, axis=1) + step
+        put = lambda a, new: lax.dynamic_update_slice_in_dim(a, new, at, 1)
+        return Point(put(p.V, of_v[None] + step), put(p.E, e), plus_rows(p.R, gram, s.tile, at, step))
 
-    return entry
+    return entries_of
 
 
 def _by_blocks(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:

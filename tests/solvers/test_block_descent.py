@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax.solvers import pick
+from sparsejax._core import one_kernel
+from sparsejax._core.compiled import forget_programs
+from sparsejax.solvers import _block_problem, _gram_descent, pick
 
 ROWS, FEATURES = 90, 140  # more than 64 of both: fewer are for another solver
 
@@ -134,6 +136,20 @@ def test_in_transformations(name):
     size, h = lambda t: jnp.sum(one(t).params ** 2), 1e-5
     difference = (size(1.0 + h) - size(1.0 - h)) / (2 * h)
     np.testing.assert_allclose(jax.grad(size)(1.0), difference, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["huber", "few rows, rows"])
+def test_as_on_an_accelerator(name, monkeypatch):
+    """Where loops are not compiled as one kernel, an iteration moves eight entries, by whole products."""
+    problem = CASES[name]()
+    expected = sj.prox_newton(problem, tol=1e-6)
+    for module in (_block_problem, _gram_descent, one_kernel):
+        monkeypatch.setattr(module, "compiles_loops", lambda: False)
+    forget_programs()
+    found = sj.prox_newton(problem, tol=1e-6)
+    forget_programs()
+    assert found.converged and found.solver == expected.solver == "prox_newton"
+    np.testing.assert_allclose(found.objective, expected.objective, rtol=3e-6)
 
 
 def test_float32():
