@@ -13,11 +13,11 @@ from sparsejax._core.checks import is_traced
 
 
 class Pytree:
-    """Base of losses, penalties, `Problem` and `Solution`.
+    """Base of losses, penalties, `Problem`, `Solution`, groups and fitted models.
 
     ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or
-    pytrees, its static attributes are hashable, and an attribute can be set only once. Without ``leaves``
-    nothing is registered, and the author of the class registers it.
+    pytrees, its static attributes are hashable, each of both can be set only once, and there are no other
+    attributes. Without ``leaves`` the class is neither registered nor frozen; its author registers it.
 
     `jax.tree_util.register_dataclass` is not used because it calls ``__init__`` to unflatten. ``__init__`` of
     these classes checks arguments, which must not happen inside `jax.vmap`.
@@ -99,7 +99,7 @@ def _show(value: Any) -> str:
 
 
 def form_of(tree: Any) -> Any:
-    """The structure of a tree with the shapes and dtypes of its leaves, hashable; scalars give their type."""
+    """The structure of a tree with shape and dtype of each array leaf and the type of any other, hashable."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = (jax.Array, np.ndarray, np.generic)
     return structure, *(
@@ -108,7 +108,7 @@ def form_of(tree: Any) -> Any:
 
 
 def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
-    """For a tangent with symbolic zeros: which leaves are not constant, and the tangents of those."""
+    """Which leaves of a tangent change, neither symbolic zeros nor of integers, and their tangents."""
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
     moves = tuple(
         not isinstance(change, SymbolicZero) and jnp.issubdtype(jnp.result_type(change), jnp.inexact)

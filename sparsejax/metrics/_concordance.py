@@ -15,14 +15,14 @@ from sparsejax._core.linalg import unit_of
 def concordance_index(
     time: ArrayLike, event: ArrayLike, risk: ArrayLike, weights: ArrayLike | None = None
 ) -> jax.Array:
-    r"""Harrell's C: of the pairs of known order, the share in which the higher risk has the event first.
+    r"""Harrell's C: the share of comparable pairs in which the row with the event first has the higher risk.
 
     .. math:: \frac{\sum_{(i,j) \in P} w_i w_j \bigl([r_i > r_j] + \tfrac12 [r_i = r_j]\bigr)}
               {\sum_{(i,j) \in P} w_i w_j} ,
 
     P holds the pairs in which i has the event and :math:`t_i < t_j`, or :math:`t_i = t_j` and j is censored.
-    The cost is O(n log n): rows are sorted by time, and for each event a wavelet matrix counts the later rows
-    of smaller and of equal risk.
+    The cost is O(n log n): rows are sorted by time, and for each row a wavelet matrix sums the weights of
+    the later rows of smaller and of equal risk.
 
     Args:
       time: (n,); only its order matters.
@@ -33,6 +33,7 @@ def concordance_index(
     Returns:
       (), of the dtype of risk, or of the default float if that is not floating; in [0, 1]. NaN if no
       pair is comparable, and for a traced event that is neither 0 nor 1 or a traced time or risk that is NaN.
+      A traced infinite risk or negative weight is not found.
 
     Raises:
       TypeError: an array is not real.
@@ -70,7 +71,7 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     valid = jnp.all((event == 0) | (event == 1)) & ~jnp.any(jnp.isnan(risk))
     if jnp.issubdtype(time.dtype, jnp.floating):
         valid &= ~jnp.any(jnp.isnan(time))
-    # In units of the largest weight, by a power of 2: products of two weights neither overflow nor vanish.
+    # In units of the largest weight, by a power of 2: products do not overflow.
     w = jnp.ones(n, np.int32) if weights is None else weights / unit_of(weights)[0]
     order = jnp.lexsort((event == 0, time))  # by rising time; at one time events come first
     t, e, w, rank = time[order], event[order] == 1, w[order], _ranks(risk)[order]

@@ -29,13 +29,13 @@ def support(
 ) -> "Axes":
     """The nonzero weights: bars with a sign for one output, a map of features by tasks for several.
 
-    Features whose weights are all zero are left out, and the label says how many there are.
+    Features whose weights are all zero are left out, and the label says how many are kept.
 
-    One output (k = 1) has a bar for each feature, the largest weight first; of more than 40 features the 40
+    One output (k = 1) has a bar for each kept feature, the largest |weight| first; of more than 40 the 40
     largest are drawn. Several outputs have a map. Weights that are exactly zero are hatched in the map; all
-    others, however small, have a colour. Colours go from dark to light, negative to positive, with the square
-    root of the weight, so that the signs of small weights can be seen. If there are more than 300 features, a
-    line of the map stands for several adjacent ones and shows the largest weight for each task.
+    others, however small, have a colour. Colours go from dark (negative) to light (positive) with the square
+    root of |weight|, so that the signs of small weights can be seen. If more than 300 features are kept, a
+    line of the map stands for several adjacent ones of them and shows the largest |weight| for each task.
 
     Args:
       weights: a `Solution` of one problem, or W, (d, k) or (d,).
@@ -47,8 +47,8 @@ def support(
       The axes.
 
     Raises:
-      TypeError, ValueError: a batch of solutions, another type or shape, a NaN, or a wrong number of names;
-        ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: a batch of solutions, another type or shape, a NaN or infinite weight, or a wrong
+        number of names; ModuleNotFoundError without matplotlib.
 
     >>> import numpy as np
     >>> from matplotlib.figure import Figure

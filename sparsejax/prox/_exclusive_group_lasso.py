@@ -1,10 +1,10 @@
-r"""The exclusive group lasso over views of the labels, on the columns W' (k, d): value, prox, subgradients.
+r"""The exclusive group lasso over views of the labels, on the transpose W' (k, d): value, prox, subgradients.
 
 .. math:: g(W) = \tfrac12 \sum_i s_i \sum_v \Big( \sum_{g \in v} \|w_{i,g}\|_2 \Big)^2 ,
 
 where every view v is a partition of the k labels. The prox of one view is the prox of the exclusive lasso on
-the norms of the groups. For several views no closed form is known (the proxes one after another are wrong);
-Dykstra's algorithm computes the prox.
+the norms of the groups. For several views no closed form is known (to apply the proxes in turn does not give
+it); Dykstra's algorithm computes the prox.
 Strengths s, () or (d,), include the step size.
 """
 
@@ -154,11 +154,11 @@ def views_split(
     guess: Parts | None = None,
     cycles: int = VIEW_CYCLES,
 ) -> Parts:
-    """Parts of Z, one for each view, with the sum Z; subgradients of the views at W if Z is one of g.
+    """Parts with the sum Z, one for each view. If Z is a subgradient of g at W, so are they of the views.
 
-    In groups that are not zero the parts are the gradients of the views. Parts in zero groups come from
-    ``guess``, or from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm
-    splits tZ.
+    In groups that are not zero the parts are the gradients of the views; for an entry whose group is zero in
+    no view, each also has an equal share of what Z has besides. Parts in zero groups come from ``guess``, or
+    from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
     """
     K = len(views)
     parts = _settle(views, strength, Zt, Wt, (Zt / K,) * K if guess is None else guess)
@@ -173,7 +173,10 @@ def views_split(
 
 
 def _settle(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess: Parts) -> Parts:
-    """Gradients in groups that are not zero, else the guess plus an equal share of what is missing to Z."""
+    """Gradients in groups that are not zero, else the guess; what is missing to Z in equal shares.
+
+    The shares go to the views in which the group of the entry is zero, or to all if there is none.
+    """
     on = [views_support((view,), Wt) for view in views]
     parts = [
         jnp.where(there, view_slopes(view, strength, Wt) * Wt, part)

@@ -41,13 +41,15 @@ def train(
     algorithm: str,
     bar: Bar | None = None,
 ) -> Fitted:
-    """All outputs without the others' part at ``start_lams`` (S, d), then at the pairs of ``lams``, ``betas``
-    (L, d); again with a larger bucket where the first is too small.
+    """Fit every output at ``start_lams`` (S, d) without the kernels of the others, then at the L pairs of
+    ``lams`` and ``betas`` (L, d).
 
-    With a bar of the `solves` one after another; a KeyboardInterrupt where it is stopped.
+    If the bucket is too small for any output, all outputs are fitted again with three times as many columns;
+    inside jit, where this is not possible, the status is ``MAX_ITER``. With a bar the host makes one solve
+    after another, and raises KeyboardInterrupt after Ctrl-C.
     """
     p = data.Y.shape[0] + data.num_inputs
-    traced = is_traced(data.Y) or is_traced(lams)
+    traced = any(map(is_traced, jax.tree.leaves((data, lams, betas, start_lams))))
     bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
     arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth)
     run: Callable[..., Fitted] = _train_bucket if bar is None else partial(_one_by_one, bar)
@@ -62,7 +64,7 @@ def train(
 
 
 def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
-    """The number of solves that a progress bar counts: one for each strength and round of outputs.
+    """The number of solves that a progress bar counts: for each round of outputs one at each strength.
 
     shape: shape of Y; q: number of columns of the inputs.
     """
@@ -72,7 +74,8 @@ def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
 def _rounds(shape: tuple[int, ...], q: int) -> tuple[int, int]:
     """The number of rounds, and the number of outputs in each round."""
     n, d = shape
-    # As many outputs as fit in a gigabyte (2^27 numbers), in rounds of equal size; the last may repeat some.
+    # At most `OUTPUTS_AT_ONCE`, and as many as fit in 2^27 numbers, a gigabyte in float64. Rounds have equal
+    # size: the last one repeats outputs.
     together = min(OUTPUTS_AT_ONCE, max(1, 2**27 // ((n + q) * n)))
     rounds = -(-d // together)
     return rounds, -(-d // rounds)
