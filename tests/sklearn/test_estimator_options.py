@@ -255,10 +255,8 @@ SCORERS = {
 }
 
 
-@pytest.mark.parametrize("name", SCORERS)
-def test_every_scorer_is_that_of_a_grid_search(name):
-    scoring = SCORERS[name]
-    options = {"loss": "logistic", "class_weight": {0: 1, 1: 3}, "tol": 1e-12}
+def assert_as_a_grid_search(X, scoring, **options):
+    options = {"loss": "logistic", **options}
     model = SparseClassifierCV("l1", alphas=ALPHAS, cv=CV, scoring=scoring, **options).fit(X, RARE)
     grid = GridSearchCV(
         SparseClassifier("l1", **options), {"alpha": ALPHAS}, cv=CV, scoring=scoring, refit=False
@@ -266,6 +264,11 @@ def test_every_scorer_is_that_of_a_grid_search(name):
     found = grid.fit(X, RARE).cv_results_
     theirs = np.stack([found[f"split{k}_test_score"] for k in range(4)])
     np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-8)
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_every_scorer_is_that_of_a_grid_search(name):
+    assert_as_a_grid_search(X, SCORERS[name], class_weight={0: 1, 1: 3}, tol=1e-12)
 
 
 def mean_below(estimator, X, y):
@@ -277,14 +280,7 @@ def mean_below(estimator, X, y):
 def test_a_scorer_gets_the_table_as_given(recwarn):
     """Columns far from 0 are centred for the solver only, and a table keeps its names."""
     table = pd.DataFrame(X + 2000, columns=["year", *"abcdefg"])
-    options = {"loss": "logistic", "tol": 1e-10}
-    model = SparseClassifierCV("l1", alphas=ALPHAS, cv=CV, scoring=mean_below, **options).fit(table, RARE)
-    grid = GridSearchCV(
-        SparseClassifier("l1", **options), {"alpha": ALPHAS}, cv=CV, scoring=mean_below, refit=False
-    )
-    found = grid.fit(table, RARE).cv_results_
-    theirs = np.stack([found[f"split{k}_test_score"] for k in range(4)])
-    np.testing.assert_allclose(model.scores_[:, :, 0], theirs, atol=1e-8)
+    assert_as_a_grid_search(table, mean_below, tol=1e-10)
     seen = []
 
     def score(estimator, X, y):
