@@ -56,14 +56,19 @@ def scale_of(problem: Problem, W: jax.Array, smooth: Any = None, known: Any = No
     """
     penalty = problem.penalty
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
-    value, G = jax.value_and_grad(problem.smooth if smooth is None else smooth)(zero)
+    known = sizes(problem.smooth) if known is None else known
+    if smooth is None:  # `facts`, whose products with X' are faster than those of `jax.grad`
+        facts = problem.smooth.facts(zero, known)
+        value, G = facts.value, facts.gradient
+    else:
+        value, G = jax.value_and_grad(smooth)(zero)
     at_zero = value + penalty.value(zero)
     basis, free = free_features(problem, W)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, slope, basis, sizes(problem.smooth) if known is None else known, valid, free)
+    return Scale(at_zero, slope, basis, known, valid, free)
 
 
 def certify(

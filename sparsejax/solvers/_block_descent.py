@@ -5,9 +5,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import apply_if, columns, like, of_all_lanes, safe_divide, safe_sqrt, take
+from sparsejax._core.linalg import apply_if, choose, columns, like, of_all_lanes, safe_divide, safe_sqrt, take
 from sparsejax._core.tiles import TILE, rows_at
 from sparsejax.driver.feature_subsets import ranked
 from sparsejax.groups import Groups
@@ -26,6 +27,9 @@ MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 M
 # A Gram matrix holds at least the 8th part of the features for which there is room, with groups the 4th part,
 # since more of them are active: the size of a first step from W = 0.
 LEAST_PART, LEAST_PART_OF_GROUPS = 8, 4
+# Blocks that have become idle stay in a Gram matrix that new tiles are added to, unless it would have more
+# tiles by this part than those of the blocks to move.
+STALE_PART = 4
 # Blocks moved besides the active ones and as many others, if there are more features than rows. With more
 # rows they may fill a further tile, which costs more than a step.
 SPARE_BLOCKS = 4
@@ -115,7 +119,8 @@ class Descent:
         m, layout = self.layout.room, self.layout
         ix = jnp.full(m, self.smooth.params_shape[0], jnp.int32)
         owner = jnp.full(m // layout.size, layout.number, jnp.int32)
-        return Gram(ix, owner, jnp.int32(0), jnp.zeros((m, m), LOW), jnp.zeros((m, self.rows), LOW))
+        G, A, none = jnp.zeros((m, m), LOW), jnp.zeros((m, self.rows), LOW), jnp.int32(0)
+        return Gram(ix, owner, none, G, A, none)
 
     def passed_on(self, gram: Gram) -> Gram:
         """The Gram matrix for the next problem of a path, without its columns if it takes long to copy them.
@@ -123,7 +128,9 @@ class Descent:
         Paths that are solved in several calls copy them in every call.
         """
         needed = gram.few_rows  # by the Newton step, see `newton_step`
-        return gram if needed or gram.A.size <= MAX_ENTRIES_PASSED_ON else gram._replace(A=gram.A[:, :0])
+        if needed or gram.A.size <= MAX_ENTRIES_PASSED_ON:
+            return gram
+        return gram._replace(A=gram.A[:, :0], known=jnp.zeros_like(gram.known))
 
     def received(self, gram: Gram) -> Gram:
         """A Gram matrix that `passed_on` has returned, with memory for columns."""
@@ -180,21 +187,42 @@ class Descent:
             without = 1 + safe_divide(beyond, jnp.max(jnp.abs(slope)))
         return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, without), 0)
 
-    def _gram(self, W: jax.Array, facts: Facts, gram: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
-        """The Gram matrix of the active blocks at W and of others, the largest ratios first."""
-        m, layout = gram.ix.shape[0], self.layout
-        size, T = layout.size, layout.tile
-        b, count, outside = m // size, jnp.sum(on), jnp.sum(~on & (ratio > 1))
-        least = max(m // (LEAST_PART if size == 1 else LEAST_PART_OF_GROUPS), T) // size
-        wanted = jnp.maximum(least, count + jnp.minimum(outside, jnp.maximum(count, least)) + self.spare)
-        tiles = of_all_lanes(jnp.minimum(-(-wanted * size // T), m // T).astype(jnp.int32))
-        owner = ranked(on, ratio, min(b, layout.number))
-        owner = jnp.pad(owner, (0, b - owner.shape[0]), constant_values=layout.number)
-        owner = jnp.where(jnp.arange(b, dtype=jnp.int32) < tiles * (T // size), owner, layout.number)
+    def _gram(self, W: jax.Array, facts: Facts, last: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
+        """The Gram matrix of the active blocks at W and of others, the largest ratios first.
+
+        If A is the same at every W, the blocks of the last matrix stay where they are, as long as there is
+        room for those that enter, whose tiles alone are computed.
+        """
+        m, layout = last.ix.shape[0], self.layout
+        size, T, number = layout.size, layout.tile, layout.number
+        b, least = m // size, max(m // (LEAST_PART if size == 1 else LEAST_PART_OF_GROUPS), T) // size
+        limit = jnp.maximum(jnp.sum(on), least)
+
+        def tiles_for(on: jax.Array, ratio: jax.Array, least: int) -> jax.Array:
+            wanted = jnp.sum(on) + jnp.minimum(jnp.sum(~on & (ratio > 1)), limit) + self.spare
+            return (-(-jnp.maximum(least, wanted) * size // T)).astype(jnp.int32)
+
+        old, tiles = jnp.int32(0), jnp.minimum(tiles_for(on, ratio, least), m // T)
+        if self.exact:
+            held = jnp.zeros(number, bool).at[last.owner].set(True, mode="drop")
+            entering = on & ~held, jnp.where(held, -jnp.inf, ratio)
+            added = last.used // T + tiles_for(*entering, 1)
+            stay = (last.used > 0) & (added <= jnp.minimum(tiles + tiles // STALE_PART, m // T))
+            on, ratio, tiles = choose(stay, (*entering, added), (on, ratio, tiles))
+            old = jnp.where(stay, last.used, 0)
+        # In a batch all lanes keep as many columns as the lane that keeps the fewest.
+        tiles, same = of_all_lanes(tiles), -of_all_lanes(-old)
+        fresh = ranked(on, ratio, min(b, number))
+        owner = jnp.pad(last.owner, (0, b), constant_values=number)
+        fresh = jnp.pad(fresh, (0, b - fresh.shape[0]), constant_values=number)
+        owner = lax.dynamic_update_slice(owner, fresh, (old // size,))[:b]
+        owner = jnp.where(jnp.arange(b, dtype=jnp.int32) < tiles * (T // size), owner, number)
         ix = layout.members(owner)
         ridge = jnp.repeat(take(self.ridge, owner, 0), size)
-        G, A = gram_of(self._strips(W, facts.predictions, ix, T), ridge, tiles, T, gram)
-        return Gram(ix, owner, tiles * T, G, A)
+        strips = self._strips(W, facts.predictions, ix, T)
+        first = last._replace(used=same, known=jnp.minimum(same, -of_all_lanes(-last.known)))
+        G, A = gram_of(strips, ridge, tiles, T, first)
+        return Gram(ix, owner, tiles * T, G, A, tiles * T)
 
     def _strips(self, W: jax.Array, H: Any, ix: jax.Array, T: int) -> Callable[[jax.Array], jax.Array]:
         """(i) -> the columns of A of the features of tile i, as rows, in float32."""

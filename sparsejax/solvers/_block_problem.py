@@ -60,7 +60,8 @@ class Gram(NamedTuple):
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
     used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
     G: jax.Array  # (m, m), in float32
-    A: jax.Array  # (m, n), in float32, the columns as rows; kept as memory for those of the next matrix
+    A: jax.Array  # (m, n), in float32, the columns as rows
+    known: jax.Array  # (), rows of A that are columns of A: ``used``, or 0 if a path has not passed A on
 
     @property
     def few_rows(self) -> bool:
@@ -70,7 +71,7 @@ class Gram(NamedTuple):
 
 
 def gram_of(
-    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, T: int, gram: Gram
+    strip: Callable[[jax.Array], jax.Array], diagonal: jax.Array, tiles: jax.Array, T: int, old: Gram
 ) -> tuple[jax.Array, jax.Array]:
     """A'A + diag(diagonal), (m, m), and A', (m, n), in float32, in the tiles in use.
 
@@ -79,21 +80,20 @@ def gram_of(
       diagonal: (m,).
       tiles: (), tiles in use.
       T: features of a tile.
-      gram: its matrices are overwritten.
+      old: a matrix of the first columns, ``old.used`` of them, which stays; the rest is overwritten.
     """
+    fill = lambda i, rows: put_rows(rows, i, strip(i))
+    rows = lax.fori_loop(old.known // T, tiles, fill, old.A)
 
-    def row(i: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        G, rows = carry
-        new = strip(i)
-        rows = put_rows(rows, i, new)
-        own = jnp.diag(rows_at(diagonal, i, T).astype(LOW))
+    def row(i: jax.Array, G: jax.Array) -> jax.Array:
+        new, own = rows_at(rows, i, T), jnp.diag(rows_at(diagonal, i, T).astype(LOW))
 
         def tile(j: jax.Array, G: jax.Array) -> jax.Array:
             return put_both(G, i, j, new @ rows_at(rows, j, T).T + jnp.where(i == j, own, 0))
 
-        return lax.fori_loop(0, i + 1, tile, G), rows
+        return lax.fori_loop(0, i + 1, tile, G)
 
-    return lax.fori_loop(0, tiles, row, (gram.G, gram.A))
+    return lax.fori_loop(old.used // T, tiles, row, old.G), rows
 
 
 def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> jax.Array:

@@ -127,7 +127,8 @@ def _by_blocks(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:
         new = jnp.where(length_U > cut, H - cut * turned, -W)
         V = jnp.where((length_U > cut) & nonzero, W + new, 0)
         put = lambda a, part: lax.dynamic_update_slice_in_dim(a, part, at, 1)
+        # E + change and not ``new``: where XLA reads E again after ``new`` it copies all of E for each block.
         change = new - E
-        return Point(put(p.V, V), put(p.E, new), plus_rows(p.R, gram, s.tile, at, change))
+        return Point(put(p.V, V), put(p.E, E + change), plus_rows(p.R, gram, s.tile, at, change))
 
     return block
