@@ -59,14 +59,15 @@ class Layout(NamedTuple):
         """The layout for a number of rows of data.
 
         With blocks of one entry, hardly more entries than rows are active at an optimum: there is room for a
-        quarter more. With larger blocks there is room for two or three times as many.
+        quarter more. With larger blocks there is room for two to four times as many.
         """
         d, k = (*problem.smooth.params_shape, 1)[:2]
         groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
         count, size = (d, 1) if groups is None else (groups.num_groups, groups.max_size)
         small = size == 1 and d <= min(rows, MAX_FEATURES_OF_SMALL_TILES)
         T = TILE // 2 if small else size * max(1, TILE // size)
-        wanted = max(2 * T, min(min(k * size, 3) * (rows + rows // 4) + 32, MAX_FEATURES))
+        times = min(k, 3) if size == 1 else min(size, 4)
+        wanted = max(2 * T, min(times * (rows + rows // 4) + 32, MAX_FEATURES))
         return cls(count, size, T, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:

@@ -29,10 +29,10 @@ from sparsejax.solvers._trend import Trend
 
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# For least squares of several columns, and of groups, `variational_newton` is faster with more features a row
-# than these; also with more columns.
-MAX_FEATURES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 15, 10
-MAX_COLUMNS = 4
+# For least squares of several columns, and of groups, `variational_newton` is faster with more entries of W,
+# more features, a row of data than these; also with more columns.
+MAX_ENTRIES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 80, 20
+MAX_COLUMNS = 10
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
@@ -132,7 +132,7 @@ def few_active(problem: Problem) -> bool:
         return k == 1 and (norm.entries is not None or d <= MAX_FEATURES_PER_ROW_OF_GROUPS * n)
     if k == 1:
         return d >= MIN_FEATURES or n * d >= MIN_ENTRIES_OF_X
-    return k <= MAX_COLUMNS and MIN_FEATURES <= d <= MAX_FEATURES_PER_ROW * n
+    return k <= MAX_COLUMNS and d >= MIN_FEATURES and k * d <= MAX_ENTRIES_PER_ROW * n
 
 
 class State(NamedTuple):
