@@ -162,10 +162,13 @@ def test_float32():
 
 
 def test_what_solve_takes():
-    """Groups of one column in any shape; rows of up to four columns on many features, not many times more."""
-    X, Y = made(3, 100, 1400)
+    """Groups of one column; rows of up to ten columns, if W has at most 80 entries for each row of data."""
+    X, Y = made(11, 100, 1800)
     rows = lambda k, n: sj.Problem(sj.losses.SquaredLoss(X[:n], Y[:n, :k]), sj.penalties.L21(0.1))
-    assert pick(rows(3, 100)).function is sj.prox_newton
-    assert pick(rows(3, 90)).function is sj.variational_newton
+    assert pick(rows(3, 68)).function is sj.prox_newton
+    assert pick(rows(3, 67)).function is sj.variational_newton
+    fewer = lambda k: sj.Problem(sj.losses.SquaredLoss(X[:, :700], Y[:, :k]), sj.penalties.L21(0.1))
+    assert pick(fewer(10)).function is sj.prox_newton
+    assert pick(fewer(11)).function is sj.variational_newton
     assert pick(CASES["groups"]()).function is sj.prox_newton
     assert pick(CASES["sparse groups"]()).function is sj.prox_newton

@@ -101,7 +101,7 @@ def test_which_least_squares_solve_takes():
     wide = sj.Problem(sj.losses.SquaredLoss(X[:70], s[:70]), sj.penalties.L1(0.1))
     columns = sj.Problem(sj.losses.SquaredLoss(X, np.stack([s, -s], axis=1)), sj.penalties.L21(0.1))
     assert pick(wide).function is sj.prox_newton and pick(columns).function is sj.prox_newton
-    wider = columns.replace(smooth=sj.losses.SquaredLoss(np.tile(X, 3), np.stack([s, -s], axis=1)))
+    wider = columns.replace(smooth=sj.losses.SquaredLoss(np.tile(X, 6), np.stack([s, -s], axis=1)))
     assert pick(wider).function is sj.variational_newton
     top = float(sj.lambda_max(p))
     path = sj.path(p, jax.vmap(sj.penalties.L1)(top * jnp.array([1.0, 0.3, 0.03])), tol=1e-9)

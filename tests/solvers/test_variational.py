@@ -258,7 +258,7 @@ def test_float32(n):
 def test_path(mode, n):
     """In the library it is taken for many features."""
     X, Y = made(n, 600)
-    Y = np.hstack([Y, np.roll(Y, 1, axis=0)])  # of up to four columns `prox_newton` takes it
+    Y = np.hstack([np.roll(Y, i, axis=0) for i in range(4)])  # of up to ten columns `prox_newton` takes it
     p = problem(1.0, X, Y)
     assert pick(p).function is sj.variational_newton
     alphas = p.penalty.alpha * jnp.array([1.0, 0.5, 0.2, 0.1])
