@@ -21,8 +21,8 @@ from sparsejax._core.pytree import Pytree
 __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_views"]
 
 MAX_DENSE_FEATURES = 1024  # features up to which the matrix of common groups is stored
-MAX_FAMILIES = 64  # largest number of families of disjoint groups: one bit each of an integer
-TILE_COLUMNS = 2048  # columns of X in a tile of correlations, which has the square of this many numbers
+MAX_FAMILIES = 64  # largest number of families of disjoint groups: each has one bit of a uint64
+TILE_COLUMNS = 2048  # a tile of correlations has TILE_COLUMNS x TILE_COLUMNS entries
 
 
 class Groups(
@@ -122,9 +122,9 @@ class Groups(
     def at(self, ix: jax.Array) -> "Groups":
         """The groups restricted to the features ``ix``, renumbered; the index d is a feature in no group.
 
-        Not for groups with 65 families. The result has static sizes: one membership for each feature and
-        family. Memberships that do not exist have the feature number len(ix) and the group number G, which
-        sums leave out; the same holds for free features that are not in ``ix``.
+        Not for groups that need more than 64 families. The result has static sizes: one membership for each
+        feature and family. Memberships that do not exist have the feature number len(ix) and the group number
+        G, which sums leave out; free features that are not in ``ix`` have the number len(ix), too.
         """
         m, families = ix.shape[0], self.num_families
         place = self.sorted_members, self.family[self.sorted_group_ids]
@@ -163,7 +163,7 @@ def _by_group(members: np.ndarray, group_ids: np.ndarray, num_groups: int) -> li
 def _families(groups: list[np.ndarray], num_features: int) -> tuple[np.ndarray, int]:
     """The family of each group, and the number of families, by a greedy algorithm.
 
-    A group joins the first family that has no group with a feature of it.
+    A group joins the first family that holds none of its features.
     """
     taken = np.zeros(num_features, np.uint64)  # bit f: the feature is in a group of family f
     family = np.zeros(len(groups), int)
@@ -196,7 +196,7 @@ def from_lists(lists: Iterable[Iterable[int]], num_features: int) -> Groups:
 
 
 def read_lists(name: str, lists: Any, num_features: int) -> Groups:
-    """`from_lists`; ``name`` is what errors call the lists."""
+    """Same as `from_lists`; ``name`` is the name of the lists in error messages."""
     num_features = as_int("num_features", num_features, 1)
     if isinstance(lists, str) or not isinstance(lists, Iterable):
         raise TypeError(f"{name} must be lists of features, one for each group, got {lists!r}.")
@@ -223,7 +223,7 @@ def read_lists(name: str, lists: Any, num_features: int) -> Groups:
 
 
 def from_labels(labels: ArrayLike) -> Groups:
-    """Disjoint groups: a group for each label, of all features with the label.
+    """Disjoint groups, one for each label: all features that have the label.
 
     Args:
       labels: (d,), of any sortable type; groups are numbered in the sorted order of the labels.
@@ -260,7 +260,7 @@ def from_correlation(
     Args:
       X: (n, d).
       threshold: in (0, 1).
-      centered: True as the text of the paper says; the numbers printed there (the example and Boston
+      centered: True follows the text of the paper; the numbers printed there (the example and Boston
         housing) are for columns that are not centred.
       weights: None, or (n,), >= 0 and not all 0, one for each row; 0 leaves a row out.
 

@@ -74,7 +74,7 @@ def prepare(
 def _as_tol(name: str, tol: ArrayLike | None, dtype: np.dtype) -> jax.Array:
     if tol is None:
         return on_device(default_tol(dtype), dtype)
-    if isinstance(tol, float) and 0 <= tol <= 1:  # as nearly always; the rest takes longer
+    if isinstance(tol, float) and 0 <= tol <= 1:  # the usual case; the checks below take longer
         return on_device(float(tol), dtype)
     if isinstance(tol, (bool, np.bool_)):
         raise TypeError(f"{name} must be a number, got {tol!r}.")
@@ -117,10 +117,11 @@ def _as_params(name: str, init: Any) -> Any:
 
 
 def check_function(name: str, problem: Problem, init: Any) -> None:
-    """Check the user's own loss by tracing it.
+    """Check a loss that the user wrote by tracing it.
 
     Raises:
-      TypeError: ``smooth`` is no differentiable function W -> ().
+      TypeError: ``smooth`` is no differentiable function W -> (), or a hook returns another shape.
+      ValueError: ``curvature`` is not > 0 and finite.
     """
     if not problem.smooth._self_contained:
         if isinstance(problem.smooth, LinearModelLoss):
@@ -142,7 +143,7 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
 
 
 def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
-    """Check the methods of the user's own penalty, or of such parts of a sum, by tracing them.
+    """Check the methods of a penalty that the user wrote, or of such parts of a sum, by tracing them.
 
     Raises:
       TypeError: a method fails at W, or returns another shape or dtype than the protocol says; ``strengths``
@@ -180,7 +181,7 @@ def _check_entries(name: str, loss: LinearModelLoss) -> None:
 
 
 def _check_curvature(name: str, loss: LinearModelLoss) -> None:
-    """Raise unless ``curvature`` is None or a number > 0."""
+    """Raise unless ``curvature`` is None or a finite number > 0."""
     bound = loss.curvature
     if bound is None or is_traced(bound):
         return
@@ -192,7 +193,7 @@ def _check_curvature(name: str, loss: LinearModelLoss) -> None:
 
 
 def _check_strengths_named(name: str, penalty: Penalty) -> None:
-    """Raise if ``strengths`` names what the penalty does not have."""
+    """Raise if ``strengths`` names an attribute that is absent, or has another length than ``degrees``."""
     known = {*dir(penalty)}
     absent = [strength for strength in penalty.strengths if strength not in known]
     if absent:
@@ -212,7 +213,7 @@ def _derivatives(loss: LinearModelLoss, H: jax.Array) -> Any:
 
 
 def _returned(penalty: Penalty, W: Any, scaling: jax.Array) -> dict[str, Any]:
-    """What the methods of a penalty return, by name."""
+    """The results of the methods of a penalty, by the name of the method."""
     found = {"value": penalty.value(W), "prox": penalty.prox(W, scaling)}
     if "support" in penalty.provides:
         found["smooth_where"] = penalty.smooth_where(W)

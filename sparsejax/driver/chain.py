@@ -1,9 +1,9 @@
-"""Chains of solvers: each continues where the one before stopped without an answer.
+"""Chains of solvers: if a solver stops without an answer, the next one continues from its last point.
 
 Every solver is called through `run`. A link gets a problem of arrays, without derivatives, in units of its
 data. In an eager call each link is a program of its own, compiled when it is first needed; inside a user's
-`jax.jit`, `jax.vmap` or another trace the whole chain is one program. Both run the same links and return the
-same solution.
+`jax.jit`, `jax.vmap` or another trace the whole chain is one program. Both return the same solution, by the
+same links; but an eager call skips a first link that ``declines`` the problem.
 """
 
 import functools
@@ -30,7 +30,7 @@ def unfinished(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Ar
 
     Args:
       solution: the `Solution` so far.
-      tol, maxiter: those of the whole chain.
+      tol, maxiter: the tolerance and the number of iterations of the whole chain.
 
     Returns:
       A boolean array: the status is ``MAX_ITER`` after fewer than ``maxiter`` iterations.
@@ -58,16 +58,17 @@ class Link:
     Attributes:
       name: the solver's name, which `Solution.solver` returns.
       run: ``run(problem, start, tol, maxiter, history, *arrays, **options) -> Solution``.
-      rows: whether the units also bring the columns of X to one size.
+      rows: whether the units of this link also bring the columns of X to about one size.
       due: ``due(solution, tol, maxiter)``: whether this link continues from the `Solution` so far.
       options: static keyword arguments of ``run``, as pairs.
       budget: ``budget(problem)``: number of iterations after which the next link continues, if there is one.
-      limit: value of ``budget`` in a chain that has a next link; None without one.
-      finish_step: ``finish_step(smooth, W)``, the 1/L of the residual in the finish: Newton steps on the
-        support, for a solve that stalls. ``run`` then takes ``finish``, whether its program holds the finish;
-        in an eager call the finish is a program of its own. None: no finish, or always within ``run``.
-      declines: ``declines(problem, start)``, called eagerly before anything is compiled: whether the link
-        would leave everything to the next one.
+      limit: value of ``budget`` in a chain where another link follows; None elsewhere.
+      finish_step: ``finish_step(smooth, W)``: 1/L, which defines the residual during the finish. The finish
+        makes Newton steps on the support after a solve that stalls. It is a part of ``run`` if that gets the
+        option ``finish=True``; in an eager call it is a program of its own. None: this link has no finish, or
+        one that ``run`` always includes.
+      declines: ``declines(problem, start)``, for a first link in an eager call, before anything is compiled:
+        whether the link would leave everything to the next one.
       at_once: ``at_once(problem, lanes)``: whether the lanes of a batch on a CPU run in one loop; ``lanes``
         says of each leaf whether it differs from lane to lane.
 
@@ -105,7 +106,7 @@ class Link:
         return self.named(in_users_units(solution, known))
 
     def after(self, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
-        """The solution of this link from the last point of another; iterations and history count both."""
+        """The solution of this link from the last point of another; iterations and history cover both."""
         before, history = solution.num_iters, solution.history
         length = history.gap.shape[0]
         own = self.first(problem, solution.params, tol, maxiter - before, (), history=length)
@@ -144,7 +145,7 @@ class Chain(NamedTuple):
     finishes: bool = False  # whether the penalty gives its support, on which the finish works
 
     def within(self) -> tuple[Link, ...]:
-        """The links for one program; the last one's ``run`` holds the finish."""
+        """The links for one program; if the chain has a finish, ``run`` of the last link includes it."""
         *others, last = self.links
         if not self._has_finish:
             return self.links
@@ -155,7 +156,7 @@ class Chain(NamedTuple):
         return self.finishes and self.links[-1].finish_step is not None
 
     def steps(self) -> list[tuple[Callable[..., Any], Compiled]]:
-        """The programs that may follow the first link in an eager call, each with its ``due``."""
+        """The programs that may follow the first link in an eager call, each after its test ``due``."""
         found = [(link.due, _programs(link)[1]) for link in self.links[1:]]
         return [*found, (at_the_floor, _finish_of(self.links[-1]))] if self._has_finish else found
 
@@ -179,7 +180,7 @@ def run(
       quiet: give no warning.
 
     Returns:
-      `Solution`. Outside jit a `ConvergenceWarning` says that it did not converge.
+      `Solution`. Outside jit a `ConvergenceWarning` tells of a solution that did not converge.
 
     Never raises: `sparsejax.driver.prepare` has checked the arguments.
 
@@ -225,7 +226,7 @@ def _run_eagerly(
 def completed(
     chain: Chain, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
-    """The solution of the first link after all further links that are due, outside any trace."""
+    """Continue from the solution of the first link by all further links that are due, outside any trace."""
     light = without_arrays(solution, tol, maxiter)
     for due, program in chain.steps():
         if due(*light):
@@ -243,7 +244,7 @@ def without_arrays(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> tu
 def continued(
     links: Sequence[Link], problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
-    """The solution after all further links that are due, inside a trace."""
+    """Same as `completed`, inside a trace and without the finish; ``links``: those after the first."""
     for link in links:
         go_on = functools.partial(link.after, problem, tol=tol, maxiter=maxiter)
         solution = apply_if(link.due(solution, tol, maxiter), go_on, solution)
@@ -295,7 +296,7 @@ def as_one_program(chain: Chain, history: int) -> Callable[..., Solution]:
 
 
 def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
-    """The solution of the user's problem, from that of the problem in units of its data."""
+    """The solution in the user's units, from a solution in units of the data."""
     if known is None:
         return solution
     return _converted(solution, known.units.params, known.units.objective)

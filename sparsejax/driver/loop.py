@@ -21,10 +21,10 @@ from sparsejax.problem import Problem
 from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, Solution
 
 RUNNING = -1  # the status before a solve ends
-# Iterations without progress: a solve has stalled if its best certificate has not halved for so many and is
-# at most 1000 eps, or for ten times as many and is at most sqrt(eps). Then rounding is the reason.
+# A solve has stalled, because of rounding, if its best certificate has not halved for PATIENCE iterations and
+# is at most 1000 eps, or has not halved for ten times as many and is at most sqrt(eps).
 PATIENCE = 300
-UNCLEAR_MEASURE = 0.5  # from which the objective and not the measure tells which of two points is better
+UNCLEAR_MEASURE = 0.5  # of two points with measures from this on, the one with the lower objective is better
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Algorithm:
       begin: ``begin(state, gradient)``: the first state, for algorithms that start from the gradient of the
         loss at their candidate.
       patience: number of iterations without progress after which the solve counts as stalled, if its
-        certificate is at the precision of the dtype.
+        certificate is near the precision of the dtype; see `PATIENCE`.
       learn: ``learn(state, facts, certificate)``: the state after each certificate, from the `Facts` of the
         loss and the `Certificate` at the candidate. The candidates are then trial points, and all but the
         first may be infinite.
@@ -48,8 +48,8 @@ class Algorithm:
         link continues. An algorithm with ``leaves`` has this status also where others count as stalled.
       split: ``split(state)``: a subgradient of each term of the penalty for the certificate, if there are
         several terms.
-      facts: ``facts(state, W)``: the `Facts` of the loss at W, nearly, for an algorithm that has parts of
-        them at hand. W is the candidate or, in the finish, another point.
+      facts: ``facts(state, W)``: the `Facts` of the loss at W, or nearly so, for an algorithm that knows
+        parts of them already. W is the candidate or, in the finish, another point.
       quick: the loss in a form that is cheaper to evaluate. It is used until its certificate meets tol; the
         loss itself then confirms that certificate.
       ended: ``ended(state)``: the stopping rule of an algorithm that is kept as published. If it stops the
@@ -85,10 +85,10 @@ class Algorithm:
 
 class _Carry(NamedTuple):
     state: Any  # the state of the algorithm
-    best: jax.Array  # W with the smallest measure so far
+    best: jax.Array  # the best W so far, as `Loop._compared` decides
     parts: tuple[jax.Array, ...] | None  # at ``best`` a subgradient of each term of the penalty, if several
     certificate: Certificate  # the certificate of ``best``
-    lowest: jax.Array  # (), the least objective seen, that at W = 0 included: an upper bound of the minimum
+    lowest: jax.Array  # (), the least objective seen, at W = 0 too: an upper bound of the minimum
     to_halve: jax.Array  # (), the measure at the last progress; progress is a measure of at most half of it
     last_progress: jax.Array  # () int32, iterations made at the last progress
     num_iters: jax.Array  # () int32
@@ -115,10 +115,10 @@ class _Certified(NamedTuple):
 class Loop:
     """Iterate until the certificate meets ``tol``.
 
-    With ``finish`` the loop ends a solve that stalls by Newton steps on the support of the best W seen;
+    With ``finish`` the loop makes Newton steps on the support of the best W seen after a solve that stalls;
     without, the function `finish` can do so in a program of its own. The certificate is the largest part of
-    the program. One loop certifies the start, the iterates, their confirmation and the finish, so that it is
-    compiled once.
+    the program: one loop certifies the start, the iterates, their confirmation and the finish, so that the
+    certificate is compiled once.
 
     Args:
       problem: `sparsejax.Problem` in the protocol.
@@ -174,7 +174,8 @@ class Loop:
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
         status = jnp.where(met, CONVERGED, jnp.where(status == CONVERGED, STALLED, status))
-        # Newton's method ends at NaN if even the shortest steps do: the start would look like an answer then.
+        # An algorithm with ``learn`` ends as non-finite if even its shortest steps lead to NaN. ``best`` may
+        # then be the start, which would look like an answer.
         if self.algorithm.learn is not None:
             lost |= status == NON_FINITE
         best = jnp.where(lost, jnp.nan, c.best)
@@ -266,7 +267,7 @@ class Loop:
         better |= carry.num_iters == 0
         if ended is not None:
             better |= ended(carry.state)
-        # In the finish the residual decides: the gap reaches its rounding error long before it.
+        # In the finish the residual decides: the gap reaches its rounding error long before the residual.
         keep = (c.residual < old.residual) & ~(c.gap > old.gap + 10 * self.eps)
         better = jnp.where(point.finish, (carry.round == 0) | keep, better & ~point.again)
         return better, choose(better, c, old)
@@ -293,7 +294,7 @@ class Loop:
         status = jnp.where(stalled, STALLED if leaves is None else MAX_ITER, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
         if self.algorithm.learn is not None:
-            # A trial may be infinite or NaN, unless it is the start, or the last one and nothing continues.
+            # A trial after the start may be infinite or NaN; the last one not NaN if no solver continues.
             last = status == MAX_ITER if leaves is None else jnp.zeros((), bool)
             finite |= (k > 0) & ~(last & jnp.isnan(c.objective))
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
@@ -338,7 +339,7 @@ class Loop:
 
 
 def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array) -> Solution:
-    """The finish of a `Loop` that was run without it; for a penalty of one term."""
+    """The finish of a `Loop` that was run without it. Parts for several terms are computed anew."""
     W = solution.params
     no_iteration = Algorithm((), lambda s, n: s, lambda s: W, lambda s: step, 1)
     loop = Loop(problem, W, no_iteration, tol, jnp.int32(0), 0, finish=True)
@@ -348,7 +349,7 @@ def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array
 
 
 def known(scale: Scale) -> jax.Array:
-    """() boolean, whether value and gradient at 0 are finite: not if the data or a strength are NaN."""
+    """() boolean, whether value and gradient at W = 0 are finite; False if data or a strength are NaN."""
     return jnp.isfinite(scale.value + scale.gradient)
 
 
@@ -360,12 +361,12 @@ def judged(
     history: History,
     scale: Scale,
 ) -> Solution:
-    """The solution of an algorithm with its own loop: converged, or non-finite, or else at its maxiter."""
+    """The solution of an algorithm with its own loop; its status: converged, non-finite, else maxiter."""
     possible = known(scale)
     finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure) & possible
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)
-    # A program may ignore the status and take W for an answer.
+    # NaN, since a program may ignore the status and take W for an answer.
     W = jnp.where(possible, W, jnp.nan)
     return Solution(W, *certificate, num_iters, status, history)
 

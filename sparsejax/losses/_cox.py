@@ -34,11 +34,11 @@ TIES = ("breslow", "efron")
 
 
 class Kept(NamedTuple):
-    """What `CoxLoss.facts` keeps of a point for other methods, (n,) by place: all that takes a loop."""
+    """What `CoxLoss.facts` keeps for other methods: all quantities that take a loop, (n,) by place."""
 
     h: jax.Array
     sums: tuple[jax.Array, ...]  # ``known`` of `risks_of` or of `terms_of`
-    mass: jax.Array  # ``Risks.mass()``, the weight that reaches each place; of `Terms`: that stops there
+    mass: jax.Array  # ``Risks.mass()``, the weight that reaches each place; for `Terms`, that stops there
 
 
 class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"), static=("ties",)):
@@ -58,8 +58,9 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
               - \sum_{i \in D} \text{weights}_i\, h_i\Bigr]
 
     with their mean weight, as R's ``coxph``. A row of weight 0 counts as no row, both in the sum over events
-    and in the risk sets; with Efron's the loss jumps if one of several tied events gets it. With Breslow's a
-    row of weight 2 counts as two. A factor c of all weights multiplies the loss and adds a constant.
+    and in the risk sets; with Efron's the loss jumps if one of several tied events gets the weight 0. With
+    Breslow's a row of weight 2 counts as two. A factor c of all weights multiplies the loss by c and adds a
+    constant.
 
     The constructor sorts the rows once. A value and a gradient cost O(n), with ``entry`` O(n + m log m) for m
     times of events. Sums over risk sets add positive numbers only, so that small sums have full precision
@@ -99,7 +100,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     """
 
     X: Any  # an array, or `Sparse`
-    time: jax.Array  # for scores, in the dtype of X; ranks, if that would make different times equal
+    time: jax.Array  # for scores, in the dtype of X; ranks, if this dtype would make different times equal
     event: jax.Array
     scale: jax.Array
     weights: jax.Array | None
@@ -166,7 +167,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     @property
     def _nested(self) -> bool:
-        """Whether risk sets are nested (they only grow as time falls) and have equal terms: use `Risks`."""
+        """Whether `Risks` applies: risk sets only grow as time falls, and tied events share one."""
         return self.ties == "breslow" and self.places.windows is None
 
     def _risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks | Terms:
@@ -174,7 +175,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self._nested_risks(h, sums) if self._nested else self._terms(h, sums)
 
     def _nested_risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks:
-        """`Risks` for Breslow's ties without ``entry``, also if these are not the risk sets of the loss."""
+        """`Risks` for Breslow's ties without ``entry``, also if the loss has other risk sets."""
         return risks_of(h, self._weights(), self._sorted(self.event), self.places, sums)
 
     def _terms(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Terms:
@@ -196,7 +197,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     @property
     def provides(self) -> frozenset[str]:
-        """The optional parts of the protocol, without those that a sparse X has not."""
+        """The groups of the protocol, without those that a sparse X lacks."""
         return self._given - self.X.lacks if isinstance(self.X, Products) else self._given
 
     def quadratic_model(self) -> QuadraticModel:
@@ -232,8 +233,9 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
         moved = 2 * jnp.abs(U) @ error + total / 2 * jnp.max(error) ** 2
-        # Rounding of the sums: terms are positive, and factors not 1 have errors of random sign. `Terms` keep
-        # no largest h: any factor may differ from 1. In float64 sums of n equal terms are off by n/11 eps.
+        # Rounding of the sums: terms are positive, and factors other than 1 have errors of random sign. In
+        # `Risks` a factor is 1 unless the largest h rises; in `Terms` any may differ from 1. In float64 sums
+        # of n equal terms are off by n/11 eps.
         levels = 0 if self.places.windows is None else levels_of(self.places.windows)
         rises = jnp.sum(r.top[1:] != r.top[:-1]) if isinstance(r, Risks) else len(U)
         steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype)) + levels
@@ -307,7 +309,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             return self.X.T @ self._as_rows(self.scale * dU), self.scale * divergence
         U, counted, sorted_basis = self._slopes(r, mass), self._in_risk() > 0, self._sorted(basis)
         shortest = jnp.where(counted, -(sorted_basis @ (sorted_basis.T @ U)) / self.scale, 0)
-        # Weight that stops additionally at earlier places passes the later places.
+        # Additional weight that stops at earlier places passes the later places.
         change = shortest, one_later(running_sum(shortest, self.places.strata))
         curved = off_basis_by_curvature(r, mass, sorted_basis, U / self.scale)
         of_shortest, of_curved = (r.moved(mass, moved, counted) for moved in (change, curved))
@@ -339,7 +341,10 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return A, (A @ W - root * z)[:, None]
 
     def valid(self) -> jax.Array:
-        """Scale > 0 and finite, no negative weight, events 0 or 1 (NaN where a time is not allowed)."""
+        """() boolean: the scale is > 0 and finite, no weight negative, and every event 0 or 1.
+
+        Under jit an event is NaN where a time is not allowed.
+        """
         valid = (self.scale > 0) & (self.scale < jnp.inf) & jnp.all((self.event == 0) | (self.event == 1))
         return valid if self.weights is None else valid & jnp.all(self.weights >= 0)
 
@@ -375,7 +380,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self._as_rows(self._risks(self._sorted(self._predict(W))).at_risk())
 
     def columns_at(self, ix: jax.Array) -> Self:
-        """The same loss of these columns of X."""
+        """The same loss with these columns of X only."""
         return self._replace(X=columns_at(self.X, ix))
 
     def in_units(self) -> InUnits:
@@ -386,7 +391,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return InUnits(loss, units, loss._row_units, loss._rescaled)
 
     def _row_units(self) -> jax.Array:
-        """Units of the rows of W: of the deviations of each column of X from its mean."""
+        """Units (d,) of the rows of W, by the deviations of each column of X from its mean."""
         return row_units(lax.stop_gradient(self.X), centred=True)
 
     def _rescaled(self, units: jax.Array) -> Self:

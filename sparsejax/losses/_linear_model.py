@@ -23,11 +23,11 @@ from sparsejax.losses._sizes import Sizes, sizes_of, trace_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
-# The hooks that define the function phi: a subclass of a complete class replaces all of them or none.
-FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence")
+FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence")  # they define the function phi
 FLATTEST = 1e-3  # a quadratic model takes at least this share of |first derivative| as second derivative
+# A subclass of a complete class replaces all of these hooks that the class defines, or none.
 HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "quadratic_model", "in_units", "mean")
-# The groups of the protocol that every subclass has, and those that it has if it defines a hook.
+# The groups of the protocol that every subclass has, and the groups that come with a hook.
 ALWAYS_PROVIDED = frozenset(("shape", "quadratic model", "data", "predictions", "columns", "units"))
 GROUPS_OF_HOOK = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}
 
@@ -42,7 +42,7 @@ class LinearModelLoss(Loss):
     * ``curvature``: an upper bound on the second derivative, shape (); `sparsejax.admm` needs one;
     * ``divergence(H, first, change)``: :math:`\phi(h) + \phi^*(u) - uh \ge 0`, u = first + change, inf where
       :math:`\phi^*(u)` is infinite; without it there is no gap where the penalty is a norm;
-    * ``reach``: a best intercept lies within ``max|h| + reach``; without it ``intercept=True`` is an error;
+    * ``reach``: a best intercept has ``|b| <= max|XW| + reach``; without it ``intercept=True`` is an error;
     * ``check_targets()``: raise for a Y that phi does not allow;
     * ``mean(H)``: the expected value of Y at H, such as a probability or a rate; the default is H.
 
@@ -167,7 +167,7 @@ class LinearModelLoss(Loss):
 
     @property
     def provides(self) -> frozenset[str]:
-        """The groups of the protocol that follow from the hooks of the class and that X has products for."""
+        """The groups that follow from the hooks of the class, less those that sparse or streamed X lack."""
         return self._stated - self.X.lacks if isinstance(self.X, Products) else self._stated
 
     @property
@@ -222,7 +222,7 @@ class LinearModelLoss(Loss):
         return Predictions(self.Y, H, self.mean(H))
 
     def _majorizer(self) -> jax.Array:
-        """A (n, d), ``sqrt(scale * curvature * weights)`` times X, centred if an intercept is fitted."""
+        """A (n, d): X, centred for an intercept, times the root of scale * curvature * the row's weight."""
         w, X = self._weights(), self.X
         w = jnp.broadcast_to(jnp.max(w.reshape(w.shape[0], -1), axis=1), (X.shape[0],))
         if self.has_intercept:
@@ -233,8 +233,8 @@ class LinearModelLoss(Loss):
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         r"""``s = min(limit, 1)`` and the change :math:`\ell^*(sU) - \ell^*(U)` of the conjugate.
 
-        :math:`\ell^*(sU) - \ell^*(U) = \sum w\,[D(h, s\phi') + (s - 1)\,\phi' h]` with the divergence D, and
-        :math:`w` the weights times the scale.
+        :math:`\ell^*(sU) - \ell^*(U) = \sum w\,[D(h, s\phi') + (s - 1)\,\phi' h]`, where :math:`D(h, u)` is
+        the divergence of h and u, and :math:`w` the weights times the scale.
         """
         H = self._predict(W) if H is None else H
         s = jnp.minimum(limit, 1)
@@ -257,8 +257,8 @@ class LinearModelLoss(Loss):
 
         With ``H = XW + b`` and :math:`U = \nabla\ell(H)` the divergence is
         :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0`. It is infinite where U + dU is
-        outside the domain of the conjugate, as where dU exceeds a probability close to 0 or 1. Of the
-        shortest projection and one by curvature, which moves it by a small share, the better one counts.
+        outside the domain of the conjugate, as where the shortest dU exceeds a probability close to 0 or 1.
+        Another dU, by curvature, moves each by a small share. The one with the smaller divergence counts.
         """
         H = self._predict(W) if H is None else H
         w, first = jnp.broadcast_to(self.scale * self._weights(), H.shape), self.derivatives(H)[0]
@@ -274,7 +274,7 @@ class LinearModelLoss(Loss):
         return -safe_divide(projected(basis, w * first), w)
 
     def _off_basis_by_curvature(self, H: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
-        """The same in the metric of the second derivatives: what a Newton step in free features adds to U."""
+        """Same as `_off_basis`, in the metric of the second derivatives: a Newton step in free features."""
         first, second = self.derivatives(H)
         return -second * newton_change(basis, w * first, w * second)
 
@@ -292,7 +292,7 @@ class LinearModelLoss(Loss):
         return U @ self.X if U.ndim == 1 else opaque(across(U, self.X)).T
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """By Taylor's formula to second order from the rounding of H; huge if large terms cancel in H."""
+        """A bound, to second order, on the error of the value by rounding of H; huge if terms cancel in H."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         lengths = safe_sqrt(sizes.squares @ (W * W))
         reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # >= |x_i| |w_j|, see `Sizes`
@@ -301,7 +301,7 @@ class LinearModelLoss(Loss):
         each = (2 * jnp.abs(first) + top / 2 * error) * error
         bound = jnp.sum(jnp.where(w > 0, w * each, 0))
         if self.has_intercept:
-            # At the exact best intercept the slopes sum to 0. Their sum times a bound on |b| is the error.
+            # At the exact best intercept the slopes sum to 0. The error is their sum times a bound on |b|.
             left = jnp.abs(self._slope_sums(jnp.where(w > 0, w * first, 0)))
             bound += jnp.sum(left * (jnp.min(jnp.abs(H) + reach, axis=0) + jnp.max(reach, axis=0)))
         return self.scale * bound

@@ -65,8 +65,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     Raises:
       TypeError: a part is not a penalty, or it is `ByLeaf` (put sums inside it).
-      ValueError: a penalty occurs twice (write ``2 * penalty``); the boxes have no point in common; sums to
-        two different totals.
+      ValueError: there is no part; a penalty occurs twice (write ``2 * penalty``); the boxes have no point in
+        common; two `SumTo` have different totals.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.L1(1.0) + sj.penalties.SquaredL2(1.0)
@@ -103,7 +103,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     @property
     def terms(self) -> tuple[Any, ...]:
-        """Terms with an exact prox, the constraints in the last term."""
+        """Terms with an exact prox each: boxes in the last one, and W >= 0 unless `SumTo` has joined it."""
         squares = [part for part in self.parts if isinstance(part, SquaredL2)]
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
@@ -162,7 +162,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     @property
     def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
-        """True if the conjugate of one term is finite everywhere: its part takes what no other term can."""
+        """True if the conjugate of one term is finite everywhere: its part takes what others cannot."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
     @property
@@ -180,11 +180,11 @@ class Sum(SeveralTerms, leaves=("parts",)):
         return super(Sum, for_shape_of(self, V)).prox(V, scaling)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """An upper bound on g*(Z), exact with one term or the best parts; ``aux`` as `SeveralTerms`."""
+        """An upper bound on g*(Z), exact for one term; ``aux`` as in `SeveralTerms.conjugate`."""
         return super(Sum, for_shape_of(self, Z)).conjugate(Z, aux)
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s at which the conjugate of sZ, by the parts of Z that ``aux`` gives, is finite."""
+        """The largest s at which the conjugate at sZ is finite; ``aux`` as in `SeveralTerms.conjugate`."""
         return super(Sum, for_shape_of(self, Z)).dual_scale(Z, aux)
 
     def value(self, W: jax.Array) -> jax.Array:
@@ -219,7 +219,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
     # ------------------------------------------------------------------ methods that use the only term
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 where a zero row of W stays zero if Z is minus the gradient."""
+        """(d,), slopes of the only term: at most 1 where a zero row stays zero if Z is minus the gradient."""
         return self.terms[0].row_slopes(Z, W)
 
     def rows_at(self, ix: jax.Array) -> "Sum":
@@ -242,7 +242,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
 @feasible.register(Sum)
 def _(penalty: Sum, W: jax.Array) -> jax.Array:
-    """A point near W that satisfies all constraints; boxes are applied last."""
+    """A point near W that satisfies all constraints, applied in turn; by `within` for several terms."""
     penalty = for_shape_of(penalty, W)
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
@@ -256,7 +256,7 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
 
 @unpenalised.register(Sum)
 def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
-    """The unpenalised directions of the only part."""
+    """The unpenalised directions of the only part; none if there are several parts."""
     return unpenalised(penalty.parts[0], d, dtype) if len(penalty.parts) == 1 else penalty.free
 
 
@@ -307,9 +307,9 @@ def _(penalty: Sum) -> Sum:
 
 
 def least_active(penalty: Penalty) -> int:
-    """About how many rows are not zero however large the strengths are.
+    """About how many rows `ExclusiveGroupL21` keeps nonzero however large the strengths are.
 
-    These are the unpenalised rows and, where groups compete, one row of every group.
+    These are one row of every group and the rows in no group. The number is 0 for other penalties.
     """
     term = penalty.terms[0]
     groups = [core.groups for core in _cores(term) if isinstance(core, ExclusiveGroupL21)]
@@ -319,7 +319,7 @@ def least_active(penalty: Penalty) -> int:
 def at_zero(part: Any) -> Any:
     """The directional derivative of a part at 0, as a penalty of the same class.
 
-    Strengths become 1 for norms and 0 for squares, whose derivative at 0 is 0; a box becomes a cone.
+    Norms keep their strengths, squares get 0, since their derivative at 0 is 0, and a box becomes a cone.
     """
     if isinstance(part, OnVectors):
         return on_vectors(at_zero(part.penalty))
@@ -343,7 +343,7 @@ def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:
 
 
 def _chains(cores: list[Any]) -> list[list[Any]]:
-    """Lists of cores, one for each term: the proxes of a list, one after the other, are its joint prox."""
+    """Lists of cores, one for each term: the proxes of a list, one after another, make its joint prox."""
     entries = [core for core in cores if isinstance(core, L1)]
     others = [core for core in cores if not isinstance(core, L1)]
     if not entries:

@@ -21,12 +21,12 @@ class CrossValidation(
     """The scores of m candidates on K folds, and the chosen candidates.
 
     If the strengths have several leading axes, shapes have these axes in place of m, and an index is a tuple.
-    Without ``per_output``, ``result.loss[result.index]`` is the loss of the candidate.
+    Without ``per_output``, ``result.loss[result.index]`` is the loss of the chosen candidate.
 
     Attributes:
       penalties: the candidates; every strength has a leading axis of length m.
       score: (K, m), of the held-out rows, greater is better; minus ``fold_loss`` without ``scoring``.
-      fold_loss: (K, m), the loss of the held-out rows, multiplied so that their weights sum to those of all.
+      fold_loss: (K, m), the loss of the held-out rows, times the sum of all weights over the sum of theirs.
       num_nonzero: (K, m), number of nonzero weights of each solution.
       gap, converged: (K, m), the certificates of the solutions.
       index: the first candidate with the greatest mean score, up to rounding errors.
@@ -88,12 +88,12 @@ class CrossValidation(
 
     @property
     def loss(self) -> jax.Array:
-        """The shape of ``fold_loss`` without the folds: its mean over them."""
+        """The mean of ``fold_loss`` over the folds."""
         return jnp.mean(self.fold_loss, axis=self._lanes)
 
     @property
     def standard_error(self) -> jax.Array:
-        """The shape of ``score`` without the folds: the standard error of the mean score."""
+        """The standard error of the mean of ``score`` over the folds."""
         return _standard_error(self.score, self._lanes)
 
     @property

@@ -72,10 +72,10 @@ def cross_validate(
     All folds have the same shape and share one compiled program. Mode "batch" solves all folds at once. Mode
     "warm" solves the folds one after the other; on a CPU, outside jit, without ``progress`` and
     ``checkpoint``, each core works on a fold. In mode "warm" the rows of a fit are copied if X is dense, up
-    to 256 MB; otherwise the held-out rows have weight 0. The remaining weights are scaled up to their old
-    sum, so that a strength means the same on a fold as on all rows. The held-out rows are judged by the same
-    loss, scaled in the same way, with the intercept of the fit. Least squares of many rows is solved on few,
-    as in `sparsejax.path`.
+    to 256 MB; otherwise the held-out rows have weight 0. The remaining weights are scaled up to the sum of
+    all weights, so that a strength means the same on a fold as on all rows. The held-out rows are judged by
+    the same loss, scaled in the same way, with the intercept of the fit. Least squares of many rows is solved
+    on few, as in `sparsejax.path`.
 
     Args:
       problem: its loss must have weights, as the losses of `sparsejax.losses` do; its strengths are not used.
@@ -179,7 +179,7 @@ def judged_on_folds(
 
 
 def warn_undefined(result: CrossValidation) -> None:
-    """Warn outside jit if no candidate has a finite score, for some column of W if each chooses its own."""
+    """Warn outside jit if no candidate has a finite score; with ``per_output``, in some column of W."""
     if is_traced(result.score):
         return
     finite = np.isfinite(np.mean(result.score, axis=0))
@@ -221,13 +221,13 @@ def _solved(
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)
     most, out = (copied_rows(int(m), arguments) for m in (rows - min(sizes), max(sizes)))
-    # Held-out rows are copied where copies save time: not for a scoring function, which gets all rows; not
-    # for short work, whose compilation copies lengthen; not of large data, copied for each strength.
+    # Held-out rows are copied where that saves time: not with ``scoring``, which gets all rows; not for short
+    # work, since copies take longer to compile; not of large data, which would be copied for each strength.
     W = jax.tree.leaves(arguments.init)[0]
     large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
     compact = (
         scoring is None and is_eager(arguments) and saves(arguments, smooth)
-    )  # else derivatives are asked
+    )  # eager, since losses on few rows have other derivatives in the data
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits, compact)
@@ -283,7 +283,7 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
 
 def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Chain:
     """The chain that solves every fold, found from shapes alone."""
-    if not saves(arguments, arguments.problem.smooth):  # nor with the rows of a fold
+    if not saves(arguments, arguments.problem.smooth):  # fewer rows save no time in a fold either
         return arguments.chain
     found: list[Chain] = []
 

@@ -1,4 +1,4 @@
-"""Whether the solves of a path see least squares of many rows as `losses._few_rows` gives it."""
+"""Least squares of many rows on fewer rows (`losses._few_rows`) for a path, if that saves time."""
 
 import math
 from typing import Any
@@ -13,16 +13,16 @@ from sparsejax._core.matrices.sharded import mesh_of
 from sparsejax.losses import SquaredLoss, on_few_rows
 from sparsejax.solvers import pick
 
-# The decomposition takes as long as about (d + k) / 10 products with X, and a solve of a path makes three and
-# more, of which few rows save the share 1 - (d + k) / n.
+# The decomposition takes as long as about (d + k) / 10 products with X. A solve of a path makes three or more
+# products, and d + k rows save the share 1 - (d + k) / n of their time.
 MIN_SOLVES, COLUMNS_PER_SOLVE = 10, 20
 MIN_ENTRIES = 2**17  # of X: products with fewer take less time than the rest of a solve
-MIN_RATIO = 2  # of rows to rows that are left
-MAX_ROWS = 1024  # that are left: 8 MB
+MIN_RATIO = 2  # of n to the d + k rows that are left
+MAX_ROWS = 1024  # most rows that are left: a square matrix of so many takes 8 MB
 
 
 def with_fewer_rows(arguments: Any) -> Any:
-    """The `PathArguments` with d + k rows in place of n, if that saves time; else the arguments themselves.
+    """The `PathArguments` with d + k rows in place of n, if that saves time; else the arguments unchanged.
 
     Only for `SquaredLoss` in float64, whose function of W stays the same up to rounding. The first solver is
     the one that `pick` finds for n rows.
@@ -39,7 +39,7 @@ _on_few_rows = Compiled(on_few_rows)
 
 
 def saves(arguments: Any, loss: Any) -> bool:
-    """Whether a path of so many solves takes less time with fewer rows of this loss, by shapes alone."""
+    """Whether the path of these arguments takes less time with fewer rows of the loss, by shapes alone."""
     if type(loss) is not SquaredLoss or isinstance(loss.X, Products) or loss.X.dtype != jnp.float64:
         return False
     n, d = loss.X.shape

@@ -1,4 +1,4 @@
-"""The folds of cross-validation as a task: what is solved for each fold, and what judges its solutions."""
+"""The folds of cross-validation as a task: the problem of each fold, and what judges its solutions."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast

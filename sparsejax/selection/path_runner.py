@@ -145,14 +145,14 @@ def checkpoint_of(
 
 
 def _sharding(leaf: Any) -> Any:
-    """How an array is divided among devices, whose sums have other last bits; None: it is not."""
+    """How an array is divided among devices, which changes the last bits of sums; None: it is not divided."""
     divided = isinstance(leaf, jax.Array) and len(leaf.sharding.device_set) > 1
     return leaf.sharding if divided else None
 
 
 def _traced(name: str, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What identifies a function of the user as arguments of `digest`: they have no leaves."""
-    # By a new function, since JAX would reuse the trace of one that it has seen before.
+    """The text of the program of a user's function as an array, which `digest` takes."""
+    # A new function object, because JAX would reuse the trace of one that it has seen before.
     text = text_of_program(name, jax.make_jaxpr(functools.partial(function))(*arguments))
     return [np.frombuffer(text.encode(), np.uint8)]
 
@@ -168,7 +168,7 @@ class PathSolver:
     """Solves one problem for the strengths of a path, one after the other, without derivatives.
 
     With ``complete`` the whole chain of solvers runs, else its first link alone; the caller then runs the
-    other links. With ``brief`` the solutions have no residual.
+    other links. With ``brief`` the solutions may have no residual.
     """
 
     def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
@@ -208,7 +208,7 @@ class PathSolver:
 # ------------------------------------------------------------------ in chunks
 
 
-MAX_CARRIED_BYTES = 2**24  # size of the arrays of its own that a path passes from call to call
+MAX_CARRIED_BYTES = 2**24  # most bytes of arrays of a path alone that one call passes to the next
 
 
 class Task(Protocol):
@@ -234,12 +234,12 @@ class _TaskPaths:
     def of(
         self, number: jax.Array, own: list[jax.Array] | None = None
     ) -> tuple[PathSolver, Any, list[jax.Array]]:
-        """The solver of the path with this number, its judge, and the arrays that are theirs alone.
+        """The solver of the path with this number, its judge, and the arrays that no other path uses.
 
         Args:
-          number: of the path.
-          own: these arrays, if they are known: rows that a path has copied are not copied for each strength.
-            Large ones are left out, of the problem or of its judge: each call of a program would copy them.
+          number: the number of the path.
+          own: these arrays from an earlier call, so that rows are not copied again for each strength. Arrays
+            beyond `MAX_CARRIED_BYTES`, of the problem or its judge, are left out: each call would copy them.
         """
         problem = self.arguments.problem
         shared = set(map(id, jax.tree.leaves(problem)))
@@ -280,7 +280,7 @@ def _run_chunk(
 
 
 _chunk_program = Compiled(_run_chunk, ("complete", "task"))
-# For its shapes alone, which a function of the module remembers.
+# Used for the shapes of the results alone; JAX remembers them for a function of the module.
 _prepared = Compiled(
     lambda arguments, data, **options: _TaskPaths(arguments, data, **options).prepare(jnp.int32(0)),
     ("complete", "task"),

@@ -61,8 +61,9 @@ def path(
     progress: bool = False,
     checkpoint: str | os.PathLike[str] | None = None,
 ) -> Solution:
-    """Solve ``problem`` for a batch of penalties, in one compiled call.
+    """Solve ``problem`` for a batch of penalties in one compiled call.
 
+    Outside jit, a solve that the first solver leaves to another one takes a further call.
     In mode "warm", ten strengths or more for a `SquaredLoss` in float64 with many more rows than features are
     solved on d + k rows, the triangle of a QR decomposition of X and Y: the same problem up to rounding.
 
@@ -146,7 +147,7 @@ def prepare_path(
 
 
 def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
-    """The tree with its axis ``at``, that of a path, reshaped to the leading axes that the user gave."""
+    """The tree with its axis ``at``, the penalties of a path, reshaped to the axes that the user gave."""
     if len(shape) == 1:
         return tree
     return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:at], *shape, *leaf.shape[at + 1 :]), tree)
@@ -164,10 +165,9 @@ def full_penalties(arguments: PathArguments) -> Any:
 
 
 def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:
-    """`path` without its checks, on one leading axis; with ``brief`` the solutions have no residual.
+    """`path` without its checks, on one leading axis; with ``brief`` the solutions may have no residual.
 
-    Inside a trace the solutions are those of the whole chain of solvers, or with ``complete=False`` of its
-    first one.
+    Inside a trace the whole chain of solvers runs, or in mode "warm" with ``complete=False`` its first link.
     """
     constant = jax.tree.map(without_gradient, p.flat)
     solutions: Solution
@@ -252,7 +252,10 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
 
 
 def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
-    """All solutions of a path, without derivatives; with ``complete`` by the whole chain of solvers."""
+    """All solutions of a path, without derivatives.
+
+    The whole chain of solvers runs with ``complete`` or in mode "batch", else its first link.
+    """
     p = with_fewer_rows(p)  # here, so that lanes of `jax.vmap` do it one after the other
     solves = PathSolver(p, complete, brief)
     if p.mode == "batch":

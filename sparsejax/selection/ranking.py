@@ -30,8 +30,8 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
 
     Returns:
       `FeatureRanking` with ``indices`` and ``scores`` of shape (num, k), or (num,). Equal weights keep
-      the order of the features. A score of exactly 0 is a feature that the penalty removed, there only
-      to fill the list.
+      the order of the features. A score of exactly 0 belongs to a feature that the penalty removed: it
+      only fills the list.
 
     Raises:
       ValueError: W is not 1-d or 2-d, or ``num`` is out of range.

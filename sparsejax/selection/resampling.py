@@ -54,10 +54,11 @@ def masked(weights: jax.Array, mask: jax.Array) -> jax.Array:
 def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output: bool = False) -> Loss:
     """The loss on the rows where ``mask`` (n,) is 1.
 
-    It is multiplied by the sum of all weights over that of the remaining ones, so that a strength means the
-    same as on all rows; it is NaN if all remaining weights are 0. With ``by_output`` each column of weights
-    has its own factor.
-    With ``most``, a bound of the number of kept rows, they are copied; without, the others get the weight 0.
+    A factor, the sum of all weights divided by the sum of the remaining ones, multiplies the loss, so that a
+    strength means the same as on all rows. It is NaN if all remaining weights are 0. With ``by_output`` each
+    column of weights has its own factor.
+    With ``most``, an upper bound on the number of kept rows, these are copied if `rows_alone` can do so; else
+    the other rows get the weight 0.
     """
     weights = weights_of(smooth)
     remaining = masked(weights, mask)
@@ -73,7 +74,7 @@ def restricted(smooth: Loss, mask: jax.Array, most: int | None = None, by_output
 
 
 def copied_rows(most: int, arguments: Any) -> int | None:
-    """The number of rows that a fit copies to save the time of the others; None if it copies none.
+    """The number of rows that a fit copies, so that products leave out the other rows; None: no copy.
 
     A fit copies no rows in a batch, whose lanes share X, nor on several devices, between which rows would
     move. The number is rounded up, so that the folds of data of similar size share a program.
@@ -89,8 +90,8 @@ def copied_rows(most: int, arguments: Any) -> int | None:
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_output: bool = False) -> None:
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
-    Of `CoxLoss` no fold may hold all events out. With ``by_output`` each column of weights is looked at by
-    itself. Traced values are not checked.
+    A fold of `CoxLoss` must not hold all events out. With ``by_output`` each column of weights is checked
+    alone. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, weights)):

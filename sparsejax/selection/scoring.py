@@ -84,7 +84,7 @@ def _targets(smooth: Loss, W: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def loss_by_output(smooth: LinearModelLoss, W: jax.Array, intercept: jax.Array) -> jax.Array:
-    """What `Loss.evaluate` sums, (k,), of a `LinearModelLoss`."""
+    """The loss of each column of Y, (k,), whose sum is `LinearModelLoss.evaluate`."""
     weights, H = weights_of(smooth), smooth.predictions(W, intercept).linear
     each = weights if weights.ndim == H.ndim else weights[:, None]
     return smooth.scale * jnp.sum(each * smooth.entries(H), axis=0)
@@ -93,7 +93,7 @@ def loss_by_output(smooth: LinearModelLoss, W: jax.Array, intercept: jax.Array) 
 def score_by_output(
     scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
 ) -> jax.Array:
-    """`score_of` each column as if it were alone, (k,)."""
+    """`score_of` for each column as if it were the only one, (k,)."""
 
     def of(Y: jax.Array, linear: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
         return _score(scoring, Y, linear, mean, weights)
@@ -106,10 +106,10 @@ def score_by_output(
 
 @dataclass(frozen=True)
 class TracedScoring:
-    """A scoring function as a program, so that what runs is what a checkpoint recognises.
+    """A scoring function as a program, so that a checkpoint identifies exactly what runs.
 
-    Two of them are equal if they compute the same: a lambda that is made again is not compiled again, and a
-    function that reads another global than before is.
+    Two of them are equal if they compute the same: a lambda that is defined again is not compiled again, but
+    a function is if a global that it reads has changed.
     """
 
     closed: ClosedJaxpr = field(compare=False)
@@ -132,7 +132,11 @@ def text_of_scoring(scoring: Any) -> str:
 
 
 def traced_scoring(scoring: Any, smooth: Loss, init: Any, per_output: bool) -> Scoring:
-    """A function as `TracedScoring`, anything else as it is; also a function that closes over tracers."""
+    """A scoring function as `TracedScoring`.
+
+    A name is returned as it is, and so is a function that closes over tracers, or is used under jit or by
+    several processes.
+    """
     if not callable(scoring) or not is_eager((smooth, init)) or jax.process_count() > 1:
         return scoring
     weights = weights_of(smooth)
@@ -151,7 +155,7 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
     """Check ``scoring`` before anything is solved.
 
     Raises:
-      TypeError, ValueError: it is no name and no function, or does not suit the loss or its targets.
+      TypeError, ValueError: ``scoring`` is no name and no function, or does not suit the loss or its targets.
     """
     if "predictions" not in smooth.provides:
         raise TypeError(
@@ -207,7 +211,7 @@ def _check_function(caller: str, scoring: Scoring, smooth: Loss, init: Any, weig
 
 
 def check_separable(caller: str, arguments: Any) -> None:
-    """Raise unless the columns of the problem do not meet, each with one strength."""
+    """Raise unless the columns of W are independent problems, each with one strength."""
     smooth, penalty = arguments.problem.smooth, arguments.problem.penalty
     parts = penalty.parts if isinstance(penalty, Sum) else (penalty,)
     entries = [part for part in parts if type(part) is L1]

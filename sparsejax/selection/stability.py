@@ -32,7 +32,7 @@ from sparsejax.selection.resampling import copied_rows, restricted, rows_of, sub
 from sparsejax.solution import NON_FINITE, Solution, warn_unconverged
 
 NAME = "stability_selection"
-MAX_BATCH_BYTES = 2**30  # about the memory of the subsamples that are solved at once
+MAX_BATCH_BYTES = 2**30  # about the most memory of the subsamples that are solved at once
 
 
 class StabilitySelection(
@@ -43,11 +43,14 @@ class StabilitySelection(
     If the strengths have several leading axes, these replace the axis m.
 
     Attributes:
-      frequencies: (m, d), the share of the subsamples on which the feature's row of W is not 0.
-      selected: (d,) boolean, whether a feature's largest frequency is at least the threshold.
+      frequencies: (m, d), the share of the subsamples on which the feature's row of W is not 0; NaN for a
+        strength at which a solve is not finite.
+      selected: (d,) boolean, whether a feature's largest frequency is at least the threshold; False for all
+        features if any frequency is NaN.
       bound: (), a bound of the expected number of false selections, see `stability_selection`; NaN if none
         is known.
-      num_selected: (N,) int32, the number of features selected at any strength; its mean is q in the bound.
+      num_selected: (N,) int32, the number of features that a subsample selects at any strength; the mean is q
+        in the bound.
       gap, converged: (N, m), the certificate of each solution.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
@@ -84,24 +87,24 @@ def stability_selection(
 ) -> StabilitySelection:
     r"""Find the features that a path of penalties selects on most subsamples of the rows.
 
-    One compiled program solves all. The weights of a subsample's rows are scaled up to their old sum, as in
-    the folds of `sparsejax.cross_validate`; the other rows are left out, or in a batch have weight 0. A
-    feature is selected if its row of W is not 0.
+    One compiled program solves all subsamples. As in the folds of `sparsejax.cross_validate`, the weights of
+    a subsample's rows are scaled up to the sum of all weights; the other rows are left out in mode "warm" for
+    a dense X up to 256 MB, else have weight 0. A feature is selected if its row of W is not 0.
 
-    Let q be the number of features selected on a subsample at any strength, on average. Then ``bound`` is
+    Let q be the average over subsamples of the number of features selected at any strength. ``bound`` is
 
     .. math:: q^2 \,/\, ((2\,\text{threshold} - 1)\, d) .
 
     A subsample has ``floor(fraction * n)`` rows. The meaning of ``bound`` depends on ``fraction``:
 
-    * 1/2: subsamples 2j and 2j + 1 are disjoint (complementary pairs). It bounds the expected number of
-      selected features whose probability of selection on a subsample is at most q/d, which is that of a
+    * 1/2: subsamples 2j and 2j + 1 are disjoint (complementary pairs). The bound is on the expected number of
+      selected features whose probability of selection on a subsample is at most q/d, the probability of a
       feature drawn at random. It holds for every problem, penalty and num_subsamples (Shah & Samworth,
       Theorem 1 (a) with theta = q/d). Their sharper bounds for unimodal frequencies are not used.
-    * less: subsamples are drawn independently. It bounds the expected number of selected noise features, in
-      the limit of many subsamples, if noise features are exchangeable and the selection is no worse than
-      guessing (Meinshausen & Buehlmann, Theorem 1, whose proof uses halves only to have a second, disjoint
-      subsample).
+    * less: subsamples are drawn independently. The bound is on the expected number of selected noise
+      features, in the limit of many subsamples, if noise features are exchangeable and the selection is no
+      worse than guessing (Meinshausen & Buehlmann, Theorem 1, whose proof uses halves only to have a second,
+      disjoint subsample).
     * more: subsamples are drawn independently, any two overlap, and ``bound`` is NaN.
 
     The theorems assume that the rows are independent draws; q, an expectation there, is estimated by the
@@ -184,7 +187,7 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
-    # The W of such a solve is NaN, which selects nothing.
+    # NaN != 0, so that a W of NaN counts as selecting every feature: such counts are not used.
     failed = jnp.any(found.solution.status == NON_FINITE, axis=0)
     frequencies = jnp.where(failed[:, None], jnp.nan, found.counts.astype(dtype) / count)
     known = ~jnp.any(failed)
@@ -219,7 +222,7 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
 
 
 def _cores(count: int, most: int) -> int:
-    """The number of calls to make at the same time, at most one a core: one path keeps about one busy."""
+    """The number of calls to make at the same time, at most one a core: a path keeps about one core busy."""
     return -(-count // -(-count // min(count, most, cores())))
 
 
@@ -280,7 +283,7 @@ class _Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class _Selected:
-    """The `Task` of stability selection: a path a subsample. The data are masks, and how many count."""
+    """The `Task` of stability selection: a path for each subsample. Data: masks, and how many are used."""
 
     most: int | None  # rows that a subsample copies
 
@@ -312,7 +315,7 @@ def _nothing(arguments: PathArguments, length: int) -> _Progress:
 
 
 def _first(found: _Found, count: int) -> _Found:
-    """The results, by subsample for the first ``count`` alone."""
+    """The results with the arrays by subsample cut to the first ``count``; the counts stay."""
     counts, *by_subsample = found
     return _Found(counts, *jax.tree.map(lambda leaf: leaf[:count], by_subsample))
 

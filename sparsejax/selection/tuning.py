@@ -23,7 +23,7 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution, warn_unconverged
 from sparsejax.solvers import solve
 
-# It updates log strengths: its first step, of length 1, multiplies or divides each strength by e.
+# The optimiser updates log strengths: its first step, of length 1, multiplies or divides each strength by e.
 OPTIMISER = optax.adam(optax.exponential_decay(1.0, 1, 0.9), b1=0.5, b2=0.9)
 
 RUNNING = -1
@@ -211,8 +211,8 @@ class _Search(
 
     problem: Problem
     held_out: Loss
-    low: jax.Array  # (), the log of the argument
-    high: jax.Array  # (), the log of the argument
+    low: jax.Array  # (), the log of the argument ``low``
+    high: jax.Array  # (), the log of the argument ``high``
     tol: jax.Array  # ()
     solver_tol: jax.Array  # ()
     solver_maxiter: jax.Array  # () int32

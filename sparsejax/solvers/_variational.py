@@ -28,10 +28,9 @@ from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._scaled_least_squares import quadratic_of
 
 MIN_FEATURES = 512  # `sparsejax.solve` takes this solver for at least so many features
-# If most rows can be active, they are at strengths below lambda_max/32: `admm` is faster there than Newton's
-# method.
+# Where most rows can be active, `admm` is faster than Newton's method at strengths below lambda_max/32.
 MAX_STRENGTH_RATIO = 32
-WORKING_SET_FACTOR = 3  # size of the working set that takes over, in sizes of the largest bucket
+WORKING_SET_FACTOR = 3  # size of the working set of the next solver, in sizes of the largest bucket
 MAX_EXTRAPOLATION = 2.0  # longest step of a path that is extrapolated, in lengths of the step before
 
 
@@ -75,17 +74,18 @@ def variational_newton(
     :math:`\phi` stays convex, since its first term decreases and is convex in s, which is concave in t. The
     residual is dual feasible without scaling.
 
-    Other solvers continue from the last W of this one, eagerly and inside a trace. If more rows are active
-    than the largest bucket holds, `working_set` continues on three times as many features, provided that
-    these are at most half of all features. `admm` continues in all other cases: a group larger than the
-    largest bucket; a strength 0 of the norm; a tol below the rounding of the products; units of X beyond 1e18
-    or below 1e-18, since steps are computed in float32 (their tests are not); and in float64, from W = 0,
-    strengths below lambda_max/32 of k columns with fewer than min(k + 2, 8) features a sample (2 if k is 1).
+    If this solver stops without an answer, another one continues from its last W, eagerly and inside a trace:
+    `working_set` on three times as many features as the largest bucket holds, if these are at most half of
+    all features and it takes the problem; then, or else, `admm`. Besides too many steps, reasons to stop are:
+    more active rows than the largest bucket holds; a group larger than this bucket; a strength 0 of the norm;
+    a tol below the rounding of the products; units of X beyond 1e18 or below 1e-18, since steps are computed
+    in float32; and in float64, from W = 0, strengths below lambda_max/32 of k columns with fewer than
+    min(k + 2, 8) features a sample (2 if k is 1).
 
     Args:
-      problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept;
-        its `gram`), and `L21`, `L1` of a single column, or `GroupLasso` of disjoint groups that hold all
-        features; each with `SquaredL2` added, by row or, with groups, of one strength.
+      problem: a quadratic loss (`SquaredLoss` with no weights or weights by row, with or without intercept,
+        or what its `gram` returns), and `L21`, `L1` of a single column, or `GroupLasso` of disjoint groups
+        that hold all features; each alone or with `SquaredL2`, by row or, with groups, of one strength.
       init, tol, maxiter, history: as `admm`; an iteration is a Newton step, here at most 100.
 
     Returns:
@@ -135,13 +135,13 @@ def suits(problem: Problem) -> bool:
 
 
 def _is_crowded(problem: Problem) -> bool:
-    """Whether most rows may be active, in float64. In float32 `admm` seldom converges on such problems."""
+    """Whether most rows may be active. False in float32, where `admm` seldom converges on such problems."""
     n, (d, k) = _majorizer_rows(problem.smooth), (*problem.smooth.params_shape, 1)[:2]
     return bool(d < can_be_active(n, k)) and np.finfo(problem.smooth.dtype).bits > 32
 
 
 def _majorizer_rows(smooth: Any) -> int:
-    """Number of rows of A: that of the data, if the loss has a target B, else that of its majorizer."""
+    """Number of rows of A: the rows of the data if the loss has a target B, else those of its majorizer."""
     model = smooth.quadratic_model()
     if model.target is not None and model.num_rows is not None:
         return int(model.num_rows)
@@ -149,7 +149,7 @@ def _majorizer_rows(smooth: Any) -> int:
 
 
 def _declines(problem: Problem, init: jax.Array) -> bool:
-    """Whether the chain skips this solver: `admm` is faster if most rows will be active."""
+    """Whether an eager call skips this solver, because `admm` is faster if most rows will be active."""
     cold = _is_crowded(problem) and not jax.device_get(init).any()
     return bool(cold and jax.device_get(_excess(problem, init)) > MAX_STRENGTH_RATIO)
 
@@ -162,7 +162,10 @@ def _excess(problem: Problem, zero: jax.Array) -> jax.Array:
 
 
 def larger_working_set(problem: Problem) -> Link | None:
-    """The link that continues if the largest bucket is full; None if half of all features are too few."""
+    """`working_set` on `WORKING_SET_FACTOR` times as many features as the largest bucket holds.
+
+    None if these are more than half of all features, or if `working_set` does not take the problem.
+    """
     if _working_set.unfit(problem) is not None:
         return None
     n, d = _majorizer_rows(problem.smooth), problem.smooth.params_shape[0]
@@ -185,17 +188,17 @@ def share(smooth: Any) -> Shared:
 
 
 class PathState(NamedTuple):
-    """Results of the last two problems of a path, of which the next start is extrapolated."""
+    """Results of the last two problems of a path, from which the next start is extrapolated."""
 
-    point: Point  # the last
+    point: Point  # the last point
     alpha: jax.Array  # (b,), the last strengths
-    norms: jax.Array  # (b,), the norms of the blocks of W at these
+    norms: jax.Array  # (b,), the norms of the blocks of W at ``alpha``
     alpha_before: jax.Array  # (b,), the strengths before the last; 0 if there were none
-    norms_before: jax.Array  # (b,), the norms at these
+    norms_before: jax.Array  # (b,), the norms at ``alpha_before``
 
 
 def start(shared: Shared, problem: Problem, init: jax.Array) -> PathState:
-    """The state at the start of a path: evaluated if W = ``init`` is 0, else with t from the norms of W."""
+    """The state at the start of a path: at W = 0 the point is known, at another ``init`` t is estimated."""
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
     none = jnp.zeros_like(blocks.alpha)
     point = lax.cond(
@@ -210,7 +213,8 @@ def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
     """The point at which Newton's method starts for the next strengths of a path.
 
     The norms of the blocks are extrapolated linearly in the strength. For a single column they are linear as
-    long as no row enters or leaves the active set. Without a previous step of a similar length, t stays.
+    long as no row enters or leaves the active set. The scalars t stay if there was no step before, or if the
+    new step goes back or is at least `MAX_EXTRAPOLATION` times as long.
     """
     point, alpha, norms, alpha_before, norms_before = path
     times = safe_divide(alpha - blocks.alpha, alpha_before - alpha)
@@ -238,7 +242,7 @@ def resume(
     brief: bool = False,
     history: int = 0,
 ) -> tuple[Solution, PathState]:
-    """Solve from the state of a path, or from ``init`` if that is None.
+    """Solve from the state of a path, or from ``init`` if the state is None.
 
     Returns:
       The solution, without a residual if ``brief``, and the next state.

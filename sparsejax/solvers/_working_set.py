@@ -31,8 +31,8 @@ from sparsejax.solvers._fista import iterated
 MAX_ROUNDS = 30
 GAP_SHARE = 0.03  # gap to which the problem of the working set is solved, as a share of the whole gap
 MAX_GAP_RATIO = 0.95  # a round makes progress if the gap falls below this share of the gap before
-MAX_ACTIVE_SHARE = 0.8  # share of active rows in the working set; beyond it the next solver continues
-MIN_SLOPE = 0.9  # a row enters a sparse working set from this slope on; from 1 on a row does not stay 0
+MAX_ACTIVE_SHARE = 0.8  # largest share of active rows in a working set; beyond it the next solver continues
+MIN_SLOPE = 0.9  # above it a row may enter a working set of `fista`; above 1 a zero row does not stay 0
 MAX_INNER_ITERATIONS = 10_000  # of `admm` or `fista`, in one round
 
 
@@ -44,28 +44,29 @@ def working_set(
     maxiter: ArrayLike = 20_000,
     history: int = 0,
 ) -> Solution:
-    r"""Minimise by `admm` on a working set of features, at most as many in every round.
+    r"""Minimise by `admm` on a working set of features; its static size is the same in every round.
 
     A zero row stays zero if minus the gradient of the loss is in the subdifferential of the penalty at 0. The
     working set of a round holds the active rows, and the zero rows that violate this condition most
     (``penalty.row_slopes``). The problem of these features is solved to a gap of 3 % of the whole gap, from
     the W of the last round. Then the gradient of the whole loss is computed once.
 
-    For a sparse X with many rows the working set is sparse too. It holds at most an eighth of the features
-    and half of the entries of X, and `fista` solves its problem: the cost of a product is proportional to the
-    number of entries. With `SoftmaxLoss` `fista` solves the problem of every working set, because the
-    curvature of a class is far below the bound that `admm` needs. If X is sparse, the working set is always
-    sparse, with up to a third of the features and all entries; if X is dense and has less than 512 features,
-    the working set may hold all of them.
+    For a sparse X with many rows the working set is sparse too. It holds an eighth of the features (or as
+    many as a dense one, if these are more) and up to a quarter of the entries of X (or 16 384, if these are
+    more), and `fista` solves its problem: the cost of a product is proportional to the number of entries.
 
-    If more rows are active than the working set holds, or if rounds make no progress, the first of
-    `newton_admm`, `admm` and `fista` that takes the problem continues from the last W; with `SoftmaxLoss` and
-    a dense X the first of `newton_admm` and `fista`.
+    With `SoftmaxLoss` `fista` solves the problem of every working set, because the curvature of a class is
+    far below the bound that `admm` needs. For a sparse X this working set is always sparse, with room for a
+    third of the features and for all entries; for a dense X of fewer than 512 features it may hold all.
+
+    If active rows fill more than 4/5 of a working set that does not hold all features, or if rounds make no
+    progress, the first of `newton_admm`, `admm` and `fista` that takes the problem continues from the last W;
+    with `SoftmaxLoss` and a dense X the first of `newton_admm` and `fista`.
 
     Args:
-      problem: a loss with ``columns_at``, as those of `sparsejax.losses` have; a penalty that is a sum over
-        rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`, or `ExclusiveGroupL21`, if its
-        groups do not overlap too much (64 families of disjoint groups at most).
+      problem: a loss with ``columns_at`` and either a majorizer in its quadratic model or a sparse X; a
+        penalty that is a sum over rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`, or
+        `ExclusiveGroupL21`, if its groups do not overlap too much (64 families of disjoint groups at most).
       init, tol, maxiter, history: as `admm`; an iteration is a round, here at most 30.
 
     Returns:
@@ -101,7 +102,7 @@ def unfit(problem: Problem) -> str | None:
 
 
 def _part(smooth: Any, m: int) -> Any:
-    """The loss of m features, as shapes without values; for a sparse X its matrix is dense if m is small."""
+    """A loss that has a majorizer if the loss of m features has one: the whole loss, or shapes of a part."""
     if smooth.quadratic_model().majorizer is not None:
         return smooth
     none = jnp.zeros(m, jnp.int32)
@@ -114,7 +115,7 @@ def _row_order(smooth: Any) -> RowOrder | None:
 
 
 def _columns_at(smooth: Any, ix: jax.Array, order: RowOrder | None) -> Any:
-    """The loss of some features; that of softmax has a sparse matrix if X is sparse."""
+    """The loss of some features; `SoftmaxLoss` keeps a sparse X sparse."""
     return smooth.sparse_columns_at(ix, order) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
 
 
@@ -145,8 +146,8 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
 def classes(problem: Problem) -> bool:
     """Whether the loss is that of classes with a dense X: `fista` on a working set suits it.
 
-    The curvature of a class is far below the bound that `admm` needs, and all classes share one Hessian:
-    `fista` takes a tenth of the time of either. With a sparse X, `fista` on all features is as fast.
+    `fista` takes a tenth of the time of `admm`, whose bound is far above the curvature of a class, and of
+    Newton's method, whose Hessian all classes share. With a sparse X, `fista` on all features is as fast.
     """
     return isinstance(problem.smooth, SoftmaxLoss) and not isinstance(problem.smooth.X, Products)
 
@@ -157,8 +158,8 @@ def suits(problem: Problem) -> bool:
     always = least_active(problem.penalty)
     if n is None or d < MIN_FEATURES_TO_GATHER or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
-    # The features that can be active may be 5/4 of the largest working set, since seldom all of them are. If
-    # more are than it holds, the time of the rounds is lost.
+    # Seldom all features that can be active are: their number may be 5/4 of the largest working set. If more
+    # are active than the set holds, the time of the rounds is lost.
     return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= MAX_BUCKET_FEATURES * 5 // 4)
 
 
@@ -178,7 +179,7 @@ def _first_steps(problem: Problem, init: jax.Array, by_fista: bool) -> tuple[jax
     """1/L for the residual, and the first rho of `admm` or the first step of `fista`."""
     smooth = problem.smooth
     majorizer = smooth.quadratic_model().majorizer
-    if majorizer is None:  # the working set of a sparse X may be dense, and have one
+    if majorizer is None:  # X is sparse; a working set may be dense all the same, and have a majorizer
         first = first_step(smooth, init)
         return first, first if by_fista else 0.1 / first
     if by_fista:
@@ -213,7 +214,7 @@ def _rounds(
         wanted = jnp.maximum(GAP_SHARE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         over &= ~finer
         if not model.exact:
-            # Majorised steps that are so slow are replaced by `newton_admm`, the next solver.
+            # If majorised steps reached their limit and the gap is not a tenth, the next solver continues.
             over |= s.limited & (measure > s.measure / 10)
         return s._replace(gradient=facts.gradient, measure=measure, wanted=wanted, over=over)
 
