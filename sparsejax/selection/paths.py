@@ -199,6 +199,8 @@ def unfinished_solves(p: PathArguments, chain: Chain, solutions: Solution) -> np
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
     """Complete the solutions that the first solver left unfinished; yields all solutions after each."""
+    if p.mode == "batch":
+        return  # its program holds the whole chain
     chain = p.chain
     unfinished = np.flatnonzero(unfinished_solves(p, chain, solutions)).tolist()
     if not unfinished:
