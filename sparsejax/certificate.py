@@ -46,29 +46,32 @@ class Certificate(NamedTuple):
         return jnp.where(jnp.isnan(self.gap), self.residual, self.gap)
 
 
-def scale_of(problem: Problem, W: jax.Array, smooth: Any = None, known: Any = None) -> Scale:
+def scale_of(
+    problem: Problem, W: jax.Array, smooth: Any = None, known: Any = None, at_zero: Facts | None = None
+) -> Scale:
     """The `Scale` of a problem with parameters like W.
 
     Args:
       problem, W: the problem, and an array like its parameters.
       smooth: a cheaper form of its loss, if there is one.
       known: the `sizes` of its loss, if they are known.
+      at_zero: the facts of its loss at W = 0, if they are known and 0 is feasible.
     """
     penalty = problem.penalty
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     known = sizes(problem.smooth) if known is None else known
     if smooth is None:  # `facts`, whose products with X' are faster than those of `jax.grad`
-        facts = problem.smooth.facts(zero, known)
+        facts = problem.smooth.facts(zero, known) if at_zero is None else at_zero
         value, G = facts.value, facts.gradient
     else:
         value, G = jax.value_and_grad(smooth)(zero)
-    at_zero = value + penalty.value(zero)
+    objective = value + penalty.value(zero)
     basis, free = free_features(problem, W)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # The squares in the value and in the gradient underflow: no certificate is possible.
-    lost = (jnp.abs(at_zero) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
+    lost = (jnp.abs(objective) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(at_zero, slope, basis, known, valid, free)
+    return Scale(objective, slope, basis, known, valid, free)
 
 
 def certify(

@@ -129,6 +129,7 @@ class Loop:
       history: number of iterations whose objective and gap are recorded, static.
       finish: whether the loop includes the finish.
       sizes: `sparsejax.losses.sizes` of the loss, if they are known.
+      at_zero: `Facts` of the loss at W = 0, if they are known and 0 is feasible.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(1.0))
@@ -154,12 +155,13 @@ class Loop:
         history: int,
         finish: bool = False,
         sizes: Any = None,
+        at_zero: Facts | None = None,
     ):
         if algorithm.check_every < 1:
             raise ValueError(f"Algorithm: check_every must be at least 1, got {algorithm.check_every}.")
         self.problem, self.init, self.algorithm = problem, init, algorithm
         self.tol, self.maxiter, self.history = tol, maxiter, history
-        self.scale = scale_of(problem, init, algorithm.quick, sizes)
+        self.scale = scale_of(problem, init, algorithm.quick, sizes, at_zero)
         self.check_every = 1 if history else algorithm.check_every
         self.eps = eps_of(init)
         self.floor = 2 * self.eps  # a smaller tol cannot be certified

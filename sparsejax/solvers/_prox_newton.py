@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.linalg import apply_if, choose, columns, safe_divide
+from sparsejax._core.linalg import apply_if, choose, columns, hidden_zeros, safe_divide
 from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
@@ -181,7 +181,7 @@ def resume(
     maxiter: jax.Array,
     brief: bool = False,
     history: int = 0,
-    alone: bool = False,
+    at_zero: Facts | None = None,
 ) -> tuple[Solution, Last]:
     """The solution of the next problem of a path.
 
@@ -190,10 +190,10 @@ def resume(
       last: of the problem before. Its facts are used if the start is its W, its Gram matrix if that has the
         ridge of this problem.
       brief: without effect: the residual is known anyway.
-      alone: whether there is no other problem; the program then never asks for the facts of ``last``.
+      at_zero: of a problem alone, the facts of the loss at W = 0; then ``last`` has them.
     """
     smooth, penalty = problem.smooth, problem.penalty
-    init, trend = (init, last.trend) if alone else last.trend.start(problem, init)
+    init, trend = (init, last.trend) if at_zero is not None else last.trend.start(problem, init)
     step = residual_step(smooth, init)
     zero = jnp.zeros_like(init)
     rows = _rows(problem, init)
@@ -229,10 +229,10 @@ def resume(
         check_every=1,
         learn=partial(_learned, problem, tol, share),
         leaves=lambda s: s.stuck,
-        facts=None if alone else lambda s, W: facts_unless_known(smooth, W, sizes, s.W, s.facts),
+        facts=lambda s, W: facts_unless_known(smooth, W, sizes, s.W, s.facts),
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
-    solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes).run()
+    solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes, at_zero=at_zero).run()
     if descent is not None and s.gram is not None:  # the next problem shall not begin with what led nowhere
         gram = descent.passed_on(s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0)))
     taken = jnp.isfinite(s.penalised)  # else no trial was finite, and the facts are not those at W
@@ -241,8 +241,11 @@ def resume(
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
     known = sizes_of(problem.smooth)
-    last = nothing_before(known, problem, init)
-    return resume(problem, known, init, last, tol, maxiter, history=history, alone=True)[0]
+    zero = hidden_zeros(init.shape, init.dtype)
+    at_zero = problem.smooth.facts(zero, known)
+    # Most solves start at 0: with these facts the start takes no product with X.
+    last = nothing_before(known, problem, init)._replace(W=zero, facts=at_zero)
+    return resume(problem, known, init, last, tol, maxiter, history=history, at_zero=at_zero)[0]
 
 
 def _rows(problem: Problem, init: jax.Array) -> int:
