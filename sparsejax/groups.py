@@ -293,6 +293,8 @@ def from_correlation(
     if n < 2 or d == 0:
         raise ValueError(f"X has shape {columns.shape}; at least two rows and one column are needed.")
     root = _root_weights(weights, X)
+    # In units of its largest entry, by a power of 2, so that no square of a column over- or underflows.
+    columns = np.ldexp(columns, -np.frexp(np.abs(columns).max(axis=0))[1])
     size = np.linalg.norm(root * columns, axis=0)
     if centered:
         columns = columns - np.average(columns, axis=0, weights=root[:, 0] ** 2)
@@ -327,7 +329,7 @@ def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
     w = np.asarray(as_float("weights", weights, (1,), X.dtype))
     if w.shape != (n,) or (w < 0).any() or not w.any():
         raise ValueError(f"weights must be >= 0, one for each of X's {n} rows and not all 0; got {w!r}.")
-    return np.sqrt(w)[:, None]
+    return np.sqrt(np.ldexp(w, -(np.frexp(w.max())[1] // 2 * 2)))[:, None]
 
 
 def label_views(*sizes: int) -> tuple[Groups, ...]:

@@ -428,3 +428,14 @@ def test_paper_example_solution():
     printed[[0, 1, 4, 5]] = [[5, 4, 4], [3, 1, 6], [3, 3, 1], [6, 5, 7]]
     np.testing.assert_allclose(np.abs(s.params), printed / 1000, atol=6e-4)
     np.testing.assert_array_equal((np.asarray(s.params) != 0).any(1), printed.any(1))
+
+
+@pytest.mark.parametrize("size", [1e-170, 1e170])
+def test_correlation_has_no_unit(size, rng, recwarn):
+    X = rng.standard_normal((40, 3))
+    X[:, 2] = X[:, 0] + 0.01 * X[:, 1]
+    size = size if jax.config.jax_enable_x64 else size**0.15
+    w = rng.uniform(0.5, 2, 40)
+    assert groups.from_correlation(size * X, 0.9).tolist() == [[0, 2]]
+    assert groups.from_correlation(size * X, 0.9, centered=False, weights=w).tolist() == [[0, 2]]
+    assert not recwarn.list

@@ -326,7 +326,10 @@ def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
         new = new if is_traced(new) else np.asarray(new)  # inside jit an index of a jax.Array is traced
         first = new[(0,) * extra] if fits else new
         if not fits or not (is_traced(new) or (new == first).all()):
-            raise ValueError(f"{caller}: the groups must be the same in all penalties.")
+            raise ValueError(
+                f"{caller}: the groups, and all other leaves that are integers, must be the same in all "
+                "penalties; give strengths as floating numbers."
+            )
         return first
 
     return jax.tree.map(shared, penalties, penalty)

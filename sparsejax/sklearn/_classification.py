@@ -13,12 +13,15 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from sparsejax._core.labels import complete_labels
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted_to
 from sparsejax.sklearn._tables import as_sample_weight, precision, validated
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes of the rows whose weight is not 0, and for each row the index of its class, (n,)."""
+    if y.dtype == object:  # of which numpy and scikit-learn say only that they cannot be compared
+        complete_labels("y", y)
     check_classification_targets(y)
     classes = np.unique(y[weights > 0])
     if len(classes) < 2:

@@ -9,6 +9,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_nonnegative, as_strength
+from sparsejax._core.labels import complete_labels
 from sparsejax.graphs import from_views
 from sparsejax.groups import label_views
 from sparsejax.losses import GraphLaplacian, SquaredLoss
@@ -23,6 +24,7 @@ def _of_one_kind(labels: np.ndarray) -> np.ndarray:
     """Labels in an array of objects, as a table of numbers and text gives, as numbers if all are numbers."""
     if labels.dtype != object:
         return labels
+    complete_labels("y", labels)
     plain = np.asarray(labels.tolist())
     return plain if plain.dtype.kind in "biuf" else labels
 

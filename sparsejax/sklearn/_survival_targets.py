@@ -108,7 +108,8 @@ def _by_row(name: str, x: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 def all_times(targets: Targets) -> np.ndarray:
     """All different times and entries, sorted; the one of rank r has the index r - 1."""
-    return np.unique(np.append(targets.time, () if targets.entry is None else targets.entry))
+    # Times alone keep their dtype: 64-bit integers above 2^53 would become equal as floats.
+    return np.unique(targets.time if targets.entry is None else np.append(targets.time, targets.entry))
 
 
 def as_numbers(targets: Targets, efron: bool) -> np.ndarray:

@@ -123,6 +123,21 @@ def test_one_compilation_for_fifty_strengths():
         assert len(traces) == count
 
 
+class OwnL1(sj.Penalty, leaves=("strength",)):
+    def value(self, W):
+        return self.strength * jnp.sum(jnp.abs(W))
+
+    def prox(self, V, scaling=1.0):
+        return sj.prox.l1(V, self.strength, scaling)
+
+
+def test_strengths_that_are_integers():
+    """Those of a class that converts nothing; integers are indices of groups elsewhere."""
+    p = sj.Problem(losses.SquaredLoss(np.eye(4, 3), np.ones(4)), OwnL1(1.0))
+    with pytest.raises(ValueError, match="give strengths as floating numbers"):
+        sj.path(p, jax.vmap(OwnL1)(jnp.array([3, 2, 1])))
+
+
 def test_several_axes():
     """A vmap in a vmap: the answers of the list, with the axes of the grid; groups stay one copy."""
     p, case = problem("SquaredLoss", "ExclusiveGroupL21"), PENALTIES["ExclusiveGroupL21"]

@@ -214,3 +214,11 @@ def test_strata_of_predictions_are_read_as_those_of_the_fit():
     model = fit(strata=["1", "2"] * 30)
     with pytest.raises(ValueError, match="strata has 1, which the model was not fitted to"):
         model.predict_survival_function(X[:2], strata=[1, "2"])
+
+
+def test_times_of_64_bits():
+    """Integers that floats cannot tell apart are not ties."""
+    rank = np.argsort(np.argsort(TIME + 0.001 * np.arange(60)))
+    late = np.array(list(zip(EVENT, 2**60 + rank, strict=True)), [("event", bool), ("time", np.int64)])
+    model = SparseCox(alpha=0.05).fit(X, late)
+    np.testing.assert_array_equal(model.coef_, SparseCox(alpha=0.05).fit(X, np.c_[EVENT, rank + 1]).coef_)

@@ -532,3 +532,14 @@ def test_errors_name_the_parameter(make, y, message):
 def test_one_strength_in_a_list_for_one_output():
     one, listed = (OFALassoRegressor(alpha=alpha).fit(X, Y[:, 0]) for alpha in (0.1, [0.1]))
     np.testing.assert_array_equal(one.dual_coef_, listed.dual_coef_)
+
+
+def test_names_of_groups_are_those_of_the_columns():
+    """Whatever the order of the columns; a prefix that no column has is an error for two columns, too."""
+    frame = pd.DataFrame(X[:, :4], columns=["cat__a", "num__x", "cat__b", "num__y"])
+    expected = SparseRegressor("group_lasso", groups=[[0, 2], [1, 3]], alpha=0.1).fit(frame, Y[:, 0]).coef_
+    for names in (list(frame.columns), ["num__x", "num__y", "cat__a", "cat__b"]):
+        model = SparseRegressor("group_lasso", groups=names, alpha=0.1).fit(frame, Y[:, 0])
+        np.testing.assert_allclose(model.coef_, expected, atol=1e-6)
+    with pytest.raises(ValueError, match="no column of X has a name that begins with 'cat__'"):
+        SparseRegressor("group_lasso", groups=["num__", "cat__"]).fit(frame[["num__x", "num__y"]], Y[:, 0])

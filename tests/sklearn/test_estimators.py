@@ -585,3 +585,10 @@ def test_ctrl_c(model, monkeypatch):
     assert signal.signal(signal.SIGINT, before) is signal.default_int_handler
     time.sleep(0.2)
     assert len(ended) < 25  # of 5 x 10 solves, each a chunk of its own; a few end before the handler runs
+
+
+@pytest.mark.parametrize("Estimator", [SparseClassifier, LabelViewsClassifier])
+def test_labels_that_are_missing(Estimator):
+    y = np.array(["a", "b", None] * 20, object)
+    with pytest.raises(ValueError, match="NaN or None among its labels"):
+        Estimator().fit(np.arange(60.0)[:, None], y)
