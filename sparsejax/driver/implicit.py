@@ -19,14 +19,16 @@ The Hessian is formed for small problems only, where its factorisation is the pr
   metric of the preconditioner. The derivatives of predictions and objective are the same for all of them. If
   the system has no solution, the derivative is NaN.
 * The derivative is as accurate as the solution: the relative residual of the system is
-  ``3e-2 * sqrt(gap)``, at least 1e-11 (1e-6 in float32). If the solution has not converged, its derivative
-  belongs to a nearby problem at best; outside jit a warning says so.
+  ``3e-2 * sqrt(gap)``, or a hundredth of this if the preconditioner is nearly the inverse; at most 1e-4 and
+  at least 1e-11 (1e-6 in float32). If the solution has not converged, its derivative belongs to a nearby
+  problem at best; outside jit a warning says so.
 * If the support may still change, Newton steps on the features that matter first improve the point at which
-  the derivative is taken; the solution that is returned stays as it is. There are no such steps if more than
-  512 features, but not all, are on the support. If the steps do not settle the support, and entries that may
-  still leave it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the derivative is NaN.
+  the derivative is taken; the solution that is returned stays as it is. With many features there are no such
+  steps if the support has more of them than are gathered (`_gathered_size`: about as many as there are rows,
+  or half as many, and at most 512). If the steps do not settle the support, and entries that may still leave
+  it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the derivative is NaN.
 * A penalty that gives its prox but no support is differentiated through its prox, as a fixed point of the
-  prox-gradient step, without this check.
+  prox-gradient step, without these steps and this check.
 * Gap, residual and history have no derivative; nothing has a derivative in the start or the tolerance.
 
 Source: the theorem on the support, for the lasso, is in Bertrand et al., JMLR 23, 2022 (sparse-ho).
@@ -50,7 +52,7 @@ from sparsejax.driver.support import accurate, settled, solve_on_support
 from sparsejax.problem import Problem, flattened, in_units, units_of
 from sparsejax.solution import Solution
 
-NOISE = 1e3  # times eps of a cotangent: if J leaves no more of it, J maps it to 0, see `_through_prox`
+NOISE = 1e3  # times eps: if J leaves at most this share of a cotangent, J maps it to 0, see `_through_prox`
 
 
 def attach(problem: Problem, solution: Solution, *, rows: bool) -> Solution:
@@ -218,7 +220,8 @@ def _through_prox(
     rhs = J(c - eta * hessian(c))
 
     # c is a second unknown, so that ``solve`` sees its size; in reverse mode b[1] is the cotangent. If J maps
-    # it to 0, as one along W on a ball, b[0] is rounding error, for which no z exists: b[0] counts as 0.
+    # the cotangent to 0 (on a ball a cotangent along W), b[0] is rounding error, for which no z exists: b[0]
+    # counts as 0.
     def solve(both: Any, b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         known = norm(b[0]) > NOISE * eps_of(W) * norm(b[1])
         alone: Product = lambda z: both((z, jnp.zeros_like(z)))[0]

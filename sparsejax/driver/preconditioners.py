@@ -32,8 +32,8 @@ from sparsejax.penalties import Penalty, RowNorm, half_derivative, of_each_block
 Product = Callable[[jax.Array], jax.Array]  # V -> MV with a symmetric M
 
 # Shifts of sqrt(eps), relative to the largest or the mean diagonal entry, are above rounding and far below
-# the curvature. That of `splitting_inverse` is relative to the mean eigenvalue of A'A: from 0.1 to 1 the
-# number of conjugate gradient steps hardly changes.
+# the curvature. The shift rho of `splitting_inverse` is relative to the mean eigenvalue of M: from 0.1 to 1
+# the number of conjugate gradient steps hardly changes.
 SHIFT_PER_MEAN_EIGENVALUE = 0.2
 
 

@@ -40,7 +40,7 @@ from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 
 MAX_DENSE_UNKNOWNS = 256  # entries of W up to which the Hessian is formed and factorised
-EXACT_INVERSE_TOL_FACTOR = 1e-2  # on tol, where the preconditioner is the inverse and each step gains much
+EXACT_INVERSE_TOL_FACTOR = 1e-2  # of tol, if the preconditioner is nearly the inverse: each step gains much
 MAX_CG_STEPS = 2000
 MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
 MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
@@ -55,8 +55,8 @@ GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 51
 def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     """The number of features on which the system is gathered; None to keep all of them.
 
-    It is half the number of rows of the data, since few supports are larger; at most half of the features. If
-    the cost follows the support (`newton_inverse`) it is the number of rows.
+    It is half the number of rows of the data, since few supports are larger, or all rows if the cost follows
+    the support (`newton_inverse`); but at most half of the features, and at most `MAX_GATHERED_FEATURES`.
     """
     smooth, penalty = problem.smooth, problem.penalty
     n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
@@ -234,7 +234,7 @@ def _in_changed_rows(W: jax.Array, D: jax.Array) -> jax.Array:
 
 
 def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`_settle`, on the features that matter where they fit; W itself if its certificate is at rounding."""
+    """`_settle` on `_gathered_size` features; W itself if more are on its support, or at rounding error."""
     m = _gathered_size(problem, W)
     nothing = W, jnp.zeros(W.shape, bool)
     due = measure > 64 * eps_of(W)

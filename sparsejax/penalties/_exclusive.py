@@ -21,7 +21,7 @@ from sparsejax.penalties._transposed import (
 
 
 class CompetingColumns(SmoothRowPenalty):
-    """Base of both: ``alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``, summed over rows; alpha is 0 here."""
+    """Base of both penalties: sum over rows of ``alpha_i ||w_i||_2 + beta_i ||w_i||_1^2``, alpha 0 here."""
 
     _adapter: ClassVar[bool] = True
     finite_conjugate = True

@@ -61,7 +61,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 
     @property
     def provides(self) -> frozenset[str]:
-        """All groups of the protocol; no sparse rows if groups of features overlap in too many families."""
+        """What the class defines; no *sparse rows* if the groups need more than `MAX_FAMILIES` families."""
         hidden = {"sparse rows"} if self.groups.num_families > MAX_FAMILIES else set()
         return self._given - hidden
 
@@ -121,7 +121,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         wanted = safe_norm(Zt)
         y = 2 * alpha * groups.sums(safe_norm(Wt))
         held = jnp.broadcast_to(alpha > 0, y.shape)  # the groups with a strength
-        degree = groups.spread(held.astype(Zt.dtype))
+        degree = groups.spread(held.astype(Zt.dtype))  # number of these groups that hold each feature
         missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
         most = jnp.maximum(groups.maxima(missing), 0)  # the maximum over an empty group is -inf
         y = jnp.where(held, y + most, 0)

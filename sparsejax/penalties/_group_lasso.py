@@ -59,7 +59,11 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 
     @property
     def provides(self) -> frozenset[str]:
-        """All groups of the protocol if groups of features are disjoint and hold all features, else fewer."""
+        """What the class defines, without *terms* if the groups are disjoint.
+
+        There is no *row norm* and no *sparse rows* if the groups overlap or leave features out. One term of
+        overlapping groups has *sparse rows*, but no *terms* and no *dual norm*.
+        """
         known = self._given
         if not self.groups.disjoint:
             known -= {"row norm"}

@@ -29,7 +29,7 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
       strength: >= 0, shape ().
 
     Raises:
-      TypeError, ValueError: not real, not finite, negative, no number.
+      TypeError, ValueError: not real, not finite, negative, not a scalar.
     Source: Tibshirani, Saunders, Rosset, Zhu & Knight, J. Royal Statistical Society B 67(1), 2005.
 
     >>> import jax.numpy as jnp, sparsejax as sj

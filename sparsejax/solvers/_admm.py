@@ -20,12 +20,12 @@ from sparsejax.solvers._chains import solved_by
 
 RELAXATION = 1.6  # over-relaxation, in the range 1.5 to 1.8 that Boyd et al., Section 3.4.3, recommend
 # `newton_admm` continues after MAX_FLOPS floating point operations, about the cost of compiling Newton's
-# method and of its first step, and after MAX_ITERATIONS at the latest.
+# method and of its first step; but after 1000 + 8d iterations at least, and MAX_ITERATIONS at most.
 MAX_ITERATIONS, MAX_FLOPS = 15_000, 10**10
 # On a CPU the lanes of a batch run together if an iteration has at most so many floating point operations.
-# Beyond, waiting for the slowest lane costs more than sharing products saves.
+# Above this limit, waiting for the slowest lane costs more than sharing products saves.
 MAX_LANE_FLOPS = 10**5
-MAX_SPLIT_CYCLES = 100  # of the iteration that splits the gradient at the start among the terms, roughly
+MAX_SPLIT_CYCLES = 100  # cycles of Dykstra's algorithm, for a rough split of the first gradient by terms
 ITERATIONS_PER_CHECK = 10  # iterations between two certificates; rho is balanced at each certificate
 # After so many iterations a problem of one term changes rho at every second certificate only: changes every
 # ten iterations can make the iteration oscillate for ever.
@@ -53,10 +53,10 @@ class State(NamedTuple):
 
     Z: tuple[jax.Array, ...]  # (k, d), the last prox point of every term, with exact zeros
     V: tuple[jax.Array, ...]  # (k, d), arguments of the proxes: Z = prox(V), V - Z = U, the scaled multiplier
-    W: jax.Array  # (k, d), the last W-step; used only if M is a bound of the Hessian and not the Hessian
+    W: jax.Array  # (k, d), the last W-step; only a W-step with a gradient uses it (`_Engine.exact` is False)
     rho: jax.Array  # (), the sum over the terms; the W-step adds it to M
     warm: Any  # state that the prox of each term passes to its next call
-    prepared: Any  # `CholeskyFactor`: the root of M + rho I and its rho; `Factor`, good for every rho: None
+    prepared: Any  # with `CholeskyFactor` the inverse root for one rho, and that rho; with `Factor` None
 
 
 def admm(
@@ -84,8 +84,8 @@ def admm(
     ``maxiter`` is at least 2000. The duality gap of Z is computed every ten iterations; the loop ends when it
     is at most ``tol``.
 
-    If the loss is not quadratic and `newton_admm` takes the problem, `newton_admm` continues after some
-    thousand iterations, which small strengths and nearly separated labels need.
+    With small strengths and nearly separated labels, ADMM needs many iterations: if the loss is not quadratic
+    and `newton_admm` takes the problem, `newton_admm` continues after 1000 to 15 000 of them.
 
     A graph Laplacian on the labels is a part of M and is decomposed too. A penalty of K ``terms`` has K
     copies Z, each with :math:`\rho/K`. The answer is the last copy, with zeros in every group that is zero in
@@ -99,7 +99,7 @@ def admm(
         dtype (``tol=0``) the solve runs to the floor, is finished by Newton steps on the support, and
         ends as stalled unless the gap met tol.
       maxiter: iterations, >= 0.
-      history: record that many iterations (it makes each of them evaluate the certificate).
+      history: number of iterations to record; if not 0, every iteration of the solve is certified.
 
     Returns:
       `Solution`; ``params`` is Z, with exact zeros.
@@ -158,7 +158,7 @@ def resume(
     cheap: Any = None,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
-    """ADMM from ``init`` and rho; the first multiplier is minus the gradient there.
+    """ADMM from ``init`` and rho; the first multiplier is minus the gradient at ``init``.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.
@@ -222,7 +222,8 @@ class _Engine:
         self.tiny = tiny_of(init) * 1e4
         model = self.smooth.quadratic_model()
         target: Any = model.target() if model.exact and model.target is not None else None
-        # M W - grad f(W) is the same for every W if M is the Hessian: the W-step then needs no gradient.
+        # M W - grad f(W) is the same for every W if M is the Hessian: the W-step then needs no gradient. For
+        # n < d this constant comes from the target, see `Factor.linear`.
         self.exact = model.exact and (factor.square or target is not None)
         self.cheap = _cheap(self.smooth, factor) if cheap is None else cheap
         if self.exact:
@@ -272,6 +273,7 @@ class _Engine:
 
     def iterate(self, s: State, prepared: Any) -> State:
         W = self.w_step(s, prepared)
+        # The relaxed W plus U, with U = V - Z.
         V = tuple(V + RELAXATION * (W - Z) for V, Z in zip(s.V, s.Z, strict=True))
         points = [
             prox_columns(term, v, self.K / s.rho, warm, self.init)
@@ -286,7 +288,8 @@ class _Engine:
         prepared = self.factor.prepared(s.prepared, s.rho)
         s = s._replace(prepared=None)  # a loop would copy it
 
-        # n - 1 iterations, then one more: as a loop of loops, so that the iteration is compiled once.
+        # n - 1 iterations, then one more: `balanced` compares the last two states. Both are turns of one
+        # loop, so that the iteration is compiled once.
         def some(last: jax.Array, pair: tuple[State, State]) -> tuple[State, State]:
             s = pair[1]
             number = jnp.where(last == 0, n - 1, 1)
@@ -302,7 +305,7 @@ class _Engine:
         """
         K, tiny = self.K, self.tiny
         U = _differences(new.V, new.Z)
-        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAXATION  # of the last iteration, by the rule for V
+        W = old.Z[-1] + (new.V[-1] - old.V[-1]) / RELAXATION  # the last W, from the update of V in `iterate`
         primal = joint_norm(_differences((W,) * K, new.Z)) / jnp.maximum(joint_norm(new.Z), tiny)
         dual = joint_norm(_differences(new.Z, old.Z)) / jnp.maximum(joint_norm(U), tiny)
         ratio = (RESIDUAL_RATIO if K == 1 else RESIDUAL_RATIO_OF_TERMS) * primal / jnp.maximum(dual, tiny)
@@ -321,6 +324,7 @@ class _Engine:
             rest = jnp.maximum(REST_SHARE * self.factor.mean, self.factor.least_shift)
             change_by = jnp.where(begins, rest / new.rho, change_by)
         rho = jnp.where(change, new.rho * change_by, new.rho)
+        # The multiplier rho U stays the same.
         V = tuple(jnp.where(change, Z + u / change_by, V) for Z, u, V in zip(new.Z, U, new.V, strict=True))
         return new._replace(V=V, rho=rho)
 

@@ -19,19 +19,19 @@ from sparsejax.solvers._block_problem import LOW, Gram, gram_of, slopes_of
 from sparsejax.solvers._gram_descent import descended
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
-# So few single features, with at least as many rows, are in tiles of half the size: the columns and the Gram
-# matrix of the first tile are then most of the cost of a solve.
+# Blocks of one feature are in tiles of half the size if there are at most so many, and no fewer rows of data:
+# the columns and the Gram matrix of the first tile are then most of the cost of a solve.
 MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
-# A Gram matrix holds at least the 8th part of the features for which there is room, with groups the 4th part,
-# since more of them are active: the size of a first step from W = 0.
+# A Gram matrix holds at least 1/LEAST_PART of the features for which there is room: the size of a first step
+# from W = 0. With groups it holds at least 1/LEAST_PART_OF_GROUPS, since more features are active.
 LEAST_PART, LEAST_PART_OF_GROUPS = 8, 4
-# Blocks that have become idle stay in a Gram matrix that new tiles are added to, unless it would have more
-# tiles by this part than those of the blocks to move.
+# New tiles are added to the old Gram matrix, in which idle blocks stay, unless it would then have over
+# 1/STALE_PART more tiles than the blocks to move need.
 STALE_PART = 4
-# Blocks moved besides the active ones and as many others, if there are more features than rows. With more
-# rows they may fill a further tile, which costs more than a step.
+# Blocks that a step moves besides the active and the entering ones, if there are more features than rows.
+# With more rows these spare blocks may fill a further tile, which costs more than a step.
 SPARE_BLOCKS = 4
 MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
 
@@ -157,6 +157,7 @@ class Descent:
         # If more blocks are active than the Gram matrix holds, the step is 0 and the next solver continues.
         enough = jnp.sum(on) <= last.owner.shape[0]
         outside = (on | (ratio > 1 + tol / 10)).at[last.owner].set(False, mode="drop")
+        # Whether a new Gram matrix is due.
         again = enough & ((last.used == 0) | ~near | jnp.any(outside))
         gram = apply_if(of_all_lanes(again), lambda gram: self._gram(W, facts, gram, on, ratio), last)
         ix = gram.ix
@@ -175,7 +176,7 @@ class Descent:
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 
     def _judged(self, Wt: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Which blocks are active, and the ratio of slope to strength of each; above 1 a 0 is not optimal."""
+        """Which blocks are active, and each block's slope / strength: above 1 a block of 0 is not optimal."""
         left = jnp.maximum(-slope, 0) if self.nonnegative else jnp.abs(slope)
         if self.both and self.entries is not None:
             left = jnp.maximum(left - self.entries[None], 0)

@@ -3,9 +3,10 @@ r"""Least squares with norms of blocks, on few features, by their Gram matrix: t
 .. math:: \min_E\; \langle R, E\rangle + \tfrac12\langle E, GE\rangle
           + \sum_i \lambda_i \|w_i + e_i\|_1 + \sum_b \alpha_b \|W_b + E_b\|_F
 
-in the change E of W. A block b is a row of k entries, or a group of rows; R is the gradient of the loss at W.
-Only E and the slopes at W are in float32, and the slopes are computed in the dtype of the problem first: near
-the optimum both are small, so that no digits cancel. Arrays by feature have the features last, (k, m).
+in the change E of W. A block b is a row of k entries, or a group of rows. R is the gradient at W, and G the
+Hessian, of the loss plus the ridge. All arrays are in float32, but the slopes at W are first computed in the
+dtype of the problem: near the optimum they and E are small, so that no digits cancel. Arrays by feature have
+the features last, (k, m).
 """
 
 from collections.abc import Callable
@@ -54,14 +55,14 @@ class Point(NamedTuple):
 
 
 class Gram(NamedTuple):
-    """A'A of some columns of A."""
+    """A'A of some columns of A, plus the ridge."""
 
     ix: jax.Array  # (m,), numbers of the columns, padded with d
     owner: jax.Array  # (b,), numbers of the blocks that the columns form, in the same order
     used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
     G: jax.Array  # (m, m), in float32
-    A: jax.Array  # (m, n), in float32, the columns as rows
-    known: jax.Array  # (), rows of A that are columns of A: ``used``, or 0 if a path has not passed A on
+    A: jax.Array  # (m, n), in float32, the columns of A as rows
+    known: jax.Array  # (), rows of this field that are filled: ``used``, or 0 if a path has not passed it on
 
     @property
     def few_rows(self) -> bool:
@@ -97,7 +98,9 @@ def gram_of(
 
 
 def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> jax.Array:
-    """R + X G_b, within `one_kernel` in the tiles in use: it reads nothing there if X is 0.
+    """R + X G_b, with G_b the rows of G of block b.
+
+    Within `one_kernel` it reads the tiles in use only, and nothing if X is 0.
 
     Args:
       R: (k, m).
@@ -119,9 +122,9 @@ def plus_rows(R: jax.Array, gram: Gram, T: int, at: jax.Array, X: jax.Array) -> 
 
 
 def times_gram(X: jax.Array, gram: Gram, T: int) -> jax.Array:
-    """X G in the tiles in use, for X (k, m): it reads only the rows of G of features in which X is not 0.
+    """X G in the tiles in use, for X (k, m), by the rows of G of the features in which X is not 0.
 
-    If X is 0 nowhere it still takes no longer than a product of the whole matrices.
+    Even if X is 0 nowhere, this takes no longer than a product of the whole matrices.
     """
     if not compiles_loops():
         return X @ gram.G
@@ -198,7 +201,7 @@ def violation(s: Slopes, p: Point) -> jax.Array:
     It is taken by entry, and for blocks that are 0 in the norm of the block.
     """
     slope = jnp.abs(slope_at(s, p))
-    smooth = p.R  # and below without the slopes of the norms at W, so that the loss is left
+    smooth = p.R  # without the slopes of the norms at W, which the next lines subtract: the slope of the loss
     if s.entries is not None:
         smooth = smooth - s.entries[None] * jnp.sign(s.W)
     if s.blocks is not None:

@@ -18,14 +18,14 @@ from sparsejax.solution import MAX_ITER, STALLED, Solution
 from sparsejax.solvers._chains import solved_by
 
 MAX_STEPS = 60
-MAX_MATRIX_ROWS = 2048  # rows of the matrix of a step, of which there are min(n, d)
-# With more features a row than these the matrix of a step holds as many features as there are rows, else all.
+MAX_MATRIX_ROWS = 2048  # largest min(n, d)
+# The matrix of a step has d rows, or n with more than MAX_FEATURES_PER_ROW features for each row of data.
 MAX_FEATURES_PER_ROW = 2
-# Once the mean product has fallen to rounding errors, relative to that of the start, so many steps still gain
+# Once the mean product is at most eps times the mean product at the start, LATE_STEPS steps still gain
 # digits. Then the solve has stalled.
 LATE_STEPS = 6
 DIAGONAL_SHIFT = 8  # added to the diagonal of a matrix, in units of its rounding errors
-SHARE_TO_BOUNDARY = 0.995  # a step goes at most so far towards the nearest bound
+SHARE_TO_BOUNDARY = 0.995  # largest share of the way to the nearest bound that a step goes
 
 
 def interior_point(
@@ -50,12 +50,13 @@ def interior_point(
     :math:`w^-_j(\alpha_j - z_j - m_jw_j)` is 0 (:math:`c^\top v = 0` only with an intercept b). The method
     follows the points at which every product is the same number :math:`\tau`, by Mehrotra's steps towards
     smaller :math:`\tau`. The start v = 0, w = 0 meets all other conditions. A step solves two systems with
-    one matrix :math:`I + B^\top B`, where B is X with its rows and columns scaled. If X is wide, the matrix
-    holds the n largest columns, and another one the rest.
+    one matrix :math:`I + B^\top B`, where B is X with its rows and columns scaled. If d > 2n, this matrix
+    holds the n largest columns of B, and a second matrix the others.
 
-    In the answer those :math:`w_j` are exactly 0 that are nearer to 0, in their unit, than the other factor.
+    In the answer :math:`w_j` is exactly 0 if :math:`|w_j| / \max_i|w_i|` is at most its slack
+    :math:`\alpha_j \pm (z_j + m_jw_j)` divided by :math:`\alpha_j`.
     Rounding errors leave a relative gap of the order of the precision divided by :math:`\mu`, in units of y.
-    `newton_admm` continues where some :math:`\alpha_j` is 0, and where a step fails.
+    `newton_admm` continues where some :math:`\alpha_j` is 0, where a step fails, and after 60 steps.
 
     Args:
       problem: a loss of one column whose slope is bounded: `QuantileLoss` or `HuberLoss`, with X
@@ -103,9 +104,10 @@ def suits(problem: Problem) -> bool:
 
 
 class State(NamedTuple):
-    """The point. Slacks are iterated themselves, since v and z leave few digits of small ones; all are > 0.
+    """The point. Its first eight fields are four pairs, whose products the method makes small and equal.
 
-    The first eight fields are four pairs, whose products the method makes small and equal.
+    These fields are > 0. The second of each pair is a slack. Slacks are fields, since differences of v and
+    its bounds, or of z and alpha, would leave few digits of small ones.
     """
 
     p: jax.Array  # (n,), multipliers of the lower bounds
@@ -160,7 +162,8 @@ class _Equations:
         """The point after one step."""
         system, tau = _System(self, s), s.mean()
 
-        # Mehrotra's predictor aims at products of 0; how far it comes says what the corrector aims at.
+        # Mehrotra's predictor aims at products of 0 and reaches the mean ``reached``. The corrector aims at
+        # tau (reached / tau)^3, less the products of the predictor's changes.
         def turn(_: jax.Array, c: Any) -> Any:
             move = system.move(c[0])
             room = s.room(move)
@@ -174,7 +177,7 @@ class _Equations:
         return s.ahead(jnp.minimum(SHARE_TO_BOUNDARY * room, 1), move)
 
     def answer(self, s: State) -> jax.Array:
-        """w (d,), exactly 0 where it is a smaller share of the largest than its slack is of alpha."""
+        """w (d,), exactly 0 where its share of the largest |w| is at most its slack's share of alpha."""
         slack = jnp.where(s.w > 0, s.rises, s.falls)
         return jnp.where(jnp.abs(s.w) * self.alpha > slack * jnp.max(jnp.abs(s.w)), s.w, 0)
 
@@ -187,7 +190,7 @@ class _System:
         loss = equations.loss
         D = loss.weights * loss.width + s.p / s.above + s.q / s.below
         E = s.plus / s.rises + s.minus / s.falls
-        # In the units g = sqrt(D) dv and f = dw / sqrt(E): g - Bf and f + B'g are known.
+        # In the units g = sqrt(D) dv and f = dw / sqrt(E / shrink): g - Bf and f + B'g are known.
         self.shrink = 1 + equations.ridge * E
         self.rows, self.columns = jnp.sqrt(D), jnp.sqrt(E / self.shrink)
         self.B = equations.A / self.rows[:, None] * self.columns[None]
@@ -199,7 +202,7 @@ class _System:
             self.per_b = self.solve(self.c, jnp.zeros_like(E))
 
     def _factorise(self) -> None:
-        """The root of I + B'B; for a wide B of I + C' (I + FF')^-1 C, with B = [C, F], and of I + FF'.
+        """The root of I + B'B; if d > 2n, the roots of I + FF' and I + C' (I + FF')^-1 C, with B = [C, F].
 
         C holds the n longest columns of B. A root of I + BB' alone would have no digits left where more v are
         within their bounds than w are active, as at the end: B is then huge, but of low rank on these rows.
@@ -288,7 +291,7 @@ class Progress(NamedTuple):
 
     at: State
     W: jax.Array  # the answer at the point; the start of the solve where the point is not finite
-    late: jax.Array  # () int32, number of steps with a mean product of rounding errors
+    late: jax.Array  # () int32, number of steps with a mean product at rounding errors, see `LATE_STEPS`
 
 
 def finite(s: State) -> jax.Array:

@@ -50,10 +50,10 @@ def iterated(
     """`fista` without its finish, for a `SoftmaxLoss`, to call inside a compiled program.
 
     The predictions of the extrapolated point follow from those of the last two points, so that a step needs
-    one product XW and one X'U. The intercept follows W by one Newton step in each evaluation. So the gap is
-    right up to what two steps leave of the imbalance, and the caller certifies the answer. The momentum is
-    that of greedy FISTA (Liang, Luo & Schoenlieb, SIAM Journal on Scientific Computing 44(3), 2022), which
-    here takes a sixth less steps than that of `fista`.
+    one product XW and one product of X' with the slopes. Each evaluation moves the intercept by a single
+    Newton step. Intercept and gap are therefore nearly right only, and the caller certifies the answer. The
+    momentum of greedy FISTA (Liang, Luo & Schoenlieb, SIAM Journal on Scientific Computing 44(3), 2022) takes
+    a sixth fewer steps here than the momentum of `fista`.
 
     Args:
       problem, init, tol, maxiter: as `sparsejax.fista`, checked.
@@ -87,7 +87,7 @@ def iterated(
 
 
 def _facts(smooth: SoftmaxLoss, at: Point) -> Facts:
-    """The facts of the loss at a point, with an intercept one Newton step from that of the point."""
+    """The facts of the loss at a point, with an intercept one Newton step from the point's intercept."""
     near = smooth.near(at.H, at.b)
     rounding = 10 * eps_of(near.value) * jnp.abs(near.value)
     return Facts(near.value, times(smooth.X, near.slopes, transposed=True), rounding, None, near.H)

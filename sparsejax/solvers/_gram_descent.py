@@ -12,11 +12,11 @@ from sparsejax._core.one_kernel import compiles_loops, one_kernel
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, plus_rows, violation
 from sparsejax.solvers._support_newton import newton_step
 
-# Sweeps of single entries, of blocks, per Newton step, which takes as long as 10 to 30 sweeps.
+# Sweeps between two Newton steps, of single entries and of blocks; a Newton step takes as long as 10 to 30.
 SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
 # Entries that one loop iteration updates on an accelerator, by code written out for each.
 ENTRIES_PER_ITERATION = 8
-FIRST_SWEEPS = 4  # before the first Newton step, which ends the descent if its start is near
+FIRST_SWEEPS = 4  # sweeps before the first Newton step, which is the last one if W is near the answer
 MAX_SWEEPS = 240  # of one call; the caller judges what they reach
 
 
@@ -52,7 +52,7 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
 
 
 def _by_coordinates(gram: Gram, s: Slopes, b: int) -> Callable[[jax.Array, Point], Point]:
-    """The function (number, point) -> point, by exact minimisation over one after another of b entries."""
+    """The function (number, point) -> point that minimises exactly over b entries, one after the other."""
     L = jnp.diagonal(gram.G)
     # XLA fuses products, and not quotients, into one kernel for all entries of an iteration.
     inverse = 1 / jnp.where(L > 0, L, 1)
@@ -84,10 +84,10 @@ def _by_coordinates(gram: Gram, s: Slopes, b: int) -> Callable[[jax.Array, Point
 
 
 def _by_blocks(gram: Gram, s: Slopes) -> Callable[[jax.Array, Point], Point]:
-    """The function (number, point) -> point, by a proximal gradient step in the block of that number.
+    """The function (number, point) -> point that makes a proximal gradient step in the block of that number.
 
-    The step of a block has length 1/L, with L a bound of the largest eigenvalue of its own part of G: the
-    largest row sum of magnitudes, or the norm of all entries.
+    The step of a block has length 1/L, with L a bound of the largest eigenvalue of the block's own part of G:
+    its largest row sum of magnitudes, or its Frobenius norm if that is smaller.
     """
     G, size, m = gram.G, s.size, s.W.shape[1]
     alpha = jnp.zeros(m, LOW) if s.blocks is None else s.blocks

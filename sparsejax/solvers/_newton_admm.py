@@ -23,17 +23,17 @@ from sparsejax.solvers._quadratic_admm import Answer, Quadratic
 MAX_STEPS = 2000
 RESIDUAL_SHARE = 0.03  # residual to which a quadratic problem is solved, as a share of the residual at W
 MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of the promised change
-# Levenberg's term, as a share of the largest eigenvalue of the Hessian. A failed step multiplies it by
-# DAMPING_GROWTH, to FIRST_DAMPING at least. A step that is taken multiplies it by DAMPING_DECAY, and a term
-# of at most MIN_DAMPING becomes 0.
+# Levenberg's term, as a share of a bound of the largest eigenvalue of the Hessian. A failed step multiplies
+# the term by DAMPING_GROWTH, to FIRST_DAMPING at least. A step that is taken multiplies it by DAMPING_DECAY,
+# and a term of at most MIN_DAMPING becomes 0.
 FIRST_DAMPING, DAMPING_GROWTH, DAMPING_DECAY, MIN_DAMPING = 1e-2, 10.0, 0.1, 1e-6
 # Least unit of the damping, as a share of the largest curvature known: far from the hinge the Hessian of a
 # hinge loss is nearly 0.
 MIN_CURVATURE_SHARE = 1e-3
 MAX_STALLED_STEPS = 20  # steps without progress after which the loop ends
-MAX_BLOCK_UNKNOWNS = 2048  # unknowns in one block of the Hessian
-# `sparsejax.solve` takes this solver for blocks of at most so many unknowns and so many rows for each
-# feature.
+MAX_BLOCK_UNKNOWNS = 2048  # rows of one block of the Hessian, or of the root of a block if n < d
+# `sparsejax.solve` takes this solver for blocks of at most SMALL_BLOCK_UNKNOWNS unknowns, with at least
+# MIN_ROWS_PER_FEATURE rows of data for each feature.
 SMALL_BLOCK_UNKNOWNS, MIN_ROWS_PER_FEATURE = 64, 4
 # The same limit for data that every pass reads again: a pass is expensive there, and the Hessian takes one
 # pass.
@@ -54,19 +54,20 @@ def newton_admm(
               + \tfrac12\langle V - W, (\nabla^2 f(W) + \mu I)(V - W)\rangle + g(V)
 
     is solved by the iteration of `admm`, with a Cholesky factor of the Hessian, to 0.03 of the residual at W.
-    If one more step as good as the last one would meet tol, the next step uses the last Hessian again, and so
-    does the first step of each strength of a path.
-    A step is taken if the objective falls by a share of what the quadratic promises. If it does not,
-    :math:`\mu`, which is 0 otherwise, grows until a step is taken: at last the step is a short proximal
-    gradient step. About a dozen steps replace thousands of first-order ones at small strengths, with labels
-    that are nearly separated, and with features that are unpenalised or nearly equal.
+    If one more step as good as the last one would meet tol, the next step uses the last Hessian again. So
+    does the first step at each strength of a path, if the solve at the strength before has converged.
+    A step is taken if the objective falls by a share of the change of
+    :math:`\langle\nabla f(W), V\rangle + g(V)`. :math:`\mu` is 0 at first, grows with each refused step, at
+    last to a short proximal gradient step, and falls with each step that is taken. About a dozen steps
+    replace thousands of first-order ones at small strengths, with labels that are nearly separated, and with
+    features that are unpenalised or nearly equal.
 
     The Hessian is formed. If the loss is a sum over the columns of W, as `LogisticLoss`, it has one block for
     each column, d x d, or a root of it, n x d, if n < d. Else it has one block, kd x kd.
 
     Args:
       problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
-        quadratic; a penalty of one term; blocks of at most 2048 unknowns.
+        quadratic; a penalty of one term; blocks of the Hessian, or their roots, of at most 2048 rows.
       init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not, here at
         most 2000.
 
@@ -123,7 +124,7 @@ def few_features(problem: Problem) -> bool:
 
 
 def _block(problem: Problem) -> int:
-    """Number of rows of the matrix whose eigenvectors are computed: a block of the Hessian, or its root."""
+    """Number of rows of the matrix that is factorised: a block of the Hessian, or AA' of its root A."""
     smooth = problem.smooth
     shape: tuple[int, ...] = smooth.params_shape
     if not smooth.quadratic_model().separable:
@@ -146,11 +147,11 @@ class State(NamedTuple):
 
     at: Point  # the last point that was taken
     trial: Answer  # the answer of the quadratic problem at this point
-    promised: jax.Array  # (), change of the objective from the point to the trial, by the quadratic
-    damping: jax.Array  # (), Levenberg's term mu, as a share of the largest eigenvalue
+    promised: jax.Array  # (), change of linearised loss plus penalty from the point to the trial
+    damping: jax.Array  # (), Levenberg's term mu, as a share of `Quadratic.unit`
     step: jax.Array  # (), 1 / the largest curvature known
     hessian: jax.Array  # of the last step, as `sparsejax.losses.hessian` returns it
-    near: jax.Array  # () boolean, whether the next step uses it
+    near: jax.Array  # () boolean, whether the next step uses ``hessian``
     measure: jax.Array  # (), gap (or residual) at the last point
 
 
@@ -160,7 +161,7 @@ class Last(NamedTuple):
     W: jax.Array  # (d, k) or (d,), the last point; NaN if there is none whose facts are known
     facts: Facts  # of the loss at W
     hessian: jax.Array  # of the last step
-    near: jax.Array  # () boolean, whether the next problem may begin with it
+    near: jax.Array  # () boolean, whether the next problem may begin with ``hessian``
 
 
 def _iterated(
@@ -201,8 +202,8 @@ def resume(
 
     Args:
       known: `sparsejax.losses.sizes` of the loss.
-      last: of the problem before. If ``init`` is its W, its facts are used, and the first step may use its
-        Hessian.
+      last: what the problem before passes on. If ``init`` is its W, its facts are used, and the first step
+        may use its Hessian.
       brief: without effect: the residual is known anyway.
       alone: whether there is no other problem; the program then never asks for the facts of ``last``.
     """
@@ -268,7 +269,7 @@ def stepped(problem: Problem, s: State) -> State:
     trial = quadratic.solve(penalty, start._replace(rho=s.trial.rho), wanted)
     finite = jnp.all(jnp.isfinite(trial.W)) & jnp.isfinite(trial.rho)
     trial = choose(finite, trial, start)
-    before = objective - facts.value
+    before = objective - facts.value  # g(W)
     promised = jnp.sum(facts.gradient * (trial.W - W)) + penalty.value(trial.W) - before
     promised = jnp.where(finite, promised, -jnp.inf)  # no objective falls by so much: more damping follows
     step = jnp.minimum(s.step, safe_divide(1.0, quadratic.largest, jnp.inf))

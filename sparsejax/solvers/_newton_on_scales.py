@@ -14,7 +14,7 @@ from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, 
 from sparsejax.solvers._scaled_least_squares import Wide
 
 MAX_NEWTON_STEPS = 100
-# Factorisations of the active set method in the first attempt at a step; later attempts may do twice as many.
+# Most factorisations of the active set method in the first attempt at a step; later attempts have twice this.
 MAX_FACTORISATIONS = 4
 MAX_ATTEMPTS = 16  # at one step; in the last attempts the shift is so large that they are steepest descent
 # The least shift, as a share of the diagonal of the Hessian. If the Hessian is singular, float32 without a
@@ -44,7 +44,7 @@ def evaluated(quadratic: Any, t: jax.Array, aux: Any) -> Point:
 
 
 def start_point(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient: jax.Array) -> Point:
-    """The point to start from a W (k, d) with this gradient of the loss; evaluated only if W = 0.
+    """The point to start from a W (k, d) with this gradient of the loss; ``known`` only if W = 0.
 
     At an optimum W = diag(s) C, so that s is the ratio of the norms of W and C. Only the largest s that fit
     into a bucket stay.
@@ -94,19 +94,20 @@ class _Scratch(NamedTuple):
 
     features: jax.Array | None  # (m, N), the columns of A of a bucket, as rows; None for `Tall`
     halves: jax.Array | None  # (m, N), P with A'K^-1 A = PP'; None for `Tall`
-    hessian: jax.Array  # (b, b), in the scales s
+    hessian: jax.Array  # (b', b'), b' >= b, in alpha times the scales s
     root: Root  # (b, b), Cholesky factor of the shifted Hessian
 
 
 class Newton:
-    """Newton's method on phi, for one problem.
+    """Newton's method on the phi of `variational_newton`, for one problem.
 
     Args:
       quadratic: `Wide` or `Tall`, the least squares problem.
       blocks: the norms.
       tol: largest accepted relative gap, ().
       maxiter: steps, ().
-      max_ratio: no step is made if a norm of C exceeds its strength by more than this factor at the start.
+      max_ratio: no step is made if at the start a norm of C exceeds its strength by more than this factor,
+        or if a strength is 0.
     """
 
     def __init__(
@@ -237,9 +238,10 @@ class _Bucket:
         self.few = min(quadratic.gram_features, m) if self.rooted else m
 
     def stepped(self, point: Point, scratch: _Scratch) -> tuple[tuple[Any, ...], _Scratch]:
-        """t of the bucket after a step, ``aux`` there, and whether a step was made: the point must be known.
+        """t of the bucket after a step, ``aux`` there, and whether a step was made.
 
-        For `Wide` beyond `few` features, the root of K in ``aux`` must also belong to t.
+        A step needs a point that is known and, for `Wide` beyond ``few`` features, a root of K in ``aux``
+        that belongs to t.
         """
         if scratch.features is not None:
             features = self.quadratic.features(self.ix, self.tiles, self.T, scratch.features)
@@ -310,13 +312,14 @@ class _Bucket:
         t, alpha, ridge = m.t, m.alpha, m.ridge
         q = safe_divide(m.c if ridge is None else m.c / (1 + ridge * t), alpha)
         # The unknowns are u = alpha t, the norms of W. H in u is of the order of A'A: float32 is precise
-        # enough. r is minus the gradient of phi in u; in the first attempt that of Newton for 1/c = 1/alpha.
+        # enough. r is minus the gradient of phi in u; in the first attempt the factor 2q^2/(1 + q) turns the
+        # step into Newton's for 1/c = 1/alpha.
         r = alpha * jnp.where(m.attempt == 0, q * q * (q - 1), (q * q - 1) / 2)
         inverse = safe_divide(1.0, alpha if at is None else take(alpha, at, 0))
         H = self.blocks.windows(S, (m.C * inverse[:, None]).astype(LOW), at, self.tiles, scratch.hessian)
         shift = jnp.where(m.attempt < 2, DIAGONAL_SHARE, 10.0 ** (m.attempt.astype(t.dtype) - 5)).astype(LOW)
         diagonal, factor = jnp.diagonal(H)[: t.shape[0]], jnp.ones(t.shape, LOW)
-        if ridge is not None:  # H is the Hessian in s = t/(1 + mt): change to t by ds/dt = e^2
+        if ridge is not None:  # H is the Hessian in alpha s, s = t/(1 + mt): change to alpha t by ds/dt = e^2
             e = 1 / (1 + ridge * t)
             factor, curved = (e * e).astype(LOW), (ridge * q * q * e).astype(LOW)
             diagonal = factor * factor * diagonal

@@ -171,6 +171,7 @@ class Grouped(Blocks):
         held, (_, b), dtype = self.held(active), self.most, self.alpha.dtype
         full = jnp.sum(active) > (int(MAX_FILL_SHARE * b) if b < active.shape[0] else b)
         larger = jnp.max(jnp.where(enters & ~active, self.counts, 0))
+        # Without a place for another group no bucket is large enough: infinity ends the solve.
         least = jnp.where(full, jnp.inf, (held + larger).astype(dtype))
         coming = self.held(beyond & ~active).astype(dtype)
         return least, (held.astype(dtype) + STAYING_SHARE * coming) / MAX_FILL_SHARE
@@ -210,12 +211,12 @@ def _added(H: jax.Array, tile: jax.Array, i: jax.Array, j: jax.Array) -> jax.Arr
 
 
 def weights(t: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """The weights ``s = t / (1 + m t)`` in W = diag(s) C, with m the ridge."""
+    """The weights ``s = t / (1 + mt)`` in W = diag(s) C, with m the ridge."""
     return t if ridge is None else t / (1 + ridge * t)
 
 
 def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """t with ``weights(t) = s``. Weights s >= 1/m have no t: 1 - ms is at least 1e-3 here."""
+    """t with ``weights(t) = s``. No t has a weight s >= 1/m: 1 - ms counts as 1e-3 at least."""
     return s if ridge is None else s / jnp.maximum(1 - ridge * s, 1e-3)
 
 

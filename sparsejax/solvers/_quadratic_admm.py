@@ -43,8 +43,8 @@ class Quadratic:
         A'A with n < r.
       gradient: G, like W.
       W: (d, k) or (d,).
-      damping: (); mu is ``damping`` times the largest eigenvalue of H, which counts as ``least`` at least.
-      least: ().
+      damping: (); mu is ``damping`` times ``unit``.
+      least: (); ``unit`` is a bound of the largest eigenvalue of H, or ``least`` if that is larger.
     """
 
     def __init__(
@@ -77,8 +77,9 @@ class Quadratic:
         return self.gradient + product.reshape(D.shape) + self.mu * D
 
     def factor(self, shift: jax.Array) -> jax.Array:
-        """The inverse of the Cholesky factor of H + shift I, or with a root of AA' + shift I, by block."""
-        # Folds in threads wait for one another in a program that factorises a batch.
+        """The inverse of the Cholesky factor, by block, of H + shift I; with a root, of AA' + shift I."""
+        # One block is factorised without `jax.vmap`: folds that are solved in threads would wait for one
+        # another in a program that factorises a batch.
         if len(self.squares) == 1:
             return inverse_root(self.squares[0], shift)[None]
         return jax.vmap(inverse_root, (0, None))(self.squares, shift)
@@ -121,12 +122,14 @@ class Quadratic:
     def balanced(self, s: State) -> State:
         """The state with the residual evaluated and with rho balanced, as in `admm`."""
         U, (Z, V) = s.V - s.Z, s.old
+        # The primal residual W - Z, with the last W from the update of V, is relative to |Z|, and the dual
+        # residual, the change of Z, to |U|.
         parts = jnp.stack([Z + (s.V - V) / RELAXATION - s.Z, s.Z, s.Z - Z, U])
         primal, at, dual, dual_at = jnp.maximum(jnp.sqrt(jnp.sum(parts * parts, axis=(1, 2))), tiny_of(V))
         by = jnp.clip(jnp.sqrt(RESIDUAL_RATIO * (primal / at) * (dual_at / dual)), 0.1, 10.0)
-        # If both residuals are rounding errors their ratio is arbitrary: bound rho.
-        # A Cholesky factor exists from a shift of the order of the rounding errors of H on.
+        # Bound rho: the ratio of two rounding errors is arbitrary, and with a shift below the rounding errors
+        # of H there may be no Cholesky factor.
         least, most = self.shape[1] * eps_of(V) * self.unit, self.unit / eps_of(V)
         by = jnp.clip(s.rho * by, jnp.minimum(s.rho, least), jnp.maximum(s.rho, most)) / s.rho
-        residual = norm(self.slope(s.Z) + s.rho * U)
+        residual = norm(self.slope(s.Z) + s.rho * U)  # rho U is a subgradient of the penalty at Z
         return s._replace(V=s.Z + U / by, rho=s.rho * by, residual=residual, checks=s.checks + 1)

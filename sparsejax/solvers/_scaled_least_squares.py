@@ -184,6 +184,7 @@ class Tall(NamedTuple):
     def evaluate(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
         C, along = self.b - aux @ self.G, self.along(aux)
+        # ||B - AW||^2 = <B, B - AW> - <W, A'(B - AW)>
         return C, along - jnp.sum(C * aux), along
 
 
@@ -230,14 +231,14 @@ class Gram(NamedTuple):
 
 
 def quadratic_of(smooth: Any) -> "Wide | Tall":
-    """The least squares problem of a quadratic loss. Without a target B it needs n >= d: G and b suffice."""
+    """The least squares problem of a quadratic loss. A loss without a target B must have n >= d."""
     model = smooth.quadratic_model()
     if model.target is not None:
         matrix, factor = (model.majorizer(), None) if model.factored is None else model.factored()
         return least_squares(matrix, columns(model.target()).T, None if factor is None else factor[:, None])
     A = model.majorizer()
     zero = jnp.zeros(smooth.params_shape, smooth.dtype)
-    value, gradient = jax.value_and_grad(smooth)(zero)
+    value, gradient = jax.value_and_grad(smooth)(zero)  # ||B||^2 / 2 and -A'B
     return Tall(A.T @ A, -columns(gradient), 2 * value)
 
 

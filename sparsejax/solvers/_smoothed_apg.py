@@ -32,7 +32,7 @@ class State(NamedTuple):
     """State of the iteration, on transposes. A field without a shape is a scalar."""
 
     W: jax.Array  # (k, d), the answer so far
-    V: jax.Array  # (k, d), the start minus the sum of the gradient steps
+    V: jax.Array  # (k, d), W at the last change of mu, minus the sum of the gradient steps since then
     L: jax.Array  # bound of the curvature at all points since the last change of mu
     mu: jax.Array  # the present smoothing
     t: jax.Array  # iterations since the last change of mu
@@ -68,21 +68,21 @@ def smoothed_apg(
     :math:`\max_i \text{strength}_i \sum_v (q_{iv}/\mu + |v|)`: the q are evaluated, since their bound
     :math:`\sqrt{|v|} R_i` needs an R that is not known before the solution.
 
-    The gap is that of the problem itself; the smoothed gradients split its gradient, so that with two views
-    a start is not certified, even if it is the solution. The gap comes down to the
-    order of ``mu`` only: then the solve ends as stalled, unless the gap met ``tol``. No entry is exactly zero
-    without ``polish``. `sparsejax.admm` is faster, exact and has zeros; this is for comparison.
+    The gap is the gap of the problem itself. It comes down to the order of ``mu`` only: then the solve ends
+    as stalled, unless the gap met ``tol``. With two views the gap needs a split of the gradient, for which
+    the smoothed gradients serve: a start is not certified, even if it is the solution. No entry is exactly
+    zero without ``polish``. `sparsejax.admm` is faster, exact and has zeros; this solver is for comparison.
 
     Args:
       problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs, and
         `ExclusiveGroupLasso`.
       init, tol, maxiter, history: as `sparsejax.admm`.
       mu: > 0, shape (): the smoothing, in the units of W.
-      continuation: start with a large smoothing and lessen it as the smoothed problems are solved.
+      continuation: start with a large smoothing and reduce it as the smoothed problems are solved.
       faithful: Algorithm 1 as printed, without continuation: L is
-        :math:`d\sum_v(\sqrt2 R/\mu + |v|^2)` alone, with :math:`R^2 = 2F(0)/(K\,\text{strength})` for K views
-        (the paper does not choose R; no W that is better than 0 has a longer row), a is 1, 2, 1, 2/3, ...,
-        and the gradient of the loss is taken at W. It can diverge, since L forgets the loss.
+        :math:`d\sum_v(\sqrt2 R/\mu + |v|^2)` alone, :math:`R^2 = 2F(0)/(K \max_i\text{strength}_i)` for K
+        views (the paper does not choose R; with one strength, no W that is better than 0 has a longer row), a
+        is 1, 2, 1, 2/3, ..., and the gradient of the loss is taken at W. It can diverge: L omits the loss.
       polish: return the prox-gradient point of the last W, which has exact zeros.
 
     Returns:
@@ -166,6 +166,7 @@ class _Smoothing:
         self.curvature = 1 / self.step
         value, G = jax.value_and_grad(smooth)(jnp.zeros_like(init))
         self.first_gradient = norm(G)
+        # R and L of the ``faithful`` iteration.
         R = jnp.sqrt(2 * value / (len(self.views) * jnp.max(self.strength)))
         self.printed = init.shape[0] * sum(2**0.5 * R / mu + view.num_groups**2 for view in self.views)
 
@@ -174,6 +175,7 @@ class _Smoothing:
 
     def parts(self, Wt: jax.Array, mu: jax.Array) -> tuple[list[jax.Array], jax.Array]:
         """The gradient of the smoothed penalty of each view, and a bound of the curvature, loss included."""
+        # q sums h_mu of the norms; the gradient of h_mu(||w||) is w / max(||w||, mu).
         parts, bound = [], jnp.zeros(Wt.shape[1:], Wt.dtype)
         for view in self.views:
             norms = view_norms(view, Wt)

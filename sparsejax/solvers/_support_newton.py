@@ -21,7 +21,7 @@ from sparsejax.solvers._block_problem import (
 )
 
 MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
-CG_SHARE, MAX_CG_STEPS = 0.5, 30  # share of the slope that conjugate gradients leave, and their limit
+CG_SHARE, MAX_CG_STEPS = 0.5, 30  # share of the slope that conjugate gradients leave; their most steps
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
 MIN_STEP_LENGTH = 0.01  # the shortest Newton step of blocks that is tried, as a share of the whole step
 
@@ -59,6 +59,7 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
             step = jnp.where(ahead, step, -p.V)
         step = jnp.where(on, step, 0)
         change = times_gram(step, gram, s.tile)
+        # Change of the objective: <slope, step> + <step, G step>/2, and what the norms of blocks add.
         fall = jnp.sum(step * jnp.where(on, slope + change / 2, 0))
         return t, step, change, fall if s.blocks is None else fall + jnp.sum(bent(s.blocks, step))
 
@@ -69,7 +70,7 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
 
 
 def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The Newton step of single entries, (1, m), by a Cholesky factor; False with too many on the support."""
+    """The Newton step of single entries, (1, m), by a Cholesky factor; False if the support is too large."""
     m = on.shape[1]
     most = min(whole(m), MAX_UNKNOWNS)
     T = min(most, TILE)
