@@ -56,7 +56,7 @@ def fista(
       tol: largest accepted gap (or residual); default 1e-6 in float64, 1e-4 in float32. ``tol=0`` runs to
         the floor of the dtype, as `sparsejax.admm`.
       maxiter: iterations, >= 0.
-      history: record that many iterations (it makes each of them evaluate the certificate).
+      history: record that many iterations; every iteration of the solve is then certified.
       stepsize: > 0, at most 1/L; larger ones can diverge, which the status tells.
 
     Returns:

@@ -39,7 +39,8 @@ MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
 # With at least as many rows as features a new Gram matrix costs more than a step. The next step then uses the
 # old one again, if the last step has left at most this share of the gap.
 NEAR_SHARE = 0.2
-MIN_DECREASE_SHARE = 1e-3  # a step is taken if the objective falls by this share of what the model promises
+# A step is taken if the objective falls by this share of the fall of <grad f(W), V> + g(V).
+MIN_DECREASE_SHARE = 1e-3
 MIN_CROSSING = 1e-3  # the least share of a refused step that is tried next
 MIN_STEP_LENGTH = 1e-6  # the shortest step that is tried, as a share of the whole step
 
@@ -55,9 +56,10 @@ def prox_newton(
     r"""Minimise by steps towards the answers of :math:`\min_v \tfrac12\|Av - B\|^2 + g(v)`.
 
     A and B are the loss to second order about the last point (`sparsejax.losses.QuadraticModel`). The step is
-    shortened until the objective falls by a share of what the model promises. At small strengths, or with
-    labels that are nearly separated, a few steps replace thousands of first-order ones. For a least squares
-    loss the model is exact, and a step exchanges features only.
+    shortened until the objective falls by a share of the fall of :math:`\langle\nabla f(W), V\rangle + g(V)`,
+    V the new point. At small strengths, or with labels that are nearly separated, a few steps replace
+    thousands of first-order ones. For a least squares loss the model is exact, and a step exchanges features
+    only.
 
     The least squares problem is restricted to the active blocks (rows, or groups of rows) and about as many
     others: those whose slopes exceed their strengths most. It is solved by cyclic descent on the Gram matrix
@@ -143,7 +145,7 @@ class State(NamedTuple):
     penalised: jax.Array  # value of the penalty at W
     measure: jax.Array  # gap (or residual) at W
     change: jax.Array  # shape of W, the step: answer of the quadratic problem minus W
-    promised: jax.Array  # change of the objective over the whole step, by the quadratic model
+    promised: jax.Array  # change of <grad f(W), V> + g(V) over the whole step
     length: jax.Array  # share of the step, in (0, 1]
     trial: jax.Array  # shape of W, W + length * change
     taken: jax.Array  # whether W is the last trial: a new step is due
