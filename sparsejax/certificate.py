@@ -60,12 +60,9 @@ def scale_of(
     penalty = problem.penalty
     zero = feasible(penalty, hidden_zeros(W.shape, W.dtype))
     known = sizes(problem.smooth) if known is None else known
-    if smooth is None:  # `facts`, whose products with X' are faster than those of `jax.grad`
-        facts = problem.smooth.facts(zero, known) if at_zero is None else at_zero
-        value, G = facts.value, facts.gradient
-    else:
-        value, G = jax.value_and_grad(smooth)(zero)
-    objective = value + penalty.value(zero)
+    if at_zero is None:  # products of `facts` with X' are faster than those of `jax.grad`
+        at_zero = (problem.smooth if smooth is None else smooth).facts(zero, known)
+    objective, G = at_zero.value + penalty.value(zero), at_zero.gradient
     basis, free = free_features(problem, W)
     slope, smallest = norm(G), tiny_of(W) / eps_of(W)
     # The squares in the value and in the gradient underflow: no certificate is possible.

@@ -329,6 +329,7 @@ def _root_weights(weights: ArrayLike | None, X: jax.Array) -> np.ndarray:
     w = np.asarray(as_float("weights", weights, (1,), X.dtype))
     if w.shape != (n,) or (w < 0).any() or not w.any():
         raise ValueError(f"weights must be >= 0, one for each of X's {n} rows and not all 0; got {w!r}.")
+    # Divided by an even power of 2, so that the roots keep their digits and no sum of weights overflows.
     return np.sqrt(np.ldexp(w, -(np.frexp(w.max())[1] // 2 * 2)))[:, None]
 
 

@@ -47,9 +47,10 @@ def _lists(groups: Any, names: list[str] | None, num_features: int) -> list[list
         raise ValueError("groups is empty: it needs at least one group of columns.")
     texts = [isinstance(entry, str) for entry in entries]
     if all(texts) and len(entries) == num_features and all(SEPARATOR in entry for entry in entries):
-        known = names is not None and any(name.startswith(tuple(entries)) for name in names)
-        if names is None or not known or set(entries) == set(names):
-            of = names if known and names is not None else entries  # by name if X has these, in any order
+        columns = names or []
+        known = any(column.startswith(tuple(entries)) for column in columns)
+        if not known or set(entries) == set(columns):
+            of = columns if known else entries  # by name if X has these names, in any order
             labels = [entry.split(SEPARATOR)[0] for entry in entries]
             return [_starting(of, label + SEPARATOR) for label in dict.fromkeys(labels)]
     return [_columns(g, entry, names) for g, entry in enumerate(entries)]
