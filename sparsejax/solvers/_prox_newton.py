@@ -29,8 +29,8 @@ from sparsejax.solvers._trend import Trend
 
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# Beyond these limits `variational_newton` is faster: for least squares of several columns, of entries of W per
-# row of X and of columns; for groups, of features per row.
+# Beyond these limits `variational_newton` is faster: entries of W per row of X, and columns, of least squares
+# of several columns; features per row, of groups.
 MAX_ENTRIES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 80, 20
 MAX_COLUMNS = 10
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
