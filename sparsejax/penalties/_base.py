@@ -86,7 +86,8 @@ class Penalty(Protocol):
 
     Raises:
       TypeError: when a class is made without a required method, with a part of a group, or as a subclass of
-        another penalty that replaces a part of a group and inherits the rest; see docs/adding-a-penalty.md.
+        another penalty that replaces a part of a group and inherits the rest, or if ``strengths`` names
+        something else than leaves; see docs/adding-a-penalty.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class Ridge(sj.Penalty, leaves=("strength",)):
@@ -127,6 +128,12 @@ class Penalty(Protocol):
             # mypy forbids to replace a method; a subclass may define it without W, and is called with W.
             cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
+        named, leaves = cls.strengths, cls._leaves
+        listed = isinstance(named, tuple | list)
+        if isinstance(named, str) or (listed and cls._frozen and not set(named) <= set(leaves)):
+            raise TypeError(
+                f"{cls.__name__}: strengths must be a tuple of names of leaves, {leaves}; got {named!r}."
+            )
 
     def value(self, W: Any) -> jax.Array:
         """g(W), shape ()."""

@@ -226,11 +226,11 @@ class MILESClassifier(LinearClassifier):
         return self._best(self.decision_function(X, bag_ids))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
-        """The share of bags whose label is right; the weight of a bag is that of its first row."""
+        """The share of bags whose label is right; the weight of a bag is the mean weight of its rows."""
         predicted = self.predict(X, bag_ids)
-        right, first = as_labels(y, predicted) == predicted, numbered(bag_ids, len(predicted))[1]
+        right, (bags, first) = as_labels(y, predicted) == predicted, numbered(bag_ids, len(predicted))
         weights = as_sample_weight(sample_weight, len(right))
-        return float(np.average(right[first], weights=weights[first]))
+        return float(np.average(right[first], weights=np.bincount(bags, weights) / np.bincount(bags)))
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
-from sparsejax._core.checks import as_positive, as_strength, check_choice
+from sparsejax._core.checks import as_int, as_positive, as_strength, check_choice
 from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
@@ -86,6 +86,8 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         if self.max_iter is not None:
             check_max_iter(self.max_iter)
+        for old in {"coef_", "dual_coef_", "output_coef_"} & set(vars(self)):  # of a fit of other parameters
+            delattr(self, old)
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(X.dtype)
         with precision(X):
@@ -135,6 +137,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _fit_one(self, X: np.ndarray, Y: np.ndarray, alpha: Any) -> np.ndarray:
         check_choice("input", self.input, ("kernel", "linear"))
         check_choice("kernel", self.kernel, ("gaussian", "polynomial", "linear"))
+        as_int("degree", self.degree, 1)
         self._X, self._model = X, None
         if self.input == "kernel" and self.kernel == "gaussian":
             given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth

@@ -174,6 +174,20 @@ def test_penalty_without_strengths_is_not_tuned():
         sj.tune(sj.Problem(LOSS, ByNodeClass(0.1)), LOSS)
 
 
+@pytest.mark.parametrize("named", ["strength", ("b",), ("strength", "b")])
+def test_strengths_that_are_no_leaves_are_an_error_when_the_class_is_made(named):
+    with pytest.raises(TypeError, match=r"strengths must be a tuple of names of leaves, \('strength',\)"):
+
+        class Misspelt(sj.Penalty, leaves=("strength",)):
+            strengths = named
+
+            def value(self, W):
+                return 0.0 * jnp.sum(W)
+
+            def prox(self, V, scaling=1.0):
+                return V
+
+
 def test_missing_methods_are_an_error_when_the_class_is_made():
     with pytest.raises(TypeError, match=r"NoProx must define prox: see docs/adding-a-penalty.md"):
 

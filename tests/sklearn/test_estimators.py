@@ -319,6 +319,8 @@ def test_ofa_lasso_of_one_output():
     assert model.score(X, y) > 0.5
     linear = OFALassoRegressor(alpha=0.05, input="linear", tol=FLOOR).fit(X, Y[:, 0])
     np.testing.assert_allclose(linear.coef_, Lasso(alpha=0.05, tol=1e-12).fit(X, Y[:, 0]).coef_, atol=1e-9)
+    model.set_params(input="linear").fit(X, y)  # leaves nothing of the fit with kernels
+    assert model.coef_.shape == (8,) and not hasattr(model, "dual_coef_")
 
 
 def test_multivariate():
@@ -349,6 +351,11 @@ def test_bags_by_metadata_routing():
     Z[first] += 4  # one instance of each positive bag
     model = MILESClassifier().fit(Z, positive, bag_ids=bags)
     assert model.score(Z, positive, bag_ids=bags) == 1
+    wrong = positive ^ (bags == "b00")
+    later = ~np.isin(np.arange(60), np.unique(bags, return_index=True)[1])  # not the first row of its bag
+    assert model.score(Z, wrong, bag_ids=bags) == 0.95
+    assert model.score(Z, wrong, sample_weight=1 + (bags == "b00"), bag_ids=bags) == 1 - 2 / 21
+    np.testing.assert_allclose(model.score(Z, wrong, sample_weight=later.astype(float), bag_ids=bags), 0.95)
     scores = pd.Series(model.decision_function(Z, bag_ids=bags))
     assert (scores.groupby(bags).nunique() == 1).all()
     S = mil.embed(Z, np.unique(bags, return_inverse=True)[1], model.prototypes_, model.bandwidth_)
@@ -521,6 +528,8 @@ BAD = {
     "bandwidth": (lambda: MILESClassifier(bandwidth=-1.0).fit(X, CODES), "bandwidth must be > 0"),
     "kernel": (lambda: OFALassoRegressor(kernel="rbf").fit(X, Y), "kernel must be one of"),
     "kernel of one": (lambda: OFALassoRegressor(kernel="rbf").fit(X, Y[:, 0]), "kernel must be one of"),
+    "degree": (lambda: OFALassoRegressor(degree=0).fit(X, Y), "degree must be an integer >= 1"),
+    "degree of one": (lambda: OFALassoRegressor(degree=0).fit(X, Y[:, 0]), "degree must be an integer >= 1"),
     "stability loss": (lambda: StabilitySelector(loss="cox").fit(X, CODES), "loss must be one of"),
     "subsamples": (lambda: StabilitySelector(num_subsamples=3).fit(X, CODES), "num_subsamples must be even"),
 }
