@@ -1,4 +1,7 @@
-"""Dual points of a problem, by which the duality gap is computed: scaled, or projected for free features."""
+"""Dual points of a problem, from which the duality gap is computed: scaled, or projected for free features.
+
+A feature is free if it is not penalised.
+"""
 
 from typing import NamedTuple
 
@@ -10,35 +13,35 @@ from sparsejax.losses import Facts, quadratic_scaling
 from sparsejax.penalties import Penalty, shared, unpenalised, unpenalised_entries
 from sparsejax.problem import Problem, even_strengths
 
-MAX_FREE_FEATURES = 64  # features of strength 0, of each column of W, with which a gap is known
+MAX_FREE_FEATURES = 64  # largest number of features of strength 0, in each column of W, with a known gap
 
 
 class Free(NamedTuple):
-    """The entries of W whose strengths are 0: where they are is known only in the program."""
+    """The entries of W whose strengths are 0, where only the running program knows which these are."""
 
     entries: jax.Array  # (d,) or (k, d) boolean
     some: jax.Array  # () boolean: there is such an entry
-    # () boolean: there are at most `MAX_FREE_FEATURES` in a column, and the loss has a basis
-    known: jax.Array
+    known: jax.Array  # () boolean: at most `MAX_FREE_FEATURES` in each column, and the loss has a basis
 
 
 class DualPoint(NamedTuple):
-    """A dual point, scaled to be feasible."""
+    """A dual point, scaled to be feasible: ``P - D = g(W) + <gradient, W> + g*(-scaled) + change``."""
 
-    gradient: jax.Array  # G, shape of W; P - D has the summand <G, W>
-    scaled: jax.Array  # minus the argument of the conjugate of the penalty
-    parts: tuple[jax.Array, ...]  # parts of -scaled, one for each term
-    change: jax.Array  # (), what the loss adds to P - D
-    limit: jax.Array  # (), less than 1 if no scale > 0 is feasible
+    gradient: jax.Array  # shape of W
+    scaled: jax.Array  # shape of W
+    parts: tuple[jax.Array, ...]  # parts of -scaled, one for each term of the penalty
+    change: jax.Array  # (), the part of P - D that comes from the loss
+    limit: jax.Array  # (), less than 1 if the point is not feasible: no dual point is known
     left: jax.Array  # (), rounding error of the constraint of the free features
 
 
 def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Free | None]:
-    """What makes a dual point of the problem orthogonal to the features that are not penalised.
+    """A basis of the predictions of the free features, to which a dual point must be orthogonal; and `Free`.
 
     Returns:
-      The basis of their predictions, if one is known; and `Free`, or None if which features are free is known
-      before the program runs. Both are None if all features are penalised.
+      The basis, or None if the loss gives none; it is 0 if the program finds no free feature. And `Free`, or
+      None if it is known before the program runs which features are free. Both are None if the penalty has
+      no dual, or if all strengths are numbers, so that all features are free or none.
     """
     smooth, penalty = problem.smooth, problem.penalty
     able, always = "free features" in smooth.provides, unpenalised(penalty, W.shape[0], W.dtype)
@@ -72,7 +75,15 @@ def dual_point(
     free: tuple[jax.Array | None, Free | None],
     parts: tuple[jax.Array, ...],
 ) -> DualPoint:
-    """The dual point of W; ``free``: the `free_features` of the problem, ``parts``: of minus the gradient."""
+    """The dual point of W.
+
+    Args:
+      problem: the problem.
+      W: the point.
+      facts: facts of the loss at W.
+      free: the `free_features` of the problem.
+      parts: minus the gradient of the loss, as a sum of one part for each term of the penalty.
+    """
     basis, where = free
     if basis is None:
         return _scaled(problem, W, facts, parts)
@@ -86,7 +97,10 @@ def dual_point(
 
 
 def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array, ...]) -> DualPoint:
-    """The dual point sU with gradient sG for the best s; change = l*(sU) - l*(U)."""
+    """The dual point sU, with ``scaled`` = sG for the best s and ``change`` = l*(sU) - l*(U).
+
+    s = 1 if the loss has no ``dual_scaling``, or if the conjugate of the penalty is finite for every s.
+    """
     smooth, penalty, G = problem.smooth, problem.penalty, facts.gradient
     H = () if facts.predictions is None else (facts.predictions,)
     finite = bool(penalty.finite_conjugate)
@@ -136,16 +150,16 @@ def _projected(
     entries: jax.Array | None,
     parts: tuple[jax.Array, ...],
 ) -> DualPoint:
-    """A dual point U that is orthogonal to the predictions of unpenalised features.
+    """A dual point U that is orthogonal to the predictions of the free features.
 
-    Its gradient is X'U, projected, and for a norm also scaled into the dual ball. The change is what the
-    projection and the scaling add to the gap, a divergence of the loss.
+    Its gradient is X'U, projected, and for a norm also scaled into the dual ball. The change is the amount
+    that projection and scaling add to the gap, a divergence of the loss.
     """
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
     dG, change = smooth.dual_projection(W, basis, *H)
     before, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
-    # They are 0 but for rounding.
+    # The slopes of the free features are 0 but for rounding: set them to 0, and count the difference.
     if entries is not None:
         G = like(jnp.where(jnp.broadcast_to(entries, columns(W).shape), 0, columns(before)), W)
     elif free.ndim == 1:

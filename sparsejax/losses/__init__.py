@@ -1,15 +1,16 @@
 r"""Smooth convex losses of a linear model, :math:`f(W) = \ell(XW)`.
 
-A loss is a callable pytree: ``loss(W)`` is a scalar, its gradient is `jax.grad(loss)`, its data
-are leaves, so a loss can be vmapped over folds and differentiated in X, Y and weights. With
+A loss is a callable pytree: ``loss(W)`` is a scalar and `jax.grad(loss)` its gradient. Its data are leaves,
+so that a loss can be vmapped over folds and differentiated in X, Y and weights. With
 ``intercept=True`` the loss is :math:`f(W) = \min_b \ell(XW + \mathbf 1 b^\top)`: the unpenalised
 intercept b is not among the parameters; ``loss.intercept(W)`` returns it.
 
 ``loss + GraphLaplacian(similarity, strength)`` penalises differences between columns of similar labels.
 
 The protocol is `sparsejax.losses.Loss`; docs/adding-a-loss.md shows how to write another, most simply as a
-`LinearModelLoss`. Any other callable pytree is accepted as a loss too, such as
-``jax.tree_util.Partial(fun, *data)``; solvers then know nothing of the loss but its values and gradients.
+`LinearModelLoss`. Any other callable pytree is accepted as a loss too. Of a plain function, such as
+``jax.tree_util.Partial(fun, *data)``, solvers use only values and gradients. Of an object they also use the
+groups *shape*, *quadratic model* and *dual* of the protocol, if its class defines them.
 """
 
 from sparsejax.losses._base import Facts as Facts

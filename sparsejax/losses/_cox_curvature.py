@@ -22,18 +22,25 @@ def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.A
 
 
 def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:
-    r"""Rows A (n, d), by place, with A'A an upper bound of the Hessian: centred rows of X times weights.
+    r"""Rows A (n, d), by place, with A'A an upper bound of the Hessian: centred rows of X times factors.
 
-    The Hessian in h is the sum over events e of ``weights_e (diag(p) - pp')``, p the probabilities over its
-    risk set, a part of the rows of the stratum with no less time. With y = Xv the bracket gives Var_p(y),
-    which depends neither on a shift of the rows of X nor on rows outside of the risk set, and
+    The Hessian in h is the sum over events e of ``events_e (diag(p) - pp')``, with p the probabilities over
+    the risk set of e, whose rows are in the stratum of e and have no less time. With y = Xv the bracket gives
+    Var_p(y), which depends neither on a shift of the rows of X nor on rows outside of the risk set. It is
 
-    * is at most :math:`(y_a - y_b)^2/4 \le (y_a^2 + y_b^2)/2`, a and b the ends of its range: half the
-      sum of squares over the rows at risk;
-    * is at most the largest :math:`y_j^2 \le \kappa \|y\|^2` with the largest leverage
-      :math:`\kappa = \max_j x_j^\top (X^\top X)^{-1} x_j`: smaller than the first with many rows a feature.
+    * at most :math:`(y_a - y_b)^2/4 \le (y_a^2 + y_b^2)/2`, where :math:`y_a` and :math:`y_b` are the ends of
+      the range of y, and so at most half the sum of squares over the rows at risk;
+    * at most the largest :math:`y_j^2 \le \kappa \|y\|^2`, with the largest leverage
+      :math:`\kappa = \max_j x_j^\top (X^\top X)^{-1} x_j`. This bound is the smaller one if there are many
+      rows for each feature.
 
     Each event takes the bound with the smaller trace.
+
+    Args:
+      X: (n, d), by place.
+      weights: (n,), by place, of the rows.
+      events: (n,), by place, the weight of the row times the scale if the row has an event, else 0.
+      places: the order of the rows.
     """
     counted, strata = weights > 0, places.strata
     X = jnp.where(counted[:, None], centred(X, counted.astype(X.dtype), strata), 0)
@@ -48,9 +55,10 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
 
 
 def trace_bound(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:
-    """(), an upper bound of the trace of the Hessian: as the first bound of `bounding_rows` for every event.
+    """(), an upper bound of the trace of the Hessian: the first bound of `bounding_rows`, for every event.
 
-    X and weights are by row, since to sort X takes as long as all else; X is centred as a whole.
+    X and weights are by row, since sorting X would take as long as the rest of the function; ``events`` is by
+    place. X is centred over all rows, not in each stratum.
     """
     counted = weights > 0
     squares = jnp.sum(centred(X, counted.astype(X.dtype), None) ** 2, axis=1)
@@ -69,7 +77,7 @@ def _leverage(X: jax.Array) -> jax.Array:
     if n <= d:
         return jnp.ones((), X.dtype)
     G = X.T @ X
-    # A ridge of the size of the rounding error: the Cholesky factor exists if columns are dependent, too.
+    # With a ridge of the size of rounding errors, the Cholesky factor also exists if columns are dependent.
     room = 8 * d * eps_of(X) * jnp.trace(G)
     L = jnp.linalg.cholesky(G + jnp.where(room > 0, room, 1) * jnp.eye(d, dtype=X.dtype))
     half = X @ solve_triangular(L, jnp.eye(d, dtype=X.dtype), lower=True).T
@@ -77,7 +85,7 @@ def _leverage(X: jax.Array) -> jax.Array:
 
 
 def chain_rows(chain: Risks, X: jax.Array, factor: jax.Array) -> jax.Array:
-    r"""Rows :math:`a_k = x_k - \mu_{k-1}` (n, d), times factor (n,), see `chain_squares`; X by place."""
+    r"""Rows :math:`a_k = x_k - \mu_{k-1}` of `chain_squares`, (n, d), times factors (n,); X is by place."""
     inverse = jnp.where(chain.first, 0, safe_divide(1.0, one_later(chain.sums)))
     if jax.default_backend() != "cpu":
         before = one_later(decayed_rows(chain.decay, chain.each[:, None] * X))
@@ -97,19 +105,20 @@ def chain_hessian(chain: Risks, X: jax.Array, stopped: jax.Array) -> jax.Array:
 
 
 def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.Array, jax.Array]:
-    r"""Rows A (n, d) by place with A'A the Hessian, and z with A'z the gradient.
+    r"""Rows A (n, d) by place with A'A the Hessian, and z (n,) with A'z the gradient, both without the scale.
 
-    Rows enter the risk set one by one, in the order of falling time. Each adds one square to the sum of
-    squares about the mean of the risk set: with :math:`S_k` the sum of :math:`w e^h` and :math:`\mu_k` the
-    mean of X over the first k of a stratum, :math:`(S_{k-1}/S_k)\, w_k e^{h_k}\, a_k a_k^\top` with
+    Rows enter the risk set one by one, in the order of falling time. Let :math:`S_k` be the sum of
+    :math:`w e^h` and :math:`\mu_k` the mean of X over the first k rows of a stratum. Row k adds one square to
+    the sum of squares about the mean of the risk set, :math:`(S_{k-1}/S_k)\, w_k e^{h_k}\, a_k a_k^\top` with
     :math:`a_k = x_k - \mu_{k-1}`. So the Hessian is :math:`\sum_k c_k a_k a_k^\top`, where
-    :math:`c_k = (S_{k-1}/S_k)\, g_k` and :math:`g_k` is the sum of the probabilities of row k over the
-    events, and solving from the last row on, the gradient is :math:`\sum_k \rho_k a_k` with
-    :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`.
-    As in other losses c is at least `FLATTEST` times :math:`|\rho|`.
+    :math:`c_k = (S_{k-1}/S_k)\, g_k` and :math:`g_k` is the sum over the events of weight times probability
+    of row k. The gradient is :math:`\sum_k \rho_k a_k` with
+    :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`, solved from the last row on.
+    As in other losses c is at least `FLATTEST` times :math:`|\rho|`, so A'A may exceed the Hessian.
 
-    ``stopped`` holds the g of each place. For other risk sets, with Efron's ties or delayed entry, A'z is the
-    gradient and A'A only close to the Hessian, since the means :math:`\mu` are those of nested risk sets.
+    ``stopped`` (n,) holds the g of each place. For risk sets that are not nested, by Efron's ties or delayed
+    entry, A'z is the gradient and A'A is only close to the Hessian, since :math:`\mu` are the means of nested
+    risk sets.
     """
     U = stopped - chain.events
     rho = U - chain.stop * running_sum(U, chain.places.strata)
@@ -120,10 +129,11 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
 def off_basis_by_curvature(
     chain: Risks, mass: jax.Array, basis: jax.Array, U: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """What the projection of slopes U (n,) orthogonal to a basis (n, r) adds, in the metric of the Hessian.
+    """The change of slopes U (n,) by projection orthogonal to a basis (n, r), in the metric of the Hessian.
 
-    Same as `LinearModelLoss._off_basis_by_curvature`; all by place, for nested risk sets. The second array is
-    what the projection adds to the weight that passes each place: a running sum of the first would cancel.
+    Same as `LinearModelLoss._off_basis_by_curvature`, by place and for nested risk sets; ``mass`` is
+    `Risks.mass`. The second result, (n,), is the change of the weight that passes each place, see `Risks`. In
+    a running sum of the first result digits would cancel.
     """
     stopped, at_ends = chain.stop * mass, chain.places.at_ends(chain.events)
     A = chain_rows(chain, basis, safe_sqrt(chain.onward * stopped))

@@ -28,14 +28,15 @@ def by_products(
 
 
 def centred(X: jax.Array, weights: jax.Array) -> jax.Array:
-    """X (n, d) minus its mean by weights (n,): the best intercept is eliminated."""
+    """X (n, d) minus its mean weighted by weights (n,), which eliminates the best intercept."""
     return X - safe_divide(weights @ X, jnp.sum(weights))[None]
 
 
 def of_columns(X: jax.Array, curved: jax.Array, intercept: bool) -> jax.Array:
-    """X' diag(c) X for each column c of ``curved`` (n, k): (k, d, d); for n < d roots A of A'A, (k, n, d).
+    """``X' diag(c) X`` for each column c of ``curved`` (n, k), (k, d, d).
 
-    ``intercept`` eliminates the best intercept of each column: X is centred at its mean weighted by c.
+    For n < d the result is instead a root A of each product ``A'A``, (k, n, d). ``intercept`` eliminates the
+    best intercept of each column: X is centred at its mean weighted by c.
     """
 
     def block(c: jax.Array) -> jax.Array:
@@ -58,7 +59,7 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
     if intercept:
         X = jnp.concatenate([X, jnp.ones((n, 1), X.dtype)], axis=1)
     e = X.shape[1]
-    # All blocks: -X' diag(w p_a p_b) X, as one product; then X' diag(w p_a) X on the diagonal.
+    # All blocks get -X' diag(w p_a p_b) X, by one product; the diagonal blocks also get X' diag(w p_a) X.
     M = (jnp.sqrt(w)[:, None] * p)[:, :, None] * X[:, None]  # (n, k, e)
     H: jax.Array = -(M.reshape(n, k * e).T @ M.reshape(n, k * e)).reshape(k, e, k, e)
     own = lax.map(lambda c: (X * c[:, None]).T @ X, (w[:, None] * p).T)
@@ -67,8 +68,8 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
         return H.reshape(k * e, k * e)
     A, C, B = H[:, :d, :, :d].reshape(k * d, k * d), H[:, d, :, :d].reshape(k, k * d), H[:, d, :, d]
     # B is singular: equal intercepts of all classes change nothing. Adding ``size`` to every entry makes it
-    # regular and leaves C'B^-1 C as it is, since each column of C sums to 0; the ridge of 4 eps is for a
-    # class of probability 0. If no row has a weight, B and C are 0.
+    # regular and leaves C'B^-1 C as it is, since each column of C sums to 0. The ridge of 4 eps keeps B
+    # regular if a class has probability 0. If no row has a weight, B and C are 0.
     size = jnp.trace(B) / k
     one = jnp.eye(k, dtype=B.dtype)
     B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
@@ -78,7 +79,7 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The minimiser s of ``l*(sU) = s*linear + s^2*square`` over ``0 <= s <= limit``, and l*(sU) - l*(U).
 
-    A negative s is not taken: the domain of a conjugate need not be symmetric.
+    The bound 0 is there since the domain of a conjugate need not be symmetric. All shapes are ().
     """
     best = safe_divide(-linear, 2 * square, 1)
     s = jnp.clip(best, 0, limit)

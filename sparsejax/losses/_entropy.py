@@ -7,18 +7,19 @@ from jax.scipy.special import xlogy
 
 from sparsejax._core.linalg import safe_divide
 
-# With t = (p - q)/q the entropy is q `log_excess`(t). For |t| below this bound p log(p/q) - (p - q) loses
-# digits to cancellation.
+# With t = (p - q)/q the entropy is q `log_excess`(t). The series computes it for |t| below this bound, where
+# the formula p log(p/q) - (p - q) loses digits to cancellation.
 MAX_SERIES_RATIO = 0.25
-LAST_EXPONENT = 19  # of the series in `log_excess`
+LAST_EXPONENT = 19  # of u in the series of `log_excess`
 
 
 def log_excess(x: jax.Array) -> jax.Array:
     r"""``(1 + x) log(1 + x) - x`` for :math:`|x| < 1/4`, to full precision.
 
-    With :math:`u = x/(2 + x)` it is :math:`2/(1 - u)` times :math:`u^2 + (1 + u)(u^3/3 + u^5/5 + \ldots)`,
-    where nothing cancels. A CPU computes the polynomial in less time than ``log1p``. As |u| <= 1/7, the terms
-    after the last one are below the rounding of float64.
+    With :math:`u = x/(2 + x)` the value is :math:`2/(1 - u)` times
+    :math:`u^2 + (1 + u)(u^3/3 + u^5/5 + \ldots)`, where nothing cancels. A CPU computes this polynomial in
+    less time than ``log1p``. As |u| <= 1/7, the terms beyond `LAST_EXPONENT` are below the rounding of
+    float64.
     """
     u = x / (2 + x)
     square, series = u * u, jnp.zeros_like(u)
@@ -42,8 +43,9 @@ def relative_entropy(log_q: jax.Array, change: jax.Array) -> jax.Array:
 
 
 def at_most_half(exponent: jax.Array) -> jax.Array:
-    """Exponents, cut at half of the largest: the derivative of ``weight e^exponent`` in the weight is finite.
+    """The exponents, cut at half of the largest x for which e^x is finite.
 
-    Only rows of weight 0 may have exponents so large.
+    A row of weight 0 may have any exponent. The cut keeps ``weight * e^exponent``, and its derivative in the
+    weight, finite there. Callers shift exponents so that rows with a weight > 0 are never cut.
     """
     return jnp.minimum(exponent, float(np.log(np.finfo(exponent.dtype).max)) / 2)

@@ -1,4 +1,4 @@
-"""Least squares of many rows given by few: by the triangle of a QR decomposition of the data."""
+"""Least squares of many rows as least squares of few rows: the triangle of a QR decomposition of the data."""
 
 from collections.abc import Callable
 
@@ -9,14 +9,15 @@ from jax import lax
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._squared import SquaredLoss
 
-ROWS_PER_COLUMN = 4  # of a block of rows: more take more memory, fewer take more work
+# Rows of a block for each column of (X, Y): larger blocks take more memory, smaller blocks take more work.
+ROWS_PER_COLUMN = 4
 
 
 def on_few_rows(loss: SquaredLoss) -> SquaredLoss:
-    r"""The same function of W without weights and intercept, on d + k rows.
+    r"""The same function of W as a loss of d + k rows without weights and without an intercept.
 
-    With B the rows of X and Y, centred if there is an intercept and multiplied by the roots of their weights,
-    ``B = QR`` and :math:`\|XW - Y\| = \|R_X W - R_Y\|`. Weights must be by row.
+    Let B be the rows (X, Y), centred if there is an intercept, and multiplied by the roots of their weights.
+    If ``B = QR``, then :math:`\|B_X W - B_Y\| = \|R_X W - R_Y\|`. Weights must be by row.
     """
     loss = _with_even_weights(loss)
     if not loss.has_intercept:
@@ -26,17 +27,17 @@ def on_few_rows(loss: SquaredLoss) -> SquaredLoss:
 
 
 def held_out_on_few_rows(loss: SquaredLoss) -> SquaredLoss:
-    """``loss.evaluate(W, b)`` as a function of W with the last row b, on d + 1 + k rows; weights by row.
+    """``loss.evaluate(W, b)`` as a loss of d + 1 + k rows, whose parameters are W with b as a last row.
 
-    Its derivative in the data is not that of ``evaluate``: roots of weights have none at 0, nor has R where
-    columns depend on each other.
+    Weights must be by row. Do not take derivatives in the data: the root of a weight has no derivative at 0,
+    and R has none where columns are linearly dependent.
     """
     loss = _with_even_weights(loss)
     return _few_rows(loss, loss.Y, lambda X: jnp.pad(X, ((0, 0), (0, 1)), constant_values=1))
 
 
 def mean_row(loss: SquaredLoss) -> SquaredLoss:
-    """The loss of one row, the weighted mean, which has the same ``intercept(W)``; weights by row."""
+    """The loss of one row, the weighted mean row, with the same ``intercept(W)``. Weights must be by row."""
     loss = _with_even_weights(loss)
     w = jnp.broadcast_to(loss._weights().reshape(-1), loss.X.shape[:1])
     X, Y = (safe_divide(w @ rows, jnp.sum(w))[None] for rows in (loss.X, loss.Y))
@@ -44,7 +45,10 @@ def mean_row(loss: SquaredLoss) -> SquaredLoss:
 
 
 def _with_even_weights(loss: SquaredLoss) -> SquaredLoss:
-    """The same loss with weights of at most 1, whose products with extreme data do not over- or underflow."""
+    """The same loss with the largest weight in [1/2, 1), so that products with extreme data stay finite.
+
+    A power of two moves from the weights to the scale.
+    """
     if loss.weights is None:
         return loss
     exponent = jnp.frexp(jnp.max(loss.weights))[1]
@@ -52,10 +56,10 @@ def _with_even_weights(loss: SquaredLoss) -> SquaredLoss:
 
 
 def _few_rows(loss: SquaredLoss, Y: jax.Array, columns: Callable[[jax.Array], jax.Array]) -> SquaredLoss:
-    """The loss without weights and intercept of rows with the R of ``columns(X)`` and Y.
+    """A loss without weights and intercept whose few rows are R of ``QR = sqrt(weights) (columns(X), Y)``.
 
-    R is updated by blocks of rows, so that no copy of X is made. Its error is that of rounding the columns of
-    the weighted rows, not that of rounding products X'X.
+    R is updated by one block of rows after another, so that no copy of X is made. The error of R is of the
+    order of rounding the weighted rows; products X'X would lose half of the digits.
     """
     n, Z = len(Y), Y.reshape(len(Y), -1)
     root = jnp.sqrt(jnp.broadcast_to(loss._weights().reshape(-1), (n,)))
@@ -72,14 +76,15 @@ def _few_rows(loss: SquaredLoss, Y: jax.Array, columns: Callable[[jax.Array], ja
         return jnp.linalg.qr(jnp.concatenate([R, block]), mode="r")
 
     R = lax.fori_loop(0, -(-n // size), updated, jnp.zeros((few, few), loss.dtype))
-    # Solvers take the size of a column from its entries: they get the size that they had, and none is 0.
+    # Solvers estimate the size of a column from its entries. The orthogonal matrix spreads each column of R
+    # over all rows, and the factor gives the column the root mean square that it had in n rows.
     R = _cosines(few, loss.dtype) @ R * (few / n) ** 0.5
     Y = R[:, d:].reshape(few, *Y.shape[1:])
     return loss._replace(X=R[:, :d], Y=Y, scale=loss.scale * (n / few), weights=None, has_intercept=False)
 
 
 def _cosines(n: int, dtype: jnp.dtype) -> jax.Array:
-    """The orthogonal matrix of the discrete cosine transform, (n, n), of entries of about one size."""
+    """The orthogonal matrix of the discrete cosine transform, (n, n), whose entries are of about one size."""
     i = jnp.arange(n, dtype=dtype)
     C = jnp.cos(jnp.pi / n * (i[None] + 0.5) * i[:, None]) * (2 / n) ** 0.5
     return C.at[0].divide(2**0.5)

@@ -10,10 +10,11 @@ from sparsejax._core.tiles import inverse_root
 
 
 def span(F: jax.Array) -> jax.Array:
-    """Orthonormal columns (n, r) that span the columns of F (n, r); some are 0 if F has a lower rank.
+    """Orthonormal columns (n, min(n, r)) that span the columns of F (n, r); some are 0 if F has lower rank.
 
-    NaN if columns are nearly dependent, and not to the last digits: the best parameters may then be so large
-    that they multiply the rounding of the constraint, and no gap is known.
+    A singular value of the columns, scaled to length 1, counts as 0 if it is rounding. All entries are NaN if
+    another singular value is less than eps^(1/3) times the largest. The best parameters may then be so large
+    that they multiply the rounding error of the constraint, and no gap is known.
     """
     U, sizes, _ = jnp.linalg.svd(F * safe_divide(1.0, safe_norm(F))[None], full_matrices=False)
     keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank, of columns of length 1
@@ -22,7 +23,10 @@ def span(F: jax.Array) -> jax.Array:
 
 
 def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
-    """V (n, k) or (n,) projected on the columns of a basis (n, r), or column j on basis j of (k, n, r)."""
+    """V (n, k) or (n,) projected on the columns of a basis (n, r).
+
+    Of a basis (k, n, r), column j of V (n, k) is projected on basis j.
+    """
     if basis.ndim == 2:
         return basis @ (basis.T @ V)
     return jnp.einsum("knr,kr->nk", basis, jnp.einsum("knr,nk->kr", basis, V))
@@ -30,14 +34,20 @@ def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
 
 def coefficients(M: jax.Array, rhs: jax.Array) -> jax.Array:
     """c with M c = rhs, for a positive semidefinite M (r, r) with rhs (r,) in its range; NaN if M is 0."""
-    # The ridge exceeds the rounding error of M; the second solve removes the error that it makes.
+    # The ridge exceeds the rounding error of M; the second solve removes the error that the ridge causes.
     half = inverse_root(M, 4 * M.shape[0] * eps_of(M) * jnp.trace(M))
     c = half.T @ (half @ rhs)
     return c + half.T @ (half @ (rhs - M @ c))
 
 
 def newton_change(basis: jax.Array, U: jax.Array, curved: jax.Array) -> jax.Array:
-    """What a Newton step along a basis takes from predictions; slopes U and curvatures are (n, k) or (n,)."""
+    """``Q (Q' diag(curved) Q)^-1 Q'U``: a Newton step along a basis Q subtracts this from the predictions.
+
+    Args:
+      basis: Q, (n, r) for all columns, or (k, n, r), one for each column.
+      U: slopes, (n, k) or (n,).
+      curved: second derivatives, shape of U.
+    """
 
     def one(Q: jax.Array, u: jax.Array, h: jax.Array) -> jax.Array:
         return Q @ coefficients(Q.T @ (h[:, None] * Q), Q.T @ u)
@@ -53,10 +63,10 @@ def by_column(free: jax.Array) -> bool:
 
 
 def basis_of(X: Any, free: jax.Array, w: jax.Array, k: int, constant: bool) -> jax.Array:
-    """The `span` of X[:, free], and a constant column if ``constant``, where the weights are not 0.
+    """The `span` of X[:, free], and of a constant column if ``constant``; rows without a weight > 0 are 0.
 
-    One basis for all k columns of Y, (n, r); or one for each, (k, n, r), if ``free`` is by column or the
-    weights w, (n, k), are by entry.
+    One basis serves all k columns of Y, (n, r). Each column has its own, (k, n, r), if ``free`` is by column
+    or the weights w, (n, k), are by entry.
     """
 
     def one(free: jax.Array, w: jax.Array) -> jax.Array:

@@ -15,7 +15,7 @@ PLAIN_GROUPS = ("shape", "quadratic model", "dual")
 
 
 class PlainLoss(Loss, leaves=("fun",)):
-    """A callable pytree ``fun`` as a `Loss`, with those of `PLAIN_GROUPS` that ``fun`` defines."""
+    """A callable pytree ``fun`` as a `Loss`, which has the groups of `PLAIN_GROUPS` that ``fun`` defines."""
 
     _self_contained: ClassVar[bool] = False  # ``fun`` may use data that are not its leaves
     fun: Any

@@ -16,13 +16,14 @@ from sparsejax.losses._linear_model import LinearModelLoss
 class HingeLoss(LinearModelLoss):
     """Base of the hinge losses: labels -1 and 1, and the slack ``max(0, 1 - yh)`` of each entry.
 
-    Hinge losses define no ``divergence``. Entries without slack have a dual value at the boundary of the
-    domain of the conjugate, so that a projection of the dual point would leave the domain.
+    Hinge losses define no ``divergence``, so they have no gap where features are not penalised. The reason:
+    the dual value of an entry without slack is at the boundary of the domain of the conjugate, and a
+    projection of the dual point would leave the domain.
     """
 
     _adapter: ClassVar[bool] = True
-    # At b > 1 + max|h| no positive label has slack, at b < -1 - max|h| no negative one: 1 would suffice. 2
-    # leaves room for labels that differ from -1 and 1 by a perturbation, as in finite differences.
+    # At b > 1 + max|h| no positive label has slack, and at b < -1 - max|h| no negative label, so that 1 would
+    # suffice. 2 leaves room for labels that differ from -1 and 1 by a perturbation, as in finite differences.
     reach = 2.0
 
     def check_targets(self) -> None:
@@ -92,7 +93,7 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k) or (n,), every entry -1 or 1.
-      delta: > 0, shape (): the width of the rounded part.
+      delta: > 0, shape (), default 0.5: the width of the rounded part, in units of the margin.
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several

@@ -36,12 +36,12 @@ class LogisticLoss(LinearModelLoss):
     """
 
     curvature = 0.25
-    # sigmoid(40) is 1 in float64. If the labels with a weight > 0 are all equal in a column, the best
-    # intercept is infinite, and max|h| + 40 is returned.
+    # sigmoid(40) is 1 in float64. If the labels with a weight > 0 are all equal in a column, as may happen
+    # under jit, the best intercept is infinite. The intercept returned is then about max|h| + 40 in size.
     reach = 40.0
 
     def check_targets(self) -> None:
-        """Raise unless all labels are 0 or 1 and, with an intercept, both occur in every column."""
+        """Raise unless labels are 0 or 1 and, with an intercept, both have a weight > 0 in every column."""
         check_labels(self.Y, (0, 1), "LogisticLoss", others="of labels -1 and 1: Y > 0; of 1 and 2: Y - 1")
         if self.has_intercept and not is_traced(self.Y):
             known = self.weights is not None and not is_traced(self.weights)
@@ -54,7 +54,7 @@ class LogisticLoss(LinearModelLoss):
                 )
 
     def mean(self, H: jax.Array) -> jax.Array:
-        """The probability of 1."""
+        """The probability of the label 1, shape of H."""
         return jax.nn.sigmoid(H)
 
     def entries(self, H: jax.Array) -> jax.Array:
@@ -78,7 +78,7 @@ class LogisticLoss(LinearModelLoss):
 
 
 def _constant_columns(xp: Any, y: Any, *weights: Any) -> Any:
-    """Which columns have one label only in the entries of weight > 0."""
+    """Which columns have one label only in the entries of weight > 0, (k,) booleans."""
     low = high = y
     for w in weights:
         counted = w.reshape(w.shape + (1,) * (y.ndim - w.ndim)) > 0

@@ -14,19 +14,21 @@ from sparsejax._core.matrices.sharded import check_here
 def observed(Y: ArrayLike) -> tuple[jax.Array, jax.Array]:
     """Fill the missing entries (NaN) of Y, and return weights that leave them out.
 
-    A missing entry gets the first observed value of its column, which every loss accepts as a target (0 would
-    not be a label where labels are -1 and 1), and the weight 0, so that its value has no influence. The
-    default scale of a loss counts all rows. `SoftmaxLoss` takes weights by row only: give a row without a
-    class the weight 0.
+    A missing entry gets the weight 0, so that its value has no influence. Its value is the first observed
+    value of its column, which every loss accepts as a target (0 would not be a label where labels are -1 and
+    1). The default scale of a loss counts all rows. `SoftmaxLoss` takes weights by row only, so this function
+    does not serve it: give a row without a class the weight 0.
 
     Args:
       Y: (n,) or (n, k), NaN where nothing was observed.
 
     Returns:
-      Y filled, and weights of the shape of Y, 0 or 1; multiply them by your own weights, if any.
+      Y filled, and weights of the shape and dtype of the filled Y, 0 or 1. Multiply them by your own
+      weights, if any.
 
     Raises:
-      TypeError, ValueError: as the losses for their Y; a column in which nothing is observed.
+      TypeError, ValueError: as the losses for their Y; an empty Y; a column in which nothing is observed.
+        Under jit such a column is filled with zeros of weight 0 instead.
 
     Two labels, each of them known for some rows only. A row without the first label counts for the second:
 

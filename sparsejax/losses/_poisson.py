@@ -27,12 +27,12 @@ class PoissonLoss(LinearModelLoss):
       Y: (n, k) or (n,), every entry >= 0, whole or not.
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
-      intercept: fit an unpenalised b, ``log(sum_i w_i y_i / sum_i w_i e^h_i)`` for each column. Under jit, as
-        in a fold, a column of zeros gets an intercept at which every ``e^h`` underflows to 0.
+      intercept: fit an unpenalised b, ``log(sum_i w_i y_i / sum_i w_i e^(x_i W))`` for each column. Under
+        jit, as in a fold, a column of zeros gets an intercept at which every ``e^h`` underflows to 0.
 
     Raises:
-      TypeError, ValueError: as `SquaredLoss`; a negative count; with ``intercept``, a column of Y that has
-        nothing but zeros, whose best intercept is minus infinity.
+      TypeError, ValueError: as `SquaredLoss`; a negative count; with ``intercept``, a column of Y that is 0
+        in all its entries of weight > 0, whose best intercept is minus infinity.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> loss = sj.losses.PoissonLoss(jnp.eye(3), jnp.array([1.0, 2.0, 6.0]), intercept=True)
@@ -46,7 +46,7 @@ class PoissonLoss(LinearModelLoss):
         return 2 - float(np.log(np.finfo(self.dtype).smallest_subnormal))
 
     def check_targets(self) -> None:
-        """Raise for a negative count, or with an intercept for a column without a positive count."""
+        """Raise for a negative count; with an intercept also for a column of zeros where weights are > 0."""
         if is_traced(self.Y):
             return
         where, value = answer_of(_first_negative, self.Y)

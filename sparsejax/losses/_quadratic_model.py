@@ -9,7 +9,7 @@ from sparsejax.losses._curvature import by_products
 
 
 class BoundedSlope(NamedTuple):
-    r"""A loss of one column: :math:`\sum_i c_i \max_{l \le v \le u} v(h_i - y_i) - \mu v^2/2` of h = Xw + b.
+    r"""A loss of one column, :math:`\sum_i c_i \max_{l \le v \le u} [v(h_i - y_i) - \mu v^2/2]`, h = Xw + b.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.HuberLoss(np.eye(2), np.ones(2), delta=3.0)
@@ -18,8 +18,8 @@ class BoundedSlope(NamedTuple):
     """
 
     X: jax.Array  # (n, d)
-    intercept: bool  # whether there is b, which is the best one
-    weights: jax.Array  # c, (n,)
+    intercept: bool  # True: b is the best intercept at w; False: b = 0
+    weights: jax.Array  # c, (n,), weights of the rows times the scale
     y: jax.Array  # (n,)
     width: jax.Array  # mu, ()
     low: jax.Array  # l < 0, ()
@@ -30,26 +30,26 @@ class QuadraticModel(NamedTuple):
     r"""The curvature of a loss f(W), W (d, k), as far as the class of the loss knows it.
 
     A field that is expensive to compute is a function, which a solver calls once, inside its own program.
-    None means that the field is not known. H is what ``facts`` returned as ``predictions``, or None.
+    None means that the field is not known. The argument H is ``facts(W).predictions``, or None.
 
     * ``majorizer()``: A, (m, d), with :math:`\nabla^2 f \preceq I_k \otimes A^\top A + L \otimes I_d`;
     * ``trace()``: (), an upper bound of the trace of A'A that costs less than A;
-    * ``exact``: True if that bound is the Hessian at every W, so that f is quadratic;
+    * ``exact``: True if the bound of ``majorizer`` is the Hessian at every W, so that f is quadratic;
     * ``laplacian()``: L, (k, k); None: L = 0;
     * ``target()``: for a quadratic f, B (shape of the targets) with ``f = 1/2 ||AW - B||^2`` + constant;
-    * ``factored()``: A as a matrix in memory, (m, d), and a factor for each of its rows, (m,);
+    * ``factored()``: a matrix M in memory, (m, d), and factors r, (m,), with ``A = diag(r) M``;
     * ``condensed()``: the same function of W in a form that is cheaper to evaluate;
     * ``hessian(W, H)``: the Hessian in the stacked columns of W, (1, kd, kd). If ``separable``, the Hessian
-      in each column, (k, d, d), or for n < d a root A of each, (k, n, d), the Hessian being A'A. If not
-      known, solvers use Hessian-vector products;
+      in each column, (k, d, d), or for n < d a root A of each Hessian A'A, (k, n, d). Without ``hessian``
+      solvers use Hessian-vector products;
     * ``separable``: True if f is a sum of functions of the single columns of W;
     * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1). For a W of one column
-      :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or is more curved. H is
-      that of all features even where A has some of them only, by ``columns_at``;
+      :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or is more curved. If the
+      loss has some of the features only, by ``columns_at``, A has these and H is still of all features;
     * ``bounded_slope()``: `BoundedSlope`, for a loss of one column with X in memory;
     * ``num_rows``: the number of rows of the data, needed if ``weights`` is None;
-    * ``column_sizes()``: how much memory each feature takes in ``columns_at``, (d,), and how much there is;
-      None: ``columns_at`` has room for any features;
+    * ``column_sizes()``: the number of stored entries that each feature takes in ``columns_at``, (d,), and
+      the number for which there is room. None: ``columns_at`` has room for any features;
     * ``sizes()``: numbers that ``facts`` takes as its second argument, so that they are computed once;
     * ``rereads``: True if every product with X reads the data again: solvers then use as few as they can.
 
@@ -86,7 +86,7 @@ def condensed(loss: Any) -> Any:
 
 
 def hessian(loss: Any, W: jax.Array, H: Any = None) -> jax.Array:
-    """The Hessian of any loss, shaped as `QuadraticModel.hessian`; H: as there."""
+    """The Hessian of any loss at W, with shape and argument H as in `QuadraticModel.hessian`."""
     known = loss.quadratic_model().hessian
     return by_products(loss, W) if known is None else known(W, H)
 

@@ -22,7 +22,7 @@ class Windows(NamedTuple):
 
     first: jax.Array  # (n,), by place
     last: jax.Array  # (n,), by place; first - 1 or less if the row is at risk at no leaf
-    leaf: jax.Array  # (n,), the leaf of the time of each place
+    leaf: jax.Array  # (n,), the leaf of the time of each place; of a time without events, the leaf before it
     leaves: jax.Array  # zeros, at least as many as there are leaves: only the static length is used
 
 
@@ -39,11 +39,13 @@ class Places(NamedTuple):
         return jnp.zeros_like(x).at[self.ends].add(x)
 
     def restricted(self, kept: jax.Array, most: int) -> tuple[jax.Array, "Places"]:
-        """Some rows in the order of their places, (most,), and their `Places`.
+        """The kept rows in the order of their places, (most,), and the `Places` of data of these rows only.
+
+        If fewer than ``most`` rows are kept, the number n fills up the array. Each of these entries has an
+        end of its own.
 
         Args:
-          kept: (n,) boolean, by row, at most ``most`` of them True. If they are fewer, n stands for the rows
-            that are missing, and each of these ends at its own place.
+          kept: (n,) boolean, by row, at most ``most`` of them True.
           most: static.
         """
         n = len(self.order)
@@ -85,7 +87,7 @@ def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> P
 
 
 def _numbered(xp: Any, new: Any) -> Any:
-    """(n,), a number for each place, which grows by 1 where ``new`` (n - 1,) says that something begins."""
+    """(n,), 0, 1, ... by place: the number grows by 1 at each place i + 1 for which ``new[i]`` is True."""
     return xp.cumsum(xp.concatenate([xp.zeros(1, bool), new]).astype(np.int32))
 
 

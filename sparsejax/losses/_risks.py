@@ -62,7 +62,7 @@ class Risks(NamedTuple):
         return starts_of(self.places.strata, self.h) | ~(one_later(self.sums) > 0)
 
     def value(self) -> jax.Array:
-        """The sum over events of their weight times log S less h."""
+        """The sum over events of ``weight (log S - h)``, ()."""
         return self.events @ self.excess
 
     def at_risk(self) -> jax.Array:
@@ -85,10 +85,15 @@ class Risks(NamedTuple):
     def moved(
         self, mass: jax.Array, change: tuple[jax.Array, jax.Array], counted: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Draws of which more weight stops at, and passes, each place than at h, and their `divergence`.
+        """The weights that stop at and pass each place after a change, and their `divergence`.
 
-        The divergence is infinite if there are no such draws. ``change``: the additional weights;
-        ``counted``: the rows in the risk set of some event.
+        The draws at h have the weights ``stop * mass`` and ``onward * mass``. The divergence is infinite if a
+        changed weight is negative, since no draws have such weights.
+
+        Args:
+          mass: (n,), `mass` at h.
+          change: the additions to both weights, (n,) each.
+          counted: (n,) booleans, the rows in the risk set of some event; other rows get the weights 0.
         """
         stopping = self.stop * mass + change[0]
         passing = jnp.where(self.first, 0, self.onward * mass + change[1])
@@ -99,7 +104,8 @@ class Risks(NamedTuple):
     def waiting(self) -> jax.Array:
         """(n,), weight of the events that pass each place if every event stops at its own row.
 
-        A draw begins at the last row of its time, and passes the rows of that time after its own.
+        The draw of an event begins at the last row of its time. On its way to its own row it passes the rows
+        of that time that come after this row.
         """
         return jnp.maximum(one_later(running_sum(self.events - self.places.at_ends(self.events))), 0)
 
@@ -127,7 +133,7 @@ def risks_of(
 ) -> Risks:
     """`Risks` at h; h, weights and event are (n,), by place.
 
-    ``known``: None, or ``top``, ``sums`` and ``log_sums``, which take loops and logarithms.
+    ``known`` is None, or the fields (top, sums, log_sums) at h, whose loops and logarithms are then saved.
     """
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed, ends, strata = lax.stop_gradient(h), places.ends, places.strata

@@ -10,15 +10,23 @@ from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._graph import SumLoss
 from sparsejax.losses._linear_model import BASE_LEAVES, LinearModelLoss
 
-MAX_COPY_BYTES = 2**28
+MAX_COPY_BYTES = 2**28  # 256 MiB, of the copy of X: each core may make one at the same time
 
 
 def rows_alone(smooth: Loss, weights: jax.Array, most: int) -> Loss:
     """The loss with these weights; if possible a copy that has only the rows whose weight is not 0.
 
-    ``most`` is an upper bound on the number of rows with a weight that is not 0. The loss keeps all rows if X
-    is not an array, if the class is not of `sparsejax.losses` or has further data by row, or if the copy
-    would take more than `MAX_COPY_BYTES`: each core makes one.
+    The copy has ``most`` rows: rows of zeros with the weight 0 fill it up. The loss keeps all rows if
+
+    * ``most`` is at least n, or the copy of X would take more than `MAX_COPY_BYTES`;
+    * X is sparse or read in batches;
+    * the class is not of this library, is neither a `LinearModelLoss` nor a `CoxLoss`, or has a leaf of its
+      own that is not a scalar.
+
+    Args:
+      smooth: the loss of n rows.
+      weights: (n,) by row or (n, k) by entry.
+      most: static, an upper bound on the number of rows with a weight that is not 0.
     """
     if isinstance(smooth, SumLoss):  # graphs are about labels and have no rows
         return smooth._replace(loss=rows_alone(smooth.loss, weights, most))

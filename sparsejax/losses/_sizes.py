@@ -28,14 +28,14 @@ def sizes_of(X: Any) -> Sizes:
 
 
 def trace_of(X: Any, bound: float | None, scale: jax.Array) -> Callable[[], jax.Array] | None:
-    """A function that returns the trace of ``scale * bound * X'X`` from the `Sizes`; None if it is not known.
+    """A function that returns the trace of ``scale * bound * X'X``; None without a bound or a dense X.
 
     Args:
-      X: that of a loss without weights and intercept.
-      bound: of the second derivative of the loss in an entry of the predictions; None without one.
+      X: (n, d), of a loss without weights and without an intercept.
+      bound: upper bound on the second derivative in an entry of the predictions, or None.
       scale: ().
     """
     if bound is None or not isinstance(X, jax.Array):
         return None
-    # Without the barrier XLA would read X again, to add up all squares in one sum.
+    # Without the barrier XLA would merge both sums into one sum over all entries, and read X again for it.
     return lambda: scale * bound * jnp.sum(lax.optimization_barrier(sizes_of(X).squares))

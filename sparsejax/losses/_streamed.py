@@ -23,8 +23,9 @@ def from_batches(
     This is for losses that are not quadratic (logistic, softmax, Poisson, Huber, ...). Least squares need one
     pass over the data in all: `SquaredLoss.from_batches`. A value takes one pass over the rows and its
     gradient another, whatever the number of columns of W, of folds or of strengths in a batch. The memory
-    needed is one batch and a few arrays of the size of Y, (n, k). All else works as with X in memory:
-    intercept, weights, gap, `path`, `cross_validate`.
+    needed is one batch and a few arrays of the size of Y, (n, k). Intercept, weights, gap, `path` and
+    `cross_validate` work as with X in memory. There is no derivative in X, `sparsejax.working_set` refuses
+    the loss, and the gap is NaN if features are not penalised.
 
     `sparsejax.fista` solves such a problem, and so does `sparsejax.newton_admm` if the loss is separable in
     the columns of W: it takes about a dozen steps, each with one more pass for the Hessian (k, d, d).
@@ -32,22 +33,23 @@ def from_batches(
     The host reads the rows, so that X is never on an accelerator. If a later read fails, or gives batches of
     other shapes than the first or values that are not finite, the loss is NaN. If reads go on failing,
     a solve does not converge: its status is ``NON_FINITE`` and W is NaN, or it ends at ``MAX_ITER`` at a
-    point that was read whole. The warning names the error, and ``loss.X.source.failed`` is the error.
+    point at which all batches could be read. The warning names the error, and ``loss.X.source.failed`` is the
+    error.
 
     Args:
-      loss: a class of `sparsejax.losses`, or another `LinearModelLoss`.
+      loss: a subclass of `LinearModelLoss`, such as `LogisticLoss`; not `CoxLoss`.
       batches: pairs (X, Y), as the loss takes them but dense, of one row or more: a list, or a function
         without arguments that begins to read from the start whenever it is called. They must be the same rows
         in the same order every time. Float32 batches make a loss in float32.
       options: all other arguments of the loss, such as ``intercept=True``; weights are for all rows.
 
     Returns:
-      An instance of the loss, after two passes.
+      An instance of the loss. Making it reads the rows twice.
 
     Raises:
-      TypeError, ValueError: an iterator or generator, which can be read only once; a function that returns
-        the same iterator twice; no batch; a batch that is not finite, or differs from earlier ones in its
-        columns or dtype (the message gives its number); as the loss.
+      TypeError, ValueError: another loss; an iterator or generator, which can be read only once; a function
+        that returns the same iterator twice; no batch; a batch that is not finite, or differs from earlier
+        ones in its columns or dtype (the message gives its number); as the loss.
 
     >>> import numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((100, 4))
@@ -80,7 +82,7 @@ def from_batches(
 
 @dataclass(frozen=True)
 class _Rows:
-    """A function that returns a new iterator over the X of all batches; it can be pickled if they can."""
+    """A function that returns a new iterator over the X of all batches; pickled if ``batches`` can be."""
 
     batches: Any
 

@@ -24,7 +24,7 @@ class Survival(NamedTuple):
     """Checked data of n rows."""
 
     time: jax.Array  # (n,), in the dtype of X, see `_in_dtype`
-    event: jax.Array  # (n,), 0 or 1; NaN where traced values are not allowed
+    event: jax.Array  # (n,), 0 or 1; NaN in a row with a traced value that is not allowed
     weights: jax.Array | None  # (n,)
     places: Places  # the order of the rows, by stratum and time
 
@@ -79,7 +79,10 @@ def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
 
 
 def _in_dtype(times: Any, dtype: Any) -> jax.Array:
-    """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal."""
+    """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal.
+
+    Traced integers are always replaced by ranks, traced floating numbers never.
+    """
     if is_traced(times):
         whole = jnp.issubdtype(times.dtype, jnp.integer)
         return (jnp.searchsorted(jnp.sort(times), times) + 1 if whole else times).astype(dtype)
@@ -98,7 +101,10 @@ def _as_given(name: str, x: Any) -> Any:
 
 
 def _numbers(name: str, labels: Any) -> Any:
-    """The number of each label in sorted order, for labels of any kind that can be sorted."""
+    """The number of each label in sorted order, (n,), for labels of any kind that can be sorted.
+
+    Traced labels must be numbers and are returned as they are.
+    """
     if is_traced(labels):
         as_float(name, labels, (1,))
         return labels
@@ -111,7 +117,7 @@ def _numbers(name: str, labels: Any) -> Any:
 
 
 def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -> None:
-    """Raise if the loss has the same value for every w."""
+    """Raise if the loss has the same value for every w; traced values are not checked."""
     if any(map(is_traced, jax.tree.leaves((event, weights, places)))):
         return
     counted = np.ones(len(event), bool) if weights is None else np.asarray(weights) > 0
@@ -130,7 +136,10 @@ def _check_varies(event: jax.Array, weights: jax.Array | None, places: Places) -
 
 
 def _at_risk(counted: np.ndarray, events: np.ndarray, ends: np.ndarray, places: Places) -> np.ndarray:
-    """(n,), number of rows in the risk set of each place with an event."""
+    """(n,), the number of rows with ``counted`` in the risk set of each place; right at places with an event.
+
+    All arguments are by place.
+    """
     if places.windows is not None:
         windows = jax.tree.map(np.asarray, places.windows)
         size = len(windows.leaves)

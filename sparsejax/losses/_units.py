@@ -54,13 +54,15 @@ def power_of_two(x: jax.Array) -> jax.Array:
 
 
 def row_unit(size: jax.Array) -> jax.Array:
-    r"""The power of two nearest to the square root of each size > 0; 1 where the size is 0.
+    r"""The unit of a column of each size: the power of two nearest to the square root of the size.
 
-    Division by the root, and not by the size, suits ADMM. One step size :math:`\rho` is right for all rows of
-    the splitting W = Z if the ratio of multipliers to parameters is of one order in all rows. With one
-    strength for all rows, the parameters of a column of size s are of the order 1/s and its multipliers of
-    the order of the strength; units :math:`\sqrt s` make the ratio the same. Extreme sizes are divided by
-    more, so that sizes end up between `MIN_COLUMN_SIZE` and its inverse, as far as the dtype allows.
+    The unit is 1 where the size is 0. Division by the root, and not by the size, suits ADMM. One step size
+    :math:`\rho` is right for all rows of the splitting W = Z if the ratio of multipliers to parameters is of
+    one order in all rows. With one strength for all rows, the parameters of a column of size s are of the
+    order 1/s and its multipliers of the order of the strength; units :math:`\sqrt s` make the ratio the same.
+
+    For sizes below 1e-8 or above 1e8 the unit is further from 1 than the root, so that size / unit is
+    between `MIN_COLUMN_SIZE` and its inverse, as far as the dtype allows.
     """
     info = np.finfo(size.dtype)
     size = jnp.where(size > 0, size, 1)
@@ -71,10 +73,11 @@ def row_unit(size: jax.Array) -> jax.Array:
 
 
 def row_units(X: jax.Array, *, centred: bool) -> jax.Array:
-    """`row_unit` of the size of each column of X, centred or not.
+    """`row_unit` of the size of each column of X (n, d), (d,).
 
-    The size is the geometric mean of the largest and the mean absolute entry. It is near the root mean square
-    for dense and for sparse columns, and no entry is squared.
+    The size is the geometric mean of the largest and the mean absolute entry, of deviations from the mean of
+    the column if ``centred`` and X is dense. It is near the root mean square for dense and for sparse
+    columns, and no entry is squared.
     """
     if isinstance(X, Sparse):
         n, centred = X.shape[0], False  # centring would fill in the zeros

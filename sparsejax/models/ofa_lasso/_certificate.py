@@ -17,23 +17,23 @@ FULL = -2  # status of a solve whose working set is too small: it is repeated wi
 
 
 class Lasso(NamedTuple):
-    """The solution of a problem."""
+    """The solution of a weighted lasso, and how good it is."""
 
     z: jax.Array  # (p,)
-    objective: jax.Array  # ()
+    objective: jax.Array  # (), P(z)
     gap: jax.Array  # (), relative to max(objective, objective at 0)
     num_iters: jax.Array  # () int32
-    status: jax.Array  # () int32
+    status: jax.Array  # () int32, a code of `sparsejax.solution`, `RUNNING` or `FULL`
 
 
 class Certificate(NamedTuple):
-    objective: jax.Array  # ()
+    objective: jax.Array  # (), P(z)
     gap: jax.Array  # (), relative to max(objective, objective at 0), including ``rounding``
     rounding: jax.Array  # (), a bound on the rounding error of the gap
 
 
 def lengths_of(At: jax.Array) -> jax.Array:
-    """The norms of the columns of A, (p,); nothing overflows or underflows."""
+    """The norms of the columns of A, (p,), from ``At`` = A' (p, n); nothing overflows or underflows."""
     largest = jnp.max(jnp.abs(At), axis=1)
     unit = jnp.where(largest > 0, largest, 1)
     return largest * jnp.sqrt(jnp.sum((At / unit[:, None]) ** 2, axis=1))
@@ -50,21 +50,21 @@ def certify(
 ) -> Certificate:
     r"""Objective and relative duality gap of z.
 
-    The dual point is :math:`\theta = 2s r`, s the best with :math:`|s c_i| \le \ell_i`, and
+    The dual point is :math:`\theta = 2s r` with the best s >= 0 for which all :math:`|s c_i| \le \ell_i`, and
 
     .. math:: P - D = \sum_i (2\ell_i|z_i| - 2 s c_i z_i) + (1 - s)^2\|r\|^2 ,
 
     a sum of nonnegative terms, in which no large terms cancel. (If y and the columns of A are centred, so is
     r, and the dual point is feasible for the problem with a free intercept too.) Rounding errors are bounded:
-    s allows for an error of eps :math:`\|a_i\|\|r\|` in :math:`c_i`, and eps times the sum of the magnitudes
-    of all terms of P - D, including those in :math:`c_i` and r, is added to the gap. The gap is NaN where a
-    limit is not > 0 or a value is NaN.
+    s allows for an error of eps :math:`\|a_i\|\|r\|` in :math:`c_i`. The gap includes eps times the sum of
+    the magnitudes of all terms of P - D, and of the terms that add up to :math:`c_i` and r. The gap is NaN
+    where a limit is not > 0 or a value is NaN.
 
     Args:
       y: (n,).
       residual: r = y - Az, (n,).
       c: A'r, (p,).
-      limit: (p,), > 0.
+      limit: :math:`\ell`, (p,), > 0.
       lengths: (p,), norms of the columns of A.
       z: the entries of z that may differ from 0.
       support: the indices of these entries among the p.
@@ -96,7 +96,12 @@ def judge(
     stalled: jax.Array,
     otherwise: jax.Array | int = RUNNING,
 ) -> jax.Array:
-    """The status, () int32: CONVERGED if the gap is at most tol; STALLED also if the gap is only rounding."""
+    """The status of a solve, () int32.
+
+    In this order: NON_FINITE if objective or gap is not finite; CONVERGED if the gap is at most ``tol``;
+    STALLED if ``stalled``, or if the gap is at most twice its rounding error; MAX_ITER if ``num_iters`` has
+    reached ``maxiter``; else ``otherwise``.
+    """
     _, gap, rounding = certificate
     status = jnp.where(num_iters < maxiter, otherwise, MAX_ITER)
     status = jnp.where(stalled | (gap <= 2 * rounding), STALLED, status)
@@ -106,10 +111,11 @@ def judge(
 
 
 class Unit(NamedTuple):
-    """The unit in which a problem is solved, a power of two near the largest entry of y.
+    """The unit in which a problem is solved, a power of two near the largest absolute entry of y.
 
-    Squares of a tiny y would underflow, and the gap with them. A solution that overflows when it is converted
-    back has the status NON_FINITE.
+    ``limits`` converts the limits of the problem to this unit, ``undone`` converts the solution back. Without
+    the unit, squares of a tiny y would underflow, and with them the gap. A solution that overflows when it is
+    converted back has the status NON_FINITE.
     """
 
     size: jax.Array  # ()
