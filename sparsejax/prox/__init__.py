@@ -4,14 +4,20 @@ Each function solves, for one vector ``x`` of shape (p,),
 
 .. math:: \operatorname*{argmin}_z \; \tfrac12\|z-x\|_2^2 + \text{scaling}\cdot g(z)
 
-with :math:`g` given in its docstring. For many rows use `jax.vmap`. All are exact up to rounding, also at
-ties, at ``x = 0``, at strength 0 (where they are the identity) and at huge strengths, and their
-derivatives are finite there. Norms take squares, which underflow for entries below 1e-150 (1e-18 in float32):
-such entries count as zero. The derivative is that of the smooth piece on which the result lies; at a kink it
-is the derivative of the piece on which entries that are zero stay zero.
+with :math:`g` given in its docstring (`l1` takes any shape, `exclusive_group_l21` all rows of a matrix). For
+many rows use `jax.vmap`. The results are exact up to rounding, also at ties, at ``x = 0``, at strength 0
+(where the operators are the identity) and at huge strengths, and the derivatives are finite there. The
+derivative is that of the smooth piece on which the result lies; at a kink it is the derivative of the piece
+on which entries that are zero stay zero.
 
 Functions ending in ``_columns`` are the same operators on a matrix whose *columns* are the rows
 of W, shape (p, ...): with the p entries leading, every step is a vector operation over the rows.
+
+The public functions with l2 norms first divide by a power of two near the largest entry, so that its square
+neither overflows nor underflows. Entries below 1e-150 times the largest one (1e-18 in float32) do not count
+in norms. The ``_columns`` functions do not divide: in their norms entries below 1e-150 (1e-18) do not count.
+
+Values are checked where they are known; under jit and vmap a negative strength is not an error.
 """
 
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21 as exclusive_group_l21

@@ -8,18 +8,21 @@ import numpy as np
 
 from sparsejax._core.checks import as_float, as_numpy, is_traced
 
-ANY_RANK = tuple(range(33))  # numpy's arrays have at most 32 dimensions
+ANY_RANK = tuple(range(33))  # up to 32 dimensions, as many as arrays had before numpy 2
 
 
 def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ...] = (0,)) -> jax.Array:
-    """A strength or step size >= 0 in the dtype of ``like``.
+    """A strength or step size >= 0 in the dtype of ``like``; a traced value is converted and not checked.
 
     Args:
-      name: name of the prox.
-      of: name of the argument.
+      name: name of the prox, for errors.
+      of: name of the argument, for errors.
       value: value of the argument.
-      like: the array that the prox is taken of.
+      like: the array whose prox is computed; its dtype is used.
       ndims: allowed numbers of dimensions of the value.
+
+    Raises:
+      TypeError, ValueError: the value is not a real number >= 0, or has another number of dimensions.
     """
     if is_traced(value):
         return jnp.asarray(value, like.dtype)
@@ -31,7 +34,7 @@ def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ..
 
 
 def floating(name: str, argument: str, x: Any) -> jax.Array:
-    """``x`` as a floating array; an error for another dtype. ``name`` is the name of the prox."""
+    """``x`` as a float32 or float64 array; an error for another dtype. ``name`` is the name of the prox."""
     known = f"prox.{name}: {argument}"
     dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(known, x).dtype
     if not jnp.issubdtype(dtype, jnp.floating):

@@ -9,9 +9,10 @@ Rows keep their directions; their norms r solve, with :math:`\rho_i = \|v_i\|_2`
 .. math:: \min_{r \ge 0}\; \tfrac12 r^\top H r - \rho^\top r ,
 
 A semismooth Newton method minimises the dual function
-:math:`\phi(v) = \tfrac12\|(\rho - 2Kv)_+\|^2 + v^\top K v`: with A the rows in which
-:math:`\rho - 2Kv > 0`, the next point solves :math:`H_{AA} v_A = \rho_A` and is 0 elsewhere. When A repeats,
-the point is the exact answer. For disjoint groups the linear systems have a closed form, and A only shrinks.
+:math:`\phi(v) = \tfrac12\|(\rho - 2Kv)_+\|^2 + v^\top K v`. Let A be the rows in which
+:math:`\rho - 2Kv > 0`. The next point solves :math:`H_{AA} v_A = \rho_A` and is 0 in the other rows. When A
+repeats, the point is the exact answer. For disjoint groups the linear systems have a closed form, and A only
+shrinks.
 """
 
 from typing import Any, NamedTuple
@@ -45,9 +46,9 @@ def exclusive_group_l21(
     r"""The prox of :math:`g(U) = \sum_g \alpha_g (\sum_{i\in g}\|u_i\|_2)^2`, all rows at once.
 
     Rows keep their directions. Their norms solve a nonnegative quadratic programme, by a semismooth Newton
-    method that ends at the exact answer. Its linear systems have a closed form for disjoint groups, use a
-    Cholesky factorisation of d x d up to 1024 features, and conjugate gradients beyond, in time proportional
-    to the number of memberships.
+    method that ends at the exact answer. For disjoint groups its linear systems have a closed form. For
+    overlapping groups, one alpha for all and at most 1024 features it uses a Cholesky factorisation of d x d;
+    else conjugate gradients, whose steps take time proportional to the number of memberships.
 
     Args:
       V: floating, (d, k), or (d,) for rows of one entry.
@@ -59,7 +60,8 @@ def exclusive_group_l21(
       U, shape and dtype of ``V``.
 
     Raises:
-      TypeError, ValueError: ``V`` is not floating or does not have d rows; alpha of another shape.
+      TypeError, ValueError: ``groups`` is not a `Groups`; ``V`` is not floating or does not have d rows;
+        alpha or scaling is negative or of another shape.
     Source: Kong et al., AAAI 2016, Eq. (2) for the penalty; their Eq. (19) computes the prox by reweighting.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -154,7 +156,7 @@ def _repeats(
 
 
 def _step_length(v: jax.Array, Kv: jax.Array, D: jax.Array, KD: jax.Array, rho: jax.Array) -> jax.Array:
-    """The first of 1, 1/2, 1/4, ... at which phi decreases enough from v along D (Armijo's rule)."""
+    """The first of 1, 1/2, ..., 2^-20 at which phi decreases enough from v along D (Armijo), or the last."""
 
     def phi(v: jax.Array, Kv: jax.Array) -> jax.Array:
         return 0.5 * jnp.sum(jnp.maximum(rho - 2 * Kv, 0) ** 2) + jnp.sum(v * Kv)
@@ -206,8 +208,8 @@ def exclusive_group_l21_columns(
         r = shrink(rho, strength, groups)
     else:
         r, warm = shrink_warm(rho, strength, groups, warm)
-    # Where a row of V is 0 so is the prox. Its derivative is 0 if another row of its groups is not 0, else
-    # the derivative for a row that is alone in its groups.
+    # Where a row of V is 0, the prox is 0. The derivative there is 0 if another row of its groups is not 0;
+    # else it is the factor by which the prox shrinks a row that is alone in its groups.
     alone = 1 / _diagonal(strength, groups)
     competes = groups.spread(strength * groups.sums(r)) > 0
     ratio = safe_divide(r, rho, jnp.where(competes, 0, alone))
@@ -273,7 +275,8 @@ def _solve(
 def _solve_disjoint(active: jax.Array, b: jax.Array, strength: jax.Array, groups: Groups) -> jax.Array:
     """x_i = (b_i + 2 a sum_j (b_i - b_j)) / (1 + 2 a count), sum and count over the active rows of the group.
 
-    The sum is taken of differences to the largest b_j, so that nothing cancels at huge strengths.
+    The sum is computed from the differences between each b_j and the largest, so that nothing cancels at huge
+    strengths.
     """
     on = active.astype(b.dtype)
     top = groups.maxima(jnp.where(active, b, -jnp.inf))

@@ -47,7 +47,7 @@ def views_value(views: Views, strength: jax.Array, Wt: jax.Array) -> jax.Array:
 
 
 def views_support(views: Views, Wt: jax.Array) -> jax.Array:
-    """(k, d) bool: the entries whose groups are not zero in all views."""
+    """(k, d) bool: the entries whose groups are zero in no view."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
         on &= (view_norms(view, Wt) != 0)[view_group_of(view)]
@@ -85,7 +85,8 @@ def dykstra(
 ) -> tuple[Parts, Parts]:
     """The prox of all views at ``X + sum(parts)``: a point for each view, and the parts at the end.
 
-    Dykstra's algorithm is coordinate descent on the parts, so that it converges from any start.
+    Dykstra's algorithm is coordinate descent on the parts, so that it converges from any start. X, points and
+    parts are transposes, (k, d). ``cycles``, (), is the largest number of cycles.
     """
     size = jnp.max(jnp.abs(X + sum(parts)))
 
@@ -111,7 +112,10 @@ def dykstra(
 
 @jax.custom_jvp
 def views_joint_columns(views: Views, strength: jax.Array, Vt: jax.Array) -> jax.Array:
-    """The prox of all views: the point of the last view, with the zero groups of all other points."""
+    """The prox of all views, (k, d), at Vt (k, d): the point of the last view at the end of `dykstra`.
+
+    A group that is zero in the point of another view is set to zero.
+    """
     cold = (jnp.zeros_like(Vt),) * len(views)
     points: Parts = dykstra(views, strength, Vt, cold, jnp.int32(VIEW_CYCLES))[0]
     *others, Wt = points
@@ -154,11 +158,12 @@ def views_split(
     guess: Parts | None = None,
     cycles: int = VIEW_CYCLES,
 ) -> Parts:
-    """Parts with the sum Z, one for each view. If Z is a subgradient of g at W, so are they of the views.
+    """Parts with the sum Z, one (k, d) for each view; W and Z are transposed, (k, d).
 
-    In groups that are not zero the parts are the gradients of the views; for an entry whose group is zero in
-    no view, each also has an equal share of what Z has besides. Parts in zero groups come from ``guess``, or
-    from Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
+    If Z is a subgradient of g at W, each part is a subgradient of its view. In a group that is not zero the
+    part is the gradient of the view. In a zero group it comes from ``guess``, or without a guess from
+    Dykstra's algorithm: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ. The
+    difference between Z and the sum is then shared out as in `_settle`.
     """
     K = len(views)
     parts = _settle(views, strength, Zt, Wt, (Zt / K,) * K if guess is None else guess)
@@ -173,9 +178,10 @@ def views_split(
 
 
 def _settle(views: Views, strength: jax.Array, Zt: jax.Array, Wt: jax.Array, guess: Parts) -> Parts:
-    """Gradients in groups that are not zero, else the guess; what is missing to Z in equal shares.
+    """Parts that are gradients in groups that are not zero, else the guess, corrected to have the sum Z.
 
-    The shares go to the views in which the group of the entry is zero, or to all if there is none.
+    For each entry the correction is shared equally by the views in which the group of the entry is zero, or
+    by all views if the group is zero in none.
     """
     on = [views_support((view,), Wt) for view in views]
     parts = [

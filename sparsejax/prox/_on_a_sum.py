@@ -9,24 +9,24 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
 
-# Newton's method takes a few steps; bisection alone would take as many as a float64 has bits.
+# Newton's method takes a few steps. Bisection alone would take about as many as a float64 has bits, 64.
 MAX_STEPS = 200
 
 
 @functools.partial(jax.jit, static_argnames="positive")  # without jit an eager call would compile the loop
 def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool) -> jax.Array:
-    r"""Argmin of :math:`\tfrac12\|z - v\|^2 + \sum_i s_i|z_i|` where z sums to the total, for each row of V.
+    r"""Argmin of :math:`\tfrac12\|z - v\|^2 + \sum_i s_i|z_i|` over z with a given sum, for each row v of V.
 
-    The answer is soft thresholding of :math:`v - \nu`. Its sum is a decreasing, piecewise linear function of
-    :math:`\nu`, and Newton's method with bounds finds the :math:`\nu` with the right sum; a Newton step that
-    leaves the bounds is replaced by bisection. The derivative is that of :math:`\nu` on the entries that are
-    not 0.
+    The answer z is soft thresholding of :math:`v - \nu` at s. The sum of z is a decreasing, piecewise linear
+    function of :math:`\nu`. Newton's method with bounds finds the :math:`\nu` with the right sum; bisection
+    replaces a Newton step that leaves the bounds. The derivative is that of z and :math:`\nu` for the given
+    set of entries that are not 0.
 
     Args:
       V: (k, p).
       strength: s >= 0, broadcastable to V, of rank 2.
-      total: ().
-      positive: z >= 0 as well; for total >= 0.
+      total: (), the sum of z.
+      positive: static; True demands z >= 0 as well, and then the total must be >= 0.
 
     Returns:
       Shape (k, p).
@@ -50,8 +50,8 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
         low, high = jnp.where(over >= 0, nu, low), jnp.where(over <= 0, nu, high)
         new = nu + safe_divide(over, count)
         middle = low + (high - low) / 2
-        # A step onto a bound may lead back from there, and so on for ever: it counts only if it ends the
-        # loop.
+        # The step from a bound may lead back, and so on for ever. So a step onto a bound, or beyond, is taken
+        # only if it is so short that it ends the loop.
         room = 2 * eps_of(V) * size
         inside = (new > low) & (new < high) | (jnp.abs(new - nu) <= room)
         new = jnp.where((count > 0) & inside, new, middle)

@@ -1,4 +1,4 @@
-"""Proxes with piecewise constant answers: one pass finds the pieces, means of each piece give the values."""
+"""Proxes with piecewise constant answers: one pass finds the pieces, and the mean of each piece its value."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -45,20 +45,21 @@ def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> j
 
     :math:`|z|_{(1)} \ge |z|_{(2)} \ge \dots` are the magnitudes in decreasing order. The
     magnitudes are sorted, the strengths subtracted, adjacent violators of the order pooled, negative values
-    set to 0, and order and signs restored. The derivative is that of the means of the pools: entries of equal
-    magnitude keep equal magnitudes.
+    set to 0, and order and signs restored. The derivative is that of the means of the pools: entries that
+    were pooled keep equal magnitudes.
 
     Args:
       x: one group, floating, shape (p,).
-      strengths: >= 0, not increasing, shape (p,).
+      strengths: >= 0, not increasing, shape (p,); the first belongs to the largest magnitude.
       scaling: step size multiplying the penalty, >= 0, shape ().
 
     Returns:
       Shape (p,), dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating or not 1-d, a strength is negative or larger than the one
-        before, at trace time.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; strengths of another shape; scaling is
+        not a scalar. Where values are known, outside jit: a strength or scaling is negative, or a strength is
+        larger than the one before.
     Source: Bogdan, van den Berg, Sabatti, Su & Candes, Annals of Applied Statistics 9(3), 2015.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -82,17 +83,19 @@ def sorted_magnitudes(r: jax.Array, s: jax.Array) -> jax.Array:
     return jnp.zeros_like(r).at[order].set(pooled, unique_indices=True)
 
 
-MAX_PACKED_SIZE = 1 << 16  # entries: of more, some differ by less than the digits that are left
+# Most entries that `falling_order` packs: their indices replace 16 of the 52 bits of the fraction of a
+# float64. Of more entries, some would often agree in all bits that are left.
+MAX_PACKED_SIZE = 1 << 16
 
 
 @jax.jit  # without jit an eager call would compile the loop every time
 def falling_order(r: jax.Array) -> jax.Array:
     """The indices (p,) that sort r >= 0 from the largest to the least; equal entries keep their order.
 
-    XLA on a CPU sorts integers two to five times as fast as floating numbers or several arrays together. So
-    the bits of an entry, which order as the entry does, and its index are packed into one integer, the index
-    in place of the last digits. If entries that differ in those digits only come out in the wrong order, all
-    are sorted again.
+    XLA on a CPU sorts integers two to five times as fast as floating numbers or several arrays together. The
+    bits of a number >= 0, read as an integer, sort as the number does. So the bits of an entry and its index
+    are packed into one integer, with the index in place of the last bits. Entries that differ in these bits
+    only may come out in the wrong order; all entries are then sorted again, as floating numbers.
     """
     r, p = jnp.abs(lax.stop_gradient(r)), len(r)
     if p > MAX_PACKED_SIZE or r.dtype.itemsize < 4 or jax.dtypes.canonicalize_dtype(np.int64) != np.int64:
@@ -107,7 +110,7 @@ def falling_order(r: jax.Array) -> jax.Array:
 
 
 def means(y: jax.Array, ends: jax.Array, extra: jax.Array | None = None) -> jax.Array:
-    """(p,), at every entry the mean of y (p,) over the piece of the entry.
+    """(p,), for every entry the mean of y (and ``extra``) over the piece of the entry.
 
     Args:
       y: (p,).
@@ -134,9 +137,9 @@ class _Stack(NamedTuple):
 def falling_pieces(y: jax.Array) -> jax.Array:
     """The last entries, (p,) booleans, of the pieces of the nearest vector to y (p,) that does not increase.
 
-    Pool adjacent violators: every entry becomes a piece on a stack, and the last two pieces are joined as
-    long as the mean of the last is larger. Pieces of equal mean are not joined, so that the derivative is
-    that of separate pieces there.
+    Pool adjacent violators: each entry in turn becomes a piece on a stack, and the last two pieces are joined
+    as long as the mean of the last is larger. Pieces of equal mean are not joined: the derivative there is
+    the one of separate pieces.
     """
     p = y.shape[0]
     sums = jnp.concatenate([jnp.zeros(1, y.dtype), jnp.cumsum(y - jnp.mean(y))])
@@ -162,7 +165,8 @@ def falling_pieces(y: jax.Array) -> jax.Array:
 def total_variation(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array:
     r"""Prox of the total variation :math:`g(z) = \text{strength}\sum_i |z_{i+1} - z_i|`, in O(p).
 
-    The answer is piecewise constant. Its derivative on a piece is that of the mean of x over the piece.
+    The answer is piecewise constant: on a piece it is the mean of x over the piece, moved towards each
+    neighbouring piece by the scaled strength / length of the piece. The derivative is taken for these pieces.
 
     Args:
       x: one group, floating, shape (p,).
@@ -173,7 +177,8 @@ def total_variation(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0)
       Shape (p,), dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating or not 1-d, a negative strength, at trace time.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; strength or scaling is not a scalar, or
+        is negative (not checked under jit).
     Source: Johnson, J. Computational and Graphical Statistics 22(2), 2013.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -190,8 +195,7 @@ def piecewise(x: jax.Array, t: jax.Array) -> jax.Array:
     z = _taut(*lax.stop_gradient((x - jnp.mean(x), t)))
     jumps = jnp.sign(z[1:] - z[:-1])
     none = jnp.zeros(1, z.dtype)
-    # On a piece the answer is the mean of x, moved towards each neighbouring piece by t / (length of the
-    # piece).
+    # On a piece the answer is the mean of x, moved by t / (length of the piece) towards each neighbour.
     pull = t * (jnp.concatenate([jumps, none]) - jnp.concatenate([none, jumps]))
     return means(x, jnp.concatenate([jumps != 0, jnp.ones(1, bool)]), pull)
 
@@ -217,14 +221,15 @@ class _Deque(NamedTuple):
 
 @_lane_by_lane
 def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
-    r"""The prox of the total variation, up to the rounding of cumulated sums.
+    r"""The prox of the total variation with strength t () at x (p,), up to the rounding of cumulated sums.
 
-    Dynamic programming. Let :math:`m_i(b)` be the least cost of the first i entries if entry i + 1 is b, and
-    :math:`V_i` the sum of the first i entries of x. The derivative of :math:`m_i` is piecewise linear and
-    increases from -t to t. Before it is clipped to [-t, t] its piece (k, y) is :math:`(i - k) b - V_i + y`.
-    Clipping removes pieces at both ends, adds the pieces (i, V_i - t) and (i, V_i + t), and happens outside
-    of ``low[i]`` and ``high[i]``, which bound entry i. The last entry is where the derivative is 0. Going
-    back, each entry is the next entry clipped to the bounds.
+    This is dynamic programming. Let :math:`m_i(b)` be the least cost of the first i entries if entry i + 1 is
+    b, and :math:`V_i` the sum of the first i entries of x. The derivative of :math:`m_i` is piecewise linear
+    and increases from -t to t. Before it is clipped to [-t, t], its piece (k, y) is
+    :math:`(i - k) b - V_i + y`. Clipping removes pieces at both ends and adds the pieces (i, V_i - t) and
+    (i, V_i + t). It changes the derivative for b below ``low[i]`` or above ``high[i]``; entry i lies between
+    these bounds. The last entry is the b at which the derivative is 0. From there back, each entry is the
+    next entry clipped to its bounds.
     """
     p, dtype = x.shape[0], x.dtype
     V = jnp.concatenate([jnp.zeros(1, dtype), jnp.cumsum(x)])

@@ -63,7 +63,8 @@ def l2(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
       ``max(1 - scaling*strength/||x||, 0) x``, shape and dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating or not 1-d; strength or scaling is negative or no number.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; strength or scaling is negative or not a
+        scalar.
     Source: Ming & Ding, IJCAI 2019, Eq. (24), where the strength is written alpha / (2a + nu).
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -90,7 +91,7 @@ def _l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
 @_l2_columns.defjvp
 def _l2_columns_jvp(primals: Arrays, tangents: Arrays) -> tuple[jax.Array, jax.Array]:
     # On the active piece z = (1 - alpha/n) x with n = ||x||, u = x/n:
-    # dz = (1 - alpha/n) dx + (alpha/n) u (u.dx) - u dalpha. For alpha = 0 it is the identity, also at x = 0.
+    # dz = (1 - alpha/n) dx + (alpha/n) u (u.dx) - u dalpha. For alpha = 0, dz = dx also at x = 0.
     (x, alpha), (dx, dalpha) = primals, tangents
     z = _l2_columns(x, alpha)
     norm, alpha, dalpha = safe_norm(x)[None], alpha[None], dalpha[None]
@@ -120,7 +121,8 @@ def linf(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Arr
       Shape and dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating or not 1-d; strength or scaling is negative or no number.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; strength or scaling is negative or not a
+        scalar.
     Source: Quattoni, Carreras, Collins & Darrell, ICML 2009, for the projection on the ball of l1,inf. By
       Moreau's identity the prox is ``x`` minus its projection on the l1 ball of radius t.
 

@@ -28,7 +28,8 @@ def squared_l1(x: jax.Array, beta: ArrayLike, scaling: ArrayLike = 1.0) -> jax.A
       Unlike the prox of ``l1``, it is zero only if ``x`` is zero.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; beta or scaling is negative or not a
+        scalar.
     Source: Ming & Ding, IJCAI 2019, Theorem 5; their lambda in Eq. (3) is ``2*scaling*beta``. Their
       Lemma 1(ii) must read "w_i = 0 or sign(w_i) = sign(a_i)".
 
@@ -52,8 +53,8 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
               \theta = 2b\,(1-a/N)\,A, \quad A=\textstyle\sum_i(|x_i|-\theta)_+,\;
               N = \|(|x|-\theta)_+\|_2 ,
 
-    and the scalar :math:`\theta` is found by a Newton iteration that is monotone, so exact and
-    finite in practice: no sort and no inner solver.
+    A monotone Newton iteration finds the scalar :math:`\theta`, without a sort or an inner solver. In
+    practice it ends after a few steps at the exact value, up to rounding.
 
     Args:
       x: one row, floating, shape (p,).
@@ -64,7 +65,8 @@ def exclusive_l21(x: jax.Array, alpha: ArrayLike, beta: ArrayLike, scaling: Arra
       Shape and dtype of ``x``.
 
     Raises:
-      TypeError, ValueError: ``x`` is not floating, or not 1-d.
+      TypeError, ValueError: ``x`` is not floating, not 1-d or empty; a strength or scaling is negative or not
+        a scalar.
     Source: derived here. Ming & Ding, IJCAI 2019, split the two terms and alternate between their proxes
       (Eqs. 19-24); the composition of the two proxes is not the prox of the sum.
 
@@ -87,9 +89,9 @@ def exclusive_l21_columns(
     """`exclusive_l21` of every column of ``x`` (p, ...), and its thetas (...).
 
     ``alpha`` and ``beta`` are broadcastable to the columns (...). ``start`` (...) is a guess of theta, such
-    as the theta of the last call: the result does not depend on it, but a near guess saves passes. ``rough``
-    is for solvers whose guesses improve as they converge: the last Newton step changes delta = max|x| - theta
-    by less than a tenth, and the error of theta is of the order of the square of that.
+    as the theta of the last call. A near guess saves passes over x; the result does not depend on the guess,
+    unless ``rough``. ``rough`` is for solvers whose guesses improve as they converge: the last Newton step
+    changes delta = max|x| - theta by at most a tenth, and the error left in delta is of the order of 1 %.
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
@@ -121,7 +123,7 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
 def _threshold(
     below: jax.Array, top: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, rough: bool
 ) -> Pair:
-    """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta.
+    """Solve theta = 2 beta A (1 - alpha/N) in each column; returns delta = top - theta, and ||x|| > alpha.
 
     psi(theta) = A (1 - alpha/N) is convex and decreasing where N > alpha, kinks included (A is
     piecewise linear and convex, -A/N is convex on every piece, and at a kink only the slope of A
@@ -142,7 +144,7 @@ def _threshold(
         return delta - value / slope, norm > alpha
 
     alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
-    # theta = 2 beta A (1 - alpha/N) <= 2 beta p delta bounds delta from below, away from 0.
+    # theta = 2 beta A (1 - alpha/N) <= 2 beta m delta, with m entries in x, bounds delta from below, above 0.
     least = top * complement / (complement + b * below.shape[0])
     return newton(step, top, alive, least=least, guess=top - start, rough=rough), alive
 
@@ -179,7 +181,7 @@ def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
 
     The conjugate of exclusive l2,1 is the sum of :math:`m^2/(4\beta)` over rows. The norm is convex and
-    decreasing in m, so that Newton's method from the left is monotone.
+    decreasing in m, so that Newton's method from m = 0 is monotone.
     """
     u = jnp.abs(z)
     top = jnp.max(u, axis=0)

@@ -1,7 +1,7 @@
 """A scalar threshold theta for each column of a matrix: the Newton iteration, and the sums that it needs.
 
-An equation for theta has sums over the entries of |x| above theta. The unknown is delta = max|x| - theta, and
-the entries above theta are those with r = (delta - below)_+ > 0, below = max|x| - |x|: in this form nothing
+An equation for theta has sums over the entries of |x| above theta. The unknown is delta = max|x| - theta. An
+entry exceeds theta by r = delta - below if this is > 0, with below = max|x| - |x|. In this form nothing
 cancels where theta is close to max|x|.
 """
 
@@ -34,13 +34,13 @@ def newton(
     guess: jax.Array | None = None,
     rough: bool = False,
 ) -> jax.Array:
-    """The root delta of every column, in [least, top], by a Newton iteration that decreases to it.
+    """The root delta of every column, in [least, top], by a Newton iteration that decreases to the root.
 
     From ``top`` the steps must decrease and stay above the root. A ``guess`` in (0, top] is tried first; a
-    usable step from it must land at the root or above. Any other guess counts as ``top``. The loop does not
-    wait for columns that are not ``alive``. The steps end when they no longer decrease but for rounding, or
-    if ``rough`` when no delta changes by more than `ROUGH_CHANGE` of itself; the error is then of the order
-    of the square of that.
+    usable step from it must land at the root or above, and if the step is not usable the iteration starts
+    from ``top``. Any other guess counts as ``top``. The loop does not wait for columns that are not
+    ``alive``. It ends when no delta decreases by more than rounding; if ``rough``, when no delta changes by
+    more than `ROUGH_CHANGE` of itself. The relative error is then of the order of `ROUGH_CHANGE` squared.
     """
     first = top if guess is None else jnp.where((guess > 0) & (guess <= top), guess, top)
     Carry = tuple[jax.Array, jax.Array, jax.Array]
