@@ -1,6 +1,6 @@
 """The arrays that a user's loss or penalty closes over become leaves of the problem.
 
-So they are arguments of the compiled program, and the derivative of a solve sees them.
+As leaves they are arguments of the compiled program, and solutions can be differentiated in them.
 """
 
 import functools
@@ -23,8 +23,8 @@ from sparsejax.problem import Problem
 def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
     """The problem in which the arrays that its loss and penalty close over are leaves.
 
-    A class that closes over traced arrays keeps only its value and prox: the methods that give certificate,
-    curvature or support may close over further arrays, so they are dropped.
+    Of a loss that closes over traced arrays only the value and the shape of W are kept, and of such a penalty
+    only value and prox: the methods for certificate, curvature or support may close over further arrays.
     """
     problem = with_program_of_function(problem, init)
     smooth, penalty = problem.smooth, problem.penalty
@@ -42,11 +42,12 @@ def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
 
 
 def with_program_of_function(problem: Problem, init: Any) -> Problem:
-    """The problem with the program of a plain function, and the arrays that it closes over, as the loss.
+    """The problem with a plain function replaced by its program and the arrays that it closes over.
 
-    The function is traced again in every call, so that changed globals, attributes and arrays count. With the
-    same program, other arrays need no new compilation; nor does a lambda that a loop makes again and again.
-    An object with leaves, such as a `jax.tree_util.Partial`, is traced once for all values of its leaves.
+    The function is traced again in every call, so that changed globals, attributes and arrays count. If the
+    program is the same, other arrays need no new compilation; nor does a lambda that a loop makes again and
+    again. An object with leaves, such as a `jax.tree_util.Partial`, is traced once for all values of its
+    leaves.
     """
     smooth = problem.smooth
     if smooth._self_contained or not isinstance(smooth, PlainLoss) or smooth.provides:
@@ -63,8 +64,8 @@ class ClosureLoss(Loss, leaves=("loss", "arrays"), static=("call",)):
     """A loss whose function takes the arrays that it closed over as an argument."""
 
     _self_contained: ClassVar[bool] = True
-    loss: Any  # the user's loss, or () where its program says all
-    arrays: tuple[jax.Array, ...]  # the arrays that it closes over
+    loss: Any  # the user's loss; () if the loss has no leaves, so that the program is all that is needed
+    arrays: tuple[jax.Array, ...]  # the arrays that the loss closes over
     call: "TracedFunction"  # ``call(arrays, loss, W)``, the value
 
     @property
@@ -106,7 +107,8 @@ class ClosurePenalty(Penalty, leaves=("penalty", "in_value", "in_prox"), static=
         return self.call_prox(self.in_prox, self.penalty, V, scaling)
 
 
-# Named functions and no lambdas, for classes: JAX reuses the trace of a function object that it has seen.
+# Named functions, not lambdas: JAX reuses the trace of a function object that it has seen, so that objects of
+# a class are not traced again in every call.
 def evaluate(smooth: Loss, W: Any) -> Any:
     """``smooth(W)``."""
     return smooth(W)
@@ -148,7 +150,7 @@ class TracedFunction:
         return isinstance(other, TracedFunction) and self._key == other._key
 
     def __hash__(self) -> int:
-        """The hash of that structure and that identity."""
+        """The hash of the structure of the arguments and of the identity of the program."""
         return self._hash
 
     def __repr__(self) -> str:

@@ -24,15 +24,16 @@ BLOCK_ROWS = 1024  # rows that are computed at once
 def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
     r"""``||x_i - z_j||^2``, shape (n, m); Z = X if not given, and then the diagonal is exactly 0.
 
-    Computed as :math:`\|x\|^2 + \|z\|^2 - 2x^\top z`, and at least 0. The mean of Z is subtracted from both
-    first: a common offset would cost digits. The error is about eps times the largest square that is left.
+    Computed as :math:`\|x\|^2 + \|z\|^2 - 2x^\top z`, and at least 0. The mean of Z is first subtracted from
+    X and Z, since a common offset would cost digits. The error is about eps times the largest square norm of
+    the centred rows.
 
     Args:
       X: (n, d).
-      Z: (m, d).
+      Z: (m, d), converted to the dtype of X.
 
     Raises:
-      TypeError, ValueError: not finite, no rows, different numbers of columns.
+      TypeError, ValueError: not real, not finite, no rows or columns, different numbers of columns.
 
     >>> import numpy as np, sparsejax as sj
     >>> print(sj.kernels.squared_distances(np.array([[0.0, 0.0], [3.0, 4.0]])))
@@ -164,14 +165,14 @@ def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
 
 
 def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
-    """``row`` of each row, `BLOCK_ROWS` rows at a time."""
+    """The function ``row`` of each row of the arrays ``rows``, stacked, for `BLOCK_ROWS` rows at a time."""
     if rows[0].shape[0] <= BLOCK_ROWS:
         return jax.vmap(row)(*rows)
     return lax.map(lambda r: row(*r), rows, batch_size=BLOCK_ROWS)
 
 
 def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
-    """A function x -> ``||x - z_j||^2`` for all j, for rows x of the second result, which is X centred."""
+    """A function x -> ``||x - z_j||^2`` for all j, (m,), and X minus the mean of Z, whose rows x it takes."""
     mean = jnp.mean(Z, axis=0, keepdims=True)
     X, Z = X - mean, Z - mean
     size = jnp.sum(Z * Z, axis=1)
@@ -197,7 +198,8 @@ def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = 
 
     def row(i: jax.Array, x: jax.Array) -> jax.Array:
         d2 = _zero_to_itself(i, distances(x), same)
-        # Two divisions, since the square of a small bandwidth would underflow; the least ones are 0 in XLA.
+        # Two divisions, since the square of a small bandwidth would underflow. XLA takes the least bandwidths
+        # for 0, and 0/0 would be NaN.
         return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
 
     return _by_blocks(row, jnp.arange(X.shape[0]), X)

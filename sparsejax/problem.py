@@ -31,8 +31,8 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         or any callable pytree, such as ``jax.tree_util.Partial(fun, *data)``. Convexity is not checked.
         Solutions can be differentiated in the arrays that a function closes over, and a function that closes
         over other arrays is not compiled again. A function is traced again in every eager call. A Partial
-        with arrays and objects of a class are not: their leaves and static parts alone tell whether a program
-        can be used again.
+        with arrays, or an object of a class, is not traced again: its leaves and static parts alone decide
+        whether a compiled program can be used again, so a global that it reads must not change.
       penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
         ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only these two
         methods are used, and the groups *dual* and *support* if the class has all their methods.
@@ -82,13 +82,16 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
 
 
 class _InUnits(Problem, leaves=("smooth", "penalty"), static=("even",)):
-    """A problem in units of its data; ``even``: its strengths were numbers before each row got a unit."""
+    """A problem in units of its data.
+
+    ``even`` is `even_strengths` of the original problem: units by row turn a number into a strength by row.
+    """
 
     even: bool
 
 
 def even_strengths(problem: Problem) -> bool:
-    """Whether all strengths are numbers, none is given by row or entry."""
+    """Whether all strengths are numbers, so that none is given by row or entry."""
     if isinstance(problem, _InUnits):
         return problem.even
     return all(np.ndim(strength) == 0 for strength in split_strengths(problem.penalty)[0])
@@ -110,7 +113,7 @@ def as_protocol(caller: str, problem: Any) -> Problem:
 
 
 def zeros(problem: Problem) -> jax.Array:
-    """W = 0 in the shape and dtype of the parameters."""
+    """W = 0 in the shape and dtype of the parameters; a TypeError if the loss does not know the shape."""
     if "shape" not in problem.smooth.provides:
         raise TypeError(
             "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
@@ -131,8 +134,11 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
     r"""The loss :math:`\gamma f(\sigma V/s)/\sigma^2` in units of its data, and the units; None if not known.
 
     In these units nothing underflows; without them, squares of a Y of the order of 1e-22 are 0 in float32.
-    With ``rows`` True the units s also bring the columns of X nearer to one size, if the penalty allows, so
-    that columns of unequal size cost few iterations and no digits. ``rows`` may also be s, if it is known.
+
+    Args:
+      problem: the problem in the protocol.
+      rows: False: s = 1. True: units s (d,) that bring the columns of X nearer to one size, if loss and
+        penalty allow this; columns of unequal size then cost few iterations and no digits. Or s itself.
     """
     penalty = problem.penalty
     if "units" not in problem.smooth.provides or "units" not in penalty.provides:
@@ -149,7 +155,10 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
 
 
 def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
-    r"""The problem in these units: a strength of degree p is multiplied by :math:`\gamma\sigma^{p-2}/s^p`."""
+    r"""The problem in these units: a strength of degree p is multiplied by :math:`\gamma\sigma^{p-2}/s^p`.
+
+    If ``scaled`` is None, the problem is returned unchanged.
+    """
     if scaled is None:
         return problem
     loss, units = scaled
@@ -201,7 +210,7 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     """The problem on one array, ``params`` as this array, and the function that restores the pytree.
 
-    If ``params`` is an array with an axis already, all are returned unchanged.
+    If ``params`` is already an array with at least one axis, problem and params are returned unchanged.
     """
     if jax.tree_util.all_leaves([params]) and np.ndim(params) > 0:
         return problem, params, lambda W: W

@@ -16,7 +16,8 @@ from sparsejax._core.pytree import Pytree
 
 CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED = range(6)
 
-# Names of the solvers by their number in `Solution.link`: those of the library, then others as they are used.
+# Names of the solvers: first those of the library, then others as `number_of` adds them. `Solution.link` is
+# an index of this list.
 SOLVERS: list[str] = []
 
 MESSAGES = {
@@ -66,9 +67,10 @@ class ConvergenceError(RuntimeError):
 
 
 class History(NamedTuple):
-    """Objective and gap at the first iterations of a solver, with the start at index 0; NaN after its end.
+    """Objective and gap at the first iterations of a solver, with the start at index 0.
 
-    `variational_newton` does not evaluate a start other than 0, which is then NaN.
+    Entries after the last iteration are NaN. `variational_newton` evaluates no start other than 0: index 0 is
+    then NaN.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -88,17 +90,19 @@ class Solution(
     Attributes:
       params: the point with the best certificate of all points evaluated; shape and dtype of W.
       objective: F(params), shape ().
-      gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))`` plus a bound on its rounding error: no
-        point has an objective that is lower by more. NaN where no dual is known (a plain function with a
-        norm, or strength 0), or where a strength or weight is negative.
+      gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))`` plus a bound on its rounding error.
+        With P the objective: no point has an objective below P by more than gap times ``max(|P|, P(0))``. NaN
+        where no dual is known (a plain function with a norm, one strength for all that is 0, and other cases
+        that `sparsejax.duality_gap` lists), or where a strength or weight is negative.
       residual: relative prox-gradient residual, ``||G + S|| / max(||G||, ||S||, ||grad f(0)||)`` with
         ``G = grad f(W)`` and ``S = L(W - T) - G``, a subgradient of g at the prox-gradient step
-        ``T = prox(W - G/L, 1/L)``; it is compared with tol where gap is NaN. For a penalty of several terms
+        ``T = prox(W - G/L, 1/L)``. It is compared with tol where gap is NaN. For a penalty of several terms
         the norms are over all terms, each with its part of -G.
       num_iters: () int32, 0 if the start met tol.
-      status: () int32, one of the codes in `sparsejax.solution`; `message` is its text.
+      status: () int32, one of the codes CONVERGED, MAX_ITER, NON_FINITE, STALLED, HOST_FAILURE, INTERRUPTED
+        in `sparsejax.solution`; `message` is its text.
       history: `History` of length ``history`` (0 by default).
-      link: () int32, the number in `sparsejax.solution.SOLVERS` of the solver that found params, which may
+      link: () int32, the index in `sparsejax.solution.SOLVERS` of the solver that found params, which may
         have continued from another solver of its chain. -1: not known. `solver` is its name.
 
     >>> import numpy as np, sparsejax as sj
@@ -143,6 +147,7 @@ class Solution(
 
         Raises:
           TypeError: the solution is not a batch.
+          IndexError: a concrete index is out of range.
         """
         shape = self.status.shape
         if not shape:
@@ -167,7 +172,11 @@ class Solution(
 
     @property
     def solver(self) -> str | list[str]:
-        """The name of the solver that found params, for each problem of a batch; not available under jit."""
+        """The name of the solver that found params, "" if not known; a flat list of names for a batch.
+
+        Raises:
+          TypeError: the solution is traced, as under jit.
+        """
         if is_traced(self.link):
             raise TypeError("Solution.solver is text: read it outside jit and vmap.")
         names = [SOLVERS[i] if 0 <= i < len(SOLVERS) else "" for i in np.ravel(self.link)]
@@ -175,7 +184,11 @@ class Solution(
 
     @property
     def message(self) -> str | list[str]:
-        """The status as text, for each problem of a batch; not available under jit."""
+        """The status as text; a flat list of texts for a batch.
+
+        Raises:
+          TypeError: the solution is traced, as under jit.
+        """
         if is_traced(self.status):
             raise TypeError("Solution.message is text: read it outside jit and vmap.")
         pairs = zip(np.ravel(self.status), np.ravel(self.gap), strict=True)
@@ -183,7 +196,10 @@ class Solution(
         return texts if self.status.ndim else texts[0]
 
     def __getattr__(self, name: str) -> Any:
-        """Say where the intercept and predictions are; Python calls this for names that do not exist."""
+        """Raise an AttributeError that says where intercept, predictions and weights are found instead.
+
+        Python calls this method for names that do not exist.
+        """
         where = {
             "intercept": "the loss has it: problem.smooth.intercept(solution.params)",
             "predict": "write sparsejax.predict(solution, problem, X)",
@@ -207,14 +223,14 @@ def number_of(solver: str) -> int:
 
 
 def _message(code: int, gap: Any) -> str:
-    """The text of a status; ``gap``, of the dtype of the solve, is NaN if it is not known."""
+    """The text of a status; ``gap``, in the dtype of the solve, is NaN if no gap is known."""
     if code == CONVERGED and np.isnan(gap):
         return "converged: the residual is at most tol (no duality gap is known here)"
     return text_of_status(code, gap.dtype)
 
 
 def text_of_status(code: int, dtype: Any) -> str:
-    """The text of a status of a solve in this dtype: float32 has another remedy than float64."""
+    """The text of a status of a solve in this dtype; for float32 it also names float64 as a remedy."""
     text = MESSAGES[code]
     if code != STALLED or dtype != np.float32:
         return text
@@ -223,14 +239,14 @@ def text_of_status(code: int, dtype: Any) -> str:
 
 
 def failed_read(problem: Any) -> Exception | None:
-    """The error of the last pass over rows that are read again for every product, if it failed."""
+    """The error of the last pass over rows that are read again for every product; None if no pass failed."""
     parts = jax.tree.leaves(problem, is_leaf=lambda part: isinstance(part, Chunked))
     failed = [part.source.failed for part in parts if isinstance(part, Chunked)]
     return next((error for error in failed if error is not None), None)
 
 
 def text_of_failure(problem: Any, code: int, dtype: Any) -> str:
-    """`text_of_status`, or if rows could not be read again, the error."""
+    """The text of `text_of_status`; if rows could not be read again, the text of that error instead."""
     failed = failed_read(problem)
     if failed is not None:
         return f"a batch of rows could not be read again: {failed!r}"
@@ -238,7 +254,10 @@ def text_of_failure(problem: Any, code: int, dtype: Any) -> str:
 
 
 def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) -> None:
-    """Warn once about all solutions that did not converge; under jit users read ``converged`` instead."""
+    """Give one `ConvergenceWarning` for all solutions of a batch that did not converge.
+
+    Under jit there is no warning; users read ``converged`` instead.
+    """
     if is_traced(solution.status):
         return
     converged, gap = np.asarray(solution.status) == CONVERGED, np.asarray(solution.gap)

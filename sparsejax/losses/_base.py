@@ -24,9 +24,9 @@ class Facts(NamedTuple):
     value: jax.Array  # f(W), ()
     gradient: jax.Array  # shape of W
     rounding: jax.Array  # (), a bound on the rounding error of the value and of <grad f(W), W>
-    # (), of a quadratic f only: ``l*(sU) = s * linear + s^2 * value``, with l and U of `Loss`, *dual*.
+    # (), of a quadratic f only: ``l*(sU) = s * linear + s^2 * value``, with l and U as in `Loss`, *dual*.
     linear: jax.Array | None = None
-    # H = XW + b, (n, k), or another result at W that methods of the loss share, so that it is computed once.
+    # H = XW + b, (n, k) or (n,), or another result at W that methods of the loss share and compute once.
     predictions: Any = None
 
 
@@ -45,7 +45,7 @@ def facts_unless_known(loss: Any, W: jax.Array, sizes: Any, at: jax.Array, known
 class InUnits(NamedTuple):
     r"""What `Loss.in_units` returns: the loss :math:`V \mapsto \gamma f(\sigma V)/\sigma^2` and its units."""
 
-    loss: Any  # the rescaled loss, of the class of the original
+    loss: Any  # the rescaled loss, of the same class as the original
     units: Units  # sigma and gamma
     row_units: Callable[[], jax.Array] | None = None  # () -> units (d,), one for each row of W; see `Loss`
     rescaled: Callable[[jax.Array], "Loss"] | None = None  # units (d,) -> the loss of V = W * units
@@ -62,7 +62,7 @@ class Predictions(NamedTuple):
 class Loss(Protocol):
     r"""Base of every smooth convex loss f(W).
 
-    Required: ``loss(W)`` -> (). Its gradient is `jax.grad`. This is enough for `sparsejax.fista`, with
+    Required: ``loss(W)`` -> (), which `jax.grad` differentiates. This is enough for `sparsejax.fista`, with
     ``init`` given. All other methods come in groups; a class defines all names of a group or none:
 
     * *shape*: ``params_shape`` (of W) and ``dtype``; without them a solver needs ``init``;
@@ -85,15 +85,16 @@ class Loss(Protocol):
       ``row_units()``: powers of two (d,), each near the square root of the size of a column of X, and
       ``rescaled(units)``: the loss as a function of V = W * units, row by row.
 
-    The defaults of ``facts(W, sizes)`` and ``valid()`` are right for every loss. Where ``facts`` returns
-    predictions H, `dual_scaling` and `dual_projection` get H as a further argument. Where the penalty is a
-    norm, `dual_projection` also gets s, the scale of the dual point.
+    The defaults of ``facts(W, sizes)`` and ``valid()`` serve every loss. Where ``facts`` returns predictions
+    H, `dual_scaling` and `dual_projection` get H as a further argument. Where the penalty is a norm,
+    `dual_projection` also gets s, the scale of the dual point.
 
     A class is registered with JAX as a `sparsejax.Penalty` is; all data that are differentiated are leaves.
 
     Raises:
-      TypeError: when a class is made without ``__call__``, with a part of a group, or as a subclass of
-        another loss that replaces a part of a group and inherits the rest; see docs/adding-a-loss.md.
+      TypeError: when a class is made without ``__call__``, with a part of a group, with a method of an
+        earlier protocol (``majorizer``, ``least_squares_at``, ``row_units``), or as a subclass of another
+        loss that replaces a part of a group and inherits the other part; see docs/adding-a-loss.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class LogCosh(sj.Loss, leaves=("X", "y")):
@@ -144,7 +145,7 @@ class Loss(Protocol):
         return QuadraticModel()
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """What a certificate needs at W; ``sizes``: the result of ``quadratic_model().sizes()``, or None."""
+        """The `Facts` at W, here with rounding 0; ``sizes``: ``quadratic_model().sizes()``, or None."""
         value, gradient = jax.value_and_grad(self)(W)
         return Facts(value, gradient, jnp.zeros((), W.dtype))
 
@@ -163,7 +164,7 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: Any = None) -> Pair:
-        """s and change, as *dual* above says; H: the predictions at W if ``facts`` returns them."""
+        """s and change, () each, see *dual* in `Loss`; H: the predictions at W if ``facts`` returns them."""
         raise NotImplementedError
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
@@ -177,7 +178,10 @@ class Loss(Protocol):
     def dual_projection(
         self, W: jax.Array, basis: jax.Array, H: Any = None, s: jax.Array | float = 1.0
     ) -> Pair:
-        """``X' dU`` and what dU adds to the gap, where ``U + dU`` is sU projected orthogonal to the basis."""
+        """``X' dU``, shape of W, and the amount () that dU adds to the gap.
+
+        ``U + dU`` is sU projected orthogonal to the basis.
+        """
         raise NotImplementedError
 
     def reweighted(self, weights: jax.Array) -> "Loss":
@@ -185,11 +189,11 @@ class Loss(Protocol):
         raise NotImplementedError
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
-        """The value of the loss at W with this intercept."""
+        """The value of the loss at W with this intercept, (k,) or (), in place of the best one."""
         raise NotImplementedError
 
     def intercept(self, W: jax.Array) -> jax.Array:
-        """The best intercept at W."""
+        """The best intercept at W, (k,), or () for a vector W."""
         raise NotImplementedError
 
     def predictions(self, W: jax.Array, intercept: ArrayLike = 0.0) -> Predictions:

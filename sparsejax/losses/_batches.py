@@ -14,8 +14,8 @@ from sparsejax.losses._base import Facts, Loss, Pair
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 
-ROWS_AT_ONCE = 16384  # rows of a batch that are copied to float64 and multiplied at once: bounds the memory
-PRODUCT_ERROR = 16  # eps: relative error of the stored products, of sums of `ROWS_AT_ONCE` summands by BLAS
+ROWS_AT_ONCE = 16384  # rows of a batch whose (X, Y) are copied and multiplied at once: bounds the memory
+PRODUCT_ERROR = 16  # in units of eps: relative error of the stored products, sums by BLAS of so many summands
 
 
 class BatchedSquaredLoss(
@@ -23,21 +23,24 @@ class BatchedSquaredLoss(
 ):
     r"""Least squares by the mean products of the rows of F blocks; `SquaredLoss.from_batches` returns it.
 
-    ``scale * sum_f n_f mean_f ||x W + b - y||^2``: the mean runs over the rows of block f and the weight
-    :math:`n_f` is their number. For cross-validation each block counts as one row: a fold gives some blocks
-    the weight 0, and no data are read again. An evaluation costs d x d x (F + k), whatever n is.
+    The function is ``scale * sum_f n_f mean_f ||x W + b - y||^2``, where the mean runs over the rows of block
+    f and the weight :math:`n_f` is their number. For cross-validation each block counts as one row: a fold
+    gives some blocks the weight 0, and no data are read again. An evaluation costs d x d x (F + k), whatever
+    n is.
 
-    The products of a block are about its own mean. The products of several blocks about a point are those
-    within each block plus those of the block means about the point: sums of squares, so no digits cancel.
+    The products of a block are about its own mean. The products of several blocks about a point are the
+    products within each block plus the products of the block means about the point. These are sums of
+    squares, so that no digits cancel.
 
     Args:
       G: (F, d, d), mean of x'x in each block, about the means of the block.
       B: (F, d, k) or (F, d), mean of x'y, about the means of the block.
       c: (F,), mean of ||y||^2, about the mean of the block.
-      x, y: (F, d) and (F, k) or (F,), means of x and of y minus the origin.
+      x, y: (F, d) and (F, k) or (F,), means of x and of y in each block, minus the origin.
       origin: the mean of all x and of all y, (d,) and (k,) or (); 0 without an intercept.
       weights: (F,), numbers of rows; 0 leaves a block out.
-      scale: ().
+      scale: > 0, ().
+      has_intercept: whether b is fitted; else b = 0.
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> loss = sj.losses.SquaredLoss.from_batches([(np.eye(4, 3), np.eye(4, 2))])
@@ -66,7 +69,7 @@ class BatchedSquaredLoss(
         return self.G.dtype
 
     def gram(self) -> GramLoss:
-        """The same function of W by X'X and X'Y of all blocks, centred at their means if b is fitted."""
+        """The same function of W by X'X and X'Y of all rows, centred at their means if b is fitted."""
         w, (x, y) = self.weights, self._about()
         flat = y.reshape(len(w), -1)
         G = jnp.tensordot(w, self.G, 1) + (w[:, None] * x).T @ x
@@ -86,7 +89,7 @@ class BatchedSquaredLoss(
         return self.gram().dual_scaling(W, limit)
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """Same as `GramLoss.facts`; ``rounding`` covers the rounding of products and means, too."""
+        """Same as `GramLoss.facts`, but ``rounding`` also covers the rounding of products and means."""
         facts, w = self.gram().facts(W), self.weights
         (x, y), size = self._about(), jnp.abs(W)
         # A residual r of the means has an error e of some roundings of |x||W| + |y|:
@@ -147,7 +150,7 @@ class _Sum:
     def add(self, a: np.ndarray) -> None:
         new = self.total + a
         larger = np.abs(self.total) >= np.abs(a)
-        # What rounding has removed from the smaller of the two summands.
+        # Add the part of the smaller summand that rounding has removed from the sum.
         self.compensation += np.where(larger, (self.total - new) + a, (a - new) + self.total)
         self.total = new
 
@@ -175,7 +178,7 @@ class _Moments:
         self.count += m
         mean = rows.mean(0)
         rows -= mean
-        left = rows.mean(0)  # the mean has been rounded, and so has what is left of it
+        left = rows.mean(0)  # not 0, since the mean was rounded
         rows -= left
         self._add_products(rows.T[:d] @ rows, rows[:, d:])
         # products += (old m / count) step step', where step is the mean of these rows minus the mean before.
@@ -259,7 +262,10 @@ def _iterated(batches: Any) -> Any:
 
 
 def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X and Y of a batch in float64; an error unless ``width``, the layout of earlier batches, is theirs."""
+    """X and Y of batch ``number``, checked, in float64.
+
+    ``width`` is the `layout_of` earlier batches, which this batch must share; None for the first batch.
+    """
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise TypeError(f"batch {number} must be a pair (X, Y), got {type(batch).__name__}.")
     X, Y = (_numbers(f"{name} of batch {number}", a) for name, a in zip("XY", batch, strict=True))
@@ -279,12 +285,12 @@ def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.n
 
 
 def layout_of(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int, ...], Any]:
-    """What all batches must share: the number of columns of X, the shape of a row of Y, the dtype of X."""
+    """The layout that all batches must share: number of columns of X, shape of a row of Y, dtype of X."""
     return X.shape[1], Y.shape[1:], np.asarray(batch[0]).dtype
 
 
 def _numbers(name: str, a: Any) -> np.ndarray:
-    """A dense, real, finite array in float64, which numpy has even where JAX's 64-bit numbers are off."""
+    """``a`` as an array of numpy in float64 (whatever JAX's default); an error if sparse, complex or NaN."""
     if is_sparse(a):
         raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")
     a = as_numpy(name, a)

@@ -17,10 +17,12 @@ from sparsejax.losses._quadratic_model import QuadraticModel
 class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
     r"""A quadratic by its Gram matrix: :math:`\tfrac12\langle W, GW\rangle - \langle B, W\rangle + c`.
 
-    `SquaredLoss.gram` returns it. An evaluation costs d x d x k whatever n is. Near the optimum it has fewer
-    digits than the squared loss, so that solvers confirm their certificates on the squared loss.
+    `SquaredLoss.gram` returns such a loss. An evaluation costs d x d x k whatever n is. Near the optimum the
+    value has fewer digits than the value of the squared loss, so that solvers confirm their certificates on
+    the squared loss.
 
-    A gap is relative to the value at W = 0, which is c. For least squares with G = X'X and B = X'Y, c is
+    The gap of a solution is relative to the value at W = 0, which is c. For least squares with G = X'X and
+    B = X'Y, c is
     :math:`\tfrac12\|Y\|_F^2`. If c is so small that the quadratic is negative somewhere, no data have this
     loss, and the best scaling of a dual point is unknown: c must be at least
     :math:`\tfrac12\langle B, G^+ B\rangle`, and B in the range of G. If c is not known,
@@ -31,8 +33,8 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
         of its largest eigenvalue); half the sum of G and its transpose is used. Float32 or float64, the dtype
         of the whole solve.
       B: (d, k) or (d,), converted to the dtype of G.
-      constant: c, shape (), at least minus the minimum of the rest (up to a share of 8 sqrt(d eps)); None if
-        it is not known.
+      constant: c, shape (), such that the quadratic is nowhere negative (up to 8 sqrt(d eps) times c); None
+        if it is not known.
 
     Raises:
       TypeError, ValueError: NaN or inf, wrong dtype or rank, shapes that disagree; G is not symmetric or not
@@ -109,8 +111,9 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """The best s and the change of the conjugate, ``l*(sU) = s (<W, B> - 2c) + s^2 f(W)``.
 
-        This holds for every c at which the quadratic is nowhere negative, and adds ``(1 - s)^2`` times the
-        excess of c over the least such c. A given constant is raised by what `nowhere_negative` tolerates.
+        This holds for every c at which the quadratic is nowhere negative. If c exceeds the least such c, the
+        gap is larger by ``(1 - s)^2`` times the excess. A constant that a user gives is first raised by the
+        error that `nowhere_negative` tolerates.
         """
         c = jnp.zeros((), self.dtype) if self.constant is None else self.constant
         more = 0.0 if self.from_data else tolerance(self.G) * c
@@ -139,18 +142,19 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
 
 
 def tolerance(G: Any) -> float:
-    """The relative error of `least_constant` where G is near to singular, and that of the symmetry of G.
+    """The relative error that is allowed in `least_constant`, where G is nearly singular, and in symmetry.
 
-    Of data, B has a part of about sqrt(d eps) in directions whose eigenvalues are rounding errors.
+    If G and B come from data, B has a part of about sqrt(d eps) in directions whose eigenvalues are rounding
+    errors.
     """
     return 8 * (len(G) * float(np.finfo(G.dtype).eps)) ** 0.5
 
 
 def least_constant(xp: Any, G: Any, B: Any) -> tuple[Any, Any]:
-    """Whether G is positive semidefinite but for rounding, and about 1/2 <B, G^+ B>: inf if only G is 0.
+    """Whether G is positive semidefinite but for rounding; and about 1/2 <B, G^+ B>, inf if G is 0 and B not.
 
-    An eigenvalue below d eps times the largest counts as that number: in its direction a B that comes from
-    data is nearly 0. xp: numpy or jax.numpy.
+    An eigenvalue below d eps times the largest counts as d eps times the largest: in its direction a B that
+    comes from data is nearly 0. xp: numpy or jax.numpy.
     """
     values, vectors = xp.linalg.eigh(G)
     floor = len(G) * float(np.finfo(G.dtype).eps) * xp.max(xp.abs(values))
@@ -162,7 +166,7 @@ def least_constant(xp: Any, G: Any, B: Any) -> tuple[Any, Any]:
 
 
 def nowhere_negative(G: Any, least: Any, constant: Any) -> Any:
-    """Whether the constant is at least the least one, but for rounding; True if it is not known."""
+    """Whether the constant is at least ``least``, but for rounding; True if the constant is None."""
     return True if constant is None else least <= constant * (1 + tolerance(G))
 
 

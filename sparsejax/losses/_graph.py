@@ -1,4 +1,4 @@
-"""Graph Laplacians, which make the weights of similar labels similar, and their sums with a loss."""
+"""Graph Laplacians, which make the parameters of similar labels similar, and their sums with a loss."""
 
 from typing import Any, ClassVar, Self
 
@@ -71,16 +71,16 @@ class GraphLaplacian(Loss, leaves=("similarity", "strength")):
 
 
 class SumLoss(Loss, leaves=("loss", "graphs")):
-    """A loss of a linear model and graph Laplacians on its labels; write ``loss + graph``.
+    """The sum of a loss of a linear model and of graph Laplacians on its labels; write ``loss + graph``.
 
-    ``intercept`` and ``evaluate`` use the loss alone: rows held out are judged without the graphs.
+    ``intercept`` and ``evaluate`` use the loss alone: held-out rows are judged without the graphs.
 
     Args:
-      loss: a loss that knows the shape of W; W must be a matrix.
-      graphs: tuple of `GraphLaplacian`, each with as many labels as W has columns.
+      loss: a loss that knows the shape of W, which must be a matrix (d, k).
+      graphs: tuple of one or more `GraphLaplacian`, each with k labels.
 
     Raises:
-      TypeError, ValueError: another type of loss or graph, or another number of labels.
+      TypeError, ValueError: another type of loss or graph, no graph, or another number of labels.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
@@ -176,9 +176,10 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         return self._replace(loss=self.loss.gram())
 
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
-        """The facts of the loss plus those of the graphs h.
+        """The facts of the loss plus the facts of h, the sum of the graphs.
 
-        ``linear`` is the loss's: h*(s grad h(W)) = s^2 h(W) has no linear term, and ``value`` holds h(W).
+        ``linear`` is the one of the loss: h*(s grad h(W)) = s^2 h(W) has no term that is linear in s, and
+        ``value`` includes h(W).
         """
         facts = self.loss.facts(W, sizes)
         value, gradient = jax.value_and_grad(self._graph_value)(W)
@@ -191,8 +192,8 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def dual_scaling(self, W: jax.Array, limit: jax.Array, H: jax.Array | None = None) -> Pair:
         """s of the loss (see `Loss`, *dual*), and the change of the conjugate of the whole sum.
 
-        s is the best one for the loss alone; each s up to ``limit`` gives a valid gap. The conjugate of the
-        graphs h at s grad h(W) is s^2 h(W), so that h adds (s^2 - 1) h(W) to the change.
+        s is the best one for the loss alone; each s up to ``limit`` gives a valid gap. Let h be the sum of
+        the graphs. Its conjugate at s grad h(W) is s^2 h(W), so that h adds (s^2 - 1) h(W) to the change.
         """
         known = () if H is None else (H,)
         s, change = self.loss.dual_scaling(W, limit, *known)

@@ -10,7 +10,7 @@ from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 
 MAX_COLUMN_STEPS = 100  # Newton or bisection steps; bisection alone needs about 60 in float64
 MAX_CLASS_STEPS = 200  # damped Newton steps
-SHORT_CLASS_STEP = 2.0**16  # in units of eps: Newton steps as short as this shrink until they are rounding
+SHORT_CLASS_STEP = 2.0**16  # in units of eps: a step as short as this ends the loop if it has not halved
 FIRST_RANGE = 16.0  # range of the predictions of a row at the first temperature: softmax does not underflow
 
 
@@ -42,9 +42,10 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
 
 
 def best_intercept(loss: Any, H: jax.Array) -> jax.Array:
-    """`balance` and a Newton step for its last digit; every derivative by the implicit function theorem.
+    """The root b of `balance`, improved by one Newton step; derivatives by the implicit function theorem.
 
-    Arrays that a class of the user's closes over are differentiated too.
+    H is (n, k) or (n,), and b (k,) or (). Derivatives of every order exist, also in arrays that a class of
+    the user closes over.
     """
 
     def root(_: Any, start: jax.Array) -> jax.Array:
@@ -73,18 +74,22 @@ class Classes(NamedTuple):
     def imbalance(self, b: jax.Array, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
         """Gradient (k,) of the objective with ``T logsumexp((h_i + b)/T)``, and a matrix (k, k) >= Hessian.
 
-        T is the temperature. The gradient is projected to intercepts with a fixed sum.
+        T is the temperature. The gradient is projected on the intercepts whose sum is 0.
         """
         P = jax.nn.softmax(jnp.where(self.present[None], (self.H + b[None]) / temperature, -jnp.inf), axis=1)
         P = jnp.where(jnp.any(self.present), P, 0)
         return self.imbalance_of(self.w @ P, P.T @ (self.w[:, None] * P) / temperature)
 
     def imbalance_of(self, mass: jax.Array, products: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """`imbalance` at probabilities P (n, k), from w'P (k,) and P' diag(w) P (k, k), by the temperature.
+        """`imbalance` at probabilities P (n, k).
 
-        The Hessian is written as the Laplacian of a graph of classes, so that nothing cancels; the matrix is
-        the Hessian plus a matrix along the direction in which it is singular, plus a ridge of the order of
-        rounding errors.
+        The Hessian is written as the Laplacian of a graph of classes, so that nothing cancels. The Hessian is
+        singular in one direction. The matrix returned adds a matrix along this direction, and a ridge of the
+        order of rounding errors.
+
+        Args:
+          mass: w'P, (k,).
+          products: P' diag(w) P divided by the temperature, (k, k).
         """
         off = products * (1 - jnp.eye(mass.shape[0], dtype=mass.dtype))
         total = jnp.sum(self.counts)
@@ -104,7 +109,7 @@ class Classes(NamedTuple):
 
 
 def damped(step: jax.Array, eps: float, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
-    """The Newton step multiplied as in `balance_classes`, and the range of its entries."""
+    """The Newton step multiplied as in `balance_classes`; and the range of its entries / temperature, ()."""
     length = (jnp.max(step) - jnp.min(step)) / temperature
     return jnp.where(length > eps, jnp.log1p(length) / jnp.where(length > eps, length, 1), 1) * step, length
 
@@ -117,12 +122,12 @@ def balance_classes(classes: Classes) -> jax.Array:
     step lowers the objective at every point, and near the minimum it is the whole Newton step: the third
     cumulant of a variable in an interval is at most the length of the interval times the variance, which
     makes the objective generalised self-concordant (Sun & Tran-Dinh, Mathematical Programming 178, 2019).
-    The curvature underflows where predictions differ by hundreds: a temperature, which falls to 1, divides
-    them at first.
+    The curvature underflows where predictions differ by hundreds. So predictions are first divided by a
+    temperature, which falls to 1 in the course of the steps.
 
-    Rounding can leave a gradient beyond the stopping rule: where all rows have the same predictions, as at
-    W = 0, the rounding errors of their probabilities are equal and add up. So short steps that no longer
-    shrink end the loop too.
+    Rounding can leave a gradient larger than the stopping rule allows: where all rows have the same
+    predictions, as at W = 0, the rounding errors of their probabilities are equal and add up. So short steps
+    that no longer shrink end the loop too.
     """
     H, w, present = classes.H, classes.w, classes.present
     b = jnp.where(present, jnp.log(jnp.where(present, classes.counts, 1)), 0)
@@ -133,8 +138,8 @@ def balance_classes(classes: Classes) -> jax.Array:
 
     def body(carry: Any) -> Any:
         b, temperature, before, _, n = carry
-        # The damped Newton step; then the stopping rule: a gradient or a step of the order of rounding errors
-        # at temperature 1, or a short step that has not halved; then cooling, once steps are short.
+        # First the damped Newton step. Then the stopping rule, at temperature 1: a gradient or a step of the
+        # order of rounding errors, or a short step that has not halved. Then cooling, if the step was short.
         gradient, matrix = classes.imbalance(b, temperature)
         step = classes.centred(jnp.linalg.solve(matrix, -gradient))
         step, length = damped(step, eps, temperature)

@@ -19,8 +19,9 @@ class Terms(NamedTuple):
     r"""One term for each event: ``share * log(N + (1 - lam) T)``.
 
     T is the sum of ``w e^h`` over the events of the same stratum and time, N the same sum over the other rows
-    at risk; both are divided by ``e^m``. With Breslow's ties ``lam`` is 0; with Efron's it is k/d for the
-    k-th of d tied events, k = 0, ..., d - 1. ``share`` is the mean weight of the tied events.
+    at risk. Both are stored divided by ``e^m``, so that they do not overflow. With Breslow's ties ``lam`` is
+    0; with Efron's it is k/d for event k of d tied events, k = 0, ..., d - 1. ``share`` is the mean weight
+    of the tied events.
 
     Fields have shape (n,), by place in the order of `Places`.
     """
@@ -31,17 +32,17 @@ class Terms(NamedTuple):
     tied: jax.Array  # d; 0 if the row has no event, or with Efron's ties one of weight 0 beside others
     share: jax.Array  # mean weight of the tied events
     lam: jax.Array  # k/d, or 0
-    top: jax.Array  # m
-    own: jax.Array  # T
-    log_own: jax.Array  # log T + m, also if T underflows
-    others: jax.Array  # N
+    top: jax.Array  # m, the largest h of the rows at risk with a weight > 0
+    own: jax.Array  # T e^-m
+    log_own: jax.Array  # log T, finite even if T e^-m underflows
+    others: jax.Array  # N e^-m
     part: jax.Array  # w e^h of the row divided by the sum of its tied events
     log_part: jax.Array  # log(part)
     places: Places
 
     @property
     def inside(self) -> jax.Array:
-        """N + (1 - lam) T."""
+        """(N + (1 - lam) T) e^-m."""
         return self.others + (1 - self.lam) * self.own
 
     @property
@@ -50,7 +51,7 @@ class Terms(NamedTuple):
         return (self.tied > 0) & (self.inside > 0)
 
     def value(self) -> jax.Array:
-        """The sum over events of share times the logarithm, minus weight times h."""
+        """The sum over events of ``share log(N + (1 - lam) T) - weight h``, ()."""
         return self.logarithms() + jnp.sum(self.events * (self.top - self.h))
 
     def at_risk(self) -> jax.Array:
@@ -60,16 +61,16 @@ class Terms(NamedTuple):
         return jnp.where(counted, jnp.log(jnp.where(counted, total, 1)) + self.top, 0)
 
     def logarithms(self) -> jax.Array:
-        """The sum over events of share times ``log(N + (1 - lam) T)``, without m."""
+        """The sum over events of ``share (log(N + (1 - lam) T) - m)``, ()."""
         counted = self.counted
         return jnp.sum(jnp.where(counted, self.share * jnp.log(jnp.where(counted, self.inside, 1)), 0))
 
     def scaled_divergence(self, s: jax.Array | float) -> jax.Array:
-        r"""An upper bound of the least sum over events of ``weights KL(q || p)`` at the dual point sU.
+        r"""An upper bound, (), of the least sum over events of ``weights KL(q || p)`` at the dual point sU.
 
-        For each event, p is the distribution over the rows at risk at h. The bound takes q = s p + (1 - s) e,
-        where e is the distribution over the events of the same time in proportion to their weights. Within
-        the events of one time, q is the same for all of them.
+        For each event, p is the distribution over the rows at risk at h. The bound is the sum for
+        q = s p + (1 - s) e, where e is the distribution over the events of the same time in proportion to
+        their weights. The shares of q within the events of one time are the same for all these events.
         """
         counted, ends = self.counted, self.places.ends
         kept, inside = 1 - self.lam, jnp.where(counted, self.inside, 1)
@@ -101,7 +102,10 @@ def terms_of(
     efron: bool,
     known: tuple[jax.Array, ...] | None = None,
 ) -> Terms:
-    """`Terms` at h; h, weights and event are (n,), by place. ``known``: ``top`` and ``others``, or None."""
+    """`Terms` at h; h, weights and event are (n,), by place.
+
+    ``known`` is None, or the fields (top, others) at h, whose loops are then saved.
+    """
     ends = places.ends
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed = lax.stop_gradient(h)
@@ -142,7 +146,7 @@ def terms_of(
 def _others_so_far(
     fixed: jax.Array, h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, low: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """m and N e^-m: over the rows of the stratum before the first event of the same time, at each row."""
+    """For each row, m and N e^-m over the rows of its stratum that come before the events of its time."""
     ends, strata, here = places.ends, places.strata, jnp.arange(len(h), dtype=np.int32)
     m = running_max(jnp.where(weights > 0, fixed, low), strata)
     sums = decayed_sums(decays_of(m, strata), weights * jnp.exp(at_most_half(h - m)))
@@ -157,21 +161,33 @@ def stopped(terms_at: Callable[[jax.Array], Terms], h: jax.Array) -> jax.Array:
     return jax.grad(lambda h: terms_at(h).logarithms())(h)
 
 
-MAX_NEWTON_STEPS = 6  # from predictions near a minimum
+MAX_NEWTON_STEPS = 6  # steps of `balanced`, which start at predictions near a minimum
 
 
 def balanced(
     terms_at: Callable[[jax.Array], Terms], h: jax.Array, basis: jax.Array, s: jax.Array | float
 ) -> tuple[jax.Array, jax.Array]:
-    r"""A dual point orthogonal to a basis (n, r), s times the slopes at predictions :math:`h' = h + Bb`.
+    r"""A dual point :math:`sU'` orthogonal to a basis B, from the slopes :math:`U'` at other predictions.
 
-    b is the minimiser, by Newton: any slopes :math:`U'` are in the domain of the conjugate, with
-    :math:`\ell^*(U') = \langle U', h'\rangle - \ell(h')`. The change from the slopes at h, and the divergence
+    These predictions are :math:`h' = h + Bb`, with the b that minimises the loss; Newton's method finds b.
+    The slopes at any predictions are in the domain of the conjugate, with
+    :math:`\ell^*(U') = \langle U', h'\rangle - \ell(h')`.
 
-    .. math:: \ell(h) + \ell^*(sU') - \langle sU', h\rangle = \ell(h) - \ell(h') + s \langle U', h' - h\rangle
-              + \ell^*(sU') - \ell^*(U') - (s - 1) \langle U', h'\rangle ,
+    Args:
+      terms_at: h -> `Terms`.
+      h: (n,), by place.
+      basis: B, (n, r), by place.
+      s: scale of the dual point, 0 <= s <= 1.
 
-    whose last three terms are `Terms.scaled_divergence`; infinite where b was not found. Without the scale.
+    Returns:
+      The change from the slopes at h to :math:`sU'`, (n,); and the divergence
+
+      .. math:: \ell(h) + \ell^*(sU') - \langle sU', h\rangle
+                = \ell(h) - \ell(h') + s \langle U', h' - h\rangle
+                + [\ell^*(sU') - \ell^*(U') - (s - 1) \langle U', h'\rangle] ,
+
+      whose bracket is `Terms.scaled_divergence`. It is infinite if b was not found. Both are without the
+      scale of the loss.
     """
     events, eps = terms_at(h).events, eps_of(h)
     slopes = lambda b: basis.T @ (stopped(terms_at, h + basis @ b) - events)
@@ -206,6 +222,8 @@ def window_sums(
     and last of a window differ. The window then consists of the end of one block of 2^k leaves and of the
     beginning of the next block. Each row is therefore in two running sums, and each leaf adds two running
     sums for each level k. A window of one leaf is in one running sum, of level 0.
+
+    h and weights are (n,), by place; ``low``, (), is at most every h, and is the m of a leaf without rows.
     """
     size, levels = len(windows.leaves), levels_of(windows)
     first, last = windows.first, windows.last

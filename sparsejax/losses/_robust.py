@@ -16,28 +16,30 @@ from sparsejax.losses._linear_model import LinearModelLoss
 from sparsejax.losses._quadratic_model import BoundedSlope, QuadraticModel
 from sparsejax.losses._units import power_of_two
 
-# Steps on three Huber problems: 13 to 18 for 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for next to 0.
+# Share of the curvature bound that a quadratic model takes on the linear parts. Steps of the solver on three
+# Huber problems: 13 to 18 for the shares 1/4 and 1/2, 7 to 26 for 1, 12 to 50 for nearly 0.
 SHARE_OF_BOUND = 0.3
 
 
 class BoundedSlopeLoss(LinearModelLoss):
-    r"""Base of both losses: ``phi(r) = v r - width v^2/2`` of the residual ``r = h - y``.
+    r"""Base of `HuberLoss` and `QuantileLoss`: ``phi(r) = v r - width v^2/2`` of the residual ``r = h - y``.
 
-    v is ``r/width`` clipped to [``low``, ``high``]; it is the slope of phi. The conjugate is
+    v is ``r/width`` clipped to [``low``, ``high``]; it is the slope of phi. The conjugate in h is
     ``width u^2/2 + u y`` for ``low <= u <= high`` and infinite elsewhere.
     """
 
     _adapter: ClassVar[bool] = True
 
     def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-        """On the linear parts a share of slope / residual, with which a quadratic model would be a bound.
+        """The second derivative, but on the linear parts `SHARE_OF_BOUND` times slope / residual.
 
-        There the second derivative is 0, and steps by it are far too long.
+        There the second derivative is 0, and steps by it would be far too long. With the full slope /
+        residual a quadratic model would be an upper bound.
         """
         return jnp.maximum(second, SHARE_OF_BOUND * safe_divide(jnp.abs(first), jnp.abs(H - self.Y)))
 
     def quadratic_model(self) -> QuadraticModel:
-        """The model of a linear model, with ``bounded_slope``."""
+        """The model of the base class, with ``bounded_slope`` for a dense X and one column of Y."""
         model = super().quadratic_model()
         suited = not isinstance(self.X, Products) and self.Y.size == len(self.Y)
         return model._replace(bounded_slope=self._bounded_slope if suited else None)
@@ -49,7 +51,7 @@ class BoundedSlopeLoss(LinearModelLoss):
 
     @property
     def bend(self) -> tuple[ArrayLike, ArrayLike, ArrayLike]:
-        """(width, low, high): the width of the quadratic part in r / slope, the least and largest slope."""
+        """(width, low, high): least and largest slope; phi is quadratic for width low <= r <= width high."""
         raise NotImplementedError
 
     @property
@@ -96,8 +98,8 @@ class BoundedSlopeLoss(LinearModelLoss):
     ) -> Pair:
         """Same as `LinearModelLoss.dual_projection`, but each column is scaled down into the domain.
 
-        A scaled column stays orthogonal to the basis, and 0 is inside the domain: the divergence is finite
-        at every W.
+        A scaled column stays orthogonal to the basis. Since 0 is inside the domain of the conjugate, a factor
+        > 0 suffices, and the divergence is finite at every W.
         """
         H = self._predict(W) if H is None else H
         w = jnp.broadcast_to(self.scale * self._weights(), H.shape)
@@ -124,7 +126,7 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k) or (n,).
-      delta: > 0, shape (), in the units of Y: the residual beyond which the loss is linear.
+      delta: > 0, shape (), default 1, in the units of Y: the residual beyond which the loss is linear.
       scale: > 0, shape (); default ``1/n``.
       weights: None, (n,) by row, or Y's shape by entry, >= 0.
       intercept: fit an unpenalised b, by a safeguarded Newton iteration for each column. Where several
@@ -157,7 +159,7 @@ class HuberLoss(BoundedSlopeLoss, leaves=("delta",)):
         return super().valid() & (self.delta > 0)
 
     def in_units(self) -> InUnits:
-        """The loss with Y and delta divided by the unit of Y, too."""
+        """The loss of the base class in its units, with Y and delta divided by sigma, the unit of Y, too."""
         known = super().in_units()
         sigma = known.units.sigma
         loss = known.loss._replace(Y=self.Y / sigma, delta=self.delta / sigma)
@@ -181,7 +183,7 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
     Args:
       X: (n, d), as for `SquaredLoss`.
       Y: (n, k) or (n,).
-      q: the quantile, 0 < q < 1, shape (); 0.5 is half the absolute deviation.
+      q: the quantile, 0 < q < 1, shape (); at 0.5 rho is half the absolute deviation.
       smoothing: mu > 0, shape (), in the units of Y: the width of the rounded part. The curvature is 1/mu, so
         that a small mu costs iterations.
       scale: > 0, shape (); default ``1/n``.
@@ -210,7 +212,7 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
         self._set(q=q, smoothing=as_positive("smoothing", smoothing, self.dtype))
 
     def quadratic_model(self) -> QuadraticModel:
-        """The model without ``least_squares_at``: a bend as short as the smoothing tells too little."""
+        """The model without ``least_squares_at``: the curved part is too short to tell slopes beyond it."""
         return super().quadratic_model()._replace(least_squares_at=None)
 
     @property
@@ -223,9 +225,9 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
         return super().valid() & (self.q > 0) & (self.q < 1) & (self.smoothing > 0)
 
     def in_units(self) -> InUnits:
-        """The loss with Y and mu divided by sigma, the unit of Y, too.
+        """The loss of the base class in its units, with Y and mu divided by sigma, the unit of Y, too.
 
-        phi of (c r, c mu) is c phi(r, mu), so that gamma is multiplied by sigma.
+        phi(c r) with the smoothing c mu is c phi(r) with mu, so that gamma is multiplied by sigma.
         """
         known = super().in_units()
         sigma, gamma = known.units.sigma, known.units.gamma

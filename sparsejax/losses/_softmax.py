@@ -22,7 +22,7 @@ from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._sizes import Sizes
 
 HESSIAN_COLUMNS_AT_ONCE = 16  # columns of a Hessian that are computed at once by Hessian-vector products
-MAX_FREE_UNKNOWNS = 256  # unpenalised features times classes, up to which the metric of curvature is used
+MAX_FREE_UNKNOWNS = 256  # up to this number of free features times classes, projections use the curvature
 MAX_SUM_ERROR = 16  # in units of k eps: a row of changes with a larger sum is outside the simplex
 
 
@@ -47,12 +47,12 @@ class SoftmaxLoss(LinearModelLoss):
       scale: > 0, shape (); default ``1/n``.
       weights: None or (n,) by row, >= 0.
       intercept: fit an unpenalised b, by Newton's method for all classes at once. A constant added to all
-        entries of b changes nothing, so that they are chosen to sum to 0. Under jit, as in a fold, a class
-        that no row has gets an intercept at which its probability underflows to 0, and the others sum to 0.
+        entries of b changes nothing, so that b is chosen to sum to 0. Under jit, as in a fold, a class that
+        no row has gets an intercept at which its probability underflows to 0, and the other entries sum to 0.
 
     Raises:
       TypeError, ValueError: as `SquaredLoss`; Y that is not as above; weights by entry; with ``intercept``,
-        a class that no row has, whose best intercept is minus infinity.
+        a class that no row of weight > 0 has, whose best intercept is minus infinity.
     Source: Boehning, Annals of the Institute of Statistical Mathematics 44, 1992, for the bound 1/2 on the
       curvature.
 
@@ -86,7 +86,7 @@ class SoftmaxLoss(LinearModelLoss):
         return self._replace(X=X.sparse_columns_at(ix, order))
 
     def check_targets(self) -> None:
-        """Raise unless rows are distributions and, with an intercept, every class has a row."""
+        """Raise unless rows are distributions and, with an intercept, every class has a row of weight > 0."""
         if self.Y.ndim != 2 or self.Y.shape[1] < 2:
             raise ValueError(
                 f"Y has shape {self.Y.shape}; SoftmaxLoss needs a row of class probabilities for each row "
@@ -138,7 +138,7 @@ class SoftmaxLoss(LinearModelLoss):
         return of_classes(self.X, p, w, self.has_intercept)[None]
 
     def mean(self, H: jax.Array) -> jax.Array:
-        """The probabilities."""
+        """The probabilities of the classes, (n, k)."""
         return jax.nn.softmax(H, axis=1)
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -160,7 +160,7 @@ class SoftmaxLoss(LinearModelLoss):
         return None if by_column(free) else super().unpenalised_basis(free)
 
     def _off_basis(self, first: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
-        """Same as `LinearModelLoss._off_basis`, with rows made to sum to 0 in all digits."""
+        """Same as `LinearModelLoss._off_basis`, with the mean of each row subtracted: rows must sum to 0."""
         change = super()._off_basis(first, w, basis)
         return change - jnp.mean(change, axis=1, keepdims=True)
 
@@ -191,10 +191,10 @@ class SoftmaxLoss(LinearModelLoss):
         return balance_classes(self._classes(H))
 
     def near(self, H: jax.Array, b: jax.Array) -> Near:
-        """The loss at predictions H (n, k) without intercept, with an intercept nearer to the best than b.
+        """The loss with an intercept that is one Newton step from b, and so nearer to the best than b.
 
-        That intercept is one Newton step from b. The probabilities after the step are those at b, times a
-        factor for each class, so that both need one exponential of H.
+        H (n, k) are predictions without intercept. The probabilities after the step are proportional to the
+        probabilities at b times a factor for each class, so that both need only one exponential of H.
         """
         classes, moved = self._classes(H), jnp.zeros_like(b)
         w, H = classes.w[:, None], H + jnp.where(classes.present, b, self._absent(H, b))[None]
@@ -223,7 +223,7 @@ class SoftmaxLoss(LinearModelLoss):
         return sums - jnp.mean(sums)
 
     def _rounding(self, H: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
-        """The bound of the base class, plus one for an intercept that Newton's method has not settled."""
+        """The bound of the base class, plus a bound for an intercept that Newton's method left inexact."""
         error = super()._rounding(H, W, sizes)
         if not self.has_intercept:
             return error

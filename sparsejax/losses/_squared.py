@@ -24,7 +24,8 @@ class SquaredLoss(LinearModelLoss):
 
     Args:
       X: (n, d), float32 or float64; integers and booleans are converted to the default float. The dtype of X
-        is the dtype of the whole solve. Constant columns are allowed.
+        is the dtype of the whole solve. Constant columns are allowed. A matrix of scipy.sparse, BCOO or BCSR
+        stays sparse.
       Y: (n, k), or (n,) for a vector W; converted to the dtype of X.
       scale: > 0, shape (); default ``1/(2n)``, n the number of rows of X whatever the weights.
       weights: None (all one), (n,) by row, or Y's shape by entry, >= 0; 0 leaves the entry out.
@@ -48,7 +49,7 @@ class SquaredLoss(LinearModelLoss):
         return 1 / (2 * n)
 
     def quadratic_model(self) -> QuadraticModel:
-        """The exact Hessian; with weights by entry, where each column has its own, only a bound on it."""
+        """The model with the exact Hessian; with weights by entry, which differ by column, only a bound."""
         model, weights = super().quadratic_model(), self.weights
         if weights is not None and self.Y.ndim > 1 and weights.ndim == self.Y.ndim:
             return model
@@ -103,7 +104,7 @@ class SquaredLoss(LinearModelLoss):
         w = jnp.broadcast_to(2 * self.scale * self._weights().reshape(-1), X.shape[:1])
         if self.has_intercept:
             X = centred(X, w)
-        # Weights, not their roots, which have no derivative where they are 0.
+        # The products use weights, not their roots: a root has no derivative where the weight is 0.
         V = w.reshape(-1, *(1 for _ in Y.shape[1:])) * Y
         G = X.T @ (w[:, None] * X)
         return GramLoss.of_data((G + G.T) / 2, X.T @ V, 0.5 * jnp.sum(Y * V))
@@ -119,8 +120,9 @@ class SquaredLoss(LinearModelLoss):
         """Least squares on rows that are read in batches, in one pass, and are never all in memory.
 
         The products X'X and X'Y are summed in float64 with compensation, whatever the dtype of X. The memory
-        needed is one batch and (d, d + k) numbers a fold. Near the optimum the loss has fewer digits than a
-        `SquaredLoss` of the same rows, since only products of the data are stored.
+        needed is one batch, its copy in float64 (unless its dtype is float64), and a few arrays of (d, d + k)
+        numbers for each fold. Near the optimum the loss has fewer digits than a `SquaredLoss` of the same
+        rows, since only products of the data are stored.
 
         Args:
           batches: an iterable of pairs (X, Y), as `SquaredLoss` takes them but dense, of one row or more:
@@ -130,11 +132,12 @@ class SquaredLoss(LinearModelLoss):
           scale, intercept: as for `SquaredLoss`; weights by row are not supported.
 
         Returns:
-          `BatchedSquaredLoss`, the same function of W; in float64 if JAX's 64-bit numbers are on.
+          `BatchedSquaredLoss`, the same function of W; in float64 if JAX's 64-bit numbers are on, else in
+          float32.
 
         Raises:
-          TypeError, ValueError: no batch; a batch that is not finite, or differs from earlier ones in its
-            columns or dtype (the message gives its number).
+          TypeError, ValueError: no batch; fewer rows than folds; a scale that is not > 0; a batch that is not
+            finite, or differs from earlier ones in its columns or dtype (the message gives its number).
 
         >>> import numpy as np, sparsejax as sj
         >>> X = np.random.default_rng(0).standard_normal((100, 4))
@@ -155,9 +158,10 @@ class SquaredLoss(LinearModelLoss):
         return opaque(self.X), jnp.broadcast_to(root, self.X.shape[:1])
 
     def in_units(self) -> InUnits:
-        """The loss with Y divided by its unit, too; with an intercept the mean is subtracted first.
+        """The loss of the base class in its units, with Y divided by sigma, too.
 
-        The intercept absorbs the mean; subtracting it saves the digits of targets that are far from 0.
+        With an intercept the mean of Y is subtracted first, which the intercept absorbs. This saves the
+        digits of targets that are far from 0.
         """
         known = super().in_units()
         return known.loss._replace(Y=self._centred() / known.units.sigma)._known_in(known.units)
