@@ -59,7 +59,7 @@ def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
 @decayed_sums.defjvp
 def _(primals: Pair, tangents: Any) -> Pair:
     decay, x = primals
-    # By `jax.jvp`: JAX 0.9 transposes loops only where it has made them in a derivative itself.
+    # The loop is made inside `jax.jvp`, since JAX 0.9 transposes only loops that it made in a derivative.
     change = jax.jvp(lambda x: decayed_rows(decay, x), (x,), (tangents[1],))[1]
     return decayed_sums(decay, x), change
 

@@ -160,7 +160,7 @@ class SoftmaxLoss(LinearModelLoss):
         return None if by_column(free) else super().unpenalised_basis(free)
 
     def _off_basis(self, first: jax.Array, w: jax.Array, basis: jax.Array) -> jax.Array:
-        """Same as `LinearModelLoss._off_basis`, with the mean of each row subtracted: rows must sum to 0."""
+        """Same as `LinearModelLoss._off_basis`, minus the mean of each row: rows sum to 0 up to rounding."""
         change = super()._off_basis(first, w, basis)
         return change - jnp.mean(change, axis=1, keepdims=True)
 

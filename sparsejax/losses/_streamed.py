@@ -44,7 +44,7 @@ def from_batches(
       options: all other arguments of the loss, such as ``intercept=True``; weights are for all rows.
 
     Returns:
-      An instance of the loss. Making it reads the rows twice.
+      An instance of the loss. Making it takes two passes over the rows.
 
     Raises:
       TypeError, ValueError: another loss; an iterator or generator, which can be read only once; a function

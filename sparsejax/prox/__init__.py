@@ -17,7 +17,7 @@ The public functions with l2 norms first divide by a power of two near the large
 neither overflows nor underflows. Entries below 1e-150 times the largest one (1e-18 in float32) do not count
 in norms. The ``_columns`` functions do not divide: in their norms entries below 1e-150 (1e-18) do not count.
 
-Values are checked where they are known; under jit and vmap a negative strength is not an error.
+Strengths and step sizes are checked where they are known: under jit and vmap a negative one is not an error.
 """
 
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21 as exclusive_group_l21
