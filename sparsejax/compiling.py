@@ -1,4 +1,4 @@
-"""An alias, for one release: `sparsejax.driver.OPTIONS` is where XLA's options are."""
+"""Alias of `sparsejax.driver.OPTIONS`, the compiler options of XLA; it stays for one release."""
 
 from sparsejax.driver import OPTIONS
 

@@ -20,7 +20,7 @@ import numpy as np
 FORMAT = "1"  # version of the format of records
 CALL = "call"  # name of the record that identifies the call
 TEMPORARY = ".writing"  # how the names of temporary files end
-ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # a place in memory, in the repr of an object
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # the memory address in the repr of an object
 
 
 class Checkpoint:
@@ -57,7 +57,7 @@ class Checkpoint:
             self._write(CALL, {"call": np.array(json.dumps(self._call))})
 
     def load(self, name: str, like: Any) -> Any:
-        """The tree saved under a name, or None; ``like``: a tree with the structure and dtypes expected."""
+        """The tree saved under a name, None if there is none; ``like``: its expected structure and dtypes."""
         arrays = self._read(name)
         if arrays is None:
             return None
@@ -147,12 +147,14 @@ def digest(*things: Any) -> str:
 
 
 def text_of(thing: Any) -> str:
-    """A text that identifies an argument, the same in any process: an array, a word, a number, or several.
+    """A text that identifies an argument, the same in any process.
+
+    The argument is an array, a string, a number or None, or a tuple or list of these.
 
     Functions are identified by the programs that they trace to: `sparsejax._core.programs`.
 
     Raises:
-      TypeError: anything else, whose repr need not say what it is.
+      TypeError: the argument is anything else; its repr may be the same for things that differ.
     """
     if isinstance(thing, (np.ndarray, jax.Array)):
         return digest(thing)
@@ -164,5 +166,5 @@ def text_of(thing: Any) -> str:
 
 
 def named(thing: Any) -> str:
-    """The text of a tree structure or program without places in memory: the same in any process."""
+    """The text of a tree structure or program without memory addresses: the same in any process."""
     return ADDRESS.sub("", str(thing))

@@ -24,7 +24,7 @@ def is_traced(x: Any) -> bool:
 
 
 def without_gradient(x: Any) -> Any:
-    """``x`` with its gradient stopped: concrete under an eager `jax.grad`, traced under jit and vmap."""
+    """``x`` with its gradient stopped: concrete under an eager `jax.grad`, a tracer in jit and vmap."""
     return lax.stop_gradient(x) if is_traced(x) else x
 
 
@@ -105,9 +105,12 @@ MAX_PLAIN_NUMBER = 1e30  # finite in float32, too
 def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
     """``x`` as a finite float32 or float64 array, of ``dtype`` if given; ``name`` is for errors.
 
-    Integers and booleans are converted. Values are checked only outside transformations: by numpy, since
-    inside jit even `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded
-    array.
+    Integers and booleans are converted. Only concrete values are checked: by numpy, since inside jit even
+    `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded array.
+
+    Raises:
+      TypeError: x is sparse, masked, complex, not of numbers, or floating but neither float32 nor float64.
+      ValueError: its rank is not in ``ndims``, or a concrete value is not finite.
     """
     check_process()
     if isinstance(x, float) and abs(x) < MAX_PLAIN_NUMBER and 0 in ndims:
@@ -150,7 +153,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
 
 
 def as_float_on_host(name: str, data: Any) -> np.ndarray:
-    """A concrete vector checked and converted as by `as_float`, by numpy; a right dtype is not copied."""
+    """A concrete vector, checked and converted as by `as_float` but kept in numpy; copied only to convert."""
     data = np.asarray(data)
     as_float(name, data[:0], (1,))  # raises for a wrong dtype or rank
     kind = data.dtype if jnp.issubdtype(data.dtype, jnp.floating) else jnp.result_type(float)
@@ -200,7 +203,10 @@ def refuse_boolean(name: str, x: Any) -> None:
 
 
 def as_strength(name: str, x: Any, ndims: tuple[int, ...] = (0, 1)) -> jax.Array:
-    """A finite strength >= 0, () or (d,), in the default float if it is not floating; no boolean."""
+    """A finite strength >= 0 with a rank in ``ndims``, in the default float if it is not floating.
+
+    A boolean is an error.
+    """
     refuse_boolean(name, x)
     strength = as_float(name, x, ndims)
     if not is_traced(strength):
@@ -259,7 +265,7 @@ def check_params(W: Any, shape: tuple[int, ...]) -> None:
 
 
 def as_intercept(x: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """An intercept of this shape, from an array of the shape or one number for all columns."""
+    """An intercept of this shape, from an array of this shape or from one number for all columns."""
     b = jnp.asarray(x, dtype) if is_traced(x) else as_float("intercept", x, (0, 1), dtype)
     if b.shape not in ((), shape):
         raise ValueError(f"intercept has shape {b.shape}; it must be a number, or {shape}.")
@@ -327,7 +333,10 @@ def check_choice(name: str, x: Any, allowed: tuple[str, ...]) -> None:
 
 
 def check_comparable(y: np.ndarray, known: np.ndarray) -> None:
-    """Raise unless labels y can equal the known ones: texts if these are texts, and never containers."""
+    """Raise unless the labels y can equal the ``known`` ones.
+
+    Both must be texts or neither, unless one has the dtype object; y must not hold containers.
+    """
     try:
         set(y.ravel().tolist())
     except TypeError as error:

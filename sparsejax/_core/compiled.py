@@ -1,4 +1,4 @@
-"""Functions compiled for eager calls, with options that compile fast, once for arguments of any origin."""
+"""Functions compiled for eager calls, with fast compilation; arrays of numpy and of JAX share a program."""
 
 import contextlib
 import functools
@@ -20,7 +20,8 @@ from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import form_of
 from sparsejax._core.threads import factorises_batches, one_at_a_time, threads_for
 
-# Compiler options of XLA for eager calls on a CPU: they halve the time to compile; programs run as fast.
+# Compiler options of XLA for eager calls on a CPU. They halve the time to compile, and programs run as fast
+# as with XLA's defaults.
 OPTIONS = {
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": 1,
@@ -47,7 +48,7 @@ def options(each: bool = False) -> dict[str, Any]:
 
 @functools.cache
 def _unknown(options: tuple[tuple[str, Any], ...]) -> tuple[str, ...]:
-    """The names of the options that this version of XLA does not know; none of them is documented."""
+    """The names of the options that this version of XLA does not know; XLA documents none of its options."""
     if _compiles(dict(options)):
         return ()
     return tuple(name for name, value in options if not _compiles({name: value}))
@@ -65,7 +66,7 @@ _every: weakref.WeakSet["Compiled"] = weakref.WeakSet()
 
 
 def forget_programs() -> None:
-    """Let every `Compiled` trace its function again: what the functions look up has changed."""
+    """Let every `Compiled` trace its function again, since a table that the functions read has changed."""
     for compiled in list(_every):
         compiled.nested.clear_cache()  # type: ignore[attr-defined]  # it is there
         compiled._programs.clear()
@@ -99,7 +100,7 @@ class Compiled:
             if isinstance(where, Mesh):
                 everywhere = whole_on(where)
                 placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
-            elif where is not None:  # else jit compiles again for arguments that are committed to the device
+            elif where is not None:  # without this jit compiles again for arguments committed to the device
                 placed["in_shardings"] = SingleDeviceSharding(where)
             function = functools.partial(self._function, **static)
             self._programs[key] = jax.jit(function, compiler_options=dict(options) or None, **placed)
@@ -136,10 +137,10 @@ class Compiled:
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call the function with ``shared`` and each of the parts, at the same time; nothing is traced.
 
-        All parts have the same shapes. Each call has a thread, and as many threads run as there are cores,
-        since JAX runs the calls of one thread one after another. The program is compiled, and ``shared`` is
-        put on the device, before the threads start: contexts such as `jax.enable_x64` do not reach threads,
-        which would convert numpy's arrays to another precision. Arrays on several devices are solved one
+        All parts have the same shapes. There are as many threads as cores, since JAX runs the calls of one
+        thread one after another. The program is compiled, and ``shared`` is put on the device, before the
+        threads start: a context such as `jax.enable_x64` does not reach a new thread, which would convert
+        arrays of numpy to another precision. If the arrays are on several devices, the calls are made one
         after another, since communication must be in the same order on all devices.
         """
         if mesh_of((shared, parts)) is not None:
@@ -169,7 +170,8 @@ class Compiled:
 def only_device(leaves: list[Any]) -> jax.Device | None:
     """The only device of this process, if all arrays are there; else None, and jit chooses.
 
-    With several devices None is returned, since ``in_shardings`` would commit results to one of them.
+    With several devices, or a default device that the user has set, None is returned: ``in_shardings`` would
+    commit results to one device.
     """
     if jax.device_count() > 1 or default_device() is not None:
         return None

@@ -1,4 +1,4 @@
-"""Labels of any kind, read by numpy."""
+"""Labels of any kind as arrays of numpy, checked for missing entries, and numbered."""
 
 from operator import ne
 from typing import Any
@@ -12,7 +12,8 @@ def complete_labels(name: str, x: Any) -> np.ndarray:
     """Labels as an array of numpy; ``name`` is for errors.
 
     Raises:
-      ValueError: a label is missing: None, NaN, or a missing date or value of numpy or pandas.
+      TypeError: ``x`` is a masked array.
+      ValueError: ``x`` is a ragged list, or a label is missing: None, NaN, NaT or `pandas.NA`.
     """
     labels = as_numpy(name, x)
     if labels.dtype.kind in "US" and not isinstance(x, np.ndarray):
@@ -20,7 +21,7 @@ def complete_labels(name: str, x: Any) -> np.ndarray:
         entries = np.asarray(x, object)
         labels = labels if all(isinstance(entry, str | bytes) for entry in entries.ravel()) else entries
     if labels.dtype.kind in "mMf":
-        missing = bool(np.isnan(labels).any())  # of dates too: NaT
+        missing = bool(np.isnan(labels).any())  # true of NaT too, a missing date
     else:
         missing = labels.dtype.kind == "O" and any(map(_is_missing, labels.ravel().tolist()))
     if missing:
@@ -29,7 +30,10 @@ def complete_labels(name: str, x: Any) -> np.ndarray:
 
 
 def _is_missing(label: Any) -> bool:
-    """Whether a label is None, or not equal to itself as NaN and NaT; `pandas.NA` gives no truth value."""
+    """Whether a label is None, NaN or NaT, which do not equal themselves, or `pandas.NA`.
+
+    The comparison of `pandas.NA` with itself has no truth value: `bool` raises a TypeError.
+    """
     try:
         return label is None or bool(ne(label, label))
     except TypeError:

@@ -24,11 +24,14 @@ def tiny_of(x: jax.Array) -> float:
 
 
 def unit_of(x: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """A power of 2 near the largest absolute entry of x (1 if x = 0), and its inverse; no derivative.
+    """A power of 2 near the largest absolute entry of x, and its inverse; no derivative.
+
+    The largest entry is 1 to 4 units. The unit is 1/2 if the largest entry is 0, not finite or not normal.
 
     In this unit no square of an entry overflows, as squares of 1e20 do in float32, and not all underflow.
-    Multiplication or division by a power of 2 does not round. Multiply strengths by the inverse, which is
-    opaque to XLA: XLA rewrites ``a / unit / norm`` as ``a / (unit * norm)``, whose product may underflow.
+    Multiplication or division by a power of 2 does not round. Multiply strengths by the inverse instead of
+    dividing by the unit: XLA rewrites ``a / unit / norm`` as ``a / (unit * norm)``, whose product may
+    underflow. The inverse is `opaque`, so that XLA does not do the same with it.
     """
     top = lax.stop_gradient(jnp.max(jnp.abs(x), initial=0))
     fine = (top >= tiny_of(x)) & jnp.isfinite(top)
@@ -74,7 +77,10 @@ def across(R: jax.Array, A: jax.Array) -> jax.Array:
 
 
 def opaque(x: jax.Array) -> jax.Array:
-    """x behind a barrier, so that XLA does not spend seconds on constant folding of a user's constants."""
+    """x, behind a barrier if it is traced: XLA then neither folds it as a constant nor regroups products.
+
+    To fold a user's large constants would take seconds. Regrouped products may underflow, see `unit_of`.
+    """
     return lax.optimization_barrier(x) if is_traced(x) else x
 
 
@@ -117,11 +123,11 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
     return of_all_lanes(jnp.max(count, axis=0)), False
 
 
-MIN_FOLDED_ROW = 512  # entries of a row; sums of shorter rows do not pay
+MIN_FOLDED_ROW = 512  # entries; if d <= n, adding the rows of X in turn saves time from this length on
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
-    """The sums of ``function(X)`` down its columns, (d,); ``function`` is elementwise and takes rows too."""
+    """The sums of ``function(X)`` down its columns, (d,); ``function``, elementwise, takes X or a row."""
     n, d = X.shape
     if d > n or d >= MIN_FOLDED_ROW:
         return _down(jnp.add, jnp.sum, function, X)
@@ -162,9 +168,10 @@ def conjugate_gradients(
 ) -> tuple[jax.Array, jax.Array]:
     """Preconditioned conjugate gradients from x = 0 until ``||b - Ax|| <= tol ||b||``: x and the residual.
 
-    The iteration also ends at a direction without curvature (a singular system). The residual returned is
-    that of the recurrence, which may drift; with ``confirmed`` it is ``b - Ax``, computed in one more turn of
-    the loop. That turn is in the same loop so that ``matvec`` and ``precondition`` are compiled once.
+    The iteration also ends after ``maxiter`` steps, or at a direction without curvature (a singular system).
+    The residual returned is the r of the recurrence, which may drift from ``b - Ax``; with ``confirmed`` it
+    is ``b - Ax``, computed in one more turn of the loop. That turn is in the same loop so that ``matvec`` and
+    ``precondition`` are compiled once.
     """
     size = norm(b)
 
@@ -200,8 +207,9 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
     r"""An upper bound on the largest eigenvalue of A'A, at most 6 % too large up to 1000 rows or columns.
 
     The bound is :math:`\|G^{m}\|_F^{1/m}` with m = 64, by repeated squaring of the smaller Gram matrix G. It
-    takes matrix products only, so that it is cheap on every device and under vmap, and it is never below the
-    true value, as a power iteration may be. The entries of G may be as large or small as the dtype allows.
+    takes matrix products only, so that it is cheap on every device and under vmap. For a finite G it is never
+    below the true value, as a power iteration may be. The entries of G may be as large or small as the dtype
+    allows.
     """
     n, d = A.shape
     G = A.T @ A if d <= n else A @ A.T
@@ -220,12 +228,15 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
 
 
 def along(X: Any, directions: jax.Array) -> jax.Array:
-    """The columns of X of these indices (f,), 0 for an index out of range; or X times directions (d, f)."""
+    """X times directions (d, f), or the columns of X with the indices ``directions`` (f,).
+
+    An index out of range gives a column of zeros.
+    """
     return take(X, directions, 1) if directions.ndim == 1 else X @ directions
 
 
 def take(a: jax.Array, ix: jax.Array, axis: int) -> jax.Array:
-    """The entries ``ix`` of a along an axis; 0 for an index out of range, which stands for no feature."""
+    """The entries ``ix`` of ``a`` along an axis; an index out of range, which means no feature, gives 0."""
     return jnp.take(a, ix, axis=axis, mode="fill", fill_value=0)
 
 

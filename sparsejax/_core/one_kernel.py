@@ -15,7 +15,7 @@ ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 
 def compiles_loops() -> bool:
-    """Whether `one_kernel` has an effect: not where the default device is an accelerator."""
+    """Whether `one_kernel` has an effect: only if the default device is a CPU."""
     return jax.default_backend() == "cpu"
 
 
@@ -24,12 +24,16 @@ def one_kernel(function: Callable[..., Any]) -> Callable[..., Any]:
 
     It suits loops whose iterations touch some hundred numbers: coordinate descent, recursions along an array.
     A large product in it is slower than outside, and XLA compiles neither a call of LAPACK nor a scatter in
-    it: write with `lax.dynamic_update_slice`, which is a scatter in a `jax.vmap` over its index. The lanes of
-    a batch on a CPU run one after another (see `sparsejax.driver.batching`), so that no solver has such an
-    index there; on a machine whose default device is an accelerator they may, and nothing is asked of XLA.
+    it. To write entries, use `lax.dynamic_update_slice`; a `jax.vmap` over its index makes it a scatter. On a
+    CPU no solver that uses `one_kernel` has a batched index, since its lanes run one after another (see
+    `sparsejax.driver.batching`). If the default device is an accelerator, an index may be batched, but then
+    `one_kernel` calls the function as it is.
 
     Args:
-      function: a function of arrays, and of pytrees of arrays.
+      function: a function of arrays or of pytrees of arrays.
+
+    Returns:
+      A function with the same arguments and results.
 
     >>> import jax.numpy as jnp
     >>> from jax import lax

@@ -1,4 +1,4 @@
-"""The precision of data and of matrix products: what JAX lowers by default, the library says or raises."""
+"""Precision: a warning where JAX makes float64 data float32, and matrix products in full precision."""
 
 import contextlib
 import inspect
@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-SWITCH = 'jax.config.update("jax_enable_x64", True)'  # before any array is made
+SWITCH = 'jax.config.update("jax_enable_x64", True)'  # a program calls it before it makes any array
 _told = False
 
 
@@ -17,9 +17,9 @@ _told = False
 def full_precision() -> Iterator[None]:
     """A context, or a decorator as ``@full_precision()``: products in all digits of their dtype.
 
-    On a GPU or a TPU JAX multiplies float32 matrices with three digits by default. Solvers stall there, and a
-    duality gap computed so can be smaller than the true gap. A ``jax_default_matmul_precision`` that the user
-    has set stays.
+    On a GPU or a TPU JAX multiplies float32 matrices with about three digits by default. With so few digits
+    solvers stall, and a computed duality gap can be smaller than the true gap. The context has no effect on a
+    CPU, or if the user has set ``jax_default_matmul_precision``.
     """
     chosen: Any = jax.config  # its attributes are made at run time
     if jax.default_backend() == "cpu" or chosen.jax_default_matmul_precision is not None:
@@ -44,7 +44,7 @@ def is_cast(dtype: Any) -> bool:
 
 
 def tell_of_cast(name: str, given: Any, eager: Any) -> None:
-    """Warn if data of the dtype ``given`` will be cast, once a process and outside jit (``eager()``)."""
+    """Warn, once a process, if data of the dtype ``given`` will be cast and ``eager()`` is True (no jit)."""
     global _told  # noqa: PLW0603  (once a process)
     if _told or not is_cast(given) or not eager():
         return

@@ -1,7 +1,7 @@
 """What tells one traced program from another: its text, its arrays, and the Python functions that it calls.
 
-The text of a program does not show everything: arrays inside of nested programs, functions that run on the
-host, and derivative rules, which JAX calls later.
+The text of a program does not show arrays inside nested programs, functions that run on the host, and
+derivative rules, which JAX calls later.
 """
 
 import contextlib
@@ -23,21 +23,22 @@ from sparsejax._core.checks import is_traced
 # Primitives whose functions are derivative rules: they are called only when a derivative is traced, and what
 # they compute is then in the program of the derivative.
 RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-# Functions of these files and objects of these packages are the same wherever their versions are.
+# Functions of these files and objects of these packages are known: with equal versions they are the same
+# everywhere.
 _FOLDERS = (jax.__file__, __file__.replace("_core", ""), np.__file__)
 _KNOWN_FILES = (*(str(Path(file).parent) for file in _FOLDERS), functools.__file__)
 _KNOWN_PACKAGES = ("jax", "jaxlib", "sparsejax", "numpy", "functools", "builtins")
 # JAX's function that remembers the results of a derivative rule, in a dict that grows as it is called.
 _REMEMBERING = "_memoize.<locals>.memoized"
 _NAMES_ALONE = {*functools.WRAPPER_ASSIGNMENTS, "__dict__", "__weakref__"}  # attributes without effect
-_PLACES = (Mesh, AbstractMesh, Sharding)  # they can be called, but say where and not what
+_PLACES = (Mesh, AbstractMesh, Sharding)  # they say where a program runs, not what it computes
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype)
 
 
 class Identity(NamedTuple):
     """What a program is: two programs with equal identities compute the same."""
 
-    text: str  # of the program, without places in memory
+    text: str  # the text of the program, without memory addresses
     values: tuple[str, ...]  # digests of its arrays, and values that its functions hold
     rules: tuple["Same", ...]  # derivative rules of the user
     functions: tuple["Same", ...]  # other Python functions of the user that it calls
@@ -54,7 +55,7 @@ class Same:
         return isinstance(other, Same) and self.thing is other.thing
 
     def __hash__(self) -> int:
-        """The hash of its place in memory."""
+        """The memory address of the object."""
         return id(self.thing)
 
 
@@ -69,7 +70,7 @@ def text_of_program(name: str, closed: ClosedJaxpr) -> str:
     """A text that identifies what a program computes, the same in any process; ``name`` is for errors.
 
     Raises:
-      TypeError: the program calls Python functions on the host, of which this cannot be told.
+      TypeError: the program calls a Python function on the host: nothing says what the function computes.
     """
     found = identity_of(closed.jaxpr)
     if found.functions:
@@ -82,7 +83,7 @@ def text_of_program(name: str, closed: ClosedJaxpr) -> str:
 
 
 def runs_users_code(*things: Any) -> bool:
-    """Whether one of the things is, or holds, a function that is not of this library or of those it uses."""
+    """Whether a thing is or holds a function from outside `_KNOWN_FILES` and `_KNOWN_PACKAGES`."""
     search = _Search()
     search._all(things, search.functions)
     return bool(search.functions)
@@ -95,11 +96,11 @@ class _Search:
         self.values: list[str] = []
         self.rules: list[Same] = []
         self.functions: list[Same] = []
-        # By place in memory; the objects are held, so that no place is reused.
+        # By memory address; the objects stay here, so that no address is used again.
         self._seen: dict[int, Any] = {}
 
     def program(self, jaxpr: Any) -> None:
-        """Collect from a program and those inside, without the constants of the program itself."""
+        """Collect from a program and the programs inside, without the constants of the program itself."""
         for equation in jaxpr.eqns:
             found = self.rules if equation.primitive.name in RULES else self.functions
             for atom in equation.invars:
@@ -114,7 +115,7 @@ class _Search:
         return new
 
     def _reach(self, thing: Any, found: list[Same], inside: bool = True) -> None:
-        """Collect from a parameter; ``inside``: it is held by a function, so that no text shows it."""
+        """Collect from a parameter; ``inside``: a function holds it, so that the program's text lacks it."""
         if isinstance(thing, _PLAIN):
             self.values += [repr(thing)] if inside else []
         elif isinstance(thing, np.ndarray | jax.Array) and not is_traced(thing):
@@ -144,7 +145,7 @@ class _Search:
 
 
 def _closed_over(function: FunctionType) -> list[Any]:
-    """What a known function holds beside its code."""
+    """What a known function holds beside its code: its name, its defaults, and what it closes over."""
     held = [f"{function.__module__}.{function.__qualname__}", function.__defaults__, function.__kwdefaults__]
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # the cell is empty

@@ -1,4 +1,4 @@
-"""Long work in chunks on the host, with a progress bar, which Ctrl-C stops between two chunks.
+"""Long work in chunks on the host, with a progress bar. Ctrl-C stops the work between two chunks.
 
 A compiled program cannot be stopped. Long work is therefore a program that the host calls again and again,
 each time from the `Place` where the last call ended. The size of a chunk, in iterations, is an argument of
@@ -26,8 +26,8 @@ from sparsejax._core.linalg import choose
 
 CHUNK_SECONDS = 0.3  # time that a chunk should take: Ctrl-C waits for its end
 FIRST_CHUNK_WORK = 2  # iterations of the first chunk
-# A chunk has at most this many times the work of the last one: the first strengths of a path are solved in a
-# few iterations, which is no measure for the others.
+# A chunk has at most this many times the work of the last one. The first strengths of a path are solved in a
+# few iterations, which say little about the time of the others.
 MAX_CHUNK_GROWTH = 16
 UNKNOWN_SETUP_WORK = 1e30  # iterations: a chunk with a set-up of unknown cost ends after a solve
 # The main thread waits no longer than this for other threads: a Ctrl-C that arrives just before a wait, or
@@ -72,14 +72,14 @@ class Course(Protocol):
     length: Any  # () int, solves in each round; may be traced
 
     def prepare(self, number: jax.Array) -> tuple[Any, Any]:
-        """What all solves of this round share, and the state from which its first solve starts."""
+        """Data that all solves of round ``number`` share, and the state from which its first solve starts."""
 
     def solve(
         self, prepared: Any, at: tuple[jax.Array, jax.Array], state: Any, found: Any
     ) -> tuple[Any, Any, jax.Array, jax.Array]:
-        """Solve number ``at[1]`` of round ``at[0]``.
+        """Make the solve with number ``at[1]`` in round ``at[0]``, both from 0 on.
 
-        Returns the next state, ``found`` with the result added, the iterations, and the certificate.
+        Returns the next state, ``found`` with the result added, its iterations, and its certificate.
         """
 
 
@@ -97,8 +97,8 @@ class Place(NamedTuple):
 class Budget(NamedTuple):
     """How long a chunk may take, in iterations."""
 
-    work: Any  # (), iterations of the chunk
-    setup: Any  # (), iterations that take as long as preparing a round
+    work: Any  # (), iterations that the chunk may take
+    setup: Any  # (), number of iterations that take as long as preparing a round
 
 
 class Report(NamedTuple):
@@ -193,7 +193,7 @@ class Bar:
         self._bar, self._what, self.checkpoint = bar, what, checkpoint
         self.stop = threading.Event()
         self.before, self.each = 0, 1  # the count before this work, and the count added for every solve
-        self.count = 0  # that the bar shows
+        self.count = 0  # the count that the bar shows
 
     def show(self, done: int, gap: float) -> None:
         """Show that ``done`` solves are done; ``gap``: the certificate of the last one."""
@@ -313,7 +313,7 @@ def in_chunks(
 
 
 def _loaded(store: Checkpoint, i: int, place: Place) -> tuple[int, Place]:
-    """The number of solves that the checkpoint has, and the place where they end; else 0 and ``place``."""
+    """The solves done in part i of the checkpoint, and the place where they end; else 0 and ``place``."""
     found = store.load(f"part-{i}", (np.int64(0), place._replace(prepared=())))
     if found is None:
         return 0, place
@@ -357,7 +357,17 @@ def in_slices(
     """The answers of ``call`` for the numbers 0 to count - 1, ``width`` at a time, until ``bar.stop`` is set.
 
     The last slice is padded with the last number. Slices that the checkpoint of the bar has are not computed
-    again; ``like``: a tree with the structure and dtypes of an answer.
+    again.
+
+    Args:
+      call: (numbers (width,)) -> the answer of one slice.
+      count, width: how many numbers there are, and how many a slice has.
+      bar: shows how many numbers are done.
+      gap: (answer) -> its certificates; the bar shows the largest one.
+      like: a tree with the structure and dtypes of an answer.
+
+    Returns:
+      One answer for each slice that was reached.
     """
     answers: list[Any] = []
     for begin in range(0, count, width):

@@ -12,9 +12,10 @@ class Protocol(Pytree):
     A class has a group if the class, or one of its bases below `Penalty` or `Loss`, defines all names of the
     group, as methods, attributes, annotated fields or leaves. Making a class is a TypeError if
 
-    * a required method is missing, or a part of a group;
-    * a subclass of a complete class replaces a part of a group; or replaces the function (a required method)
-      but inherits a group that describes the function, which would then be wrong.
+    * a required method is missing, or the class defines only a part of a group;
+    * a subclass of a complete class replaces a part of a group and inherits the other part;
+    * a subclass of a complete class replaces the function (a required method) but inherits another required
+      method, or a group that describes the function: what it inherits would no longer be true.
     """
 
     _required: ClassVar[tuple[str, ...]] = ()
@@ -67,7 +68,7 @@ class Protocol(Pytree):
 
     @classmethod
     def _provider(cls, name: str) -> Any:
-        """The class that defines a name in its body or as a leaf; the root if no other does; else None."""
+        """The class that defines a name in its body or as a leaf: the root if only the root does, or None."""
         bodies = (b for b in cls.__mro__ if name in vars(b) or name in vars(b).get("__annotations__", ()))
         found: Any = next(bodies, None)
         if found not in (None, cls._root):

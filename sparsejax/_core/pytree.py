@@ -1,4 +1,4 @@
-"""Frozen classes that are pytrees, and functions that take leaves out of a tree and put others back."""
+"""Frozen classes that are pytrees, and functions that replace some leaves of a tree."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,9 +15,9 @@ from sparsejax._core.checks import is_traced
 class Pytree:
     """Base of losses, penalties, `Problem`, `Solution`, groups and fitted models.
 
-    ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX: its leaves are arrays or
-    pytrees, its static attributes are hashable, each of both can be set only once, and there are no other
-    attributes. Without ``leaves`` the class is neither registered nor frozen; its author registers it.
+    ``class C(Pytree, leaves=("X",), static=("flag",))`` registers C with JAX. Its leaves are arrays or
+    pytrees, and its static attributes are hashable. Each attribute can be set only once, and there are no
+    others. Without ``leaves`` the class is neither registered nor frozen; its author registers it.
 
     `jax.tree_util.register_dataclass` is not used because it calls ``__init__`` to unflatten. ``__init__`` of
     these classes checks arguments, which must not happen inside `jax.vmap`.
@@ -99,7 +99,7 @@ def _show(value: Any) -> str:
 
 
 def form_of(tree: Any) -> Any:
-    """The structure of a tree with shape and dtype of each array leaf and the type of any other, hashable."""
+    """Hashable: the structure of a tree, shape and dtype of each array leaf, the type of each other leaf."""
     leaves, structure = jax.tree.flatten(tree)
     arrays = (jax.Array, np.ndarray, np.generic)
     return structure, *(
@@ -108,7 +108,7 @@ def form_of(tree: Any) -> Any:
 
 
 def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
-    """Which leaves of a tangent change, neither symbolic zeros nor of integers, and their tangents."""
+    """For each leaf whether its tangent is neither a symbolic zero nor of integers, and those tangents."""
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
     moves = tuple(
         not isinstance(change, SymbolicZero) and jnp.issubdtype(jnp.result_type(change), jnp.inexact)
@@ -118,7 +118,7 @@ def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
 
 
 def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callable[[Any], Any]]:
-    """The leaves of a tree chosen by ``moves``, and a function that returns the tree with others there."""
+    """The leaves for which ``moves`` is True, and a function that returns the tree with new ones."""
     leaves, treedef = jax.tree.flatten(tree)
 
     def moved(values: Any) -> Any:
@@ -131,10 +131,9 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
 
 
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:
-    """The floating leaves of a tree, and a function that returns the tree with others there.
+    """The floating leaves of a tree, and a function that returns the tree with new ones.
 
-    In a problem the leaves that are not floating are indices and counts: of groups, of a sparse X, of risk
-    sets.
+    The other leaves of a problem are indices and counts: of groups, of a sparse X, of risk sets.
     """
     dtypes = map(jnp.result_type, jax.tree.leaves(tree))
     values, rebuild = movable(tree, tuple(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes))

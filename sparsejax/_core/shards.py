@@ -1,7 +1,8 @@
 """Solves on several devices: each device solves the problems that it holds and waits for no other.
 
-Within a user's `jax.shard_map`, `per_device` makes them do so; for the sharded lanes of a `jax.vmap`,
-`map_lanes_per_device` does.
+`per_device` makes them do so within a user's `jax.shard_map`, `map_lanes_per_device` for the sharded lanes
+of a `jax.vmap`.
+
 JAX calls an array "varying" along an axis of the mesh if devices along that axis hold different values; the
 checks of `jax.shard_map` follow this mark through a program.
 """
@@ -104,7 +105,8 @@ def _varying_axes_of(x: Any) -> frozenset[Any]:
     return mark.varying if _HAS_AXIS_TYPE else mark
 
 
-# The attribute of an array's type that holds its varying axes: once the set, now an object with the set.
+# The attribute of an array's type that holds its varying axes: in older versions of JAX the set of axes, in
+# newer ones an object whose attribute ``varying`` is the set.
 _HAS_AXIS_TYPE = "manual_axis_type" in dir(jax.core.ShapedArray)
 _MARK = operator.attrgetter("manual_axis_type" if _HAS_AXIS_TYPE else "vma")
 

@@ -1,4 +1,4 @@
-"""Threads on the host: the number of BLAS, and programs that must not run at the same time."""
+"""Threads on the host: how many BLAS uses, and programs that must not run at the same time."""
 
 import contextlib
 import functools
@@ -11,11 +11,12 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-# Of several matrices at once they share their work between the threads of XLA, and wait for all parts.
+# XLA shares such a factorisation of several matrices at once between its threads, and waits for all parts.
 FACTORISATIONS = ("cholesky", "eigh", "lu", "qr", "geqrf", "householder_product", "svd")
 _ONE_AT_A_TIME = threading.Lock()  # held by programs with such a factorisation
 
-MAX_ONE_THREAD_SIZE = 1024  # rows or columns: programs with larger arguments keep all threads of BLAS
+# The smaller of rows and columns of a matrix. A program with a larger matrix keeps all threads of BLAS.
+MAX_ONE_THREAD_SIZE = 1024
 
 
 @contextlib.contextmanager
@@ -27,7 +28,7 @@ def one_blas_thread() -> Iterator[None]:
     several threads would each restore what they found, which may be the setting of another.
     """
     pools = _pools() if threading.current_thread() is threading.main_thread() else ()
-    # The number is None of a library that does not tell it.
+    # ``num_threads`` is None for a library that does not report it.
     several = [(pool, pool.num_threads) for pool in pools if (pool.num_threads or 1) > 1]
     for pool, _ in several:
         pool.set_num_threads(1)
@@ -40,7 +41,7 @@ def one_blas_thread() -> Iterator[None]:
 
 @contextlib.contextmanager
 def threads_for(args: Any) -> Iterator[None]:
-    """`one_blas_thread` if a program of these arguments runs on a CPU and all matrices are small."""
+    """`one_blas_thread` if the default device is a CPU and no matrix exceeds `MAX_ONE_THREAD_SIZE`."""
     sizes = [min(jnp.shape(leaf)[-2:]) for leaf in jax.tree.leaves(args) if jnp.ndim(leaf) > 1]
     small = jax.default_backend() == "cpu" and max(sizes, default=0) <= MAX_ONE_THREAD_SIZE
     with one_blas_thread() if small else contextlib.nullcontext():

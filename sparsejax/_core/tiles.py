@@ -17,8 +17,8 @@ from sparsejax._core.linalg import apply_if
 TILE = 64  # largest number of rows of a (square) tile
 
 # Entries of the right-hand sides of a triangular solve. From 1024 on OpenBLAS splits a solve among threads,
-# which wait for one another: inside a user's `jit`, where nothing sets their number, the inverse of a tile
-# took 2 to 45 times as long, the longer the busier the machine.
+# which wait for one another. Inside a user's `jit`, where nothing sets the number of threads, the inverse of
+# a tile took 2 to 45 times as long, the longer the busier the machine.
 MAX_ONE_THREAD_ENTRIES = 1023
 
 
@@ -53,7 +53,7 @@ def tile_at(a: jax.Array, i: jax.Array, j: jax.Array, T: int) -> jax.Array:
 
 
 def by_tiles(entry: Callable[[jax.Array, jax.Array, Any], Any], count: jax.Array, start: Any) -> Any:
-    """``entry(i, j, carry)`` for all tiles j <= i < count."""
+    """The last carry of ``entry(i, j, carry)``, called for all tiles j <= i < count, row by row."""
     row = lambda i, carry: lax.fori_loop(0, i + 1, lambda j, c: entry(i, j, c), carry)
     return lax.fori_loop(0, count, row, start)
 
@@ -85,13 +85,14 @@ def no_root(m: int, T: int, dtype: Any) -> Root:
 def factorised(
     tile: Callable[[jax.Array, jax.Array], jax.Array], count: jax.Array, room: Root, *, inverted: bool
 ) -> Root:
-    """The root of a positive definite matrix of ``count`` rows of tiles (left-looking, column by column).
+    """The root of a positive definite matrix of ``count`` x ``count`` tiles (left-looking, column by column).
 
     Args:
       tile: (i, j) -> the tile (T, T) of the matrix in row i and column j <= i.
       count: number of tiles in a row.
       room: a `Root` to overwrite.
-      inverted: True to invert all tiles on the diagonal, as many right sides need; False: all but the last.
+      inverted: True inverts all tiles on the diagonal; False all but the last one, which only a solve with
+        more than `MAX_LAPACK_SIDES` right-hand sides needs.
     """
     T = room.tile
 
@@ -102,7 +103,7 @@ def factorised(
 
         left = lax.fori_loop(0, j, less, tile(i, j))
 
-        # `apply_if` gets only tiles: it would copy the whole matrix.
+        # `apply_if` gets only tiles, since it would copy the whole matrix.
         def diagonal(pair: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             L = lax.linalg.cholesky(left, symmetrize_input=False)
             invert = lambda _: lower_inverse(L)
@@ -120,8 +121,8 @@ def factorised(
 def lower_inverse(L: jax.Array) -> jax.Array:
     """The inverse of a lower triangular matrix, such as a tile.
 
-    By halves: that of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]. LAPACK solves at most
-    `MAX_ONE_THREAD_ENTRIES` at a time, and XLA multiplies.
+    The matrix is halved: the inverse of [[A, 0], [C, B]] is [[A^-1, 0], [-B^-1 C A^-1, B^-1]]. LAPACK inverts
+    matrices of at most `MAX_ONE_THREAD_ENTRIES` entries, and XLA multiplies.
     """
     T = L.shape[0]
     if T * T <= MAX_ONE_THREAD_ENTRIES:
@@ -166,8 +167,8 @@ def upper_solve(root: Root, B: jax.Array, count: jax.Array) -> jax.Array:
     return lax.fori_loop(0, count, tile, (jnp.zeros_like(B), B))[0]
 
 
-# Right-hand sides of a tile for which OpenBLAS takes one thread. With more, a product with the inverse of the
-# tile beats LAPACK's solve.
+# Most right-hand sides of a tile for which OpenBLAS uses one thread. With more of them, a product with the
+# inverse of the tile takes less time than a solve by LAPACK.
 MAX_LAPACK_SIDES = MAX_ONE_THREAD_ENTRIES // TILE
 
 

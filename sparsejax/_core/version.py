@@ -1,3 +1,3 @@
-"""The version, which checkpoints hold."""
+"""The version of the library; checkpoints store it."""
 
 __version__ = "0.1.0"

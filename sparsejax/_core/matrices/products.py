@@ -65,7 +65,10 @@ class Transposed:
 
 
 def times(X: Any, W: jax.Array, *, transposed: bool = False) -> jax.Array:
-    """XW, or X'W if ``transposed``, W (., k), for loops without derivatives: without their linear system."""
+    """XW, or X'W if ``transposed``, for W (., k), in loops that JAX does not differentiate.
+
+    A `Products` is multiplied by its method `moved`, without the linear system of `_product`.
+    """
     if isinstance(X, Products):
         return X.moved(W, transposed=transposed)
     return X.T @ W if transposed else X @ W

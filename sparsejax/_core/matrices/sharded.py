@@ -1,4 +1,4 @@
-"""Arrays that are sharded over devices: checks of their values, the same in all processes."""
+"""Arrays that are sharded over devices: checks of their values that give all processes the same answer."""
 
 import functools
 import zlib
@@ -11,7 +11,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 
 def is_sharded(x: Any) -> bool:
-    """True for a concrete array that no single device holds; this process may not be able to read it."""
+    """True for a concrete array of which no device has all entries; a process may not be able to read it."""
     return isinstance(x, jax.Array) and not isinstance(x, jax.core.Tracer) and not x.is_fully_replicated
 
 
@@ -113,7 +113,10 @@ def check_placed(name: str, x: Any) -> None:
 
 
 def check_one_process(caller: str, chunked: bool, tree: Any) -> None:
-    """Raise if work in chunks has arrays of several processes: each would choose chunks by its own clock."""
+    """Raise if work is ``chunked`` and its arrays are on a mesh of several processes.
+
+    Each process would choose the size of the chunks by its own clock.
+    """
     mesh = mesh_of(tree) if chunked else None
     if mesh is not None and _is_shared(mesh):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""Sparse matrices, of which only the entries that are not zero are stored."""
+"""Sparse matrices, which store only the entries that are not zero."""
 
 import functools
 from collections.abc import Callable
@@ -23,12 +23,13 @@ from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.precision import tell_of_cast
 
-# Stored entries that a product reads at once: for one column of W, and at least for many columns. XLA shares
-# the work on W or XW of more than `MAX_CACHED_SIZE` numbers among threads, which takes about 5 us a chunk.
+# Stored entries that a product reads at once, a chunk: CHUNK_ENTRIES for one column of W, fewer for several but
+# at least MIN_CHUNK_ENTRIES, or MIN_LARGE_CHUNK_ENTRIES if W or XW has more than MAX_CACHED_SIZE numbers:
+# XLA then shares the work among threads, which takes about 5 us a chunk.
 CHUNK_ENTRIES, MIN_CHUNK_ENTRIES, MIN_LARGE_CHUNK_ENTRIES = 8192, 512, 4096
 MAX_CACHED_SIZE = 2**16
 MAX_DENSE_SIZE = 2**21  # numbers: selected columns become a dense array if it has no more entries
-MIN_ROOM_ENTRIES = 2**14  # stored entries for which a selection of columns has room, if X has as many
+MIN_ROOM_ENTRIES = 2**14  # a sparse selection of columns has room for so many stored entries, or all of X
 
 
 class Rows(NamedTuple):
@@ -51,9 +52,9 @@ class Sparse(
 ):
     """X (n, d) by its stored entries, column by column: ``X[rows[i], cols[i]] = data[i] * scale[cols[i]]``.
 
-    A stored value takes 16 bytes in float64. On a CPU JAX has a kernel for products with a BCSR: X'U is one,
-    and so is XW if the entries are known row by row. Other products read the entries in chunks that fit in
-    the cache; for each entry they multiply a row of W and add it to a row of XW.
+    A stored value takes 16 bytes in float64. On a CPU JAX has a kernel for the product of a BCSR matrix with
+    an array. X'U uses it, and so does XW if the entries are known row by row. Other products read the entries
+    in chunks that fit in the cache; for each entry they multiply a row of W and add it to a row of XW.
 
     Times in ms of XW and X'u in chunks (benchmarks/sparse.py). For 2e6 entries of 20 000 x 200 000 and one
     column: 9 and 7; all entries in one chunk, by row, 21 and 8; padded columns 64; scipy 5 and 4. For 9e5
@@ -66,7 +67,7 @@ class Sparse(
     cols: jax.Array  # (nnz,) int32, the column of each value, sorted
     starts: jax.Array  # (d + 1,) int32, the place of the first value of each column
     scale: jax.Array | None  # (d,), a factor for each column; None: 1. It saves a copy of data
-    used: jax.Array | None  # () int32, how many of the values are not padding; None: all are in use
+    used: jax.Array | None  # () int32, number of values before the padding; None: products read all values
     by_row: Rows | None  # None: the entries are known by column only
     shape: tuple[int, int]  # (n, d)
 
@@ -149,7 +150,7 @@ class Sparse(
     def columns_at(self, ix: jax.Array) -> "jax.Array | Sparse":
         """The columns ``ix``, dense up to `MAX_DENSE_SIZE` numbers, else sparse; the index d gives zeros.
 
-        A sparse result has `room` stored entries; if the columns together have more, the rest are left out.
+        A sparse result has at most `room` stored entries; entries of the columns beyond them are left out.
         """
         dense = self.shape[0] * ix.shape[0] <= MAX_DENSE_SIZE
         return self._selected(ix, self.data.shape[0] if dense else self.room, dense)
@@ -167,7 +168,7 @@ class Sparse(
         before = jnp.cumsum(slot < m, dtype=jnp.int32)
         to = jnp.where(slot < m, before - 1, order.shape[0])
         put = lambda a: jnp.zeros_like(a).at[to].set(a, mode="drop", unique_indices=True)
-        # The rows begin where the sorted entries of the whole do, less the entries that are left out.
+        # A row begins at its place in X less the number of entries before this place that are left out.
         starts = jnp.concatenate([jnp.zeros(1, jnp.int32), before])[by_row.starts]
         values = self.data if self.scale is None else self.data * self.scale[self.cols]
         rows = Rows(put(values[order]), put(slot), starts)
@@ -179,7 +180,7 @@ class Sparse(
         return RowOrder(jnp.argsort(self.rows, stable=True), jnp.cumsum(counts, dtype=jnp.int32))
 
     def _selected(self, ix: jax.Array, room: int, dense: bool) -> Any:
-        """The columns ``ix``, dense or sparse, with room for as many stored entries."""
+        """The columns ``ix``, dense or sparse, of at most ``room`` stored entries."""
         (n, d), m = self.shape, ix.shape[0]
         none = ix >= d
         sizes = jnp.where(none, 0, take(self.sizes, ix, 0))
@@ -253,7 +254,7 @@ def _of_bcsr(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Arra
 def _batched(
     product: Callable[..., jax.Array], size: int, batch: Any, *args: jax.Array
 ) -> tuple[jax.Array, bool]:
-    """The rule of a product under vmap: lanes of W are further columns; lanes of X come one by one."""
+    """The rule of a product under vmap: lanes of W become further columns; lanes of X are mapped in turn."""
     *X, W = args
     if any(batch[:-1]):
 
@@ -268,7 +269,7 @@ def _batched(
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: Any) -> jax.Array:
-    """The sums of ``function(X)`` down its columns, (d,); ``function``: as `Sparse.sums`, and takes rows."""
+    """The sums of ``function(X)`` down its columns, (d,); ``function``: as in `Sparse.sums`, also of rows."""
     if isinstance(X, Sparse):
         return X.sums(function, jnp.ones(X.shape[0], X.dtype), transposed=True)
     return dense_column_sums(function, X)
@@ -278,7 +279,7 @@ def squares_along_rows(X: Any, weights: jax.Array) -> jax.Array:
     """The sums of ``X^2 * weights`` along its rows, (n,), with weights (d,)."""
     if isinstance(X, Sparse):
         return X.sums(jnp.square, weights, transposed=False)
-    # In this order: XLA would write X^2 to memory if the sums down the columns shared it.
+    # (X * weights) * X, not X^2 * weights: XLA would write X^2 to memory if sums down the columns shared it.
     return jnp.sum((X * weights[None]) * X, axis=1)
 
 
@@ -293,7 +294,7 @@ def divided(X: Any, units: jax.Array) -> Any:
 
 
 def as_dense(name: str, X: Any) -> jax.Array:
-    """X checked: a dense matrix. Warns if float64 data become float32."""
+    """X as a checked dense matrix (n, d); warns if float64 data become float32."""
     if not isinstance(X, jax.Array):
         X = as_numpy(name, X)
         tell_of_cast(name, X.dtype, lambda: is_eager(()))
@@ -301,7 +302,10 @@ def as_dense(name: str, X: Any) -> jax.Array:
 
 
 def as_matrix(name: str, X: Any) -> Any:
-    """X checked: a matrix of scipy.sparse or jax.experimental.sparse as `Sparse`, else a dense array."""
+    """X checked: `Products` as they are, a sparse matrix of scipy or JAX as `Sparse`, else a dense array.
+
+    Warns if float64 data become float32. A sparse X must not be traced, and its indices must fit in int32.
+    """
     if isinstance(X, Products) or not is_sparse(X):
         return X if isinstance(X, Products) else as_dense(name, X)
     if len(X.shape) != 2:
@@ -333,7 +337,7 @@ def _placed(a: np.ndarray, room: int, value: int) -> jax.Array:
 
 
 def _room(nnz: int) -> int:
-    """nnz rounded up to four binary digits and zeros, so that matrices of nearly one size share programs."""
+    """nnz rounded up to its four leading binary digits: matrices of nearly one size then share programs."""
     step = 1 << max(nnz.bit_length() - 4, 0)
     return max(-(-nnz // step) * step, 1)
 
@@ -390,6 +394,6 @@ def _stored(name: str, X: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
             kind += f" with n_batch={X.n_batch} and n_dense={X.n_dense}, which must be 0"
         raise TypeError(f"{name} is a {kind}; BCOO, BCSR or a matrix of scipy.sparse is needed.")
     indices = np.asarray(X.indices)
-    # Other entries are padding.
+    # BCOO pads with indices beyond the shape. Negative indices stay: the caller raises.
     there = (indices < np.asarray(X.shape)).all(axis=1) | (indices < 0).any(axis=1)
     return np.asarray(X.data)[there], indices[there, 0], indices[there, 1]

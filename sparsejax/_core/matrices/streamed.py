@@ -16,14 +16,14 @@ class Source:
 
     Args:
       begin: () -> a new iterator over all batches.
-      counts: number of rows of each batch, when the batches were first read.
+      counts: number of rows of each batch at the first reading.
       width: d, number of columns.
     """
 
     def __init__(self, begin: Callable[[], Iterator[np.ndarray]], counts: tuple[int, ...], width: int):
         self.begin, self.counts, self.width = begin, counts, width
         self.failed: Exception | None = None  # the error that made the last product NaN
-        self.digest = ""  # of all rows, once they have been read by `lengths`
+        self.digest = ""  # the hash of all rows, once `lengths` has read them
 
     def __repr__(self) -> str:
         """The counts and the digest, by which a checkpoint recognises the rows."""
@@ -41,7 +41,11 @@ class Source:
         return np.concatenate(found)
 
     def chunks(self) -> Iterator[tuple[slice, np.ndarray]]:
-        """(slice of row numbers, rows) for each batch; an error if batches differ from the first reading."""
+        """(slice of row numbers, rows) for each batch.
+
+        Raises:
+          ValueError: the number of batches or the shape of a batch differs from the first reading.
+        """
         start, number = 0, -1
         for number, X in enumerate(self.begin()):
             if number >= len(self.counts) or X.shape != (self.counts[number], self.width):
@@ -52,7 +56,10 @@ class Source:
             raise ValueError(f"there are {number + 1} batches; at first there were {len(self.counts)}.")
 
     def guarded(self, product: Callable[..., np.ndarray], *args: Any) -> Any:
-        """``product(*args)``, or None if reading fails: a callback must not raise; `failed` is the error."""
+        """``product(*args)``, or None if reading fails, since a callback must not raise.
+
+        The error is then in `failed`. A batch with NaN or infinite entries is an error too.
+        """
         args = tuple(np.asarray(a) for a in args)
         try:
             self.failed = None
@@ -65,7 +72,7 @@ class Source:
             return None
 
     def _check_finite(self) -> None:
-        """Raise if a batch is not finite, with its number."""
+        """Raise if a batch is not finite; the message has the number of the batch."""
         for number, (_, X) in enumerate(self.chunks()):
             if not np.isfinite(X).all():
                 raise ValueError(f"batch {number} is not finite, as it was when it was read first.")
@@ -107,7 +114,10 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
         return self._on_host(product, (size, W.shape[1]), W)
 
     def gram(self, C: jax.Array, *, centred: bool) -> jax.Array:
-        """X' diag(c) X for each column c >= 0 of C (n, k), (k, d, d); ``centred``: X minus its mean by c."""
+        """X' diag(c) X for each column c >= 0 of C (n, k), shape (k, d, d).
+
+        With ``centred`` the mean of the rows, weighted by c, is subtracted from each row of X first.
+        """
         k, d = C.shape[1], self.shape[1]
 
         def product(C: np.ndarray) -> np.ndarray:
