@@ -1,4 +1,7 @@
-"""What solvers share: arguments, loop, chains, batches, derivatives; see docs/adding-a-solver.md."""
+"""Code that solvers share: arguments, loop, chains, batches, derivatives; see docs/adding-a-solver.md.
+
+`OPTIONS` holds the compiler options of XLA for eager calls on a CPU.
+"""
 
 from sparsejax._core.compiled import OPTIONS
 from sparsejax.driver.arguments import kinds, prepare

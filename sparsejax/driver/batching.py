@@ -29,15 +29,16 @@ def by_lanes(
 
     A batched `lax.cond` computes both of its branches, and a batched `lax.while_loop` runs until its slowest
     lane ends, so that a batched solve costs much more than its lanes one by one. This rule runs the lanes one
-    after the other (`lax.map`) on a CPU, unless ``at_once`` says otherwise, and all at once on an
-    accelerator. If the lanes are sharded over devices, each device runs the lanes that it holds.
+    after the other (`lax.map`) on a CPU, unless ``at_once`` is True, and all in one loop on an accelerator,
+    unless ``one_by_one`` is True. If the lanes are sharded over devices, each device runs the lanes that it
+    holds.
 
     Args:
       function: carries no derivatives; it is traced once for each structure and shape of its arguments, and
         again where lanes run together.
-      at_once: ``at_once(arguments, lanes)``: whether all lanes run in one loop on a CPU.
+      at_once: ``at_once(arguments, lanes)``: whether all lanes run in one loop on a CPU, see `AtOnce`.
       one_by_one: ``one_by_one(lanes)``: True runs the lanes one after the other on every device, whatever
-        ``at_once`` says.
+        ``at_once`` returns.
 
     Returns:
       The function, to be called inside a trace.
@@ -87,7 +88,7 @@ def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> An
     Args:
       function: takes the tree of one lane and returns arrays.
       tree: the leaves of all lanes.
-      lanes: says of each leaf of the tree whether its first axis is the lanes.
+      lanes: for each leaf of the tree whether its first axis is the lanes.
     """
     leaves, treedef = jax.tree.flatten(tree)
     axes = [0 if moves else None for moves in jax.tree.leaves(lanes)]

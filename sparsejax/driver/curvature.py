@@ -10,7 +10,8 @@ from sparsejax._core.linalg import eps_of, largest_eigenvalue_bound, norm, safe_
 from sparsejax._core.tiles import inverse_root
 from sparsejax.losses import Loss
 
-PROBE_RATIO, MAX_PROBES = 16.0, 24  # of the steps that `first_step` tries: 16^-24 is 1e-29
+# `first_step` tries at most MAX_PROBES steps, each shorter than the last by PROBE_RATIO: 16^-23 is 2e-28.
+PROBE_RATIO, MAX_PROBES = 16.0, 24
 
 
 class Factor(NamedTuple):
@@ -73,7 +74,10 @@ class Factor(NamedTuple):
         return None
 
     def prepared(self, before: Any, rho: jax.Array) -> Any:
-        """What `step` and `minimiser` need for rho; ``before``: the same for the last rho. Here nothing."""
+        """The argument ``prepared`` of `step` and `minimiser` for rho; here nothing is needed.
+
+        ``before`` is the result for the last rho, or `unprepared`.
+        """
         return before
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
@@ -90,7 +94,7 @@ class Factor(NamedTuple):
         return self.rotate(Rt @ (self.basis.T if self.square else self.left))
 
     def minimiser(self, Tt: jax.Array, linear: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
-        r"""The minimiser W (k, d) of the quadratic :math:`+ \tfrac\rho2\|W - T\|^2`.
+        r"""The minimiser W (k, d) of the quadratic loss :math:`+ \tfrac\rho2\|W - T\|^2`.
 
         For n < d Woodbury's identity is applied to the change from T: with a small rho, other forms cancel
         and leave few digits in float32.
@@ -107,8 +111,8 @@ class Factor(NamedTuple):
 class CholeskyFactor(NamedTuple):
     """A Cholesky factor for each rho of the Hessian A'A + rho I; for n < d of AA' + rho I.
 
-    A factor takes a seventh of the time of the eigenvectors: better if few values of rho are needed. The
-    methods are those of `Factor`.
+    A Cholesky factor takes a seventh of the time of the eigenvectors, so that it is better for few values of
+    rho. The methods are the same as in `Factor`.
     """
 
     A: jax.Array  # (n, d); only its shape is used if d <= n
@@ -137,7 +141,7 @@ class CholeskyFactor(NamedTuple):
 
     @property
     def least_shift(self) -> jax.Array:
-        """From this shift on a Cholesky factor exists in spite of rounding errors."""
+        """The smallest shift for which a Cholesky factor exists in spite of rounding errors."""
         return len(self.squares) * eps_of(self.A) * self.largest
 
     def unprepared(self) -> Any:
@@ -149,17 +153,17 @@ class CholeskyFactor(NamedTuple):
         return lax.cond(before[1] == rho, lambda: before[0], lambda: inverse_root(self.squares, rho)), rho
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
-        """As `Factor.step`."""
+        """Same as `Factor.step`."""
         if self.square:
             return self._inverse(Rt, prepared)
         return (Rt - self._inverse(Rt @ self.A.T, prepared) @ self.A) / rho
 
     def linear(self, Rt: jax.Array) -> jax.Array:
-        """As `Factor.linear`."""
+        """Same as `Factor.linear`."""
         return Rt
 
     def minimiser(self, Tt: jax.Array, linear: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
-        """As `Factor.minimiser`."""
+        """Same as `Factor.minimiser`."""
         if self.square:
             return self._inverse(rho * Tt + linear, prepared)
         return Tt - self._inverse(Tt @ self.A.T - linear, prepared) @ self.A
@@ -187,10 +191,10 @@ HessianFactor = Factor | CholeskyFactor
 
 
 def few_shifts(smooth: Loss) -> HessianFactor:
-    """The factor for a loss with a majorizer that is cheapest if a quadratic loss needs few values of rho.
+    """The cheaper factor for a loss with a majorizer, of which a solver needs few values of rho.
 
-    A loss that is not quadratic takes many iterations of one rho: the fewer products with eigenvectors then
-    save more than they cost.
+    It is a `CholeskyFactor` for a quadratic loss without a graph, else a `Factor`. A loss that is not
+    quadratic takes many iterations with one rho, in which eigenvectors save more time than they cost.
     """
     model = smooth.quadratic_model()
     if model.laplacian is not None or not model.exact:
@@ -199,19 +203,19 @@ def few_shifts(smooth: Loss) -> HessianFactor:
 
 
 def cautious_step(trace: jax.Array) -> jax.Array:
-    """1/L with L the trace of a bound A'A of the Hessian: too short for steps, good enough for a residual."""
+    """1/L with L the trace of a bound A'A of the Hessian, for residuals; solvers need a longer step."""
     return safe_divide(1.0, trace, 1.0)
 
 
 def step_length(smooth: Loss) -> jax.Array:
-    """1/L with L an upper bound of the curvature of a loss; 1 if the loss is linear.
+    """1/L with L an upper bound of the curvature of a loss; 1 if L is 0 (a linear loss) or underflows.
 
     Args:
       smooth: a loss whose quadratic model has a majorizer, as most of `sparsejax.losses` do.
 
     Returns:
-      The step length, shape (): a gradient step of this length never raises the loss. NaN if L or 1/L is
-      out of range, so that a solve ends as non-finite.
+      The step length, shape (): a gradient step of this length never raises the loss. NaN if L is finite but
+      so large that 1/L underflows, so that a solve ends as non-finite.
 
     Never raises.
 

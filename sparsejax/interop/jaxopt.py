@@ -30,7 +30,7 @@ __all__ = [
 
 
 class OptStep(NamedTuple):
-    """The result of ``run``, as in jaxopt; its state is a `Solution`.
+    """The result of ``run``, as in jaxopt; here the state is a `Solution`.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> from sparsejax.interop import jaxopt
@@ -53,8 +53,11 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
     Args:
       fun: the prox; x may be a pytree.
       hyperparams: the second argument of ``fun``, any pytree.
-      value: ``value(x, hyperparams)``, shape (). Without it the objective of a solution is that of the loss
-        alone, which is the whole for a constraint.
+      value: ``value(x, hyperparams)``, shape (). None: the value counts as 0, so that the objective of a
+        solution is the loss alone. For a constraint this is the whole objective.
+
+    Raises:
+      TypeError: ``fun`` or ``value`` is not callable.
 
     >>> import jax.numpy as jnp
     >>> from sparsejax.interop import jaxopt
@@ -102,6 +105,9 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
       hyperparams: parameters of the set; with None the projection is called with x alone, as the projections
         of `optax.projections` are.
 
+    Returns:
+      `FromProx`, whose value counts as 0.
+
     Raises:
       TypeError: the projection is not callable.
 
@@ -116,7 +122,10 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
 
 
 def _check_projection(name: str, projection: Any) -> None:
-    """Raise unless it can be called: JAX would keep an array, which has no equality, in its caches."""
+    """Raise unless the projection can be called.
+
+    The projection is a static attribute, which JAX compares in its caches; arrays cannot be compared so.
+    """
     if not callable(projection):
         raise TypeError(f"{name}: projection must be callable, got {projection!r}.")
 
@@ -150,6 +159,9 @@ def prox(penalty: type) -> Callable[..., Any]:
       penalty: the class; the hyperparameters are the arguments of its constructor, in a tuple or list if
         there are several. Strengths by row are an array.
 
+    Returns:
+      A function of (x, hyperparams, scaling=1.0) that returns the prox, in the shape and dtype of x.
+
     Raises:
       TypeError: ``penalty`` is not a subclass of `sparsejax.Penalty`.
       TypeError, ValueError: when the prox is called, the class refuses its strengths.
@@ -173,8 +185,11 @@ class ProximalGradient:
       fun: ``fun(params, *args, **kwargs)``, shape (); smooth and convex.
       prox: ``prox(x, hyperparams, scaling)``; by default there is no penalty.
       maxiter, tol: as in `sparsejax.fista`, with jaxopt's defaults; tol bounds the *relative* residual.
-      stepsize: a number > 0, at most 1/L; 0 for backtracking. Functions are not taken.
+      stepsize: a number > 0, at most 1/L; 0 for backtracking. jaxopt also takes a function, this class not.
       has_aux: whether ``fun`` returns ``(value, aux)``; aux is dropped.
+
+    Raises:
+      TypeError: ``fun`` or ``prox`` is not callable, ``stepsize`` is not a number, or ``has_aux`` not a bool.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> from sparsejax.interop import jaxopt
@@ -204,7 +219,16 @@ class ProximalGradient:
         self._options: dict[str, Any] = {"maxiter": maxiter, "tol": tol, "stepsize": step}
 
     def run(self, init_params: Any, hyperparams_prox: Any = None, *args: Any, **kwargs: Any) -> OptStep:
-        """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``."""
+        """Minimise ``fun(x, *args, **kwargs) + g(x; hyperparams_prox)`` from ``init_params``.
+
+        Args:
+          init_params: the start, an array or a pytree of arrays.
+          hyperparams_prox: the second argument of ``prox``.
+          args, kwargs: further arguments of ``fun``.
+
+        Returns:
+          `OptStep`; its ``params`` are like ``init_params``.
+        """
         smooth = jax.tree_util.Partial(self._fun, args, kwargs)
         problem = Problem(smooth, FromProx(self._prox, hyperparams_prox))
         solution = fista(problem, init_params, **self._options)
@@ -255,9 +279,12 @@ def to_jaxopt(problem: Problem, **options: Any) -> Any:
       problem: `sparsejax.Problem`.
       options: options of jaxopt's class: ``maxiter``, ``tol``, ...
 
+    Returns:
+      A solver of jaxopt, whose hyperparameters are a penalty like ``problem.penalty``.
+
     Raises:
       ImportError: jaxopt is not installed.
-      TypeError: ``problem`` is no `Problem`.
+      TypeError: ``problem`` is not a `sparsejax.Problem`.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))

@@ -55,14 +55,17 @@ def proximal(
       optimizer: an optax optimiser whose update is added to the parameters.
       penalty: a penalty on all parameters; `sparsejax.penalties.ByLeaf` penalises chosen leaves. The rows of
         a matrix are its first axis: for a layer ``x @ kernel``, the inputs.
-      step_size: eta > 0, or its schedule: the learning rate of plain sgd, see above for others.
+      step_size: eta > 0, shape (), or a schedule of eta: a function of the number of steps made, () int32.
+        For plain sgd eta is the learning rate; see above for other optimisers.
 
     Returns:
-      A gradient transformation; its ``update`` needs ``params``.
+      A gradient transformation with the state `ProximalState`; its ``update`` needs ``params``.
 
     Raises:
-      TypeError, ValueError: the optimiser is none, the penalty has no prox, or the step size is not > 0; in
-        ``update``, there are no params, they are no arrays, or a penalised one is a single number.
+      TypeError: ``optimizer`` is not an optax.GradientTransformation; ``penalty`` lacks value or prox; in
+        ``update``, a leaf of the params is not an array.
+      ValueError: a concrete step size is not a number > 0 or not finite; in ``update``, the params are not
+        given, or a penalised leaf has shape ().
 
     >>> import jax.numpy as jnp, optax, sparsejax as sj
     >>> from sparsejax.interop.optax import proximal

@@ -71,18 +71,22 @@ def _by_features(problem: Problem) -> bool:
 
 
 def _if_fit(link: Link, unfit: Callable[[Problem], str | None]) -> Callable[[Problem], Link | None]:
-    """The function that returns the link for the problems that its solver takes, else None."""
+    """A function (problem) -> the link if its solver takes the problem, else None."""
     return lambda problem: link if unfit(problem) is None else None
 
 
 def _fista_of_classes(problem: Problem) -> Link | None:
-    """`fista`, if the loss has classes: with most features active it takes half of the time of `admm`."""
+    """`fista` for `SoftmaxLoss` with a dense X, else None.
+
+    With most features active `fista` takes half of the time of `admm`.
+    """
     return _fista.LINK if _working_set.classes(problem) else None
 
 
 _admm_if_fit = _if_fit(_admm.LINK, _admm.unfit)
 _newton_if_fit = _if_fit(_newton_admm.LINK, _newton_admm.unfit)
-# After a solver that reaches the floor of rounding errors by itself.
+# For use after `interior_point`, which reaches the floor of rounding errors by itself: `newton_admm` does not
+# continue from a solve that has stalled.
 _newton_if_unfinished = _if_fit(replace(_newton_admm.LINK, due=unfinished), _newton_admm.unfit)
 
 SOLVERS.update({

@@ -30,7 +30,7 @@ class State(NamedTuple):
     W: jax.Array  # (k, d), the variable of the loss and of the l2,1 norm
     Z: jax.Array  # (k, d), the variable of the exclusive lasso
     multiplier: jax.Array  # (k, d), Lambda
-    R: jax.Array  # (k, n), the residual Y - XW, which every row of the sweep updates
+    R: jax.Array  # (k, n), the residual Y - XW; the sweep updates it after every row of W
     nu: jax.Array  # (), the penalty parameter
     objective: jax.Array  # (), the paper's objective at W
     done: jax.Array  # (), whether the paper's stopping rule holds
@@ -45,17 +45,17 @@ def alm(
     history: int = 0,
     faithful: bool = False,
 ) -> Solution:
-    r"""The augmented Lagrangian method for exclusive l2,1 as printed, on request; by default `admm`.
+    r"""The augmented Lagrangian method for exclusive l2,1: `admm` by default, as printed on request.
 
     ``faithful=False`` is a call of `sparsejax.admm`, which splits W = Z likewise but solves both steps
     exactly and keeps the penalty parameter bounded, so that it reaches the optimum.
 
     ``faithful=True`` is the printed algorithm: Z by the prox of the squared l1 norm, one sweep over the
     rows of W by the prox of the l2 norm, then :math:`\Lambda \mathrel{+}= \nu(Z - W)`, :math:`\nu
-    \mathrel{*}= 1.1` from :math:`\nu_0 = 1/\|X\|_F`. **It freezes before the optimum**: one sweep does
-    not solve the W-step, and a growing :math:`\nu` alone meets both tests of the stopping rule
-    (relative change of the objective <= 1e-8, ``max|Z - W|`` <= 1e-5). Where the
-    rule ends the run and the duality gap is above ``tol``, the status is stalled, not converged.
+    \mathrel{*}= 1.1` from :math:`\nu_0 = 1/\|X\|_F` (1 if X is 0). **It freezes before the optimum**: one
+    sweep does not solve the W-step, and a growing :math:`\nu` alone meets both tests of the stopping rule
+    (relative change of the objective <= 1e-8, ``max|Z - W|`` <= 1e-5). If the rule ends the run while the
+    duality gap is above ``tol``, the status is stalled, not converged.
 
     Args:
       problem: `SquaredLoss` with X in memory, not sparse, and without weights by entry; `ExclusiveL21`, `L21`
@@ -71,8 +71,8 @@ def alm(
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
-    Source: Ming & Ding, IJCAI 2019, Algorithms 1 and 2, Eqs. (17)-(26); with the loss at scale 1, to
-      which the problem is brought by dividing it by ``scale``.
+    Source: Ming & Ding, IJCAI 2019, Algorithms 1 and 2, Eqs. (17)-(26). The paper's loss has scale 1, so that
+      the printed algorithm works on the problem divided by the ``scale`` of its loss.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -111,7 +111,7 @@ def _iterated(
     alphas, squares = jnp.broadcast_to(alpha, (X.shape[1],)), jnp.sum(X * X, axis=0)
 
     def sweep(i: jax.Array, carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        """Eqs. (22)-(24): the row w_i, given all others through the residual R = Y - XW."""
+        """Eqs. (22)-(24): a new row w_i; the other rows enter through the residual R = Y - XW."""
         W, R, target, nu = carry
         x, w, a = X[:, i], W[:, i], squares[i]
         b = R @ x + a * w  # x_i'Y_{-i}
@@ -120,8 +120,8 @@ def _iterated(
         return W.at[:, i].set(new), R - jnp.outer(new - w, x), target, nu
 
     def iterate(_: jax.Array, s: State) -> State:
-        # L = f(W) + alpha ||W||_21 + beta sum_i ||z_i||_1^2 + <Lambda, Z - W> + nu/2 ||Z - W||^2: its minimum
-        # over Z is the prox at W - Lambda/nu, and nu Z + Lambda is its linear term in W.
+        # L = f(W) + alpha ||W||_21 + beta sum_i ||z_i||_1^2 + <Lambda, Z - W> + nu/2 ||Z - W||^2. Its minimum
+        # over Z is the prox at W - Lambda/nu. Beside f, its linear term in W is -<nu Z + Lambda, W>.
         e = s.W - s.multiplier / s.nu
         Z, _ = exclusive_l21_columns(e, zero, beta / s.nu, zero)
         W, R, _, _ = lax.fori_loop(0, X.shape[1], sweep, (s.W, s.R, s.nu * Z + s.multiplier, s.nu))

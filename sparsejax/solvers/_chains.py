@@ -16,7 +16,7 @@ from sparsejax.solution import Solution
 
 
 class Resume(NamedTuple):
-    """How a solver solves the problems of a path: shared quantities, and a state from problem to problem.
+    """How a solver solves the problems of a path: with shared quantities, and a state that each passes on.
 
     >>> from sparsejax.solvers import SOLVERS
     >>> [name for name, entry in SOLVERS.items() if entry.resume is not None]
@@ -46,13 +46,13 @@ class Solver(NamedTuple):
     link: Link  # the solver as a part of a chain
     # `sparsejax.solve` takes the first entry of the table for which ``fits`` is None and ``suits`` is True.
     suits: Callable[[Problem], bool] = lambda problem: False
-    # (problem) -> link of a solver that may continue, or None. The first that is not None continues.
+    # Functions (problem) -> link of a solver that may continue, or None. The first link found continues.
     then: tuple[Callable[[Problem], Link | None], ...] = ()
     resume: Resume | None = None  # None: a path passes on the solution alone
 
 
 class _Table(UserDict[str, Solver]):
-    """The table of solvers. A change of it ends what was chosen before, also inside compiled programs."""
+    """The table of solvers. A change discards the chosen chains, and the compiled programs with them."""
 
     def __setitem__(self, name: str, solver: Solver) -> None:
         super().__setitem__(name, solver)
@@ -67,13 +67,13 @@ class _Table(UserDict[str, Solver]):
         forget_programs()
 
 
-_chosen: dict[Any, Chain] = {}  # by form of the problem
-MAX_CHOSEN = 1024  # forms of problems
+_chosen: dict[Any, Chain] = {}  # by the name of the first solver, or None, and the form of the problem
+MAX_CHOSEN = 1024  # entries of `_chosen`; it is emptied when full
 SOLVERS = _Table()  # `sparsejax.solvers` fills it
 
 
 def pick(problem: Problem) -> Solver:
-    """The first solver that takes the problem and suits it; by static structure and shape.
+    """The first solver of the table that takes the problem and suits it, by static structure and shapes.
 
     Args:
       problem: `sparsejax.Problem`.
@@ -95,7 +95,7 @@ def pick(problem: Problem) -> Solver:
 
 
 def chain_of(link: Link, problem: Problem) -> Chain:
-    """The chain that begins with a link, by static structure and shape.
+    """The chain that begins with a link, by the static structure and the shapes of the problem.
 
     Args:
       link: the link of an entry of `SOLVERS`.
@@ -122,11 +122,11 @@ def chain_of(link: Link, problem: Problem) -> Chain:
 
 
 def chosen_chain(problem: Problem, first: str | None = None) -> Chain:
-    """The chain that begins with the solver that `pick` finds, remembered for each form of a problem.
+    """The chain that begins with the solver ``first``, or with the one that `pick` finds; remembered.
 
     Args:
       problem: `sparsejax.Problem`, in the protocol.
-      first: the name of another solver to begin with.
+      first: the name of the first solver; None: `pick` chooses.
 
     Never raises.
     """

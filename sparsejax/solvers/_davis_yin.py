@@ -16,7 +16,7 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by
 
 ITERATIONS_PER_CHECK = 25  # iterations between two certificates
-MAX_SPLIT_CYCLES = 100  # of the split of the gradient at the start, which need not be exact
+MAX_SPLIT_CYCLES = 100  # cycles to split the gradient at the start among the terms; a rough split suffices
 
 
 class State(NamedTuple):
@@ -25,7 +25,7 @@ class State(NamedTuple):
     V: jax.Array  # (k, d), the argument of the prox of the second term
     P: jax.Array  # (k, d), the prox point of the first term
     Q: jax.Array  # (k, d), the prox point of the second term
-    parts: tuple[jax.Array, ...]  # (k, d) each, subgradients of the two terms at P and Q
+    parts: tuple[jax.Array, ...]  # (k, d) each, subgradients of the first term at P and the second at Q
     warm: tuple[Any, ...]  # state that the prox of each term passes to its next call
 
 
@@ -43,12 +43,13 @@ def davis_yin(
               P = \operatorname{prox}_{g_1/L}(2Q - V - \nabla f(Q)/L), \qquad V = V + P - Q ,
 
     with L an upper bound of the curvature of the loss. The answer is Q, with zeros in every group that is
-    zero in P. The subgradient ``L(V - Q)`` at Q and the corresponding one at P are the parts of the gradient
-    that the gap needs; the gap is computed every 25 iterations.
+    zero in P. The gap needs a subgradient of each term: ``L(V - Q)`` at Q, and at P ``L`` times the argument
+    of its prox minus P. The gap is computed every 25 iterations.
 
     Args:
       problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs; a penalty of
-        two terms, as `ExclusiveGroupLasso` of two views (one term is proximal gradient descent).
+        at most two terms, such as `ExclusiveGroupLasso` of two views. With one term the iteration is proximal
+        gradient descent.
       init, tol, maxiter, history: as `sparsejax.admm`.
 
     Returns:

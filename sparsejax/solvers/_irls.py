@@ -50,10 +50,11 @@ def irls(
     .. math:: W = \operatorname*{argmin}_W f(W) + \operatorname{tr}(W^\top F W), \qquad
               F_{ii} = \sum_{g \ni i} \alpha_g \frac{\sum_{j \in g} \nu_j}{\nu_i} .
 
-    Every step decreases :math:`f(W) + \sum_g \alpha_g(\sum_{i\in g}\nu_i)^2`, a bound of F that tends to it
-    with :math:`\epsilon`. For `SquaredLoss` a step is one Cholesky factorisation, d x d if d <= n, else
-    n x n by Woodbury's identity. For other losses it is one Newton step, by conjugate gradients with that
-    factorisation (of their quadratic bound) as preconditioner, halved until it decreases.
+    Every step decreases :math:`f(W) + \sum_g \alpha_g(\sum_{i\in g}\nu_i)^2`, an upper bound of the objective
+    that tends to the objective as :math:`\epsilon` tends to 0. For `SquaredLoss` a step is one Cholesky
+    factorisation, d x d if d <= n, else n x n by Woodbury's identity. For other losses it is one Newton step
+    on the ridge problem by conjugate gradients, halved until the objective of this problem decreases; the
+    preconditioner is the same factorisation, of the quadratic bound of the loss.
 
     Its limits: a row that is zero in the minimiser only shrinks, so without ``polish`` no row is exactly
     zero. A row that is zero by mistake grows from :math:`\epsilon` by a constant factor at each step. And
@@ -61,20 +62,20 @@ def irls(
     :math:`\epsilon` = 1e-2, and by 2e-9 for 1e-4.
 
     Args:
-      problem: a loss with a majorizer (`SquaredLoss`, `LogisticLoss`, the hinge losses) and
-        `ExclusiveGroupL21`.
-      init: start, shape of W; default: the ridge problem with :math:`\nu = 1`.
+      problem: a loss with a majorizer (`SquaredLoss`, `LogisticLoss`, the hinge losses), without a graph of
+        labels, and `ExclusiveGroupL21`.
+      init: start, shape of W; default: a step from W = 0 with :math:`\nu = 1`.
       tol: largest accepted gap (or residual), as `sparsejax.admm`.
-      maxiter: steps, >= 0.
-      history: record that many steps (it makes each of them evaluate the certificate).
-      epsilon: > 0, the smoothing at the end, relative to the largest row norm of the first W.
+      maxiter: largest number of steps, >= 0.
+      history: number of steps to record; if not 0, every step of the solve is certified.
+      epsilon: > 0, shape (), the smoothing at the end, relative to the largest row norm of the first W.
       faithful: use the smoothing ``epsilon`` from the first step on, as the paper does. By default the
-        smoothing starts at 1 and is halved at every step: a small smoothing keeps rows that are near zero
-        there for many steps.
+        smoothing starts at 1 times this norm and is halved at every step until it is ``epsilon`` times the
+        norm: with a small smoothing, rows that are near zero stay there for many steps.
       polish: return the prox-gradient point of the last W, which has exact zeros.
 
     Returns:
-      `Solution`; it certifies the point that is returned.
+      `Solution`; its certificate is of the point that is returned, with or without ``polish``.
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
@@ -181,7 +182,10 @@ class _Ridge:
         return self.smooth(W) + jnp.sum(F * jnp.sum(columns(W) ** 2, axis=0))
 
     def step(self, W: jax.Array, F: jax.Array) -> jax.Array:
-        """The minimiser, if f is quadratic; else a Newton step, halved until the objective decreases."""
+        """The minimiser if f is quadratic; else the point after a Newton step from W.
+
+        The step is halved until the objective decreases.
+        """
         solve = self.solver(F)
         if self.exact:
             return solve(self.linear)

@@ -1,4 +1,4 @@
-"""One entry point that picks the solver."""
+"""`solve`, which picks the solver for a problem."""
 
 from typing import Any
 
@@ -26,23 +26,28 @@ def solve(
     The choice depends on structure and shapes alone, so that it works under jit and vmap. It is the first of
     these that takes the problem:
 
-    * `variational_newton` for `L21` with least squares on 512 features or more, if many may be active;
-    * `prox_newton` for `L1` or `L21` with least squares of few active features, or with another loss of one
+    * `interior_point` for `QuantileLoss` of one column with `L1`, perhaps with `SquaredL2`;
+    * `variational_newton` for a norm of rows or groups, such as `L21` or `GroupLasso`, with least squares on
+      512 features or more, if many may be active;
+    * `prox_newton` for such a norm with least squares of few active features, or with another loss of one
       column and more than 64 features;
-    * `working_set` for penalties with sparse rows on many times more features than samples;
-    * `newton_admm` for another loss with a small Hessian: one column of up to 64 features, if `prox_newton`
-      takes the problem or the loss is `CoxLoss`; or up to 64 features (times columns, if
-      the loss couples these) and at least 4 rows for each;
+    * `working_set` for penalties with sparse rows: on many times more features than samples, or with
+      `SoftmaxLoss` and a dense X, unless `newton_admm` suits the problem;
+    * `newton_admm` for another loss with a small Hessian: W of up to 64 entries, if `prox_newton` takes the
+      problem or the loss is `CoxLoss`; or up to 64 features (times columns, if the loss couples these) and at
+      least 4 rows for each feature;
     * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
     * `fista` for every other problem, such as a plain function.
 
-    Another solver continues if the first does not converge: `newton_admm` after `admm` whose steps are slow,
-    at small strengths or with labels that are nearly separated; `admm` after Newton's method with more active
-    rows than a step can move. The chain is the same inside `jax.jit`, `jax.vmap` or `jax.grad`;
-    ``solution.solver`` is the last solver that ran.
+    If the first solver does not converge, another one continues. For example, `newton_admm` follows `admm` if
+    the loss is not quadratic and the steps of `admm` are slow, at small strengths or with labels that are
+    nearly separated. `admm` follows `prox_newton` for least squares with more active rows than a step can
+    move. docs/choose-a-solver.md lists all chains. The chain is the same inside `jax.jit`, `jax.vmap` or
+    `jax.grad`; ``solution.solver`` is the last solver that ran.
 
     Args:
-      problem, init, tol, maxiter, history: as `admm`.
+      problem: `sparsejax.Problem`.
+      init, tol, maxiter, history: as `admm`.
       throw: raise `ConvergenceError` instead of returning a solution that did not converge; outside jit
         and vmap only.
 
@@ -51,10 +56,10 @@ def solve(
 
     Raises:
       ConvergenceError: see ``throw``; its text has the certificate reached and the one asked for.
-      TypeError, ValueError: an unfit problem or argument, before tracing.
+      TypeError, ValueError: an unfit argument, before tracing; ``throw`` inside jit or vmap.
 
     Warns:
-      ConvergenceWarning: outside jit, a solution that did not converge, once a call.
+      ConvergenceWarning: outside jit and without ``throw``, a solution that did not converge.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)

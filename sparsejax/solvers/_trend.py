@@ -8,14 +8,14 @@ import jax.numpy as jnp
 from sparsejax._core.linalg import safe_divide
 from sparsejax.problem import Problem
 
-MAX_EXTRAPOLATION = 2  # largest change of the strength, in units of the last change
+MAX_EXTRAPOLATION = 2  # largest change of the strength to extrapolate over, in units of the last change
 
 
 class Trend(NamedTuple):
     """The last two problems of a path."""
 
-    before: jax.Array  # shape of W, the solution of the one before the last; NaN if there is none
-    strengths: jax.Array  # (2,), the mean strength of the last one and of the one before it
+    before: jax.Array  # shape of W, the solution of the last problem but one; NaN if there is none
+    strengths: jax.Array  # (2,), the mean strengths of the last problem and of the last but one
 
     @classmethod
     def none(cls, init: jax.Array) -> Self:
@@ -23,11 +23,14 @@ class Trend(NamedTuple):
         return cls(jnp.full_like(init, jnp.nan), jnp.zeros(2, init.dtype))
 
     def start(self, problem: Problem, init: jax.Array) -> tuple[jax.Array, "Trend"]:
-        """A start nearer than ``init``, the last solution, and the trend for the problem after this one.
+        """A start for the problem, near its solution, and the trend for the problem after it.
 
-        W is taken for a linear function of the strength. Entries that are 0, or would change their sign, are
-        0. The path of a lasso is linear while no feature enters or leaves. For other losses the start is off
-        by the square of the change of the strength, which saves one step in two or three.
+        ``init`` is the last solution. The start extrapolates the last two solutions as a linear function of
+        the strength; entries that are 0 in ``init``, or would change their sign, are 0. If the strength
+        changes in the other direction, or by more than `MAX_EXTRAPOLATION` times the last change, the start
+        is ``init``. The path of a lasso is linear while no feature enters or leaves. For other losses the
+        error of the start is of the order of the squared change of the strength; such a start saves one step
+        in two or three.
         """
         strength = _mean_strength(problem, init.dtype)
         now, then = self.strengths
@@ -39,7 +42,7 @@ class Trend(NamedTuple):
 
 
 def _mean_strength(problem: Problem, dtype: Any) -> jax.Array:
-    """(), the mean strength of the norms of rows and groups."""
+    """(), the mean strength of the norms of rows or groups plus the mean strength of the l1 norm, if any."""
     norm = problem.penalty.row_norm(problem.smooth.params_shape)
     parts = [jnp.mean(jnp.asarray(part, dtype)) for part in (norm.alpha, norm.entries) if part is not None]
     return sum(parts, start=jnp.zeros((), dtype))

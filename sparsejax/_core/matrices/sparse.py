@@ -23,7 +23,7 @@ from sparsejax._core.linalg import take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.precision import tell_of_cast
 
-# Stored entries that a product reads at once, a chunk: CHUNK_ENTRIES for one column of W, fewer for several but
+# Stored entries that a product reads at once, a chunk: CHUNK_ENTRIES for one column of W, fewer for more, but
 # at least MIN_CHUNK_ENTRIES, or MIN_LARGE_CHUNK_ENTRIES if W or XW has more than MAX_CACHED_SIZE numbers:
 # XLA then shares the work among threads, which takes about 5 us a chunk.
 CHUNK_ENTRIES, MIN_CHUNK_ENTRIES, MIN_LARGE_CHUNK_ENTRIES = 8192, 512, 4096
