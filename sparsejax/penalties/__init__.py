@@ -1,11 +1,12 @@
 r"""Penalties :math:`g(W)` on the rows of a (d, k) matrix, one row a feature.
 
-Each is a pytree whose strengths are leaves, so they can be vmapped and differentiated where they stand, with
-an exact prox, a conjugate for the duality gap and a derivative on its support: the protocol is
-`sparsejax.penalties.Penalty`, and docs/adding-a-penalty.md shows how to write another.
+Each penalty is a pytree whose strengths are leaves, so that `jax.vmap` can batch them and `jax.grad` can
+differentiate in them. It has an exact prox, or ``terms`` with an exact prox each. Most penalties have a
+conjugate, for the duality gap, and know the entries in which they are smooth, for derivatives of solutions.
+The protocol is `sparsejax.penalties.Penalty`; docs/adding-a-penalty.md shows how to write another penalty.
 
-A strength is a scalar or one value a row, shape (d,). W may be a vector (d,): then every row has one
-entry. Strengths are cast to the dtype of W.
+A strength is a scalar or has one value a row, shape (d,), or one a group; `L1` also takes one a column or one
+an entry. W may be a vector (d,): then every row has one entry. Strengths are cast to the dtype of W.
 """
 
 from sparsejax.penalties._base import Penalty, RowNorm

@@ -1,4 +1,4 @@
-"""The norm of rows or groups that a sum of penalties is."""
+"""A sum of penalties as one norm of rows or groups, if the sum is one."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -12,10 +12,12 @@ from sparsejax.penalties._simple import SquaredL2
 
 
 def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm | None:
-    """The sum of the norms and squares of penalties, if all norms have the same blocks; else None.
+    """The `RowNorm` that is the sum of the parts for a W of this shape; None if there is none.
 
-    With groups, strengths of squares must be scalars. An l1 norm is a norm of entries where the blocks hold
-    more than one entry; its strength is then a scalar or has one value a row.
+    The parts are `SquaredL2`, `L1` and penalties with a ``row_norm``. Beside a norm of groups there may be no
+    other ``row_norm``, not even that of `NonNegative`, and strengths of squares must be scalars. The strength
+    of an `L1` must be a scalar or have one value a row. `L1` is added to the norms if every block is one
+    entry; else it becomes the ``entries`` of the `RowNorm`, and another norm is needed.
     """
     squares = [jnp.asarray(part.strength) for part in parts if isinstance(part, SquaredL2)]
     l1 = [jnp.asarray(part.strength) for part in parts if isinstance(part, L1)]

@@ -15,13 +15,14 @@ from sparsejax.groups import Groups
 
 
 class RowNorm(NamedTuple):
-    r"""Strengths of a penalty :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`, b blocks of rows.
+    r"""Strengths of a penalty :math:`\sum_b \alpha_b\|W_b\|_F + \tfrac{m_b}{2}\|W_b\|_F^2`.
 
-    With ``entries`` there is :math:`\sum_i \lambda_i\|w_i\|_1` besides, over the rows of W.
+    The blocks b are rows or groups of rows. With ``entries`` the penalty has the further part
+    :math:`\sum_i \lambda_i\|w_i\|_1`, over the rows of W.
 
     Args:
-      alpha: >= 0, shape () or (b,), one for each row or, with ``groups``, one for each group.
-      ridge: m >= 0, shape as alpha; None: there are no squares.
+      alpha: >= 0, shape (), or one value for each block, a row or, with ``groups``, a group.
+      ridge: m >= 0, shape () or one value for each block; None: there are no squares.
       groups: disjoint groups that hold every feature; None: every row is a block.
       entries: lambda >= 0, shape () or (d,); None: there is no such term.
       nonnegative: whether g is infinite where an entry of W is negative.
@@ -64,19 +65,19 @@ class Penalty(Protocol):
       smooth at W; the other entries stay at 0 nearby;
     * *terms*, if g has no exact prox but its parts have: ``terms``: a tuple of penalties whose sum is g;
     * *free*: ``free``: (f,) indices of the features that are not penalised;
-    * *dual norm*: ``dual_norm(Z)`` -> (): the smallest (first) strength at which 0 is the prox of Z, for
-      `sparsejax.lambda_max`;
+    * *dual norm*, for `sparsejax.lambda_max`: ``dual_norm(Z)`` -> (): the smallest value of the strength (the
+      first one in ``strengths``) at which 0 is the prox of Z;
     * *row norm*, for `sparsejax.variational_newton` and `sparsejax.prox_newton`: ``row_norm(params_shape)``
-      -> `RowNorm`, if for a W of this shape :math:`g(W) = \sum_b \alpha_b \|W_b\|_F + \tfrac{m_b}{2}
-      \|W_b\|_F^2` over rows or groups of rows, where W >= 0 if it is ``nonnegative``; else None;
-    * *sparse rows*, for `sparsejax.working_set`, if g is a sum over rows: ``row_slopes(Z, W)``: (d,), at most
-      1 where a zero row of W stays zero if Z is minus the gradient (W matters only if g couples rows);
-      ``rows_at(ix)``: the penalty of a W with these rows only; the index d stands for no row;
+      -> `RowNorm`, if g is the function of a `RowNorm` for a W of this shape; else None;
+    * *sparse rows*, for `sparsejax.working_set`, if g makes rows zero: ``row_slopes(Z, W)``: (d,), at most 1
+      where a zero row of W stays zero if Z is minus the gradient (W matters only if the slope of a row
+      depends on other rows); ``rows_at(ix)``: the penalty of a W with these rows only; the index d stands for
+      no row;
     * *units*: ``degrees``, see below.
 
     ``strengths`` names the leaves >= 0 that scale g: `sparsejax.tune` tunes them. If one is negative or
-    infinite under jit, the solution has no certificate. Other floating leaves (bounds, widths) are never
-    tuned, and may be negative. ``degrees`` has for each strength the degree of homogeneity in W of the term
+    infinite under jit, gap and residual are NaN. Other floating leaves (bounds, widths) are never tuned, and
+    may be negative. ``degrees`` has for each strength the degree of homogeneity in W of the term
     that it scales (1 for a norm, 2 for a square); solvers use it to work in units of the data.
     ``check(params_shape)`` raises if g does not fit W.
 
@@ -117,8 +118,8 @@ class Penalty(Protocol):
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
     _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
-    _offset: bool = False  # whether the conjugate is affine along a ray, not 0, as far as it is finite
-    _valued: bool = True  # whether ``value`` is known: false of a prox alone, whose value counts as 0
+    _offset: bool = False  # whether s -> conjugate(s Z), where it is finite, is affine and not 0
+    _valued: bool = True  # whether ``value`` is known; False for a prox without a value, which counts as 0
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 
@@ -158,7 +159,10 @@ class Penalty(Protocol):
     __rmul__ = __mul__
 
     def _join(self, others: list[Any], positive: bool) -> tuple[Any, list[Any], bool]:
-        """Join some ``others``, and W >= 0 if ``positive``, in one exact prox; returns also what is left."""
+        """Join some of ``others``, and W >= 0 if ``positive``, with this penalty in one exact prox.
+
+        Returns the joint penalty, the others that are left, and whether W >= 0 is left to require.
+        """
         return self, others, positive
 
     def _by_row(self, factor: jax.Array) -> "Penalty":
@@ -190,15 +194,15 @@ class Penalty(Protocol):
         raise NotImplementedError
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
-        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite; inf if there is no largest."""
+        """The largest s >= 0 at which ``conjugate(s * Z)`` is finite, (); inf if there is no largest."""
         raise NotImplementedError
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The smallest (first) strength at which 0 is the proximal point of Z."""
+        """The smallest value of the first strength at which 0 is the proximal point of Z, shape ()."""
         raise NotImplementedError
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """The `RowNorm` of g if g is a sum of norms of rows or groups of rows for such a W, else None."""
+        """The `RowNorm` whose function g is for a W of this shape; None if there is none."""
         raise NotImplementedError
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
@@ -234,7 +238,7 @@ def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[
 def cast_strengths(penalty: Any, dtype: Any) -> Any:
     """The penalty with strengths of this dtype, so that strengths of any dtype share one program."""
     if all(isinstance(leaf, jax.Array) and leaf.dtype == dtype for leaf in jax.tree.leaves(penalty)):
-        return penalty  # the rest takes longer
+        return penalty  # the general case below takes longer
     strengths, rebuild = split_strengths(penalty)
     if all(jnp.result_type(strength) == dtype for strength in strengths):
         return penalty
@@ -242,7 +246,7 @@ def cast_strengths(penalty: Any, dtype: Any) -> Any:
 
 
 def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
-    """The penalty with the leaves under each name in ``strengths`` multiplied by its factor."""
+    """The penalty with the leaves under each name in ``strengths`` multiplied by the factor of this name."""
     leaves, treedef = jax.tree.flatten(penalty)
     numbered = _numbered(penalty)
     for name, factor in zip(penalty.strengths, factors, strict=True):

@@ -17,7 +17,7 @@ class Rows:
     """Blocks that are single rows. Zt is the transpose of a matrix like W, (k, d)."""
 
     def __init__(self, alpha: Any, Zt: jax.Array):
-        self.bound = jnp.broadcast_to(cast(alpha, Zt), Zt.shape[1:])  # of the norm of each block, (d,)
+        self.bound = jnp.broadcast_to(cast(alpha, Zt), Zt.shape[1:])  # (d,), of the norm of each block
         self.held = jnp.ones(Zt.shape[1:], bool)  # rows in a block
 
     def total(self, x: jax.Array) -> jax.Array:
@@ -29,7 +29,7 @@ class Rows:
         return jnp.max(x, axis=0)
 
     def to_rows(self, s: jax.Array) -> jax.Array:
-        """The number of its block for each row, (d,)."""
+        """For each row the entry of s that belongs to its block, (d,)."""
         return s
 
 
@@ -55,7 +55,10 @@ class Members:
 
 
 def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Array:
-    r"""For each row the largest s with sZ in the sum of the dual balls, (d,); inf where Z is 0.
+    r"""For each row the largest s with sZ in the sum of the dual balls, (d,), up to rounding errors.
+
+    All rows of a block have the same s; it is inf if Z is 0 in the block. For a row in no block only the ball
+    of the l1 norm counts. The result is less than the exact s by about 4 eps, so that sZ is feasible.
 
     The condition for a block is :math:`\|(s|z| - \text{strength})_+\| \le \text{bound}`. Its left side is
     convex in s, so that Newton's method from above decreases to the answer. A last step along the chord to
@@ -64,7 +67,7 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
 
     Args:
       blocks: the blocks and their bounds.
-      strength: of the l1 norm, broadcast to Zt.
+      strength: the strength of the l1 norm, of a shape that broadcasts to Zt.
       Zt: (k, d).
     """
     sizes = jnp.abs(Zt)

@@ -68,7 +68,7 @@ class ByLeaf(Penalty, leaves=("penalties",)):
         return treedef.unflatten([v if part is None else part.prox(v, scaling) for part, v in pairs])
 
     def smooth_where(self, W: Any) -> Any:
-        """Booleans of the structure of W; all true where there is no penalty."""
+        """Booleans in the structure of W; all true in leaves without a penalty."""
         treedef, pairs = self._pairs(W)
         everything = lambda w: jax.tree.map(lambda x: jnp.ones(x.shape, bool), w)
         return treedef.unflatten(
@@ -78,7 +78,7 @@ class ByLeaf(Penalty, leaves=("penalties",)):
 
 @feasible.register(ByLeaf, PlainPenalty)
 def _(penalty: ByLeaf | PlainPenalty, W: Any) -> Any:
-    """W, unchanged: nothing is known of where a user's penalty is finite."""
+    """W, unchanged: the library does not know where a user's penalty is finite."""
     return W
 
 

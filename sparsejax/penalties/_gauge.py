@@ -12,8 +12,8 @@ from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._rules import feasible
 from sparsejax.penalties._terms import MAX_CYCLES, dykstra, joined, shared
 
-MAX_ROUNDS = 200  # of `gauge`; most penalties take 5 to 100
-MAX_RATIO_ROUNDS = 60  # of `largest_ratio`; usually it takes three to five
+MAX_ROUNDS = 200  # rounds of `gauge`; most penalties take 5 to 100
+MAX_RATIO_ROUNDS = 60  # rounds of `largest_ratio`, which usually takes three to five
 
 
 class _State(NamedTuple):
@@ -64,9 +64,10 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
 
 
 def largest_ratio(better: Callable[[jax.Array], jax.Array], dtype: Any) -> jax.Array:
-    """The largest ratio (), at least 0, by Dinkelbach's iteration.
+    """The largest ratio numerator / denominator, (), or 0 if that is larger, by Dinkelbach's iteration.
 
-    ``better(t)`` is the ratio at the maximiser of numerator - t * denominator: at least t, or t is largest.
+    ``better(t)`` is the ratio at the maximiser of numerator - t * denominator. It is greater than t unless t
+    is at least the largest ratio.
     """
 
     def round_(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -79,6 +80,6 @@ def largest_ratio(better: Callable[[jax.Array], jax.Array], dtype: Any) -> jax.A
 
 
 def _ratio(penalty: Penalty, Z: jax.Array, W: jax.Array) -> jax.Array:
-    """<Z, W> / g(W); where g(W) is 0, inf if the product is positive, else 0."""
+    """<Z, W> / g(W), (); if g(W) is 0: inf if the product is positive, else 0."""
     product = jnp.sum(Z * W)
     return safe_divide(product, penalty.value(W), jnp.where(product > 0, jnp.inf, 0))

@@ -1,4 +1,4 @@
-"""A term of a sum of penalties: some penalties whose joint prox has a closed form."""
+"""A term of a sum of penalties: several penalties whose joint prox has a closed form."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -50,7 +50,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
     def provides(self) -> frozenset[str]:
         """The groups of the protocol that follow from those of the parts."""
         cores, found = self.cores, set()
-        # By its prox any core plus a square has a conjugate, but the prox of a user's core may not be exact.
+        # The prox of a core gives the conjugate of the core plus a square, but a user's may not be exact.
         alone = self.positive and not cores and self.square is None
         if not alone and all("dual" in core.provides for core in cores):
             found |= {"dual"}
@@ -86,14 +86,17 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return on
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """Slopes of the only core, or for several the inverse of the largest scale of each row, (d,)."""
+        """(d,), at most 1 where a zero row stays zero if Z is minus the gradient.
+
+        These are the slopes of the only core. With several cores a slope is 1/s, s the result of `_scales`.
+        """
         Zt = self._relevant(columns(Z))
         if len(self.cores) == 1:
             return self.cores[0].row_slopes(like(Zt, Z), W)
         return safe_divide(1.0, self._scales(Zt), jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> "Joint":
-        """The term of a W with these rows only; a term with a box has no sparse rows."""
+        """The term of a W with these rows only. It has no box, since a term with a box has no sparse rows."""
         square = None if self.square is None else self.square.rows_at(ix)
         return self._replace(cores=tuple(core.rows_at(ix) for core in self.cores), square=square)
 
@@ -202,9 +205,9 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
 
 def is_ridge(term: Joint, square: SquaredL2) -> bool:
-    """Whether the prox of the term with the square has a closed form.
+    """Whether the prox of the term plus the square has a closed form.
 
-    It has for a scalar strength; for strengths by row if all cores are sums over rows.
+    This is so if the strength of the square is a scalar, or if all cores are sums over rows.
     """
     if jnp.ndim(square.strength) == 0:
         return True
@@ -227,7 +230,7 @@ def _(penalty: Joint, W: jax.Array) -> jax.Array:
 
 @penalised.register(Joint)
 def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
-    """Where a core or the square depends on W; everywhere under a constraint."""
+    """The rows or entries on which a core or the square depends; all under a constraint."""
     if penalty.positive or penalty.box is not None:
         return jnp.ones(Wt.shape[1:], bool)
     return _in_some_part(penalised, penalty, Wt)
@@ -239,6 +242,6 @@ def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
 
 
 def _in_some_part(rule: Any, penalty: Joint, Wt: jax.Array) -> jax.Array:
-    """Where the rule holds for a core or for the square."""
+    """The rows or entries that the rule returns for a core or for the square."""
     parts = [part for part in (*penalty.cores, penalty.square) if part is not None]
     return either(jnp.zeros(Wt.shape[1:], bool), *(rule(part, Wt) for part in parts))

@@ -29,16 +29,17 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
               \Big( \sum_{g \in \text{view } v} \|w_{i,g}\|_2 \Big)^2 ,
 
     where every view is a partition of the k columns of W. In each view the groups compete for feature i: an
-    entry is zero if its group is zero in any view. A row is zero only if the gradient of the loss is.
+    entry is zero if its group is zero in any view. A whole row is zero only if the gradient of the loss is
+    zero in this row.
 
     The prox of one view has a closed form. The prox of several views is iterative (Dykstra's algorithm to the
-    last digits, at most 1000 cycles): `admm` and `davis_yin`, which treat the views one by one, are much
-    faster than `fista`.
+    last digits, at most 1000 cycles). `admm`, and `davis_yin` for two views, treat the views one by one and
+    are much faster than `fista`.
 
     Args:
       strength: >= 0, shape () or (d,).
-      views: tuple of `sparsejax.groups.Groups` of the k labels, each of them a partition. If the labels are
-        the product of two or more sets, `sparsejax.groups.label_views` makes the views.
+      views: tuple of `sparsejax.groups.Groups` of the k labels, each of them a partition, or a single one. If
+        the labels are the product of two or more sets, `sparsejax.groups.label_views` makes the views.
 
     Raises:
       TypeError, ValueError: strength not real, not finite, negative; no view; a view that leaves out a

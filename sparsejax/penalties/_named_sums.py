@@ -1,4 +1,4 @@
-"""Sums of penalties that have names."""
+"""Sums of penalties with names of their own: elastic net and sparse group lasso."""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +20,12 @@ def ElasticNet(alpha: ArrayLike, l1_ratio: ArrayLike) -> Sum:
       alpha: >= 0, shape () or (d,).
       l1_ratio: in [0, 1], shape ().
 
+    Returns:
+      `Sum` of an `L1` and a `SquaredL2`.
+
     Raises:
-      TypeError, ValueError: alpha as `L1`; l1_ratio outside [0, 1].
+      TypeError, ValueError: alpha or l1_ratio is not real, not finite, negative or of the wrong rank;
+        l1_ratio is greater than 1.
     Source: Zou & Hastie, J. Royal Statistical Society B 67(2), 2005.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -40,8 +44,11 @@ def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> S
       l1_ratio: in [0, 1], shape ().
       groups: `sparsejax.groups.Groups`.
 
+    Returns:
+      `Sum` of an `L1` and a `GroupLasso`.
+
     Raises:
-      TypeError, ValueError: as `GroupLasso`; l1_ratio outside [0, 1].
+      TypeError, ValueError: as `GroupLasso`; alpha is not a scalar; l1_ratio is not a number in [0, 1].
     Source: Simon, Friedman, Hastie & Tibshirani, J. Computational and Graphical Statistics 22(2), 2013.
 
     >>> import jax.numpy as jnp, sparsejax as sj

@@ -27,7 +27,7 @@ class RowNormPenalty(SparseRowPenalty):
         self._set(alpha=as_strength("alpha", alpha))
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest dual norm of a row of Z."""
+        """The largest dual norm of a row of Z, shape ()."""
         return jnp.max(self._dual_norms(columns(Z)))
 
     def _norms(self, Wt: jax.Array) -> jax.Array:
@@ -53,7 +53,8 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 
     Args:
       strength: >= 0, shape () or (d,), one a row; for a W of (d, k) also (d, k), or one a column, (k,), where
-        k > 1 and d != k. Of one by column or entry `sparsejax.lambda_max` is the smallest factor.
+        k > 1 and d != k. For strengths by column or entry `sparsejax.lambda_max` returns the smallest factor
+        of these strengths at which W = 0 is optimal.
 
     Raises:
       TypeError, ValueError: not real, not finite, negative, of the wrong rank.
@@ -90,19 +91,22 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
             )
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm | None:
-        """The strengths if W has a single column, where |w_i| is a norm of row i; else None."""
+        """The `RowNorm` of the strengths if W has one column, where |w_i| is a norm of row i; else None."""
         if len(params_shape) > 1 and params_shape[1] > 1:
             return None
         return RowNorm(self.strength if jnp.ndim(self.strength) < 2 else self.strength[..., 0])
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The largest entry of Z; for strengths by column or entry the smallest factor of these."""
+        """The largest absolute entry of Z, shape ().
+
+        For strengths by column or entry, the smallest factor of these strengths at which 0 is the prox of Z.
+        """
         if jnp.shape(self.strength) in ((), columns(Z).shape[1:]):
             return jnp.max(jnp.abs(Z))
         return safe_divide(1.0, self.dual_scale(Z), jnp.inf)
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W of these rows; strengths by column must be (1, k) here, see `by_entry`."""
+        """The penalty of a W with these rows only. Strengths by column must be (1, k), see `by_entry`."""
         if jnp.ndim(self.strength) < 2:
             return super().rows_at(ix)
         if self.strength.shape[0] == 1:
@@ -218,9 +222,9 @@ class L1Inf(RowNormPenalty, leaves=("alpha",)):
 
     .. math:: g(W) = \sum_i \alpha_i \max_j |w_{ij}|
 
-    Entries below the largest of their row cost nothing, so that classes share features, and the largest
-    entries of a row are mostly equal. Equal entries change together, so that derivatives of solutions are
-    computed through the prox.
+    Entries below the largest of their row cost nothing. Columns (classes) therefore share features, and the
+    largest magnitudes of a row are mostly equal. Such entries change together, so that solutions are
+    differentiated through the prox.
 
     Args:
       alpha: >= 0, shape () or (d,).

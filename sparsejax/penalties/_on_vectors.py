@@ -13,7 +13,8 @@ from sparsejax.penalties._rules import Rule, feasible, in_units, known_class, re
 class OnVectors(Penalty, leaves=("penalty",)):
     """A user's penalty of W (d,), which takes and returns arrays (d, 1) too.
 
-    With W (d, 1), the user's strengths (d,) would broadcast to (d, d), and a sort would have the wrong axis.
+    Without the wrapper a user's strengths (d,) and W (d, 1) would broadcast to (d, d), and a sort along the
+    last axis would do nothing.
     """
 
     strengths = ("penalty",)  # all strengths of the penalty that the attribute holds, see `split_strengths`
@@ -87,7 +88,7 @@ class OnVectors(Penalty, leaves=("penalty",)):
 
 
 def on_vectors(penalty: Any) -> Any:
-    """A penalty with a value or prox of the user's as `OnVectors`; one with the library's as it is."""
+    """A penalty whose value or prox a user has written, as `OnVectors`; any other penalty as it is."""
     users: bool = known_class(penalty.__class__) in {Penalty, PlainPenalty}
     return OnVectors(penalty) if users else penalty
 
@@ -109,7 +110,7 @@ def _(penalty: OnVectors, W: jax.Array) -> jax.Array:
 
 @Rule
 def for_shape_of(penalty: Any, W: Any) -> Any:
-    """The penalty for W; the rule of `Sum` makes users' parts `OnVectors` if W is (d,)."""
+    """The penalty that is to be applied to W: here itself; a `Sum` wraps users' parts if W is (d,)."""
     return penalty
 
 

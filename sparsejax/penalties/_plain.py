@@ -12,7 +12,7 @@ PLAIN_GROUPS = ("dual", "support")  # the groups that a class which does not inh
 
 
 class PlainPenalty(Penalty, leaves=("penalty",)):
-    """A pytree ``penalty`` as a `Penalty`, with those of `PLAIN_GROUPS` that ``penalty`` defines."""
+    """A pytree ``penalty`` as a `Penalty`, with the groups of `PLAIN_GROUPS` that ``penalty`` defines."""
 
     _self_contained: ClassVar[bool] = False
     penalty: Any
@@ -42,17 +42,18 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
 
 
 def is_penalty(x: Any) -> bool:
-    """A `Penalty`, or an instance with value and prox."""
+    """Whether x is a `Penalty`, or another instance with the methods value and prox."""
     if isinstance(x, type):
         return False
     return isinstance(x, Penalty) or all(callable(getattr(x, name, None)) for name in ("value", "prox"))
 
 
 def as_penalty(x: Any) -> Penalty:
-    """A `Penalty` as it is, another pytree with ``value`` and ``prox`` wrapped in `PlainPenalty`.
+    """A `Penalty` as it is; another pytree with ``value`` and ``prox`` wrapped in `PlainPenalty`.
 
     Raises:
-      TypeError: x has no value or prox, is not registered with JAX, or defines only a part of a group.
+      TypeError: x is a class, has no value or no prox, is not registered with JAX, or defines only a part of
+        a group.
     """
     if isinstance(x, Penalty):
         check_registered("penalty", x, Penalty._page)

@@ -23,7 +23,10 @@ Map = Callable[[jax.Array], jax.Array]  # linear, V -> an array of the shape of 
 
 @Rule
 def half_derivative(penalty: Penalty, W: jax.Array, scaling: jax.Array) -> Map:
-    r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox at its value W; here V -> V."""
+    r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox where its value is W.
+
+    The default, for classes without a rule, is the identity.
+    """
     return lambda V: V
 
 
@@ -35,7 +38,10 @@ def _of_square(penalty: SquaredL2, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(GroupLasso)
 def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: rows of a group are not coupled, and families of overlapping groups follow one another."""
+    """Approximate: without the coupling of the rows of a group.
+
+    For overlapping groups the maps of the families of disjoint groups are applied one after another.
+    """
     if len(penalty.terms) > 1:
         return _one_by_one(penalty.terms, W, scaling)
     return _times_root(penalty.curvature(columns(W))[None], scaling)
@@ -43,7 +49,7 @@ def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(ExclusiveGroupLasso)
 def _of_views(penalty: ExclusiveGroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: only the diagonal of the Hessian, its largest part."""
+    """Approximate: only the diagonal of the Hessian, which is its largest part."""
     Wt = columns(W)
     slopes = [prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views]
     return _times_root(sum(slopes), scaling)
@@ -62,7 +68,7 @@ def _of_sum(penalty: Sum, W: jax.Array, scaling: jax.Array) -> Map:
 
 @half_derivative.register(Joint)
 def _of_joint(penalty: Joint, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: only the last core and the square."""
+    """Approximate: only the maps of the last core and of the square, one after the other."""
     parts = [part for part in (*penalty.cores[-1:], penalty.square) if part is not None]
     return _one_by_one(parts, W, scaling)
 

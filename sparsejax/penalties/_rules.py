@@ -37,7 +37,10 @@ class Rule:
 
 @lru_cache(maxsize=256)
 def known_class(cls: type) -> type:
-    """The class whose rule holds: the first base of this library, or `Penalty` if value or prox is new."""
+    """The class whose rule holds for ``cls``: its first base (or itself) that is defined in this library.
+
+    It is `Penalty` if a class outside the library defines value or prox before that base.
+    """
     for base in cls.__mro__:
         if base.__module__.split(".")[0] == __name__.split(".")[0]:
             return base
@@ -57,19 +60,19 @@ def penalised(penalty: Penalty, Wt: jax.Array) -> jax.Array:
 
 @Rule
 def covers(penalty: Penalty, Wt: jax.Array) -> jax.Array:
-    """Boolean (d,) or (k, d): the rows or entries in which alone some subgradient of g can be nonzero."""
+    """Boolean (d,) or (k, d): the rows or entries that can be the only nonzero ones of a subgradient of g."""
     return penalised(penalty, Wt)
 
 
 @Rule
 def cleared(penalty: Penalty, Z: jax.Array) -> jax.Array:
-    """Z, a subgradient of g up to rounding errors, projected onto the span of all subgradients if known."""
+    """Z, nearly a subgradient of g, projected onto the span of all subgradients; here Z: no span is known."""
     return Z
 
 
 @Rule
 def inside(penalty: Penalty, W: jax.Array) -> jax.Array:
-    """Boolean: the entries in which g is known to be smooth at W. The others may leave 0 nearby."""
+    """Boolean, shape of W: where g is known to be smooth at W. The other entries may leave 0 nearby."""
     return penalty.smooth_where(W) if "support" in penalty.provides else jnp.zeros(W.shape, bool)
 
 
@@ -81,7 +84,7 @@ def unpenalised(penalty: Penalty, d: int, dtype: Any) -> jax.Array:
 
 @Rule
 def feasible(penalty: Penalty, W: Any) -> Any:
-    """A point near W at which g is finite: W, or if g(W) is infinite the prox of W at a scaling of 0."""
+    """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
     outside = penalty.value(W) == jnp.inf
     return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, penalty.prox(W, 0.0))
 
@@ -91,7 +94,7 @@ def feasible(penalty: Penalty, W: Any) -> Any:
 
 @Rule
 def in_units(penalty: Penalty, sigma: jax.Array, gamma: jax.Array) -> Penalty:
-    r"""The penalty V -> gamma g(sigma V) / sigma^2: gamma sigma^(p-2) multiplies a strength of degree p."""
+    r"""The penalty V -> gamma g(sigma V) / sigma^2: gamma sigma^(p-2) times each strength of degree p."""
     # `opaque` keeps XLA from merging the factor into a product that underflows, see `linalg.unit_of`.
     factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in penalty.degrees]
     return scale_strengths(penalty, factors)

@@ -1,4 +1,4 @@
-"""Ridge and constraints, which are mostly added to other penalties."""
+"""Ridge and the constraints W >= 0 and low <= W <= high, which are mostly added to other penalties."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ from sparsejax.penalties._transposed import (
 
 
 class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
-    r"""Ridge; a row is zero only if its gradient is zero.
+    r"""Ridge: rows shrink but do not become zero, unless the gradient of the loss is zero in the row.
 
     .. math:: g(W) = \sum_i \tfrac12\, \text{strength}_i\, \|w_i\|_2^2
 
@@ -104,7 +104,7 @@ class NonNegative(Penalty, leaves=()):
         return W > 0
 
     def row_norm(self, params_shape: tuple[int, ...]) -> RowNorm:
-        """No norm, where W >= 0."""
+        """A norm of strength 0, with the constraint W >= 0."""
         return RowNorm(0.0, nonnegative=True)
 
     def _times(self, factor: jax.Array) -> "NonNegative":
@@ -114,13 +114,14 @@ class NonNegative(Penalty, leaves=()):
 class Box(Penalty, leaves=("low", "high")):
     r"""The constraint ``low_i <= w_ij <= high_i``: 0 inside, infinite outside.
 
-    Derivatives of solutions are computed through the prox, so that derivatives in the bounds are right too.
+    Solutions are differentiated through the prox, so that derivatives in the bounds are right too.
 
     Args:
-      low, high: shape () or (d,), low <= high, infinite where there is no bound.
+      low, high: shape () or (d,), low <= high; -inf or inf where there is no bound.
 
     Raises:
-      TypeError, ValueError: not real, NaN, low > high, of the wrong rank.
+      TypeError, ValueError: not real, NaN, of the wrong rank or of different lengths; low > high, low = inf
+        or high = -inf.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> print(sj.penalties.Box(-1.0, 1.0).prox(jnp.array([2.0, -4.0])))
@@ -162,13 +163,16 @@ class Box(Penalty, leaves=("low", "high")):
         return like(jnp.clip(Vt, low, high), V)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """sum_ij max(low_i z_ij, high_i z_ij); infinite bounds count as 0, see `dual_scale`."""
+        """sum_ij max(low_i z_ij, high_i z_ij), shape (), for Z with ``dual_scale(Z) > 0``.
+
+        Infinite bounds count as 0: `dual_scale` is 0 for a Z in which they matter.
+        """
         Zt = checked(self, Z, "Z")
         low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(Zt))
         return jnp.sum(jnp.maximum(low * Zt, high * Zt))
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
-        """0 if an entry has the sign of an infinite bound, else inf."""
+        """0 if an entry of Z has the sign of an infinite bound, else inf; shape ()."""
         Zt = checked(self, Z, "Z")
         low, high = self.bounds(Zt)
         outside = ((Zt > 0) & (high == jnp.inf)) | ((Zt < 0) & (low == -jnp.inf))
@@ -178,7 +182,7 @@ class Box(Penalty, leaves=("low", "high")):
         return self
 
     def bounds(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Low and high, (1, d), in the dtype of W."""
+        """Low and high, (1, d) each, in the dtype of Wt."""
         low, high = (jnp.broadcast_to(cast(bound, Wt), Wt.shape[1:])[None] for bound in (self.low, self.high))
         return low, high
 

@@ -21,9 +21,9 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
     .. math:: g(W) = \sum_i \text{strengths}_i\, \|w\|_{(i)}, \qquad \|w\|_{(1)} \ge \|w\|_{(2)} \ge \dots
 
     The first strength multiplies the largest norm. Rows with nearly equal effects get the same norm. With
-    `slope_strengths` and orthogonal features the expected share of false discoveries is at most q. For a
-    vector W the norms are magnitudes; for a matrix the penalty is group SLOPE. With equal strengths the
-    penalty is `L1`, or `L21` for a matrix. Derivatives of solutions are those of the prox: rows of equal norm
+    `slope_strengths` and orthogonal features the expected share of false discoveries is bounded, see there.
+    For a vector W the norms are magnitudes; for a matrix the penalty is group SLOPE. With equal strengths the
+    penalty is `L1`, or `L21` for a matrix. Solutions are differentiated through the prox: rows of equal norm
     keep equal norms.
 
     Args:
@@ -69,15 +69,15 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
             )
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
-        """The smallest factor of the strengths at which 0 is the prox of Z."""
+        """The smallest factor of the strengths at which 0 is the prox of Z, shape ()."""
         return jnp.max(_ratios(*self._sums(columns(Z))))
 
     def row_slopes(self, Z: jax.Array, W: jax.Array | None = None) -> jax.Array:
-        """(d,), at most 1 for zero rows of W that stay 0, where Z is minus the gradient.
+        """(d,), at most 1 for zero rows of W that stay 0, where Z is minus the gradient; W None means W = 0.
 
-        The nonzero rows use the first strengths. The zero rows are sorted by the norm of Z: the slope of a
-        row is the largest ratio of a sum of leading norms to the sum of their strengths, over the sums that
-        contain the row.
+        The nonzero rows use the first strengths. The zero rows are sorted by the norm of Z and get the other
+        strengths in this order. The slope of a row is the largest ratio of a sum of leading norms to the sum
+        of their strengths, over the sums that contain the row.
         """
         Zt = columns(Z)
         on = jnp.zeros(Zt.shape[1:], bool) if W is None else jnp.any(columns(W) != 0, axis=0)
@@ -122,7 +122,7 @@ def _checked(strengths: jax.Array) -> jax.Array:
 
 
 def _falling(Wt: jax.Array) -> jax.Array:
-    """The norms of the rows, from the largest to the least."""
+    """The norms of the rows of W, (d,), from the largest to the least."""
     norms = safe_norm(Wt)
     return norms[prox.falling_order(norms)]
 
@@ -135,17 +135,19 @@ def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
     r"""Strengths of `SortedL1`, :math:`\Phi^{-1}(1 - iq/(2d))` for i = 1, ..., d: Benjamini and Hochberg's.
 
     With an orthonormal X (n, d), noise of variance 1 and the loss :math:`\tfrac12\|Xw - y\|^2` the expected
-    share of false discoveries is at most q. For another loss multiply them, ``t * SortedL1(...)``.
+    share of false discoveries is at most q. For another noise or loss multiply the penalty by a number t:
+    ``t * SortedL1(slope_strengths(d, q))``.
 
     Args:
       d: number of features.
       q: bound of the expected share, in (0, 1), shape ().
 
     Returns:
-      Shape (d,), positive, falling.
+      Shape (d,), positive, none larger than the one before; in the dtype of q, or in the default float.
 
     Raises:
-      TypeError, ValueError: d is no positive integer, q is outside (0, 1).
+      TypeError, ValueError: d is not a positive integer; q is not a number in (0, 1), or so small that q/(2d)
+        is not a normal number.
     Source: Bogdan et al., Annals of Applied Statistics 9(3), 2015, Eq. (1.10).
 
     >>> import sparsejax as sj
@@ -153,7 +155,7 @@ def slope_strengths(d: int, q: ArrayLike) -> jax.Array:
     [1.64 1.28 1.04]
     """
     d, share = as_int("d", d, 1), as_float("q", q, (0,))
-    # A share whose (2d)-th part counts as 0 would give infinite strengths.
+    # If q/(2d) counted as 0, strengths would be infinite.
     if not is_traced(share) and not 2 * d * np.finfo(share.dtype).tiny <= np.asarray(share) < 1:
         raise ValueError(f"q must be in (0, 1), got {np.asarray(share):g}.")
     return -ndtri(share / (2 * d) * jnp.arange(1, d + 1, dtype=share.dtype))

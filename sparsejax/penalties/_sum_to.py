@@ -1,4 +1,4 @@
-"""Columns of a given sum, alone, with l1 (log-contrast lasso) and with W >= 0 (the simplex)."""
+"""The constraint that columns have a given sum: alone, with l1 (log-contrast lasso), or W >= 0 (simplex)."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from sparsejax.penalties._norms import L1, entrywise
 from sparsejax.penalties._rules import cleared, covers, feasible, in_units
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
-# Errors of the sum of a column, in eps times (the sum of its magnitudes + |total|): what the value accepts,
-# and what `feasible` leaves without W >= 0.
+# Errors of the sum of a column, in units of eps times (the sum of its magnitudes + |total|): the largest that
+# counts as feasible in the value, and the largest that `feasible` leaves as it is (without W >= 0).
 MAX_ERROR_EPS, LEFT_ERROR_EPS = 1000, 8
 
 
@@ -24,17 +24,17 @@ class SumTo(TransposedPenalty, leaves=("total",)):
     r"""The constraint that each column of W sums to ``total``: 0 there, infinite elsewhere.
 
     ``SumTo + L1`` is the log-contrast lasso for compositional data: X holds the logarithms of parts of a
-    whole, and with total 0 predictions do not depend on the size of the whole. With `NonNegative` it
-    is the simplex. Both have an exact prox and a gap. The constraint alone has a gap only where the gradient
-    of the loss is constant in each column; elsewhere its residual decides on convergence. Solutions are
+    whole, and with total 0 predictions do not depend on the size of the whole. ``SumTo + NonNegative`` is the
+    simplex. Both sums have an exact prox and a gap. The constraint alone has a gap only where the gradient of
+    the loss is constant in each column; elsewhere the residual decides on convergence. Solutions are
     differentiated through the prox.
 
     Args:
       total: shape (), any sign.
 
     Raises:
-      TypeError, ValueError: not real, not finite, or not a scalar; bounds within which no column has this
-        sum.
+      TypeError, ValueError: not real, not finite, or not a scalar. In a sum with `Box` or `NonNegative`, when
+        a problem is made: no column within the bounds has this sum.
     Source: Lin, Shi, Feng & Li, Biometrika 101(4), 2014.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -145,7 +145,7 @@ def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.
 
 @feasible.register(SumTo)
 def _(penalty: SumTo, W: jax.Array) -> jax.Array:
-    """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros."""
+    """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros only."""
     Wt = columns(W)
     moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
     rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
@@ -155,7 +155,7 @@ def _(penalty: SumTo, W: jax.Array) -> jax.Array:
 
 @feasible.register(OnASum)
 def _(penalty: OnASum, W: jax.Array) -> jax.Array:
-    """Same as for `SumTo`; with W >= 0 the nearest point of the simplex that has the zeros of W."""
+    """Same as for `SumTo`. With W >= 0: W if it is on the simplex, else the nearest point with its zeros."""
     if not penalty.positive:
         return feasible(SumTo._replace(SumTo(), total=penalty.total), W)
     Wt, total = columns(W), cast(penalty.total, W)
@@ -167,13 +167,13 @@ def _(penalty: OnASum, W: jax.Array) -> jax.Array:
 
 @covers.register(SumTo)
 def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
-    """No row: subgradients are constant columns, so that none is nonzero in one row alone."""
+    """No row: the columns of subgradients are constant, so that none is nonzero in one row alone."""
     return jnp.zeros(Wt.shape[1:], bool)
 
 
 @cleared.register(SumTo)
 def _(penalty: SumTo, Z: jax.Array) -> jax.Array:
-    """The mean of each column of Z: subgradients are constant columns."""
+    """Each column of Z replaced by its mean: the columns of subgradients are constant."""
     return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
 
 

@@ -1,4 +1,4 @@
-"""Sums of terms with an exact prox each: prox, conjugate, dual scale and support by those of the terms."""
+"""Sums of terms with an exact prox each: prox, conjugate, dual scale and support, from those of each term."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -34,22 +34,28 @@ from sparsejax.penalties._rules import (
 )
 from sparsejax.penalties._transposed import TransposedPenalty, checked
 
-MAX_CYCLES = 1000  # of Dykstra's algorithm
-MAX_CG_STEPS = 2000  # of conjugate gradients, for the derivative of Dykstra's algorithm
+MAX_CYCLES = 1000  # largest number of cycles of Dykstra's algorithm, and of `within`
+MAX_CG_STEPS = 2000  # conjugate gradient steps for the derivative of Dykstra's algorithm
 
-Parts = tuple[jax.Array, ...]  # of one array, a part for each term; `Sum.parts` are penalties
+Parts = tuple[jax.Array, ...]  # an array split into one part for each term; `Sum.parts` are penalties
 
 
 @Rule
 def split(
     penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = MAX_CYCLES
 ) -> tuple[jax.Array, ...]:
-    """Parts that sum to Z, one for each term. If Z is a subgradient of g at W, so are they of the terms.
+    """Parts that sum to Z, one for each term; if Z is a subgradient of g at W, each nearly one of its term.
 
     There are two candidates: ``guess``, and the gradient of each term in the entries in which the term is
-    smooth at W, with ``guess`` in the others. Both are corrected to the sum Z, and the one with the larger
-    ``dual_scale`` is taken. Without a guess, Dykstra's algorithm gives one: for a subgradient Z,
-    ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
+    smooth at W, with ``guess`` in the other entries. Both are corrected to the sum Z. The one with the larger
+    ``dual_scale`` is returned; the second one, if the penalty has no dual. Without a guess, Dykstra's
+    algorithm gives one: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
+
+    Args:
+      penalty: g, with ``terms``.
+      Z, W: of the shape of the parameters.
+      guess: approximate parts, or None.
+      cycles: largest number of cycles of Dykstra's algorithm.
     """
     if len(penalty.terms) == 1:
         return (Z,)
@@ -74,7 +80,7 @@ def split(
 
 
 class SeveralTerms(TransposedPenalty):
-    """Implements the methods above by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
+    """Implements the protocol by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
 
     _adapter: ClassVar[bool] = True
 
@@ -89,10 +95,8 @@ class SeveralTerms(TransposedPenalty):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z.
 
-        The bound is g*(Z) for the best parts.
-
-        ``aux``: the parts, one for each term; or a W at which Z is nearly a subgradient, from which parts are
-        computed; or None, then W is computed too.
+        For the best parts the bound is equal to g*(Z). ``aux`` has the parts, one for each term; or it is a W
+        at which Z is nearly a subgradient, from which parts are computed; or None: W is then computed too.
         """
         if len(self.terms) == 1:
             return super().conjugate(Z)
@@ -132,7 +136,7 @@ class SeveralTerms(TransposedPenalty):
 
 @prox_warm.register(SeveralTerms)
 def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """The prox, without the change to units of V that `prox` makes: solvers have changed units already."""
+    """The prox, without the change of units that `prox` makes: solvers have changed the units already."""
     return like(penalty._prox(columns(V), scaling), V), warm
 
 
@@ -146,10 +150,11 @@ class _Cycle(NamedTuple):
 def shared(penalty: Penalty, parts: Parts, Z: jax.Array, open_: Parts | None = None) -> Parts:
     """Parts whose sum is nearly Z, corrected so that the sum is Z.
 
-    Each part is first projected on the span of the subgradients of its term (`cleared`), and is 0 where the
-    term does not depend on W, as where its strength is 0 (`penalised`). Terms of which a subgradient can be
-    nonzero in an entry alone (`covers`) then share the difference in this entry equally; with ``open_``, 0
-    or 1 in each entry of each part, only those of them with a 1, where one has a 1.
+    Each part is first projected onto the span of the subgradients of its term (`cleared`), and set to 0 in
+    the entries that the term does not depend on (`penalised`), such as entries of strength 0. The difference
+    between Z and the sum is then distributed, entry by entry: the terms for which `covers` is True in the
+    entry get equal shares; if there is none, the last term gets all. ``open_`` has 0 or 1 in each entry of
+    each part; if some of these terms have a 1 in the entry, only they get a share.
     """
 
     def projected(term: Penalty, part: jax.Array) -> jax.Array:
@@ -170,7 +175,7 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, open_: Parts | None = N
 
 
 def either(*masks: jax.Array) -> jax.Array:
-    """Where some mask holds; each is by row, (d,), or by entry of W', (k, d)."""
+    """Where some mask is True; each mask is by row, (d,), or by entry of W', (k, d)."""
     wide = max(mask.ndim for mask in masks)
     return functools.reduce(jnp.logical_or, [m[None] if m.ndim < wide else m for m in masks])
 
@@ -181,7 +186,7 @@ def unpenalised_entries(penalty: Penalty, W: jax.Array) -> jax.Array:
 
 
 def _by_entry(mask: jax.Array, Z: jax.Array) -> jax.Array:
-    """A mask by row or by entry of W', as one by entry."""
+    """A mask by row or by entry of W', as a mask by entry, (k, d)."""
     return jnp.broadcast_to(mask, columns(Z).shape)
 
 
@@ -189,8 +194,8 @@ def _by_entry(mask: jax.Array, Z: jax.Array) -> jax.Array:
 def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
     """The prox of the sum of the terms by at most ``cycles`` cycles: a point and a part for each term.
 
-    The parts sum to V minus the last point. At convergence all points are equal. Derivatives, forward and
-    reverse, are those of the fixed point, see `_dykstra_jvp`.
+    The parts sum to V minus the last point. At convergence all points are equal. Forward and reverse
+    derivatives are derivatives of the fixed point, see `_dykstra_jvp`. Points and parts are (k, d).
 
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
@@ -205,7 +210,7 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
             points.append(point)
             parts.append(shifted - point)
         apart = jnp.stack([jnp.max(jnp.abs(other - point)) for other in (c.points[-1], *points[:-1])])
-        unsettled = jnp.max(apart) > 2 * eps_of(point) * size  # the points agree up to rounding, or not yet
+        unsettled = jnp.max(apart) > 2 * eps_of(point) * size  # the points differ by more than rounding
         return _Cycle(tuple(points), tuple(parts), unsettled, c.n + 1)
 
     zero = jnp.zeros_like(Vt)
@@ -256,10 +261,10 @@ def _dykstra_jvp(primals: Any, tangents: Any) -> Any:
 
 
 def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Array:
-    """W moved into the domains of these terms in turn, until the penalty is finite or after `MAX_CYCLES`.
+    """W moved into the domains of these terms in turn, until the penalty is finite, for `MAX_CYCLES` at most.
 
-    The first half of the cycles keeps zeros (`feasible`), the second projects. The moves have no derivative:
-    where an iterative prox has converged they are rounding errors.
+    The first half of the cycles keeps zeros (`feasible`), the second half projects. The derivative of the
+    moves counts as 0: where an iterative prox has converged, they are rounding errors.
     """
     penalty, terms, start = lax.stop_gradient((penalty, tuple(terms), W))
 
@@ -279,7 +284,7 @@ def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Arra
 def joined(penalty: Penalty, points: Parts, W: jax.Array) -> jax.Array:
     """The last of the prox points, with the zeros of the other points, moved to where the penalty is finite.
 
-    ``points`` has one point for each term, transposes of matrices like W, of which only the shape matters.
+    ``points`` has one point for each term, (k, d), and so is the result. Only the shape of W matters.
     """
     *others, Wt = points
     terms = penalty.terms

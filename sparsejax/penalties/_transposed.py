@@ -13,7 +13,12 @@ from sparsejax.penalties._rules import feasible, in_units, penalised, prox_start
 
 
 def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
-    """The transpose of W; an error if the penalty does not fit it, in which W has this name."""
+    """The transpose of W, (k, d), after a check that the penalty fits W; ``name`` is for errors.
+
+    Raises:
+      TypeError: W is not a floating array.
+      ValueError: W is neither (d, k) nor (d,), or the penalty does not fit this shape.
+    """
     Wt = columns(W, name)
     try:
         penalty.check(W.shape)
@@ -36,8 +41,8 @@ def check_by_row(penalty: Penalty, names: tuple[str, ...], d: int) -> None:
 class TransposedPenalty(Penalty):
     """Implements the protocol by hooks on ``Wt`` = W' (k, d), whose rows are the columns of W.
 
-    A subclass defines ``_value``, ``_prox`` and ``_dual_scale``, and ``_conjugate`` if that is not 0. Unless
-    it says more, derivatives of solutions are those of the prox.
+    A subclass defines ``_value``, ``_prox`` and ``_dual_scale``, and ``_conjugate`` if the conjugate is not 0
+    where it is finite. Without ``smooth_where`` solutions are differentiated through the prox.
     """
 
     _adapter: ClassVar[bool] = True
@@ -61,13 +66,13 @@ class TransposedPenalty(Penalty):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """g*(Z), shape (), for Z with ``dual_scale(Z) >= 1``.
 
-        The condition is not checked, since rounding can violate it. ``aux`` is a point at which Z is nearly a
-        subgradient, or a split of Z; closed forms do not use it.
+        The condition is not checked, since rounding errors can violate it. ``aux`` is a point at which Z is
+        nearly a subgradient, or a split of Z over the terms; closed forms do not use it.
         """
         return self._conjugate(checked(self, Z, "Z"))
 
     def dual_scale(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        """The largest s >= 0 such that ``conjugate(s * Z)`` is finite; inf if it is finite for all s."""
+        """The largest s >= 0, (), such that ``conjugate(s * Z)`` is finite; inf if it is finite for all s."""
         return self._dual_scale(checked(self, Z, "Z"))
 
     # ------------------------------------------------------------------ the hooks
@@ -87,14 +92,15 @@ class TransposedPenalty(Penalty):
 
 @feasible.register(TransposedPenalty)
 def _(penalty: TransposedPenalty, W: jax.Array) -> jax.Array:
-    """W, unchanged: a class of these that is infinite somewhere has a rule of its own."""
+    """W, unchanged: a subclass that is infinite somewhere has a rule of its own."""
     return W
 
 
 class RowPenalty(TransposedPenalty):
     """A penalty that is a sum over the rows of W.
 
-    A subclass gives ``warm_columns`` instead of ``_prox`` where a nearby call helps.
+    A subclass with an iterative prox also defines ``start_columns`` and ``warm_columns``, so that a call can
+    start from the result of a nearby one.
     """
 
     _adapter: ClassVar[bool] = True
@@ -148,7 +154,7 @@ class SparseRowPenalty(RowPenalty):
         return self._slopes(columns(Z))
 
     def rows_at(self, ix: jax.Array) -> Penalty:
-        """The penalty of a W with the rows ``ix`` only; for the index d, no row, strengths are 1."""
+        """The penalty of a W with the rows ``ix`` only; the index d, which is no row, gets the strength 1."""
         take = lambda strength: jnp.take(strength, ix, axis=-1, mode="fill", fill_value=1)
         return jax.tree.map(lambda leaf: take(leaf) if jnp.ndim(leaf) else leaf, self)
 
@@ -194,5 +200,8 @@ def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:
 
 
 def squared_conjugate(m: jax.Array, beta: jax.Array) -> jax.Array:
-    """sum_i m_i^2 / (4 beta_i) over the rows with beta_i > 0: the conjugate of sum_i beta_i ||w_i||^2."""
+    """sum_i m_i^2 / (4 beta_i), (), over the rows with beta_i > 0: the conjugate of sum_i beta_i ||w_i||^2.
+
+    m_i is the dual norm of row i, for any norm.
+    """
     return jnp.sum(safe_divide(m * m, 4 * beta))
