@@ -17,7 +17,7 @@ from sparsejax._core.checks import as_float, as_numpy, as_positive, check_labels
 
 __all__ = ["from_views", "ngd_similarity"]
 
-MAX_NODES = 46_340  # of a graph, whose similarities are then less than 2**31 numbers
+MAX_NODES = 46_340  # nodes of a graph: its similarities are then fewer than 2**31 numbers
 
 
 def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike = 1.0) -> jax.Array:
@@ -27,14 +27,16 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
               \mathrm{NGD}(x, y) = \frac{\ln \max(f_x, f_y) - \ln f_{xy}}{\ln N - \ln \min(f_x, f_y)},
 
     the normalised Google distance. The counts f are smoothed, since a label or pair without samples has the
-    count 0, whose logarithm is not finite. With c the counts in Y, s = ``smoothing`` and x the rarer label:
+    count 0, whose logarithm is not finite. With c the counts in the n rows of Y, s = ``smoothing`` and x the
+    rarer label:
 
     .. math:: N = n + s, \qquad f_x = c_x + s/2, \qquad
               f_{xy} = f_x\,\frac{c_{xy} + s f_y / N}{c_x + s}.
 
-    The fraction estimates the probability of y where x occurs, with s samples added in which x and y are
-    independent. Hence :math:`0 < f_{xy} \le \min(f_x, f_y) < N`, and the distance is finite and >= 0.
-    Independent labels have the distance 1, and so have a label without samples and any other label.
+    The fraction estimates the probability of y where x occurs, with s samples of x added, of which the share
+    :math:`f_y/N` has y. Hence :math:`0 < f_{xy} \le \min(f_x, f_y) < N`, and the distance is finite and >= 0.
+    Labels that occur together as often as by chance have a distance near 1. A label without samples has the
+    distance 1 to every other label.
 
     Args:
       Y: (n, k) of zeros and ones, one column a label (for pairs of labels: the products of two views).
@@ -42,7 +44,8 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
       smoothing: > 0, shape (), in samples.
 
     Returns:
-      (k, k), in the dtype of Y, or in the default float if Y is not floating; entries in [0, 1].
+      (k, k), symmetric with a zero diagonal, in the dtype of Y, or in the default float if Y is not floating;
+      entries in [0, 1].
 
     Raises:
       TypeError: an argument is not real.
@@ -85,17 +88,18 @@ def from_views(*views: ArrayLike) -> jax.Array:
     `sparsejax.groups.label_views`: with two views, the pair (i, j) is column ``i * k_2 + j``.
 
     Args:
-      views: for each view its number of labels k_v, which means :math:`S_v = 1`, or :math:`S_v`, (k_v, k_v)
-        and >= 0, which is symmetrised and whose diagonal has no effect.
+      views: for each view its number of labels k_v, an integer (all labels of the view then have the
+        similarity 1), or :math:`S_v`, (k_v, k_v) and >= 0, which is replaced by :math:`(S_v + S_v^\top)/2`
+        and whose diagonal has no effect.
 
     Returns:
       (k, k), k the product of the k_v; in the dtype of the first S_v, or in the default float if all views
       are numbers.
 
     Raises:
-      TypeError: no view, or one that is neither an integer nor a real array.
-      ValueError: a number below 1; a similarity that is empty, not square, negative or not finite; more than
-        46340 combinations.
+      TypeError: no view, or a view that is neither an integer nor a real array.
+      ValueError: a number of labels below 1; a similarity that is empty, not square, negative or not finite;
+        more than 46340 combinations.
     Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
 
     >>> import sparsejax as sj

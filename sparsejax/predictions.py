@@ -20,22 +20,23 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
     W is ``solution.params`` and b ``problem.smooth.intercept(solution.params)``, which is 0 if the loss has
     no intercept, such as `GramLoss`. :math:`\mu` is the ``mean`` of the loss: the probability of 1 for
     `LogisticLoss`, the probabilities of the classes for `SoftmaxLoss`, the rate for `PoissonLoss`, and XW + b
-    for all others: for `CoxLoss` the logarithm of the relative risk. The function may be called in jit, vmap
-    and grad.
+    for all other losses of this library; for `CoxLoss` this is the logarithm of the relative risk. The
+    function may be called in jit, vmap and grad.
 
     Args:
-      solution: of one problem. For the solutions of `sparsejax.path`:
+      solution: the `Solution` of one problem. For the batch of solutions of `sparsejax.path` write
         ``jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)``.
       problem: the problem that was solved; the penalty has no influence.
-      X: (m, d), new rows, with the columns of the data; converted to their dtype. It may be sparse.
-      linear: return XW + b.
+      X: (m, d), new rows, with the columns of the data; converted to the dtype of the data. It may be sparse.
+      linear: True returns XW + b for every loss.
 
     Returns:
       (m, k), or (m,) for a vector W.
 
     Raises:
-      TypeError: the loss is a function, or of a class of your own that is no `losses.LinearModelLoss`.
-      ValueError: X has another number of columns, or ``solution`` is a batch.
+      TypeError: the loss has no linear model, such as a function, a `losses.GraphLaplacian` alone, or a class
+        of your own that does not inherit from `losses.LinearModelLoss`; ``solution`` is not a `Solution`.
+      ValueError: X has another number of columns or is not finite, or ``solution`` is a batch.
 
     >>> import numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((40, 5))

@@ -24,7 +24,7 @@ class PrecisionRecallF1(NamedTuple):
 
     precision: jax.Array  # (), correctly predicted positives over all predicted positives
     recall: jax.Array  # (), correctly predicted positives over all actual positives
-    f1: jax.Array  # (), their harmonic mean, for "macro" averaged over labels
+    f1: jax.Array  # (), the harmonic mean of the two: for "macro" of each label, then averaged over labels
 
 
 def precision_recall_f1(
@@ -48,8 +48,8 @@ def precision_recall_f1(
     Args:
       Y_true, Y_pred: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
       average: "macro" or "micro".
-      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: how often a sample counts; 0 leaves
-        it out.
+      weights: None, (n,) by row, or the shape of Y_true by entry, >= 0: how often a row or entry counts; 0
+        leaves it out.
 
     Returns:
       `PrecisionRecallF1`, each (), in the dtype of Y_true, or in the default float if Y_true is not floating.
@@ -139,12 +139,12 @@ class MeanAUC(NamedTuple):
 def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
     r"""Area under the ROC curve of each label.
 
-    The area is the share of pairs of a sample with the label (P) and one without (N) that the scores put in
-    the right order; a tie counts one half:
+    A pair is a sample with the label (set P) and a sample without it (set N). The area is the share of pairs
+    in which the sample with the label has the higher score; a tie counts one half:
 
     .. math:: \frac{1}{|P||N|} \sum_{i \in P} \sum_{j \in N} [s_i > s_j] + \tfrac12 [s_i = s_j].
 
-    It takes one sort for each label, O(n log n), and memory for a few copies of the scores, O(nk).
+    The time is one sort for each label, O(n log n); the memory is a few copies of the scores, O(nk).
 
     Args:
       Y_true: zeros and ones, (n, k), or (n,) for one label; booleans and integers too.
@@ -154,8 +154,8 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
 
     Returns:
       (k,), or () for one label, in the dtype of the scores, or in the default float if they are not floating;
-      in [0, 1]. NaN for a label that all samples or none have, and for a traced label that is neither 0 nor 1
-      or a traced score that is NaN.
+      in [0, 1]. NaN for a label that all samples of positive weight have, or none of them; also if a traced
+      label is neither 0 nor 1 or a traced score is NaN.
 
     Raises:
       TypeError: an array is not real.
@@ -171,7 +171,7 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
 
 
 def mean_auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) -> MeanAUC:
-    """Mean of `auc` over the labels that some samples have and others do not.
+    """Mean of `auc` over the labels that some samples of positive weight have and others do not.
 
     Args:
       Y_true, scores, weights: as `auc`.
@@ -221,7 +221,7 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
     seen = jnp.cumsum(negative)
     differ, edge = s[1:] != s[:-1], jnp.ones(1, bool)
     first, last = jnp.concatenate([edge, differ]), jnp.concatenate([differ, edge])
-    # For each sample the weight of negatives with a lower score, and of those with at most its score.
+    # For each sample the weight of negatives with a lower score, and of negatives with at most its score.
     below = lax.cummax(jnp.where(first, seen - negative, 0))
     through = lax.cummin(jnp.where(last, seen, seen[-1]), reverse=True)
     positives, negatives = jnp.sum(positive), seen[-1]
@@ -282,7 +282,8 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
 
     Returns:
       (), in the dtype of Y_true, or in the default float if Y_true is not floating. As in scikit-learn, a
-      constant column counts 1 if it is predicted exactly, else 0, and fewer than two rows give NaN.
+      constant column counts 1 if it is predicted exactly, else 0. A column with fewer than two rows of
+      positive weight gives NaN.
 
     Raises:
       TypeError: an array is not real.
@@ -299,7 +300,7 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
 @jax.jit
 def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
     w = jnp.broadcast_to(w, Y.shape)
-    # In units of the largest |y| of each column, a power of two, so that squares do not underflow.
+    # In units of a power of two near the largest |y| of each column, so that squares do not underflow.
     exponent = jnp.frexp(jnp.max(jnp.abs(Y), axis=0, keepdims=True))[1]
     Y, P = jnp.ldexp(Y, -exponent), jnp.ldexp(P, -exponent)
     C = Y - safe_divide(jnp.sum(w * Y, axis=0), jnp.sum(w, axis=0))[None]
