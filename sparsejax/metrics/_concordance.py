@@ -31,9 +31,9 @@ def concordance_index(
       weights: None (all one) or (n,), >= 0.
 
     Returns:
-      (), of the dtype of risk, or of the default float if that is not floating; in [0, 1]. NaN if no
-      pair is comparable, and for a traced event that is neither 0 nor 1 or a traced time or risk that is NaN.
-      A traced infinite risk or negative weight is not found.
+      (), in the dtype of ``risk``, or in the default float if ``risk`` is not floating; in [0, 1]. NaN if no
+      pair is comparable, if a traced event is neither 0 nor 1, or if a traced time or risk is NaN. Under jit
+      an infinite risk or a negative weight is not noticed.
 
     Raises:
       TypeError: an array is not real.
@@ -59,7 +59,8 @@ def concordance_index(
     check_labels(event, (0, 1), name="event")
     if weights is not None:
         check_weights(weights)
-    # Times are compared in their own dtype: a cast could make different times equal. Known ones become ranks.
+    # Times are compared in their own dtype, because a cast could make different times equal. Times that are
+    # not traced are replaced by their ranks.
     if not is_traced(given):
         given = np.unique(np.asarray(given), return_inverse=True)[1].astype(np.int32)
     return _concordance(jnp.asarray(given), event, risk, weights)
@@ -71,9 +72,9 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     valid = jnp.all((event == 0) | (event == 1)) & ~jnp.any(jnp.isnan(risk))
     if jnp.issubdtype(time.dtype, jnp.floating):
         valid &= ~jnp.any(jnp.isnan(time))
-    # In units of the largest weight, by a power of 2: products do not overflow.
+    # Weights are divided by a power of 2 near the largest weight, so that their products do not overflow.
     w = jnp.ones(n, np.int32) if weights is None else weights / unit_of(weights)[0]
-    order = jnp.lexsort((event == 0, time))  # by rising time; at one time events come first
+    order = jnp.lexsort((event == 0, time))  # by rising time; at equal times events come first
     t, e, w, rank = time[order], event[order] == 1, w[order], _ranks(risk)[order]
     edge = jnp.concatenate([(t[1:] != t[:-1]) | (e[1:] != e[:-1]), jnp.ones(1, bool)])
     place = jnp.arange(1, n + 1, dtype=np.int32)

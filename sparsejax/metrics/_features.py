@@ -20,7 +20,7 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
 
     where X_r are the first r columns in ``order``. There is no intercept: centre X and Y for one. A column
     counts as a combination of earlier ones, and changes nothing, if its part orthogonal to them is at most
-    10 eps sqrt(n) of its norm, eps of the dtype. One pass, O(n r min(n, r) + n r k).
+    10 eps sqrt(n) times its norm, with eps of the dtype. The cost is O(n r min(n, r) + n r k).
 
     Args:
       X: (n, d).
@@ -28,8 +28,9 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
       order: distinct columns of X, best first, integers, shape (r,).
 
     Returns:
-      (r,), in the dtype of X, in [0, 1] and never increasing. Under jit nothing raises: all NaN if Y is zero,
-      NaN from the first index out of range on; a repeated index changes nothing.
+      (r,), in the dtype of X, in [0, 1] and never increasing. Under jit values are not checked: all entries
+      are NaN if Y is zero, the entries from the first index out of range on are NaN, and a repeated index
+      changes nothing.
 
     Raises:
       TypeError: X or Y is not real, or ``order`` not integer.
@@ -58,7 +59,10 @@ def selection_error(X: ArrayLike, Y: ArrayLike, order: ArrayLike) -> jax.Array:
 @jax.jit
 @full_precision()
 def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
-    """J (r,), by Gram-Schmidt: each column is orthogonalised twice, then projected out of the residual R."""
+    """J (r,), by Gram-Schmidt: each column is orthogonalised twice, then projected out of the residual R.
+
+    A: (n, r), the columns in their order; Y: (n, k).
+    """
     n, r = A.shape
     tolerance = 10 * eps_of(A) * n**0.5
     Carry = tuple[jax.Array, jax.Array, jax.Array, jax.Array]

@@ -1,12 +1,16 @@
 """The models of the papers: each module has a ``fit`` that returns a pytree with ``predict`` and ``score``.
 
-Labels follow one convention. A vector y has a label for each row, of any type that can be sorted: 0 and 1,
--1 and 1, booleans, strings. The sorted labels are the ``classes`` of the fitted model; if there are two, the
-second is the positive one: 1, True, or "yes" of "no" and "yes". A matrix Y has a column for each label, which
-says which rows have the label, by 0 and 1, by -1 and 1 or by booleans, in the same way in all columns.
+Labels follow one convention. A vector y has one label for each row: numbers, booleans, or strings and other
+objects that can be sorted. The sorted labels are the ``classes`` of the fitted model; if there are two, the
+second is the positive class: 1, True, or "yes" of "no" and "yes". A matrix Y has one column for each label.
+The column marks the rows that have the label, by 0 and 1, by -1 and 1 or by booleans, in the same way in all
+columns.
 
-``predict`` returns labels like those given to ``fit``; whole numbers are int32. The values of a traced array
-are not known: its labels are taken to be 0 and 1, or -1 and 1 in `sparsejax.models.multivariate`.
+``predict`` returns labels like those given to ``fit``. Whole numbers are returned as int32, but as int64 by
+`sparsejax.models.exclusive_l21` and by `sparsejax.models.multivariate.OneVsRest`. ``predict`` of
+`sparsejax.models.multi_semantic` returns scores, and that of `sparsejax.models.ofa_lasso` numbers. The values
+of a traced array are not known: its labels are taken to be 0 and 1, or -1 and 1 in
+`sparsejax.models.multivariate`.
 
 A greater ``score`` is better. It is the accuracy for labels, R^2 for numbers, the mean area under the ROC
 curve for pairs of labels (`sparsejax.models.multi_semantic`), and the measure that a model was fitted for in

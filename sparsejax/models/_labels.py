@@ -41,7 +41,7 @@ def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
 
 
 def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tuple[np.ndarray, np.ndarray]:
-    """`labels_of`, of which there must be at least two."""
+    """The result of `labels_of`; a ValueError if y has fewer than two different labels."""
     y, classes = labels_of(y, n)
     if len(classes) < 2:
         (one,) = classes.tolist()
@@ -51,7 +51,7 @@ def classes_of(y: Any, n: int | None = None, needed: str = "at least two") -> tu
 
 
 def two_classes(y: Any) -> tuple[np.ndarray, Classes]:
-    """For labels of two classes: whether each is the second class, (n,) bool, and both classes."""
+    """Whether each label is the second of the two classes, (n,) bool, and the two classes, sorted."""
     y, classes = classes_of(y, needed="both")
     if len(classes) > 2:
         raise ValueError(f"y has {len(classes)} classes; a label is one of two here.")
@@ -71,7 +71,10 @@ def positives(y: Any, classes: Classes) -> np.ndarray:
 
 
 def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tuple[jax.Array, Classes]:
-    """A matrix of labels (or a vector) converted to 0 and 1, and the classes in which it was given."""
+    """Labels of shape (n, k) or (n,) converted to 0 and 1, and the two classes that stand for 0 and 1 in Y.
+
+    A traced Y is taken to hold 0 and 1.
+    """
     labels = not is_traced(Y) and as_numpy(name, Y).dtype == bool
     Y = as_float(name, Y, ndims, dtype)
     if is_traced(Y):
@@ -83,7 +86,10 @@ def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tu
 
 
 def decoded(positive: Any, classes: Classes) -> Any:
-    """Labels for booleans that say whether a row is the second class; JAX's array if ``positive`` is one."""
+    """The label of each entry of ``positive``, which says whether the entry is the second class.
+
+    The result is a JAX array if ``positive`` is one and the labels are booleans or whole numbers.
+    """
     first, second = classes
     if isinstance(first, bool):
         return positive
@@ -113,7 +119,7 @@ def r2_score(Y: Any, predicted: jax.Array) -> float:
 
 
 def as_threshold(x: Any) -> Any:
-    """A threshold on scores: a number, not NaN; a traced one is not checked."""
+    """A threshold on scores as a number that is not NaN; a traced threshold is not checked."""
     if is_traced(x):
         return x
     threshold = as_number("threshold", x)

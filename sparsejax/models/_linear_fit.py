@@ -20,7 +20,7 @@ class LinearModel(Pytree):
     solution: Solution
 
     def decision_function(self, X: ArrayLike) -> jax.Array:
-        """Scores XW + b, shape (n, k), or (n,) if W is a vector."""
+        """Scores XW + b for X (n, d), shape (n, k), or (n,) if W is a vector."""
         X = as_float("X", X, (2,), self.W.dtype)
         if X.shape[1] != self.W.shape[0]:
             raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {self.W.shape[0]}.")
@@ -39,7 +39,7 @@ class LinearModel(Pytree):
         return f"{models}{features} features" + (f", {columns[0]} columns" if columns else "")
 
     def _selected(self) -> str:
-        """The number of rows of W that are not 0 as text; for a batch the least and the largest."""
+        """The number of nonzero rows of W as text; for a batch the smallest and the largest number."""
         batch = np.ndim(self.solution.status)
         W = np.asarray(self.W)
         rows = (W.reshape(*W.shape[: batch + 1], -1) != 0).any(axis=-1).reshape(-1, W.shape[batch])
@@ -48,5 +48,5 @@ class LinearModel(Pytree):
         return f"{low} kept" if low == high else f"{low} to {high} kept"
 
     def rank_features(self, num: int | None = None) -> FeatureRanking:
-        """The features ranked by W, see `sparsejax.rank_features`."""
+        """The features ranked by W, as `sparsejax.rank_features` does; ``num`` is the number returned."""
         return rank_features(self.W, num)

@@ -36,7 +36,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
     classes: tuple[Any, ...]
 
     def predict(self, X: ArrayLike) -> np.ndarray:
-        """The label with the largest score of each row, (n,); outside jit only (under jit use the scores)."""
+        """The label with the largest score in each row, (n,). Under jit use `decision_function` instead."""
         largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
         return np.asarray(self.classes)[largest]
 
@@ -55,13 +55,13 @@ def fit(
     tol: ArrayLike | None = None,
     maxiter: ArrayLike = 20_000,
 ) -> Model:
-    r"""Fit ``min_{W,b} scale ||XW + 1b' - Y||_F^2 + sum_i alpha ||w_i||_2 + beta ||w_i||_1^2``.
+    r"""Fit ``min_{W,b} scale ||XW + 1b' - Y||_F^2 + sum_i (alpha ||w_i||_2 + beta ||w_i||_1^2)``.
 
     Y is the 0/1 indicator matrix of the labels. Columns of X should be on comparable scales.
 
     Args:
       X: (n, d).
-      y: (n,), labels of any sortable type, at least two different ones.
+      y: (n,), labels (see `sparsejax.models`), at least two different ones.
       alpha: strength that removes features, >= 0, shape () or (d,).
       beta: strength with which the classes compete for a feature, >= 0, shape () or (d,).
       scale: > 0, default ``1/(2n)``; strengths of the paper are for ``scale=1``.

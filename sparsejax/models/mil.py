@@ -28,8 +28,8 @@ from sparsejax.models._summary import summary
 
 __all__ = ["Model", "embed", "fit", "median_bandwidth"]
 
-BLOCK_PROTOTYPES = 512  # prototypes that are embedded at once
-MAX_SAMPLE = 1000  # instances of which `median_bandwidth` takes all distances
+BLOCK_PROTOTYPES = 512  # number of prototypes that are embedded at once
+MAX_SAMPLE = 1000  # largest number of instances between which `median_bandwidth` computes all distances
 
 
 class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "linear"), static=()):
@@ -58,7 +58,7 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
     linear: multivariate.Model
 
     def decision_function(self, instances: ArrayLike, bag_ids: Any) -> jax.Array:
-        """The score of each bag, (bags,)."""
+        """The score of each bag, (bags,); ``instances`` and ``bag_ids`` as in `embed`."""
         if not self.weights.shape[0]:
             X, ids = _check(instances, bag_ids)
             if X.shape[1] != self.prototypes.shape[1]:
@@ -92,8 +92,9 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
     """The similarities s of bags to prototypes.
 
     Distances are computed from the expanded square of centred data, for blocks of prototypes: memory holds
-    instances x 512 numbers and the result. The error of a squared distance is eps (1e-7 in float32) times the
-    largest square of a row about the mean of the prototypes: use float64 for clusters far apart.
+    instances x 512 numbers and the result. The error of a squared distance is about eps (1e-7 in float32)
+    times the largest squared distance of a row from the mean of the prototypes: use float64 for clusters far
+    apart.
 
     Args:
       instances: (n, d), finite, in any order.
@@ -155,8 +156,11 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
       instances: (n, d), n >= 2, finite; not traced.
       seed: seed of the sample.
 
+    Returns:
+      A Python float > 0.
+
     Raises:
-      TypeError, ValueError: as `embed`; instances traced, fewer than two, or nearly all equal.
+      TypeError, ValueError: as `embed`; instances traced or fewer than two; a median distance of 0.
 
     >>> import numpy as np, sparsejax as sj
     >>> round(sj.models.mil.median_bandwidth(np.array([[0.0], [2.0], [4.0]])), 3)
@@ -196,7 +200,7 @@ def fit(
     Args:
       instances: (n, d), finite.
       bag_ids: (n,), integers 0, 1, ..., bags - 1, each at least once.
-      y: (bags,), labels of two classes of any sortable type; both classes must occur.
+      y: (bags,), labels of two classes (see `sparsejax.models`); both classes must occur.
       measure, budget, C: as `multivariate.fit`, whose n is the number of bags here.
       bandwidth: sigma > 0; default `median_bandwidth`.
       prototypes: (N, d); default all instances.
@@ -242,7 +246,7 @@ def fit(
 
 
 def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
-    """Instances as floating JAX array and the ids as numpy integers."""
+    """The checked instances as a floating JAX array, and the ids as a numpy array of int32."""
     X = as_dense("instances", instances)
     if is_traced(bag_ids):
         raise TypeError("bag_ids must be known outside jit: they give the number of bags.")
@@ -254,7 +258,7 @@ def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
         raise ValueError(f"bag_ids must have shape {shape}, one for each of the instances; got {ids.shape}.")
     if ids.min() < 0:
         raise ValueError(f"bag_ids must be >= 0; there is {ids.min()}.")
-    if ids.max() >= ids.size:  # not counted: it may be 2**40
+    if ids.max() >= ids.size:  # before `bincount`, which would need that many counts
         raise ValueError(f"bag_ids must hold each of 0, ..., their greatest, but that is {ids.max()}.")
     counts = np.bincount(ids, minlength=1)
     if not counts.all():

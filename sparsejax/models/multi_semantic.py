@@ -162,15 +162,15 @@ def fit(
 def enrich(scores1: ArrayLike, scores2: ArrayLike) -> jax.Array:
     r"""Scores of pairs from scores of each view: the Kronecker product of the rows, ``y1 (x) y2``.
 
-    This is the baseline for views that are independent given the features; for labels 0 and 1 the result are
-    the labels of pairs. Convert scores of both signs to probabilities first: two negative scores have a
-    positive product.
+    This is the baseline for views that are independent given the features. For labels 0 and 1 the result
+    holds the labels of the pairs. Convert scores of both signs to probabilities first: two negative scores
+    have a positive product.
 
     Args:
       scores1, scores2: (n, L1) and (n, L2).
 
     Returns:
-      (n, L1 * L2), in the dtype of ``scores1``, or in the default float if that is not floating.
+      (n, L1 * L2), in the dtype of ``scores1``, or in the default float if ``scores1`` is not floating.
 
     Raises:
       TypeError, ValueError: not real, not finite, not 2-d, or of different numbers of rows.

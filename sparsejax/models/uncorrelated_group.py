@@ -46,8 +46,9 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
       intercept: (k,) or ().
       solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       loss: the name of the loss.
-      classes: the two classes of every label in Y, sorted, such as (0, 1). None for the squared loss with
-        targets of more than two values, or a matrix of others than 0 and 1 or -1 and 1.
+      classes: the two classes of every label in Y, sorted, such as (0, 1). None if the squared loss was
+        fitted to numbers that are not labels: values other than 0 and 1 or -1 and 1, except in a vector
+        with exactly two values.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)
@@ -70,7 +71,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
         self._set(W=W, intercept=intercept, solution=solution, loss=loss, classes=classes)
 
     def predict_proba(self, X: ArrayLike) -> jax.Array:
-        """The probability of every label, (n, k) or (n,); for the logistic loss."""
+        """The probability of every label, (n, k) or (n,); a ValueError if the loss is not logistic."""
         if self.loss != "logistic":
             raise ValueError(f"predict_proba needs loss='logistic'; this model has loss={self.loss!r}.")
         return jax.nn.sigmoid(self.decision_function(X))
@@ -82,8 +83,9 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
 
         Args:
           X: (n, d).
-          threshold: for the logistic loss on the probability, in (0, 1), default 0.5; for other losses on the
-            score, default 0 for the hinge losses, and for the squared loss the mean of the two labels.
+          threshold: for the logistic loss a threshold on the probability, in (0, 1), default 0.5. For other
+            losses a threshold on the score. Its default is 0 for the hinge losses; for the squared loss it is
+            the mean of the two labels if they are numbers, else 0.5.
         """
         return decoded(self._positive(X, threshold), self.classes or PRESENT)
 
@@ -109,7 +111,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
                 raise ValueError(f"threshold must be in (0, 1), got {threshold!r}.")
             return self.predict_proba(X) > threshold
         if threshold is None:
-            # Numbers are fitted as they are, other labels as 0 and 1.
+            # The squared loss is fitted to numbers as they are, and to other labels as 0 and 1.
             low, high = self.classes or PRESENT
             low, high = (low, high) if isinstance(low, int | float) else PRESENT
             threshold = (low + high) / 2 if self.loss == "squared" else 0.0
@@ -134,9 +136,9 @@ def fit(
 
     Args:
       X: (n, d).
-      Y: (n, k), all entries 0 or 1, or all -1 or 1, or booleans; or (n,), labels of two classes of any
-        sortable type. For the squared loss any real targets, to which it is fitted without conversion.
-      alpha: >= 0, shape () or (G,), one a group.
+      Y: (n, k), all entries 0 or 1, or all -1 or 1, or booleans; or (n,), labels of two classes (see
+        `sparsejax.models`). The squared loss also takes any real numbers, which are not converted.
+      alpha: >= 0, shape () or (G,), one value for each group.
       groups: `sparsejax.groups.Groups` of d features; those in no group are not penalised.
       loss: "logistic", "squared", "squared_hinge" or "huber_hinge" (`sparsejax.losses`).
       scale: > 0; the default is that of the loss.

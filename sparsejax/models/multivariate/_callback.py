@@ -42,7 +42,7 @@ def in_graph(
     """
     traced, m = is_traced(X), shape[1]
     dtype = X.dtype if traced else jax.dtypes.canonicalize_dtype(float)
-    # For an X on the host, zeros (m,) say how long w is; the solve uses X itself.
+    # If X is on the host, the callback gets zeros (m,) in its place, whose length is that of w.
     matrix = X if traced else jnp.zeros(m, dtype)
 
     def one(matrix: np.ndarray, y: np.ndarray, *scalars: np.ndarray) -> tuple[Any, ...]:
@@ -51,11 +51,11 @@ def in_graph(
             if all(np.isfinite(a).all() for a in (matrix, y, *scalars)):
                 r = host_solve(matrix if traced else X, y, *map(float, scalars))
                 if r.status == INTERRUPTED:
-                    raise KeyboardInterrupt  # else the program goes on with the next lane
+                    raise KeyboardInterrupt  # otherwise the program would continue with the next lane
                 return (r.w, r.objective, r.lower_bound, r.gap, r.status, r.num_iters)
         except KeyboardInterrupt:
             raise
-        except BaseException:  # also panics of a solver: the program goes on, with a status
+        except BaseException:  # panics of a solver too: the program continues, with a status
             status = HOST_FAILURE
         return (np.full(m, np.nan), np.nan, np.nan, np.nan, status, 0)
 

@@ -3,14 +3,15 @@ r"""The cutting plane method, which adds cuts (labellings) and groups of feature
 .. math:: \min_w J(w) = \tfrac12\|w\|_B^2 + \tfrac Cn R(w), \qquad
           \|w\|_B^2 = \min_{0\le d\le1,\,1^\top d=B} \sum_j w_j^2/d_j ,
 
-whose norm is the B-support norm and whose dual norm sums the B largest squares. For codes z_k with losses
+where the norm is the B-support norm. The square of its dual norm is the sum of the B largest squares. A cut
+is a labelling y', stored as its code z = y - y' with its loss :math:`\Delta`. For codes z_k with losses
 :math:`\Delta_k` and any :math:`\alpha\ge0` of sum at most C/n, with :math:`c = X^\top\sum_k\alpha_kz_k`,
 
 .. math:: D(\alpha) = \Delta^\top\alpha - \tfrac12\sum_{\text{B largest}} c_j^2 \;\le\; \min J ,
 
-and the group that attains the maximum violates optimality most. The schedules of the paper add the group to
-the master; the interleaved schedule adds its features, so that the master has all groups of all features
-added so far. Everything is in float64 on the host.
+and the B features with the largest squares are the group that violates optimality most. The schedules of the
+paper add this group to the master. The interleaved schedule adds the features of the group, so that the
+master has all groups that these features can form. Everything is in float64 on the host.
 """
 
 import math
@@ -27,12 +28,12 @@ from sparsejax.models.multivariate._points import Clock, Point, Points
 from sparsejax.models.multivariate._restricted import Restricted, WorkingSet
 from sparsejax.solution import CONVERGED, INTERRUPTED, MAX_ITER, NON_FINITE, STALLED
 
-MIN_SEARCH_GAIN = 0.02  # share of the gap: a search on a segment ends when it can gain less
+MIN_SEARCH_GAIN = 0.02  # a search on a segment ends when it can gain less than this share of the gap
 # The gap to which a master is solved, as a share of the whole gap. With the interleaved schedule a central
-# point of the master gives better cuts than its solution, and is one or two Newton steps from the last one;
-# with two layers the inner layer needs the solution.
+# point of the master gives better cuts than its solution, and is one or two Newton steps from the last
+# central point. With two layers the inner layer needs the solution.
 MASTER_GAP, INNER_MASTER_GAP = 0.95, 0.03
-CLARABEL_GAP = 1e-3  # masters with a smaller share use Clarabel too
+CLARABEL_GAP = 1e-3  # masters that are solved to a smaller share of the gap use Clarabel too
 
 
 class Progress(NamedTuple):
@@ -50,8 +51,8 @@ class Progress(NamedTuple):
     num_iters: int  # masters solved
     objective: float  # the best so far
     lower_bound: float  # the best so far
-    num_cuts: int  # in the master
-    num_groups: int  # in the master; with the interleaved schedule the number of features
+    num_cuts: int  # cuts in the master
+    num_groups: int  # groups in the master; with the interleaved schedule its features
 
 
 class Result(NamedTuple):
@@ -105,7 +106,7 @@ class CuttingPlane:
         self.loose = MASTER_GAP if self.interleaved else INNER_MASTER_GAP
         self.precision = self.loose
         self.inner = math.inf  # the best objective since groups were added
-        self.known = self.restricted.working_set()  # before the last round
+        self.known = self.restricted.working_set()  # the working set before the last round
 
     @property
     def gap(self) -> float:
@@ -121,8 +122,11 @@ class CuttingPlane:
         progress: Callable[[Progress], Any] | None,
         start: WorkingSet | None,
     ) -> Result:
-        """Solve masters until the gap meets its target, `maxiter`, or Ctrl-C, which is a status too."""
-        if self.best.violation <= 0:  # the loss is 0 at w = 0
+        """Solve masters until the gap meets its target, ``maxiter`` masters are solved, or Ctrl-C is pressed.
+
+        The status of the result says which of these ended the solve.
+        """
+        if self.best.violation <= 0:  # R(0) = 0, so that w = 0 is the solution
             self.lower = self.best.objective
             return self.result(CONVERGED)
         self.restricted.add_cut(self.best.z, self.best.delta, 1.0)
@@ -131,7 +135,7 @@ class CuttingPlane:
         value, *group = self.restricted.dual()
         self.lower, self.outer = max(0.0, value), 1
         self.restricted.add_group(*group)
-        status = CONVERGED if self.gap <= self.target else None  # already at w = 0, if X is 0
+        status = CONVERGED if self.gap <= self.target else None  # w = 0 may be the solution, as for X = 0
         try:
             while status is None:
                 self.known = self.restricted.working_set()
@@ -139,7 +143,7 @@ class CuttingPlane:
         except KeyboardInterrupt:  # the best point and the lower bound are valid at any moment
             status = INTERRUPTED
         # An interior point leaves a tiny weight on every feature. The smallest weights are set to 0, as many
-        # as raise the gap by at most a tenth and still meet the target.
+        # as this bound on the objective allows: the gap may grow by a tenth if it stays within its target.
         spared = max(self.lower + self.target, self.best.objective)
         self.best = self.points.thin(self.best, min(self.best.objective + 0.1 * self.gap, spared))
         return self.result(status)
@@ -191,7 +195,7 @@ class CuttingPlane:
         if not self.restricted.add_group(columns, root):
             return False
         self.outer += 1
-        if self.printed:  # every call of Algorithm 1 starts without cuts
+        if self.printed:  # every call of Algorithm 1 starts with the first cut alone
             self.restricted.keep_first_cut()
         return True
 

@@ -42,7 +42,10 @@ class Data:
         return self.X.T @ z
 
     def rows(self, columns: np.ndarray, codes: Sequence[np.ndarray]) -> np.ndarray:
-        """X[:, columns]' Z, (r, K), Z with the codes as columns; 16 codes at a time, to bound the memory."""
+        """X[:, columns]' Z, (r, K), where the K codes are the columns of Z.
+
+        The product is computed for 16 codes at a time, to bound the memory.
+        """
         S = self.X[:, columns].T
         S = S.tocsr() if self.sparse else np.ascontiguousarray(S)
         out = np.empty((len(columns), len(codes)))
@@ -52,7 +55,7 @@ class Data:
 
 
 def as_data(X: Any) -> Data:
-    """X as `Data`: an error unless X is a real, finite matrix, dense or of scipy.sparse."""
+    """X as `Data`; raises unless X is a real, finite matrix, dense or of scipy.sparse."""
     if isinstance(X, Data):
         return X
     if hasattr(X, "tocsc"):
@@ -83,6 +86,6 @@ def as_data(X: Any) -> Data:
 
 
 def check_real(name: str, dtype: np.dtype) -> None:
-    """Raise unless a dtype is of real numbers or booleans; ``name`` is for errors."""
+    """Raise a TypeError unless the dtype holds real numbers or booleans; ``name`` is for errors."""
     if dtype.kind not in "biuf":
         raise TypeError(f"{name} has dtype {dtype}; real numbers are needed.")

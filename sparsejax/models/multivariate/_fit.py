@@ -59,18 +59,18 @@ def fit(
     The first term is half the squared B-support norm: B = 1 gives the l1 norm, B = m the l2 norm. The number
     of features with a weight is usually more than B, in proportion to B. There is no intercept. Columns of
     larger scale are preferred: normalise rows or columns first. The solve runs on the host in float64, for
-    numpy, JAX and scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Further memory
-    is n bytes for each cut, and a dense block of cuts by features in the master, which has about B to 15 B
-    features, or all m if B = m.
+    numpy, JAX and scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Each cut takes
+    n more bytes (8 n for `roc_area`), and the master holds a dense array of cuts by features. The master has
+    about B to 15 B features, or all m if B = m.
 
     Inside `jax.jit`, `jax.vmap` and `jax.lax.map`, if X, y, budget, C or tol is traced, the same solve is one
-    callback. Values are not checked then: where a concrete value would raise, the result is NaN and a
-    status. There is no ``report``.
+    callback. Values are not checked then: where a concrete value would raise, the result is NaN, with a
+    status that tells why. ``report`` is None.
 
     Args:
       X: (n, m), finite. In sparse formats explicit zeros and duplicates (which add up) are allowed.
-      y: (n,), labels of two classes of any sortable type; both must occur, and the second is the positive
-        class. Traced labels must be -1 and 1.
+      y: (n,), labels of two classes (see `sparsejax.models`). Both must occur, and the second is the
+        positive class. Traced labels must be -1 and 1.
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
@@ -79,13 +79,13 @@ def fit(
         (SVMperf's c is ``C/n (n/50)^2``); `hamming` keeps it at constant C/n (at scale 2, C/n is half of an
         SVM's C).
       tol: bound on the relative gap, >= 0. Below about 1e-9 the status will be STALLED.
-      eps_delta: an absolute gap of ``eps_delta * C/n`` is enough too: useful for separable data, where J
-        tends to 0.
+      eps_delta: >= 0. The solve also ends when the absolute gap is at most ``eps_delta * C/n``, which is
+        useful for separable data, where the minimum of the objective may be nearly 0.
       maxiter: largest number of master problems.
       schedule: "interleaved" adds cuts and the features of the missing group after every master, which has
         all groups of all its features. "two-layer" is Algorithm 2 of the paper, which adds one group when no
-        cut is missing, but keeps cuts and searches on segments. "printed" is the algorithm exactly as
-        printed, which starts each inner layer without cuts and is slow.
+        cut is missing, but keeps cuts and searches on segments. "printed" is Algorithm 2 as printed, which
+        starts each inner layer with the first cut alone and is slow.
       init: a model fitted to the same X and y with another budget or C: the solve starts from its cuts and
         features.
       progress: True for a progress bar of the masters with the gap, by tqdm; or a function that is called on
@@ -103,7 +103,7 @@ def fit(
 
     Warns:
       ConvergenceWarning: outside jit, the gap did not reach tol.
-    Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 2, with the certificate of the B-support norm.
+    Source: Mao & Tsang, IEEE TPAMI 35 (2013), Algorithm 2, with the certificate of the B-support norm.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -177,7 +177,8 @@ def _solve(
     progress: Callable[[Progress], Any] | None = None,
     start: WorkingSet | None = None,
 ) -> Result:
-    # What is not finite is found by looking at values. Matrices are small and many: threads only wait.
+    # The solve tests for values that are not finite, so that numpy need not warn of them. The matrices are so
+    # small that several BLAS threads would mostly wait for one another.
     with np.errstate(all="ignore"), one_blas_thread():
         oracle, bound = measure.oracle(signs), C / data.shape[0]
         plane = CuttingPlane(data, oracle, budget, bound, tol, eps_delta, schedule)

@@ -35,11 +35,11 @@ def path(
     C: float | Sequence[float],
     **options: Any,
 ) -> list[Model]:
-    """`fit` along a grid of budgets or of C, each started from the cuts and features of the last fit.
+    """Call `fit` for several budgets or several C, each time from the cuts and features of the last fit.
 
     Args:
       X, y, measure: as in `fit`.
-      budget, C: one of them is a sequence; an increasing one is cheapest.
+      budget, C: one is a number, the other a sequence, which is cheapest in increasing order.
       options: tol, eps_delta, maxiter, schedule, progress of `fit`.
 
     Returns:
@@ -84,7 +84,7 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
 
     Attributes:
       models: one `Model` a class.
-      classes: tuple of the k labels, in their order.
+      classes: tuple of the k labels, in the order of the models.
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -114,7 +114,7 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
         return (jnp if isinstance(columns[0], jax.Array) else np).stack(columns, axis=1)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The label of the largest score of each row, (n,); on the host (under jit use the scores)."""
+        """The label with the largest score in each row, (n,). Under jit use `decision_function` instead."""
         return np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
 
 
@@ -129,16 +129,16 @@ def fit_one_vs_rest(
     progress: bool = False,
     **options: Any,
 ) -> OneVsRest:
-    """`fit` for each class against the rest, in parallel processes.
+    """Call `fit` for each class against all others, in parallel processes if ``workers`` is above 1.
 
     Args:
       X: as in `fit`.
-      y: (n,), labels of any sortable type, at least two different ones.
+      y: (n,), labels (see `sparsejax.models`), at least two different ones.
       measure: as in `fit`, or a sequence with one measure for each class, in the sorted order of the labels
         (such as ``recall_at(2 * p)`` with the p of each class).
       budget, C: as in `fit`, for all classes.
-      workers: number of processes. They are spawned: a script with more than one needs
-        ``if __name__ == "__main__":``. X is copied to each process.
+      workers: number of processes; with 1 the fits run one after the other in this process. More are
+        spawned, and each gets a copy of X: a script then needs ``if __name__ == "__main__":``.
       progress: show a progress bar of the classes with the gap of the last one, by tqdm.
       options: tol, eps_delta, maxiter, schedule of `fit`.
 
@@ -171,7 +171,7 @@ def fit_one_vs_rest(
         dict(y=np.where(y == c, 1, -1), measure=as_measure(one), budget=budget, C=C, **options)
         for c, one in zip(classes, measures, strict=True)
     ]
-    for job in jobs:  # what is wrong with one is told here, not in a process
+    for job in jobs:  # a measure that a class cannot have raises here, before any process starts
         job["measure"].oracle(job["y"] == 1)
     as_budget(budget), positive("C", C)
     models: list[Model] = []
@@ -205,7 +205,7 @@ def _fit_all(
             for model in pool.map(_fit_received, jobs):
                 warn_unconverged_fit(model)
                 add(model)
-        except BaseException:  # an error, or Ctrl-C: nobody waits for the rest
+        except BaseException:  # an error, or Ctrl-C: the remaining fits are not needed
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()

@@ -25,7 +25,8 @@ import numpy as np
 from sparsejax.models.multivariate._support_norm import top_group
 
 BOUNDARY_SHARE = 0.995  # a step goes at most this share of the way to the boundary
-MAX_STALLED_STEPS = 12  # interior point steps in which the gap does not shrink by a tenth
+# Number of steps in a row in which the gap does not shrink by a tenth; of steps without predictor, of all.
+MAX_STALLED_STEPS = 12
 # A new cut starts with at most this part of the mean share: more would disturb the other products.
 MAX_NEW_SHARE = 0.3
 CLARABEL_LIMIT = 1_000_000  # entries of G; Clarabel does not get larger masters
@@ -42,8 +43,9 @@ class Iterate(NamedTuple):
 
         R'(d c) - losses + nu - lam = 0,  sum d = B,  p = tau + s - ||c||^2,
 
-    the products of `pairs` are 0, and the weights are w = d c. The fields are > 0, except tau; changes of
-    them are an `Iterate`, too. sigma and e are stored so that they do not cancel.
+    the products of `pairs` are 0, and the weights are w = d c. The fields are > 0, except tau. Changes of the
+    fields are stored as an `Iterate` too. sigma and e are fields, because to compute them from beta and d
+    would lose digits where they are small.
     """
 
     beta: np.ndarray  # (K,), the shares
@@ -66,7 +68,7 @@ class Iterate(NamedTuple):
         return float(sum(np.sum(a * b) for a, b in self.pairs)) / (len(self.beta) + 1 + 2 * len(self.d))
 
     def scaled(self, factor: float) -> "Iterate":
-        """The iterate of the same master with an objective multiplied by a factor."""
+        """This iterate for the same master with its objective multiplied by ``factor``."""
         _, _, lam, nu, _, _, s, p, tau = self
         return self._replace(lam=factor * lam, nu=factor * nu, s=factor * s, p=factor * p, tau=factor * tau)
 
@@ -117,12 +119,12 @@ def solve(
     padded = budget >= T
     if padded:  # d <= 1 with sum d = T has no interior point; a further group of zeros gives one
         budget, G, start = T, np.concatenate([G, np.zeros((1, r, K))]), None
-    # In units in which alpha sums to 1, the largest loss is 1 and so is the price of not fitting at all.
+    # Solve in units in which alpha sums to at most 1 and the largest loss is 1: the objective at w = 0 is 1.
     unit = bound * float(delta.max())
     best = Best(G * (bound / np.sqrt(unit)), delta / delta.max(), budget)
     at = None
     if start is not None:
-        # There is no predictor step: a few steps are enough, and central points make better cuts.
+        # No predictor steps: a few steps are enough from here, and central points make better cuts.
         at = interior_point(best, resumed(best, start.scaled(1 / unit)), tol / unit, predict=False)
     if at is None or best.gap > tol / unit:
         at = interior_point(best, first(best), tol / unit)
@@ -191,7 +193,7 @@ def _norms(c: np.ndarray) -> np.ndarray:
 
 
 def first(best: Best) -> Iterate:
-    """A start that knows nothing."""
+    """The start of a solve without an earlier iterate."""
     T, K = len(best.R), len(best.losses)
     beta = np.full(K, 1 / (K + 1))
     beta /= max(1.0, _norms(best.along(beta)).max())
@@ -201,7 +203,10 @@ def first(best: Best) -> Iterate:
 
 
 def resumed(best: Best, start: Iterate) -> Iterate:
-    """A start at an iterate of the first cuts and groups; new ones get the mean product."""
+    """A start from the iterate of a master that had the first of these cuts and groups.
+
+    The products of new cuts and groups (see `Iterate.pairs`) are about the mean product of the old ones.
+    """
     beta, sigma, lam, nu, d, e, s, p, tau = start
     centre, known = start.centre(), len(beta)
     c = (best.rows[:, :known] @ beta).reshape(best.R.shape[:2])

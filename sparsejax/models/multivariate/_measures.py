@@ -5,9 +5,9 @@ d true negatives, a measure is a loss :math:`\Delta(a, b, c, d)`, and its oracle
 
 .. math:: \max_{y'} \Delta(y', y) - z^\top v, \qquad z = y - y' ,
 
-for scores v. With a and b given, the best y' calls the a highest positives and the b highest negatives
-positive, so that tables are searched, not labellings. What the solver sees is the code z and
-:math:`\Delta`: entries of z are -2, 0 and 2 (int8), or real for the ROC area, which orders pairs.
+for scores v. With a and b given, the best y' calls positive the a positives and the b negatives that have
+the highest scores. So oracles search tables, not labellings. An oracle returns the code z and
+:math:`\Delta`. Entries of z are -2, 0 and 2 (int8), or real numbers for the ROC area, which orders pairs.
 """
 
 import math
@@ -43,11 +43,18 @@ class Measure:
 
     @property
     def delta(self) -> Callable[..., Any] | None:
-        """The loss of tables (a, b, c, d), arrays that broadcast; -inf: not allowed. None for `roc_area`."""
+        """The function ``delta(a, b, c, d)`` of arrays that broadcast, the losses of these tables.
+
+        -inf marks a table that the measure does not allow. The attribute is None for `roc_area`.
+        """
         return None if self.name == "roc_area" else lambda a, b, c, d: _delta(self, a, b, c, d)
 
     def oracle(self, positive: np.ndarray) -> _oracles.Oracle:
-        """The oracle v -> (z, Delta) for this truth, (n,) bool; an error if the measure is undefined."""
+        """The oracle v -> (z, Delta) for this truth, (n,) bool.
+
+        Raises:
+          ValueError: the measure is not defined for this truth, as with no positive row, or k > n.
+        """
         p, n = int(positive.sum()), len(positive)
         if p == 0 and self.name != "hamming":
             raise ValueError(f"y has no +1, which {self.name} needs.")
@@ -66,7 +73,7 @@ class Measure:
         return _oracles.selection(positive, k, 100.0 / (k if self.name == "precision_at" else p))
 
     def check_count(self, n: int) -> None:
-        """Raise where k is more than the n examples."""
+        """Raise a ValueError if k is above n, the number of examples."""
         if self.name in ("precision_at", "recall_at") and self.parameter > n:
             raise ValueError(
                 f"{self.name}: k must be at most the number of examples, {n}; got {self.parameter}."
@@ -84,7 +91,7 @@ class Measure:
             if p == 0:
                 raise ValueError(f"y has no positive label, which {self.name} needs.")
             k = p if self.name == "prbep" else self.parameter
-            # Of the rows that share the k-th largest score each counts by the chance to be among the k.
+            # Rows that share the k-th largest score count by their chance to be among the k largest.
             last = -np.partition(-v, k - 1)[k - 1]
             above, level = v > last, v == last
             right = positive[above].sum() + (k - above.sum()) * positive[level].mean()
@@ -98,10 +105,10 @@ class Measure:
 
 
 def hamming(scale: float = 1.0) -> Measure:
-    """``Delta = scale * (b + c)``. With scale 2 the risk is twice the sum of the hinge losses: the SVM.
+    """``Delta = scale * (b + c)``. With scale 2 the risk is twice the sum of the hinge losses, as in the SVM.
 
     Args:
-      scale: of a label that is wrong; b are false positives, c false negatives.
+      scale: the loss of one wrong label, > 0. There are b false positives and c false negatives.
 
     Raises:
       TypeError, ValueError: scale is not a number > 0, or infinite.
@@ -119,8 +126,8 @@ def f_beta(beta: float = 1.0) -> Measure:
     r"""``Delta = 100 (1 - F)``, :math:`F = (1+\beta^2)a / ((1+\beta^2)a + b + \beta^2 c)`, 0 where a = 0.
 
     Args:
-      beta: how much more recall counts than precision; 1 is F1. a labels are true positives, b false ones,
-        c positives are missed.
+      beta: > 0, how much more recall counts than precision; 1 is F1. There are a true positives, b false
+        positives and c false negatives.
 
     Raises:
       TypeError, ValueError: beta is not a number > 0, or infinite.
@@ -150,10 +157,10 @@ def precision_at(k: int) -> Measure:
     """``Delta = 100 (1 - a/k)`` over the labellings with a + b = k.
 
     Args:
-      k: how many are called positive, a of them rightly and b wrongly.
+      k: the number of examples that are called positive, a of them correctly and b wrongly.
 
     Raises:
-      ValueError: k is not a positive integer. At the fit: k > n.
+      ValueError: k is not a positive integer. The fit also raises if k > n.
 
     >>> from sparsejax.models import multivariate
     >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
@@ -167,10 +174,10 @@ def precision_at(k: int) -> Measure:
 def recall_at(k: int) -> Measure:
     """``Delta = 100 (1 - a/p)`` over the labellings with a + b = k.
 
-    It does not reach 0 where k < p, nor the risk where k > p. With k = n there is one labelling and w = 0.
+    With k < p every labelling has Delta > 0. With k = n there is one labelling, and the solution is w = 0.
 
     Args:
-      k: how many are called positive, a of them rightly and b wrongly, of p that are.
+      k: the number of examples that are called positive, a of them correctly and b wrongly; p are positive.
 
     Raises:
       ValueError: as `precision_at`.
@@ -197,15 +204,17 @@ def roc_area() -> Measure:
 
 
 def contingency(delta: Callable[..., Any]) -> Measure:
-    """A loss of one's own, ``delta(a, b, c, d)``.
+    """A measure with your own loss, ``delta(a, b, c, d)``.
 
     Args:
-      delta: given float arrays that broadcast, the losses of the tables: >= 0, or -inf for tables that are
-        not allowed. Its maximum over the p q tables of one truth is searched through: O(n log n + p q).
-        To be used in parallel processes it must be a function of a module.
+      delta: a function of float arrays that broadcast: a true positives, b false positives, c false
+        negatives and d true negatives. It returns the losses of these tables: >= 0, or -inf for a table that
+        is not allowed. All (p + 1)(q + 1) tables of p positives and q negatives are searched, O(n log n + p
+        q). For parallel processes it must be defined at the top level of a module.
 
     Raises:
-      TypeError: delta is not callable.
+      TypeError: delta is not callable. The fit also raises a ValueError if delta gives NaN, inf or a negative
+        loss, or allows no table.
 
     >>> from sparsejax.models import multivariate
     >>> own = multivariate.contingency(lambda a, b, c, d: 2.0 * b + c)  # a false alarm costs twice a miss
@@ -222,7 +231,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     r"""The labelling y' that maximises ``Delta(y', y) - (y - y')' v``, and the maximum.
 
     The maximum is < 0 only if y itself is not allowed (`precision_at`, `recall_at` with k != p). If several
-    labellings attain it, searches of tables return one with the fewest true, then the fewest false positives.
+    labellings attain the maximum, `f_beta` and `contingency` return one with the fewest true positives and,
+    of these, the fewest false positives.
 
     Args:
       measure: a `Measure`, or a function as for `contingency`.
@@ -230,8 +240,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
       y: truth, (n,), -1 and 1.
 
     Returns:
-      y', (n,), dtype of y, and the value, a float. For `roc_area`, which has no labelling, the code z, (n,),
-      in place of y'.
+      y', (n,), in the dtype of y, and the value, a float. For `roc_area`, which has no labelling, the code z,
+      (n,), in place of y'.
 
     Raises:
       TypeError, ValueError: as `fit` for measure and y; v not finite, so large that its sum is not, or of
@@ -255,18 +265,19 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
 
 
 def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> float:
-    """The threshold t on scores at which "positive where v > t" loses least; the largest such t, if tied.
+    """The threshold t with the least loss of the labelling "positive where v > t"; of several the largest.
 
     Args:
-      measure: as in `fit`, a loss of tables (not `roc_area`).
-      v: scores, (n,), finite: of the training data, or better of others held out.
-      y: truth, (n,), labels as for `fit`; of -1 and 1 also one alone.
+      measure: as in `fit`, but not `roc_area`.
+      v: scores, (n,), finite: those of the training rows or, better, of rows held out.
+      y: truth, (n,), labels of two classes as for `fit`. If the labels are -1 and 1, one class may be absent.
 
     Returns:
-      Midway between two scores; -inf or inf where all or none should be positive.
+      A float midway between two scores; -inf if all rows should be positive, inf if none should be.
 
     Raises:
-      ValueError: `roc_area`, or no threshold gives an allowed table (`precision_at` with ties).
+      TypeError, ValueError: as `most_violated`; `roc_area`; no threshold gives an allowed table, as for
+        `precision_at` with ties.
 
     >>> from sparsejax.models import multivariate
     >>> round(multivariate.tune_threshold(multivariate.f_beta(), [0.2, 0.4, 0.6], [-1, 1, 1]), 3)
@@ -283,14 +294,14 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     a = np.concatenate([[0.0], np.cumsum(positive[order])])
     b = np.arange(n + 1) - a
     losses = np.array(np.broadcast_to(measure.delta(a, b, p - a, n - p - b), (n + 1,)))
-    losses[1:-1][levels[1:] == levels[:-1]] = -np.inf  # no threshold parts them
+    losses[1:-1][levels[1:] == levels[:-1]] = -np.inf  # no threshold separates equal scores
     if not np.isfinite(losses).any():
         raise ValueError(f"no threshold on these scores gives a table that {measure.name} allows.")
     i = int(np.argmin(np.where(np.isfinite(losses), losses, np.inf)))
     if i in (0, n):
         return math.inf if i == 0 else -math.inf
-    middle = levels[i] / 2 + levels[i - 1] / 2  # the sum of both may be infinite
-    return float(middle if levels[i] < middle < levels[i - 1] else levels[i])  # between neighbours is none
+    middle = levels[i] / 2 + levels[i - 1] / 2  # not (a + b) / 2, since the sum may be infinite
+    return float(middle if levels[i] < middle < levels[i - 1] else levels[i])  # neighbouring floats
 
 
 def _delta(measure: Measure, a: Any, b: Any, c: Any, d: Any) -> Any:

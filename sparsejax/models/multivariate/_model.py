@@ -22,14 +22,15 @@ class Report(NamedTuple):
 
     Attributes:
       history: (num_iters, 2), best objective and best lower bound after each master problem.
-      num_outer: how often a group was added.
-      num_oracle_calls: how often the most violated labelling was computed.
-      seconds: time in "oracle", "products" (with X), "master", and "all".
-      memberships: (m,), the minimiser d in the norm of w: the weight of the groups that hold each feature.
-      groups: for each group of which w is made, the indices of its features: B of them, rounded.
-      group_weights: weights of the groups, with the sum 1; ``memberships[j]`` sums the weights of groups with
-        j.
-      working_set: cuts and groups from which another fit can start.
+      num_outer: number of times that groups (or their features) were added.
+      num_oracle_calls: number of times that the most violated labelling was computed.
+      seconds: seconds spent in "oracle", "products" (with X) and "master", and in "all".
+      memberships: (m,), the minimiser d in the norm of w: the total weight of the groups that hold a feature.
+      groups: for each group of features of which w is made, their indices. A group has B features, where B is
+        rounded down or up.
+      group_weights: weights of the groups, with the sum 1; ``memberships[j]`` is the sum of the weights of
+        the groups that hold feature j.
+      working_set: cuts and groups from which another fit can start (``init`` of `fit`).
 
     >>> import numpy as np
     >>> from sparsejax.models import multivariate
@@ -60,14 +61,16 @@ class Model(
     """A fitted linear model without intercept; a pytree.
 
     Attributes:
-      w: (m,), float64 (from inside jit: the dtype of X); exactly 0 for features in no group.
-      objective: J(w), of the best w seen, which is this one (up to a tenth of the gap, spent on sparsity).
+      w: (m,), float64; from a traced fit in the dtype of a traced X, else in JAX's default float. Features in
+        no group have a weight of exactly 0.
+      objective: J(w). This w is the best one seen, of which the smallest weights were then set to 0 as far as
+        that raised the gap by at most a tenth.
       lower_bound: no w has a smaller J.
-      gap: ``(objective - lower_bound) / objective``.
+      gap: ``(objective - lower_bound) / objective``, 0 if the objective is 0.
       status: code of `sparsejax.solution`; `message` is its text.
       num_iters: master problems solved.
       report: `Report`, or None if the fit was traced.
-      classes: the two labels, the second the positive one; (-1, 1) if the fit was traced.
+      classes: the two labels, of which the second is the positive class; (-1, 1) if y was traced.
       measure: the `Measure` that the model was fitted for.
 
     >>> import numpy as np
@@ -96,32 +99,38 @@ class Model(
 
     @property
     def converged(self) -> Any:
-        """True if the gap met tol."""
+        """True if the gap met ``tol`` or ``eps_delta``."""
         return self.status == CONVERGED
 
     @property
     def message(self) -> str:
-        """The status as text; not available under jit."""
+        """The status as text; under jit a TypeError."""
         if is_traced(self.status):
             raise TypeError("Model.message is text: read it outside jit and vmap.")
         return MESSAGES[int(self.status)]
 
     @property
     def selected(self) -> np.ndarray:
-        """Indices of the features with a weight, the largest |w| first; not available under jit."""
+        """Indices of the features whose weight is not 0, the largest |w| first; under jit a TypeError."""
         if is_traced(self.w):
             raise TypeError("Model.selected has no fixed shape: read it outside jit and vmap.")
         return by_size(np.asarray(self.w))
 
     @property
     def groups(self) -> tuple[np.ndarray, ...]:
-        """The groups of features that w is made of; their weights are ``report.group_weights``."""
+        """The groups of features that w is made of; their weights are ``report.group_weights``.
+
+        After a traced fit, which has no report, this is an AttributeError.
+        """
         if self.report is None:
             raise AttributeError("groups are known of fits on the host only, not of traced ones.")
         return self.report.groups
 
     def decision_function(self, X: Any) -> Any:
-        """Scores Xw, (n,); X dense or scipy.sparse. NumPy arrays in, NumPy out, and so for JAX."""
+        """Scores Xw, (n,), for X (n, m), dense or of scipy.sparse.
+
+        The scores are a JAX array if X is one, or if w is one and X is dense; otherwise a numpy array.
+        """
         sparse = hasattr(X, "tocsc")
         if isinstance(X, jax.Array) or (isinstance(self.w, jax.Array) and not sparse):
             X = as_float("X", X, (2,))
@@ -133,17 +142,18 @@ class Model(
         return X @ (jnp.asarray(self.w, X.dtype) if isinstance(X, jax.Array) else np.asarray(self.w))
 
     def predict(self, X: Any, threshold: float = 0.0) -> Any:
-        """Labels as they were given to fit, (n,): the second where the score exceeds the threshold.
+        """Labels like those given to `fit`, (n,): the second class where the score > threshold.
 
-        Whole numbers, such as -1 and 1, come as int32. For the threshold see `tune_threshold`.
+        Whole numbers, such as -1 and 1, are int32. `tune_threshold` finds a threshold.
         """
         return decoded(self.decision_function(X) > as_threshold(threshold), self.classes)
 
     def score(self, X: Any, y: Any) -> float:
-        """The score at the measure that the model was fitted for, for labels y (n,); greater is better.
+        """The score by the measure that the model was fitted for, for labels y (n,); greater is better.
 
-        `f_beta`: F of `predict`; `hamming`: its accuracy; `precision_at`, `recall_at`, `prbep`: precision or
-        recall, in [0, 1], of as many of the largest scores; `roc_area`: the area; a loss of one's own: minus
-        the loss of `predict`.
+        The score is F for `f_beta` and the accuracy for `hamming`, both of `predict` at threshold 0. For
+        `precision_at` and `recall_at` it is the precision or recall of the k rows with the largest scores;
+        `prbep` takes as many rows as y has positives. For `roc_area` the score is the area under the curve,
+        and for your own loss minus the loss of `predict`.
         """
         return self.measure.score(np.asarray(self.decision_function(X)), positives(y, self.classes))

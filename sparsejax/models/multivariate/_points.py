@@ -64,10 +64,10 @@ class Points:
         return Point(support, w, v, objective, z, delta, violation, gradient)
 
     def between(self, old: Point, new: Point, resolution: float) -> list[Point]:
-        """All points tried in a search for the lowest on the segment between two, including the two.
+        """The points that a search for the lowest objective on the segment from ``old`` to ``new`` has tried.
 
-        The scores of a point are interpolated, without a product with X. The search intersects tangents, and
-        ends when the tangents allow no decrease by more than ``resolution``.
+        ``old`` and ``new`` are among them. The scores of a point are interpolated, without a product with X.
+        The search intersects tangents, and ends when they allow no decrease by more than ``resolution``.
         """
         support = np.union1d(old.support, new.support)
         places = [np.searchsorted(support, p.support) for p in (old, new)]

@@ -54,7 +54,7 @@ class Restricted:
         self.G = np.zeros((0, r, 0))  # (T, r, K): the cuts restricted to each group
 
     def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
-        """Add a cut; False if it is there already."""
+        """Add a cut with its code (n,) and its loss; False if the code is there already."""
         key = z.tobytes()
         if key in self.known:
             return False
@@ -84,13 +84,18 @@ class Restricted:
         return True
 
     def drop(self, mu: np.ndarray, masters: int) -> None:
-        """Drop cuts and groups that had little weight in many masters; mu (T,): weights of the groups."""
+        """Drop cuts and groups that had little weight in many masters.
+
+        Args:
+          mu: (T,), the weights of the groups in the last master.
+          masters: the number of masters solved so far.
+        """
         self.idle_cuts = np.where(_has_weight(self.shares), 0, self.idle_cuts + 1)
         self.idle_groups = np.where(mu > SMALL_GROUP * mu.sum(), 0, self.idle_groups + 1)
         self.keep(self.idle_cuts <= max(IDLE_CUT, masters // 20), self.idle_groups <= IDLE_GROUP)
 
     def keep_first_cut(self) -> None:
-        self.iterate = None  # groups were added since
+        self.iterate = None  # groups were added after this iterate
         self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
 
     def keep(self, cuts: np.ndarray, groups: np.ndarray) -> None:
@@ -102,7 +107,7 @@ class Restricted:
         self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
         self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]
         self.idle_groups = self.idle_groups[groups]
-        if self.iterate is not None:  # nothing was added since
+        if self.iterate is not None:  # nothing was added after this iterate
             self.iterate = self.iterate.keep(cuts, groups) if cuts.any() and groups.any() else None
 
     def solve(self, tol: float, exact: bool) -> _master.Master:
@@ -120,7 +125,7 @@ class Restricted:
         return support[w != 0], w[w != 0]
 
     def dual(self) -> tuple[float, np.ndarray, np.ndarray]:
-        """D at the current shares, and the group that attains it: its columns and the square roots of d."""
+        """D at the current shares, and the columns and square roots of d of the group that attains D."""
         beta = np.zeros(self.data.X.shape[0])
         for share, z in zip(self.shares, self.codes, strict=True):
             if share > 0:
@@ -129,7 +134,10 @@ class Restricted:
         return self.bound * float(self.deltas @ self.shares) - 0.5 * square, columns, root
 
     def resume(self, start: WorkingSet) -> None:
-        """Take over cuts with weight, features, and groups if the budget is the same."""
+        """Take over the cuts that have a weight, and the features or groups, of an earlier solve.
+
+        With ``by_feature`` the features are taken over; otherwise the groups, if the budget is the same.
+        """
         self.shares[:] = 0
         for k in np.flatnonzero(_has_weight(start.shares)):
             if not self.add_cut(start.codes[k], float(start.deltas[k]), float(start.shares[k])):

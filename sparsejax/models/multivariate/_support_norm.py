@@ -68,7 +68,10 @@ def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
 
 
 def top_group(c: np.ndarray, budget: float) -> tuple[np.ndarray, np.ndarray, float]:
-    """The d that maximises sum d_j c_j^2: indices of d_j > 0, their square roots, the sum. Overwrites c."""
+    """The d with 0 <= d <= 1 and the sum B that maximises ``sum d_j c_j^2``. The function overwrites c.
+
+    Returns the indices of the d_j > 0, the square roots of these d_j, and the maximum.
+    """
     squares, size = np.square(c, out=c), math.ceil(budget)
     chosen = np.sort(np.argpartition(squares, len(c) - size)[len(c) - size :])
     d = np.ones(size)
