@@ -31,7 +31,7 @@ STYLES = (
     Style("#56B4E9", "-.", "P"),
 )
 BLUE, FAINT = STYLES[0].color, "#999999"
-# More lines than this of one kind are fainter, and one image in a vector graphic.
+# More lines than this of one kind are drawn fainter, and as one image in a vector graphic.
 MAX_VECTOR_LINES = 200
 
 
@@ -108,13 +108,13 @@ def names_of(name: str, names: Iterable[str] | None, count: int) -> list[str]:
 
 
 def _text(label: Any) -> str:
-    """The label as matplotlib shows it: it reads formulas between dollars, and hides what begins with "_"."""
+    """The label, changed so that matplotlib shows it: no formula between dollars, no hidden leading "_"."""
     text = str(label).replace("$", r"\$")
     return f" {text}" if text.startswith("_") else text
 
 
 def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str, Any]:
-    """The objects to draw by name: a mapping as it is, a single object under an empty name."""
+    """The objects to draw, by name; a single object gets an empty name."""
     found = dict(x) if isinstance(x, Mapping) else {"": x}
     if not found:
         raise ValueError(f"{name} is empty.")
@@ -135,7 +135,10 @@ def style(number: int) -> dict[str, Any]:
 
 
 def spaced_style(number: int, x: np.ndarray) -> dict[str, Any]:
-    """`style` with ten markers over x, apart from those of the other lines; one point has its marker."""
+    """`style` with about ten markers along the line, at other places than those of the other lines.
+
+    A line of a single x has its marker.
+    """
     every = (0.1 * number / len(STYLES), 0.1) if np.ptp(x) > 0 else None
     return style(number) | {"markevery": every}
 
@@ -157,8 +160,8 @@ def faint_lines(ax: "Axes", x: np.ndarray, Y: np.ndarray, color: str, label: str
 def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
     """Draw a small legend where it hides the least, if a line has a name.
 
-    With ``room`` the upper limit rises, so that the legend has a place above all lines; where that would take
-    more than half of the height, its letters are smaller.
+    With ``room`` the upper limit rises, so that the legend has a place above all lines. If the legend would
+    take more than half of the height, its letters are smaller.
     """
     handles, labels = ax.get_legend_handles_labels()
     if not handles:

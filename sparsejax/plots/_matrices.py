@@ -14,9 +14,9 @@ from sparsejax.solution import Solution
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_NAMED_LINES = 40  # rows or columns of a map that all get their name
-MAX_MAP_LINES = 300  # rows of a map, so that each is a pixel high at least
-MAX_BARS = 40  # bars of one output, so that each has room for its name
+MAX_NAMED_LINES = 40  # with more rows or columns than this, a map names only some of them
+MAX_MAP_LINES = 300  # most rows of a map, so that each is a pixel high at least
+MAX_BARS = 40  # most bars of one output, so that each has room for its name
 POSITIVE, NEGATIVE = "#0072B2", "#D55E00"  # of Okabe & Ito: blue and vermilion
 
 
@@ -27,28 +27,30 @@ def support(
     task_names: Iterable[str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """The nonzero weights: bars with a sign for one output, a map of features by tasks for several.
+    """Draw the nonzero weights: signed bars for one output, a map of features by tasks for several.
 
     Features whose weights are all zero are left out, and the label says how many are kept.
 
-    One output (k = 1) has a bar for each kept feature, the largest |weight| first; of more than 40 the 40
-    largest are drawn. Several outputs have a map. Weights that are exactly zero are hatched in the map; all
-    others, however small, have a colour. Colours go from dark (negative) to light (positive) with the square
-    root of |weight|, so that the signs of small weights can be seen. If more than 300 features are kept, a
-    line of the map stands for several adjacent ones of them and shows the largest |weight| for each task.
+    One output (k = 1) has a bar for each kept feature, the largest |weight| first; if more than 40 features
+    are kept, the 40 largest are drawn. Several outputs have a map. Weights that are exactly zero are hatched
+    in the map; all others, however small, have a colour. Colours go from dark (negative) to light (positive)
+    with the square root of |weight|, so that the signs of small weights can be seen. If more than 300
+    features are kept, a row of the map stands for several adjacent kept features, and shows for each task
+    the weight with the largest absolute value.
 
     Args:
       weights: a `Solution` of one problem, or W, (d, k) or (d,).
       feature_names: d names; by default numbers.
       task_names: k names; by default numbers. The name of a single output is written beside "weight".
-      ax: axes to draw into; None for new ones. The colour bar of a map takes a part of their place.
+      ax: axes to draw into; None for new ones. The colour bar of a map takes some of their space.
 
     Returns:
       The axes.
 
     Raises:
       TypeError, ValueError: a batch of solutions, another type or shape, a NaN or infinite weight, or a wrong
-        number of names; ModuleNotFoundError without matplotlib.
+        number of names.
+      ModuleNotFoundError: matplotlib is not installed.
 
     >>> import numpy as np
     >>> from matplotlib.figure import Figure
@@ -95,7 +97,7 @@ def correlation(
     feature_names: Iterable[str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""A map of the absolute correlations between the selected features.
+    r"""Draw a map of the absolute correlations between the selected features.
 
     .. math:: |\langle x_s, x_t\rangle| \,/\, (\|x_s\|_2\|x_t\|_2), \qquad x_s \text{ centred},
 
@@ -107,14 +109,15 @@ def correlation(
       selected: a `Solution` of one problem or a `StabilitySelection`, whose selected features are drawn; or
         the numbers of features, (r,) integers, in the order to be drawn.
       feature_names: d names; by default numbers.
-      ax: axes to draw into; None for new ones. The colour bar takes a part of their place.
+      ax: axes to draw into; None for new ones. The colour bar takes some of their space.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: X or the selection has another type or shape, there are less than two features,
-        or a wrong number of names; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: X or the selection has another type or shape, fewer than two features are
+        selected, or the number of names is wrong.
+      ModuleNotFoundError: matplotlib is not installed.
     Source: Kong et al., AAAI 2016, Eq. (4).
 
     >>> import numpy as np
@@ -172,7 +175,7 @@ def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d:
 
 
 def _largest(W: np.ndarray, each: int) -> np.ndarray:
-    """In each column the entry of largest absolute value of every ``each`` rows."""
+    """For every ``each`` adjacent rows of W and each column, the entry with the largest absolute value."""
     blocks = np.pad(W, ((0, -len(W) % each), (0, 0))).reshape(-1, each, W.shape[1])
     largest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)
     return largest[:, 0]

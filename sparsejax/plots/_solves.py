@@ -22,26 +22,28 @@ def convergence(
     optimum: float | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""The relative duality gap, or the excess of the objective, by iteration, a line for each solver.
+    r"""Draw the relative duality gap, or the excess of the objective, by iteration, a line for each solver.
 
-    The excess is :math:`(F_t - F^\star)/|F^\star|`. By default :math:`F^\star` is the lowest objective in
-    ``solutions``, so that the line of the best solver ends where it reaches it; an ``optimum`` from a solve
-    with a smaller tol shows its end. Values of zero and below are left out of the logarithmic axis. The gap
-    is that of each iterate, an upper bound of its excess in the units of `Solution.gap`.
+    The excess is :math:`(F_t - F^\star)/|F^\star|`, or :math:`F_t` if :math:`F^\star` is 0. By default
+    :math:`F^\star` is the lowest objective in ``solutions``, so that the line of the best solver stops where
+    it reaches this value; with an ``optimum`` from a solve with a smaller tol the line goes on to its end.
+    The axis is logarithmic and leaves out values of zero and below. The gap of an iterate is an upper bound
+    on its excess, relative to the same value as `Solution.gap`.
 
     Args:
-      solutions: a result of any solver called with ``history=`` a number of iterations; or a dict of several
-        by name.
+      solutions: a `Solution` or `History` of any solver called with ``history=`` a number of iterations; or a
+        dict of several by name.
       quantity: "gap" or "objective".
-      optimum: for "objective", the minimum.
+      optimum: F* for "objective".
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes.
 
     Raises:
-      TypeError, ValueError: another type, a batch, no history, an unknown gap, or an optimum above an
-        objective in the history; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: another type, a batch, no history, an unknown gap, or an optimum that is above an
+        objective in ``solutions`` by more than 1e-4 of it.
+      ModuleNotFoundError: matplotlib is not installed.
 
     >>> import numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -71,8 +73,8 @@ def convergence(
     axes = axes_of(name, ax)
     for number, (key, value) in enumerate(values.items()):
         above = np.where(value > 0, value, np.nan)
-        # Markers at 1, 1/2, 1/4, ... of the iterations show on linear and logarithmic axes; each line has its
-        # own a little earlier than the line before.
+        # Markers are at 1, 1/2, 1/4, ... of the iterations, which suits linear and logarithmic axes. Those of
+        # each line are a little earlier than those of the line before.
         marked = (len(value) - 1) * (1 - 0.05 * (number % len(STYLES))) / 2.0 ** np.arange(7)
         line = style(number) | {"markevery": np.unique(marked.astype(int)).tolist()}
         axes.plot(np.arange(len(value)), above, label=key, **line)
@@ -82,10 +84,10 @@ def convergence(
 
 
 def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: "Axes | None" = None) -> "Axes":
-    """Every solve of a search by `sparsejax.tune`, from the start (a hollow square) to the best (a star).
+    """Draw all solves of a search by `sparsejax.tune`, from the start (a hollow square) to the best (a star).
 
-    Two strengths are drawn against each other. For one strength the held-out loss is drawn against it. For
-    more, or for vectors, the held-out loss is drawn against the number of the solve.
+    Two tuned strengths are drawn against each other. For one strength the held-out loss is drawn against it.
+    For more strengths, or vectors, the held-out loss is drawn against the number of the solve.
 
     Args:
       tunings: a result of `sparsejax.tune`; or a dict of several by name, for example from other starts.
@@ -95,8 +97,8 @@ def tuning(tunings: Tuning | Mapping[str, Tuning], *, ax: "Axes | None" = None) 
       The axes.
 
     Raises:
-      TypeError, ValueError: another type, a batch, or searches over different strengths; ModuleNotFoundError
-        without matplotlib.
+      TypeError, ValueError: another type, a batch, or searches over different strengths.
+      ModuleNotFoundError: matplotlib is not installed.
 
     >>> import numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure

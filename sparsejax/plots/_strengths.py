@@ -41,12 +41,13 @@ def path(
     feature_names: Iterable[str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""The weights along a path of strengths, a line for each feature that is nonzero at one of them.
+    r"""Draw the weights along a path of strengths, a line for each feature that is nonzero at one of them.
 
-    For w (d,) the lines show the coefficients :math:`w_i`; for W (d, k) those of one task, or the norms
-    :math:`\|w_i\|_2` of the rows. The strongest penalty is on the left, the weakest on the right. The six
-    features that are largest at the chosen strength, or else at the weakest, have a style of their own and a
-    name; the others are grey. A line shows its nonzero weights and the zeros next to them.
+    For w (d,) the lines show the coefficients :math:`w_i`; for W (d, k) the coefficients of one task, or the
+    norms :math:`\|w_i\|_2` of the rows. The strongest penalty is on the left, the weakest on the right. The
+    six features that are largest at the first mark (``chosen``; without it at the weakest strength) have a
+    style of their own and a name; the others are grey. A line shows its nonzero weights and the zeros next to
+    them.
 
     Args:
       solutions: the result of `sparsejax.path`, with one leading axis of m strengths.
@@ -63,7 +64,8 @@ def path(
 
     Raises:
       TypeError, ValueError: another type than a path, a wrong number of strengths or names, an index out of
-        range; ModuleNotFoundError without matplotlib.
+        range.
+      ModuleNotFoundError: matplotlib is not installed.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -105,25 +107,26 @@ def path(
 def cross_validation(
     result: CrossValidation, strengths: ArrayLike | None = None, *, ax: "Axes | None" = None
 ) -> "Axes":
-    r"""The held-out loss, or score, by strength: the mean over folds, and a band of one standard error.
+    r"""Draw the held-out loss, or score, by strength: the mean over folds, with a band of one standard error.
 
-    The band is :math:`\bar s \pm \text{sd}/\sqrt K` over the K folds. A vertical line marks the best mean, a
-    dashed one the sparsest candidate within one standard error of it (1 s.e.); a dotted horizontal line is
-    one standard error worse than the best mean. For a grid the line along its last axis through the best
-    candidate is drawn as above; the other lines are grey.
+    The band is :math:`\bar s \pm \text{sd}/\sqrt K` over the K folds. A vertical line marks the best mean,
+    and a dashed vertical line the sparsest candidate within one standard error of the best (1 s.e.). A dotted
+    horizontal line is one standard error worse than the best mean. For a grid, the line along its last axis
+    through the best candidate is drawn in this way; the other lines along this axis are grey.
 
     Args:
       result: the result of `sparsejax.cross_validate`.
-      strengths: (m,), those of the last axis, in any unit; by default those of ``result.penalties``, if one
-        strength varies or all that vary are multiples of one another.
+      strengths: (m,), the strengths of the last axis, in any unit. The default is to take them from
+        ``result.penalties``, where one strength must vary, or several that are multiples of one another.
       ax: axes to draw into; None for new ones.
 
     Returns:
       The axes. A cross at the bottom marks a candidate of the best line that did not converge on some fold.
 
     Raises:
-      TypeError, ValueError: another type of result, strengths that are not multiples of one another, or a
-        wrong number of strengths; ModuleNotFoundError without matplotlib.
+      TypeError, ValueError: another type of result, a result of ``per_output=True``, strengths that are not
+        multiples of one another, or a wrong number of strengths.
+      ModuleNotFoundError: matplotlib is not installed.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> from matplotlib.figure import Figure
@@ -180,10 +183,10 @@ def stability(
     feature_names: Iterable[str] | None = None,
     ax: "Axes | None" = None,
 ) -> "Axes":
-    r"""Stability paths: the share of the subsamples on which each feature is selected, by strength.
+    r"""Draw stability paths: the share of the subsamples on which each feature is selected, by strength.
 
-    The first six selected features (by their largest share, then by its mean) have a style of their own and a
-    name. The other selected features are blue; features that are nonzero but not selected are grey.
+    The first six selected features (by their largest share, then by their mean share) have a style of their
+    own and a name. The other selected features are blue; features that are nonzero but not selected are grey.
 
     Args:
       result: the result of `sparsejax.stability_selection`, with one axis of m strengths.
@@ -197,7 +200,8 @@ def stability(
 
     Raises:
       TypeError, ValueError: another type of result, a wrong number of strengths or names, a threshold that
-        did not select these features; ModuleNotFoundError without matplotlib.
+        did not select these features.
+      ModuleNotFoundError: matplotlib is not installed.
     Source: Meinshausen & Buehlmann, J. R. Statist. Soc. B 72, 2010, Figure 1.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
@@ -297,7 +301,7 @@ def _marks_of(chosen: Any, count: int) -> dict[str, int]:
     if not isinstance(chosen, CrossValidation):
         return {"chosen": as_int("plots.path: chosen", chosen, 0, count - 1)}
     candidates = chosen.score.shape[1:]
-    # The results of the estimators have the axes (betas, alphas): with one beta they are those of a path.
+    # Results of the estimators have the axes (betas, alphas); with one beta the candidates form a path.
     if math.prod(candidates) != count or candidates[-1] != count:
         raise ValueError(f"plots.path: chosen has candidates {candidates}, but the path has ({count},).")
     both = _index(chosen.index)[-1], _index(chosen.index_1se)[-1]
@@ -320,7 +324,7 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 
 def _finish(ax: "Axes", x: np.ndarray, unconverged: np.ndarray, label: str) -> None:
-    """Scale and label the axis of strengths, and draw a cross at each that did not converge."""
+    """Scale and label the axis of strengths, and draw a cross at each strength that did not converge."""
     if unconverged.any():
         bottom: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         crosses = x[unconverged]

@@ -1,4 +1,4 @@
-"""Paths, cross-validation, stability selection, tuning and rankings: what uses the solvers.
+"""Paths of strengths, cross-validation, stability selection, tuning, and rankings of features.
 
 >>> import numpy as np, sparsejax as sj
 >>> sj.selection.rank_features(np.array([[1.0], [-2.0]]), 1).indices.tolist()

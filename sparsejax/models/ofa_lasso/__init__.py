@@ -2,9 +2,9 @@ r"""Regression of several outputs, in which each output is a feature of the othe
 
 .. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j
 
-where :math:`y^{-j}` are all outputs except j. Fitting each :math:`f^j` is a lasso in kernel columns, a convex
-problem that is solved exactly. Prediction searches a y that agrees with all :math:`f^j`. That problem is not
-convex: the result depends on the start.
+where :math:`y^{-j}` holds all outputs except j. Fitting each :math:`f^j` is a lasso in kernel columns, a
+convex problem that is solved exactly. Prediction searches for a y that agrees with all :math:`f^j`. This
+problem is not convex: the result depends on the start.
 """
 
 from sparsejax.models.ofa_lasso._cross_validation import CrossValidation, cross_validate

@@ -1,4 +1,4 @@
-r"""Weighted lassos in 2n kernel columns by a working set that is solved exactly.
+r"""Weighted lassos in p kernel columns by a working set that is solved exactly.
 
 .. math:: \min_z \|y - Az\|^2 + 2\sum_i \ell_i |z_i|
 
@@ -20,7 +20,7 @@ from sparsejax.models.ofa_lasso._certificate import FULL, RUNNING, Lasso, certif
 from sparsejax.models.ofa_lasso._homotopy import Active, follow, proximal, renew
 from sparsejax.solution import CONVERGED
 
-MAX_WAIT_ROUNDS = 30  # rounds in which the gap is not halved; with n active columns a dozen are normal
+MAX_WAIT_ROUNDS = 30  # a solve stalls after so many rounds that do not halve the gap; a dozen are normal
 
 
 class _Round(NamedTuple):
@@ -68,7 +68,7 @@ class Along:
         )
 
     def step(self, state: Any, limit: jax.Array) -> tuple[Any, Lasso]:
-        """The next state and the solution."""
+        """The next state, and the solution for ``limit`` (p,)."""
         # A state that has not converged, or has a NaN, is replaced by the first state.
         usable = state.status == CONVERGED
         state = jax.tree.map(lambda a, b: jnp.where(usable, a, b), state, self.start)
@@ -114,7 +114,7 @@ class Along:
 
 
 def _refill(state: _Round, limit: jax.Array) -> jax.Array:
-    """The working set with the active columns in their places and the worst violators in all others."""
+    """The new working set: active columns stay in their places, the worst violators fill all others."""
     m = state.bucket.shape[0]
     active = state.active.sign != 0
     score = jnp.abs(state.c) / limit

@@ -30,8 +30,8 @@ class CrossValidation(NamedTuple):
       start_mae: (K, a), the same error of the independent lassos, from which the predictions start.
       gap: (K, a, b), the largest relative duality gap of all outputs.
       converged: (K, a, b), whether the fits of all outputs converged.
-      lam, beta: (), the pair with the least mean error.
-      start_lam: (), the strength with the least mean error of the independent lassos.
+      lam, beta: (), the pair with the least mean of ``fold_mae`` over the folds.
+      start_lam: (), the candidate in ``lams`` with the least mean of ``start_mae``.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -83,13 +83,18 @@ def cross_validate(
       num_starts: as `Model.predict_with_info`.
       progress: show a progress bar with the last gap, and stop at Ctrl-C, as `fit`.
 
+    Returns:
+      `CrossValidation`.
+
     Raises:
       Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is the `CrossValidation` of the finished
         folds, or None.
-      TypeError, ValueError: as `fit`; folds that leave fewer than two rows.
+      TypeError, ValueError: as `fit`; traced arguments; no candidates; fewer than two folds, or folds that
+        leave fewer than two rows.
 
     Warns:
       ConvergenceWarning: fits of some folds did not converge.
+      UserWarning: no pair of strengths has a finite error on all folds.
     Source: Zhang et al., ICDM 2014, Section IV (strengths 0.1 * 5^1..5^5, two folds).
 
     >>> import numpy as np
@@ -136,7 +141,7 @@ def cross_validate(
 
 
 def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ...]]) -> CrossValidation:
-    """The `CrossValidation` of the folds that are finished."""
+    """The `CrossValidation` of the finished folds, with the best strengths."""
     mae, start_mae, gap, converged = (jnp.stack(values) for values in zip(*results, strict=True))
     # An error that is not finite is never the least.
     means = (jnp.mean(x, axis=0) for x in (mae, start_mae))
@@ -161,10 +166,10 @@ def train_grid(
     maxiter: jax.Array,
     bar: Bar | None = None,
 ) -> tuple[Fitted, np.ndarray]:
-    """All outputs at all pairs of strengths, and an array (a, b): the index of each pair in `Fitted`.
+    """The fits of all outputs at all pairs of strengths, and the index of each pair in `Fitted`, (a, b).
 
-    The path goes through the strengths of the inputs up and down in turn, each time with the next smaller
-    strength of the outputs, so that every step is between neighbours.
+    The path takes the strengths of the outputs from large to small. For each of them it goes through the
+    strengths of the inputs, upwards and downwards in turn, so that every step is between neighbours.
     """
     a, b, d = lams.shape[0], betas.shape[0], data.Y.shape[1]
     down_lam, down_beta = np.argsort(-np.asarray(lams)), np.argsort(-np.asarray(betas))
@@ -178,7 +183,7 @@ def train_grid(
     )
     zero = jnp.zeros((), data.Y.dtype)
     fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto", bar)
-    # First the starts, in the order of lams, then the pairs.
+    # In the result the starts come first, in the order of ``lams``, then the pairs.
     order = np.concatenate([np.argsort(down_lam), np.arange(a, a + a * b)])
     return jax.tree.map(lambda leaf: leaf[:, order], fitted), index
 

@@ -40,34 +40,36 @@ def fit(
 
     .. math:: \min_{u,v,b} \|y^j - Ku - G^jv - b\|_2^2 + \lambda\|u\|_1 + \beta\|v\|_1 .
 
-    ``method="auto"`` solves working sets exactly and certifies the result by the duality gap in all 2n
+    ``method="auto"`` solves working sets exactly and certifies the result by the duality gap in all
     columns. ``method="admm"`` is the alternating direction method with two blocks and a fixed ``mu``, which
     converges but is slower. With ``faithful=True`` it is Algorithm 1 of the paper, with four blocks and a
-    ``mu`` that is multiplied by ``growth`` at every step. **That algorithm stops too early**: on small
-    problems its objective is up to a third above the optimum at ``growth`` 1.01, and more than twice the
-    optimum at 2; its status is then stalled, not converged. (The paper does not state mu and growth.)
+    ``mu`` that is multiplied by ``growth`` at every step. **That algorithm stops too early**: on a problem
+    with 14 rows and weak strengths its objective is up to 1.8 times the optimum at ``growth`` 1.01, and 3.4
+    times at 2; its status is then stalled, not converged. (The paper does not state mu and growth.)
 
     Args:
       X: (n, k), n >= 2.
       Y: (n, d), d >= 2; outputs should be on comparable scales, since they share strengths and kernels.
-      lam, beta: > 0, shape () or (d,), one an output.
+      lam, beta: > 0, shape () or (d,), one value for each output.
       kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", for which the
         part of the outputs is superfluous (Prop. II.1 of the paper).
       input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (groups II and I of the paper).
       bandwidth: bandwidth of k, > 0, shape (); default `kernels.median_bandwidth` of X.
-      output_bandwidth: bandwidth of the k_j, > 0, () or (d,); default the median of Y without column j.
+      output_bandwidth: bandwidth of the k_j, > 0, shape () or (d,); default `kernels.median_bandwidth` of Y
+        without column j.
       degree: degree of the polynomial kernel.
       method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are for ``"admm"`` only.
       tol: bound on the relative duality gap; default 1e-6, in float32 1e-4.
       maxiter: rounds of the working set, default 100; iterations of ``"admm"``, default 20000.
       progress: show a progress bar with the last gap, by tqdm, and stop at Ctrl-C, as `sparsejax.path`. The
-        bar counts solves of up to four outputs, without and with the part of the other outputs.
+        bar counts two solves for each batch of up to four outputs: without and with the part of the others.
 
     Returns:
-      `Model`. Under jit the working set cannot grow beyond 256 columns (`maxiter reached` if that binds).
+      `Model`. Under jit the working set has at most 256 columns; if that is too few, the status is
+      ``MAX_ITER``.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True``; a model needs all its outputs, ``partial`` is None.
+      Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is None, since a model needs all outputs.
       TypeError, ValueError: arrays that are not finite or do not fit together; fewer than two rows or
         outputs; strengths or bandwidths <= 0; a median distance of 0 where a bandwidth is not given.
 

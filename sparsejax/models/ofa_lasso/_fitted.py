@@ -32,12 +32,12 @@ class Model(
 
     Attributes:
       X, Y: the training data, (n, k) and (n, d).
-      u: (d, n), or (d, k) for ``input="linear"``; exact zeros.
-      v: (d, n), weights of the kernels between outputs; exact zeros.
+      u: (d, n), or (d, k) for ``input="linear"``, weights of the inputs, with exact zeros.
+      v: (d, n), weights of the kernels between outputs, with exact zeros.
       intercept: (d,).
-      start_u, start_intercept: u and intercept of independent lassos, without the part of the outputs, from
-        which predictions start.
-      bandwidth, output_bandwidth: of the Gaussian kernels, () and (d,).
+      start_u, start_intercept: u and intercept of independent lassos, which have no part of the outputs.
+        Predictions start from these lassos.
+      bandwidth, output_bandwidth: bandwidths of the Gaussian kernels, () and (d,).
       solution, start_solution: `sparsejax.Solution` with a leading axis of d: ``params`` is [u, v] of each
         output, ``num_iters`` counts rounds (or iterations of ``method="admm"``), ``residual`` is NaN.
       kernel, degree, input: arguments of `fit`.
@@ -90,16 +90,20 @@ class Model(
 
         The objective usually has several local minima, so that the result depends on the start. The first
         search starts at the prediction of the independent lassos, as in the paper; further searches start at
-        training outputs, evenly spaced in their order. The stationary point with the least residual is
-        returned.
+        training outputs, evenly spaced in their order. The result is the end of the search with the least
+        residual, or the first start if no search improves on it.
 
         Args:
           X: (m, k).
-          num_starts: searches for each point, at least 1 and at most n + 1.
-          tol: a search ends where no entry of the gradient exceeds it, every output in units of its standard
-            deviation in training; default 1e-6 in float64 and 1e-3 in float32. Two ends are distinct if
-            an output differs by more than ``sqrt(tol)`` of those units.
-          maxiter: L-BFGS steps for each search.
+          num_starts: number of searches for each point, from 1 to n + 1.
+          tol: a search ends where no entry of the gradient exceeds ``tol * (1 + objective)``. Outputs are in
+            units of their standard deviations in training, and the objective is divided by the mean of their
+            squares. The default is 1e-6 in float64 and 1e-3 in float32. Two ends are distinct if an output
+            differs by more than ``sqrt(tol)`` units.
+          maxiter: largest number of L-BFGS steps for each search.
+
+        Returns:
+          `Prediction`.
 
         Raises:
           TypeError, ValueError: X of other columns than in training or not finite; num_starts out of range;
@@ -111,7 +115,7 @@ class Model(
 def predict(
     model: Model, X: ArrayLike, num_starts: int, tol: float | None, maxiter: int, support: int
 ) -> Prediction:
-    """`Model.predict_with_info` with ``support`` kernels for each output, at least `support_of`."""
+    """`Model.predict_with_info`, with ``support`` kernels for each output, at least ``support_of(v)``."""
     dtype = model.X.dtype
     X = as_float("X", X, (2,), dtype)
     n, d = model.Y.shape
@@ -129,7 +133,7 @@ def predict(
 
 
 def model_of(data: Data, fitted: Fitted, start: int, joint: int) -> Model:
-    """The model of two of the solutions, by their index on the second axis."""
+    """The model of two solutions; ``start`` and ``joint`` are their indices on the second axis."""
     start_lasso, lasso = (Lasso(*(leaf[:, i] for leaf in fitted.lasso)) for i in (start, joint))
     q = data.num_inputs
     return Model(
@@ -150,7 +154,11 @@ def solution_of(lasso: Lasso) -> Solution:
 
 
 def support_of(v: jax.Array) -> int:
-    """Kernels between outputs that a prediction evaluates for each: a power of 2, so that few programs do."""
+    """The number of kernels between outputs that a prediction evaluates for each output; v (d, n).
+
+    It is the largest number of nonzero weights of an output, rounded up to a power of 2, so that few programs
+    are compiled; for a traced v it is n.
+    """
     if is_traced(v):
         return v.shape[1]
     most = int((np.asarray(v) != 0).sum(axis=1).max())

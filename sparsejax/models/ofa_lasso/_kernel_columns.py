@@ -84,7 +84,7 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
 
 
 def strength(name: str, x: Any, d: int, dtype: np.dtype) -> jax.Array:
-    """A strength > 0 of shape (d,), or () if d is 0; a scalar is repeated."""
+    """The checked x > 0, of shape (d,), or () if d is 0; a scalar is repeated d times."""
     refuse_boolean(name, x)
     x = as_float(name, x, (0, 1) if d else (0,), dtype)
     if x.ndim == 1 and x.shape != (d,):
@@ -102,13 +102,13 @@ def require_positive(name: str, x: jax.Array) -> jax.Array:
 
 
 def stopping(tol: Any, maxiter: Any, method: str, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
-    """tol and maxiter, checked, as arrays."""
+    """tol and maxiter as checked arrays; None stands for the default of the dtype or the method."""
     tol = as_nonnegative("tol", default_tol(dtype) if tol is None else tol, dtype)
     return tol, jnp.int32(as_int("maxiter", MAXITER[method] if maxiter is None else maxiter, 0))
 
 
 def inputs(data: Any, X: jax.Array) -> jax.Array:
-    """The columns whose coefficients are u, for the rows of X."""
+    """The columns whose coefficients are u, for the rows of X (m, k): X itself, or kernels (m, n)."""
     return X if data.input == "linear" else kernel_of(data.kernel, data.degree, data.bandwidth, X, data.X)
 
 

@@ -1,4 +1,4 @@
-r"""Prediction: the y that agrees best with all models, min over y of ``sum_j (y_j - f_j(x, y without j))^2``.
+r"""Prediction: a search for the y that minimises ``sum_j (y_j - f_j(x, y without j))^2``.
 
 The problem is not convex: the result is the point with the least sum that searches from given starts reach.
 """
@@ -32,7 +32,7 @@ class Prediction(NamedTuple):
       start: (m, d), the predictions of the independent lassos, from which the first search starts.
       start_residual: (m,), the same sum at ``start``.
       num_stationary: (m,) int32, the number of distinct stationary points that the searches found. 1 means
-        that all searches that met ``tol`` agree, not that there is no other point; 0 that none met it.
+        that all searches that met ``tol`` agree; there may be other points. 0 means that no search met it.
 
     >>> import numpy as np
     >>> from sparsejax.models import ofa_lasso
@@ -50,14 +50,14 @@ class Prediction(NamedTuple):
 
 
 def disagreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
-    """The objective at y (d,); ``base`` (d,): the part of each f_j that depends on x, with the intercept."""
+    """The objective at y (d,); ``base`` (d,) is the part of each f_j of x, with the intercept."""
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
         # ||y_-j - c||^2 = ||y_-j||^2 + ||c||^2 - 2 <c, y>, with y_-j all but output j, since c_j = 0
         size = jnp.sum(y_shifted**2) - y_shifted**2
         distance = size[:, None] + jnp.sum(outputs.centers**2, axis=2) - 2 * product
-        bandwidth = outputs.bandwidth[:, None]  # divided by twice: its square might over- or underflow
+        bandwidth = outputs.bandwidth[:, None]  # two divisions: its square might over- or underflow
         features = jnp.exp(-(jnp.maximum(distance, 0) / bandwidth) / bandwidth / 2)
     else:
         features = (product + 1) ** degree if kernel == "polynomial" else product
@@ -80,12 +80,13 @@ def search(
     Args:
       kernel, degree, outputs: the models.
       base: (m, d), for each point as in `disagreement`.
-      start, further: where to start.
+      start: (m, d), where the first search of each point starts.
+      further: (p, d), where p further searches of every point start.
       scale: (d,) > 0, the size of each output: y is searched in its units, and two stationary points
         are distinct if they differ by more than ``sqrt(tol)`` in one of them.
       tol: with the objective divided by ``mean(scale^2)``, a point is stationary if no entry of the gradient
         in y / scale exceeds ``tol * (1 + objective)``.
-      maxiter: L-BFGS steps for each start.
+      maxiter: largest number of L-BFGS steps for each start.
     """
     unit = jnp.mean(scale * scale)
     solver = optax.lbfgs(memory_size=LBFGS_PAIRS)

@@ -23,7 +23,7 @@ OUTPUTS_AT_ONCE = 4  # outputs that are solved at once
 
 
 class Fitted(NamedTuple):
-    """Solutions of every output (first axis): of the starts, then of the pairs of strengths (second)."""
+    """Solutions: the first axis is the output, the second has the S starts, then the L pairs of strengths."""
 
     lasso: Lasso
     intercept: jax.Array
@@ -44,9 +44,9 @@ def train(
     """Fit every output at ``start_lams`` (S, d) without the kernels of the others, then at the L pairs of
     ``lams`` and ``betas`` (L, d).
 
-    If the bucket is too small for any output, all outputs are fitted again with three times as many columns;
-    inside jit, where this is not possible, the status is ``MAX_ITER``. With a bar the host makes one solve
-    after another, and raises KeyboardInterrupt after Ctrl-C.
+    If the working set (bucket) is too small for any output, all outputs are fitted again with three times as
+    many columns; inside jit, where this is not possible, the status is ``MAX_ITER``. With a bar the host
+    makes one solve after another, and raises KeyboardInterrupt after Ctrl-C.
     """
     p = data.Y.shape[0] + data.num_inputs
     traced = any(map(is_traced, jax.tree.leaves((data, lams, betas, start_lams))))
@@ -64,7 +64,7 @@ def train(
 
 
 def solves(shape: tuple[int, ...], q: int, strengths: int) -> int:
-    """The number of solves that a progress bar counts: for each round of outputs one at each strength.
+    """The number of solves that a progress bar counts: one at each strength for each round of outputs.
 
     shape: shape of Y; q: number of columns of the inputs.
     """
