@@ -1,6 +1,7 @@
-"""Estimators for scikit-learn, which call the rest of the library; the extra ``sklearn`` installs them.
+"""Estimators for scikit-learn, which call the solvers and models of this library.
 
-Nothing else in the library imports this package. docs/scikit-learn.md has examples.
+They need scikit-learn, which the extra ``sklearn`` installs. No other module of the library imports this
+package. docs/scikit-learn.md has examples.
 """
 
 try:

@@ -26,14 +26,14 @@ from sparsejax.sklearn._survival_targets import (
 )
 from sparsejax.sklearn._tables import Table, as_real, as_sample_weight, gathered, precision, validated
 
-MAX_MEAN_WEIGHT = 1e9  # sample weights of larger means, or of smaller than the inverse, are scaled to mean 1
+MAX_MEAN_WEIGHT = 1e9  # sample weights with a mean above this, or below the inverse, are scaled to mean 1
 
 _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
 
 @dataclass(eq=False, repr=False)
 class CoxModel(BaseEstimator):
-    """Base class of the Cox estimators: common parameters, and predictions from the coefficients."""
+    """Base of the Cox estimators: their common parameters, and predictions from the coefficients."""
 
     penalty: Any = "l1"
     _: KW_ONLY
@@ -49,7 +49,7 @@ class CoxModel(BaseEstimator):
         return tags
 
     def predict(self, X: Any) -> np.ndarray:
-        """The logarithm of the relative risk, ``X coef``, (n,): the larger, the sooner the event."""
+        """The logarithm of the relative risk, ``X coef``, (n,): the larger it is, the sooner the event."""
         check_is_fitted(self)
         X = validated(self, X, reset=False)
         return np.asarray(X @ self.coef_)
@@ -61,8 +61,11 @@ class CoxModel(BaseEstimator):
 
         Args:
           X: (rows, d).
-          times: (times,); None for ``event_times_``.
+          times: (times,), not NaN; None for ``event_times_``.
           strata: (rows,) labels if the model was fitted with strata, else None.
+
+        Raises:
+          ValueError: times of another shape or NaN; strata missing, superfluous, or not among ``strata_``.
         """
         h = self.predict(X).astype(float)
         times = self.event_times_ if times is None else as_real("times", times)
@@ -78,7 +81,10 @@ class CoxModel(BaseEstimator):
         return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """`sparsejax.metrics.concordance_index` of the predictions, over all pairs; y as in ``fit``."""
+        """`sparsejax.metrics.concordance_index` of the predictions for X (n, d); y as in ``fit``.
+
+        Pairs of rows from different strata count as well.
+        """
         risk = self.predict(X)
         time, event = times_and_events(y)
         check_consistent_length(risk, time)
@@ -87,7 +93,7 @@ class CoxModel(BaseEstimator):
             return float(concordance_index(time, event, risk, weights))
 
     def _codes(self, strata: Any, rows: int) -> np.ndarray:
-        """The number of the stratum of each row."""
+        """The number of the stratum of each row, (rows,)."""
         if (strata is None) != (self.strata_ is None):
             fitted_with = "without" if self.strata_ is None else "with"
             raise ValueError(f"the model was fitted {fitted_with} strata: its predictions are, too.")
@@ -112,9 +118,10 @@ class CoxModel(BaseEstimator):
         return X, targets, as_sample_weight(sample_weight, X.shape[0])
 
     def _table(self, X: Any, targets: Targets, weights: np.ndarray, folds: Any = None) -> Table:
-        """The rows, whose weights have the sum of the given ones; a factor would change the objective.
+        """The table of the rows, with weights that have the same sum as the given weights.
 
-        The weights have mean 1 if the sum is extreme: the objective then differs by a constant.
+        The sum matters, because a factor of all weights adds a constant to the objective. If the sum is
+        extreme, the weights have mean 1 instead, and the objective differs by that constant.
         """
         numbers = as_numbers(targets, self.ties == "efron")
         table = gathered(X, numbers, weights, folds=folds, widen=isinstance(self.penalty, str))
@@ -163,10 +170,10 @@ class SparseCox(CoxModel):
       penalty: "l1"; "l21", "l1_inf", "exclusive_lasso", "exclusive_l21"; or a penalty of
         `sparsejax.penalties`, such as ``ElasticNet(0.1, 0.05)``, which has its own strengths: alpha and beta
         then have no effect.
-      alpha: >= 0, () or (d,), the strength of "l1".
+      alpha: >= 0, () or (d,), the strength of the absolute values, for all names but "exclusive_lasso".
       beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       ties: "breslow" or "efron".
-      tol: on the relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
+      tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
       max_iter: largest number of iterations.
 
     Attributes:
@@ -174,9 +181,9 @@ class SparseCox(CoxModel):
       gap_: the certificate: no coefficients have an objective lower by more than this share of it, or of its
         value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations.
-      event_times_: the times of events, sorted.
+      event_times_: the different times of the events, sorted.
       strata_: the labels of the strata, sorted, or None.
-      n_features_in_, feature_names_in_: of X.
+      n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
       TypeError, ValueError: a wrong argument, which the message names; data that scikit-learn's validation
@@ -211,8 +218,8 @@ class SparseCox(CoxModel):
             scikit-survival, or a DataFrame. The name "event" or "time" tells which is which; without these
             names the event is the boolean column if there is exactly one, else the first column.
           sample_weight: (n,), >= 0.
-          strata: (n,) labels: each stratum has its own baseline hazard.
-          entry: (n,), before the time of the row: the row is at risk after it.
+          strata: (n,) labels; each stratum has its own baseline hazard and risk sets.
+          entry: (n,), less than the time of the row: the row is at risk only after its entry.
         """
         X, targets, weights = self._read(X, y, sample_weight, strata, entry)
         table = self._table(X, targets, weights)
@@ -228,12 +235,12 @@ class SparseCoxCV(ByFolds, CoxModel):
     r"""`SparseCox` with the strengths of the best score on held-out rows.
 
     One compiled program (`sparsejax.cross_validate`) solves all folds and strengths, each fold along its
-    path. The best strengths are then fitted to all rows.
+    path. A last fit, with the chosen strengths, is to all rows.
 
     Args:
       penalty: as `SparseCox`; the strengths of a penalty object are multiplied by alphas.
       alphas: the strengths to try, >= 0; or their number, >= 2, from the least strength that selects no
-        feature (`sparsejax.lambda_max`) down to a thousandth of that strength.
+        feature (`sparsejax.lambda_max`) down to a thousandth of this strength.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       ties, tol, max_iter: as `SparseCox`.
       cv: as in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits. It must

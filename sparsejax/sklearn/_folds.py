@@ -41,13 +41,14 @@ from sparsejax.sklearn._scorers import (
 from sparsejax.sklearn._tables import centred, gathered, precision
 from sparsejax.sklearn._targets import Targets
 
-DEFAULT_SPAN = 1e-3  # the smallest strength tried by default, relative to lambda_max
+DEFAULT_SPAN = 1e-3  # the smallest of the default strengths, relative to lambda_max
 
 
 def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: bool) -> np.ndarray:
-    """The fold that holds out each row, (n,), from anything that scikit-learn accepts as cv.
+    """The number of the fold that holds out each row, (n,), from anything that scikit-learn accepts as cv.
 
-    Each fold has a row with a weight.
+    Raises:
+      ValueError: cv does not hold each row out exactly once, or a fold has no row with a weight above 0.
     """
     n = len(y)
     folds, times = np.full(n, -1), np.zeros(n, int)
@@ -79,7 +80,7 @@ def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class ByFolds(BaseEstimator):
-    """Base of the estimators that choose their strengths: the parameters of the choice, and its results."""
+    """Base of the estimators that choose their strengths: the parameters and the results of the choice."""
 
     alphas: Any = 10
     betas: Any = 0.01
@@ -99,9 +100,10 @@ class ByFolds(BaseEstimator):
         judge: Judge | None = None,
         scoring: Any = None,
     ) -> Fitted:
-        """The fit to all rows at the point of the grid that ``selection`` chooses; its attributes are set.
+        """The fit to all rows at the strengths that ``selection`` chooses.
 
-        ``judge`` scores the fits, else ``scoring`` of `sparsejax.cross_validate`.
+        The method sets the attributes that tell of the choice, such as ``alpha_`` and ``scores_``. ``judge``
+        scores the fits; without it ``scoring`` does, as an argument of `sparsejax.cross_validate`.
         """
         check_choice("selection", self.selection, ("best", "1se"))
         verbose = self.verbose
@@ -110,7 +112,7 @@ class ByFolds(BaseEstimator):
         check_max_iter(self.max_iter)
         penalty_of, has = family(self.penalty, groups)
         dtype = loss.dtype
-        # With the strengths of a penalty object as they are: `lambda_max` of a sum is a factor of these.
+        # The start has the strengths of a penalty object as they are: `lambda_max` of a sum is their factor.
         start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
         betas = strengths("betas", self.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
         alphas = strengths("alphas", self.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)
@@ -151,28 +153,29 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     r"""`SparseRegressor` with the strengths that score best on held-out rows.
 
     `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
-    path; the best strengths are then fitted to all rows. GridSearchCV with `SparseRegressor` over the same
-    folds, scoring and strengths finds the same, in more time.
+    path. A last fit, with the chosen strengths, is to all rows. GridSearchCV with `SparseRegressor` over the
+    same folds, scoring and strengths finds the same result in more time.
 
     Args:
       penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
       loss, quantile, groups, fit_intercept, tol, max_iter: as `SparseRegressor`.
-      alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
-        leaves no feature, down to a thousandth of it.
+      alphas: the strengths to try, >= 0; or their number, >= 2, from the least strength that selects no
+        feature (`sparsejax.lambda_max`) down to a thousandth of this strength.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       cv: as in scikit-learn: None for five folds, a number, a splitter, or an iterable of splits; every row
         must be held out once.
       scoring: None for the least held-out loss, "r2", or a function ``(Y, predictions, weights)`` as for
         `sparsejax.cross_validate`. Or any scorer of scikit-learn, by its name, such as
-        "neg_mean_absolute_error", or as a function ``(estimator, X, y)``, whose second argument is X; it gets
-        the sample weights, if there are any and it takes them. With an offset "r2" is of counts by exposure.
+        "neg_mean_absolute_error", or as a function ``(estimator, X, y)``, whose second argument must be
+        called X; the scorer gets the sample weights, if there are any and it takes them. With an offset, "r2"
+        compares counts divided by the exposure.
       selection: "best", or "1se": the sparsest fit within one standard error of the best score.
       progress: show a bar, and stop at Ctrl-C, as `sparsejax.cross_validate`; needs tqdm.
       checkpoint: a folder for the solves made so far, from which a killed fit continues.
-      verbose: 1 prints a line before and a line after the folds.
+      verbose: 1 prints a line before the folds, and a line with the choice after the last fit.
 
     Attributes:
-      alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
+      alpha_, beta_: the chosen strengths; 0 for a strength that the penalty does not have.
       alphas_, betas_: the strengths tried, from large to small.
       scores_: (folds, alphas, betas), the scores of the held-out rows, greater is better.
       cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
@@ -193,7 +196,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None) -> Self:
-        """Choose strengths on X (n, d) and y (n,) or (n, outputs), and fit; as `SparseRegressor.fit`."""
+        """Choose strengths and fit to all rows of X and y; arguments as those of `SparseRegressor.fit`."""
         scorer, given = scorer_of(self.scoring), X
         X, targets = self._read(X, y, sample_weight, offset)
         data = as_given(self, given, X)
@@ -211,7 +214,10 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     def _judge(
         self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, keep: Any
     ) -> Judge:
-        """Scores by scikit-learn, of the rows with a target; ``keep`` makes an estimator of a `Fitted`."""
+        """A `Judge` by a scorer of scikit-learn; ``keep`` makes an estimator of a `Fitted`.
+
+        Rows without a target do not count.
+        """
         weights, y = targets.weights, targets.y
         missing = np.isnan(y)
         if weights.ndim > 1 or (missing.ndim > 1 and missing.any()):
@@ -236,31 +242,31 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
     r"""`SparseClassifier` with the strengths that score best on held-out rows.
 
     `sparsejax.cross_validate` solves all folds and strengths by one compiled program, each fold along its
-    path; the best strengths are then fitted to all rows. GridSearchCV with `SparseClassifier` over the same
-    folds, scoring and strengths finds the same, in more time.
+    path. A last fit, with the chosen strengths, is to all rows. GridSearchCV with `SparseClassifier` over the
+    same folds, scoring and strengths finds the same result in more time.
 
     Args:
       penalty: as `SparseClassifier`; the strengths of a penalty object are multiplied by alphas.
-      loss, groups, class_weight, fit_intercept, tol, max_iter: as `SparseClassifier`; balanced weights are
-        those of all rows on each fold, and no score but the held-out loss has class weights.
-      alphas: the strengths to try, >= 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that
-        leaves no feature, down to a thousandth of it.
+      loss, groups, class_weight, fit_intercept, tol, max_iter: as `SparseClassifier`. Balanced class weights
+        are computed once, from all rows, for all folds. Of the scores only the held-out loss uses class
+        weights.
+      alphas: the strengths to try, >= 0; or their number, >= 2, from the least strength that selects no
+        feature (`sparsejax.lambda_max`) down to a thousandth of this strength.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
       cv: as in scikit-learn: None for five stratified folds, a number, a splitter, or an iterable of splits;
         every row must be held out once.
-      scoring: None for the least held-out loss; "accuracy", "f1" (with two classes that of the second, else
+      scoring: None for the least held-out loss; "accuracy", "f1" (with two classes the F1 of the second, else
         the mean over classes), "f1_micro", "roc_auc", or a function ``(Y, predictions, weights)``, as for
-        `sparsejax.cross_validate`. Or any scorer of scikit-learn, by
-        its name, such as "balanced_accuracy", "average_precision" or "neg_log_loss", or as a function
-        ``(estimator, X, y)``, whose second argument is X; it gets the sample weights, if there are any and
-        it takes them.
+        `sparsejax.cross_validate`. Or any scorer of scikit-learn, by its name, such as "balanced_accuracy",
+        "average_precision" or "neg_log_loss", or as a function ``(estimator, X, y)``, whose second argument
+        must be called X; the scorer gets the sample weights, if there are any and it takes them.
       selection: "best", or "1se": the sparsest fit within one standard error of the best score.
       progress: show a bar, and stop at Ctrl-C, as `sparsejax.cross_validate`; needs tqdm.
       checkpoint: a folder for the solves made so far, from which a killed fit continues.
-      verbose: 1 prints a line before and a line after the folds.
+      verbose: 1 prints a line before the folds, and a line with the choice after the last fit.
 
     Attributes:
-      alpha_, beta_: the chosen strengths; 0 for one that the penalty does not have.
+      alpha_, beta_: the chosen strengths; 0 for a strength that the penalty does not have.
       alphas_, betas_: the strengths tried, from large to small.
       scores_: (folds, alphas, betas), the scores of the held-out rows, greater is better.
       cross_validation_: the `sparsejax.CrossValidation`, with the axes (folds, betas, alphas).
@@ -280,7 +286,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Choose strengths on X (n, d) and labels y (n,), and fit."""
+        """Choose strengths on X (n, d) and labels y (n,), and fit; sample_weight (n,), >= 0."""
         scorer, given = scorer_of(self.scoring), X
         X, codes, weights, by_class = self._read(X, y, sample_weight)
         data, scoring = as_given(self, given, X), of_single_labels(self.scoring, len(self.classes_))
@@ -290,7 +296,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         if self.fit_intercept is True and has_probabilities(self):
             self._warn_of_missing_classes(folds, codes, total)
         X, middle = centred(X, total, self.fit_intercept)
-        # Rows of a class of weight 0 count in scores.
+        # Rows whose class has weight 0 count in scores, so that they stay in the table.
         table = gathered(X, Y, total, folds=folds, counted=weights > 0, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, CLASSIFICATION[self.loss], self.fit_intercept)
@@ -307,7 +313,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         return self._keep(found.before(middle))
 
     def _warn_of_missing_classes(self, folds: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
-        """Warn of a class without a row outside a fold: its best intercept there is infinite."""
+        """Warn if all rows of a class are in one fold: without this fold its best intercept is infinite."""
         rows = np.zeros((folds.max() + 1, len(self.classes_)), int)
         np.add.at(rows, (folds, codes), weights > 0)
         for fold, code in np.argwhere(rows == rows.sum(axis=0)):

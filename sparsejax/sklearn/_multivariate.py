@@ -56,7 +56,10 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
 
 
 def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
-    """The best threshold for the measure; if the measure does not depend on it, the one of fewest errors."""
+    """The best threshold for the measure, moved to within 1 of the range of the scores.
+
+    If the measure does not depend on the threshold, or allows none, it is the threshold of fewest errors.
+    """
     try:
         best = multivariate.tune_threshold(measure, scores, y)
     except ValueError:
@@ -71,19 +74,19 @@ class MultivariateClassifier(LinearClassifier):
     .. math:: \min_w \tfrac12\min_{0\le d\le1,\,\sum_jd_j=B+1}\sum_j\frac{w_j^2}{d_j}
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) ,
 
-    where Delta is 100 times one minus the measure of the whole labelling, and X has a column of ones
-    besides its own, for which the budget is 1 larger. The intercept is the weight of that column, less
-    the threshold that does best on the rows of the fit. Of more than two classes each is fitted against
-    the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X may be a
-    matrix or array of scipy.sparse, which is never made dense. The solver is numpy in float64; there are
-    no sample weights.
+    where Delta is 100 times one minus the measure of the whole labelling (for "hamming" the number of
+    errors). X gets a further column of ones, for which the budget is 1 larger. The intercept is the weight of
+    this column, less the threshold that does best on the rows of the fit. With more than two classes, each is
+    fitted against the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X
+    may be a matrix or array of scipy.sparse, which is never made dense. The solver computes with numpy in
+    float64; there are no sample weights.
 
     Args:
       measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of
         errors), or one that `models.multivariate` makes, such as ``multivariate.precision_at(50)``.
-      budget: B > 0; None for the root of the number of features. The number of features with a weight is
-        usually above B and in proportion to it.
-      C: > 0, as in `models.multivariate.fit`; larger fits closer.
+      budget: B > 0; None for the rounded root of the number of features. The number of features with a
+        weight is usually above B and in proportion to B.
+      C: > 0, as in `models.multivariate.fit`; a larger C fits the rows more closely.
       tol: largest relative gap of each fit.
       max_iter: largest number of master problems.
 
@@ -101,7 +104,7 @@ class MultivariateClassifier(LinearClassifier):
 
     Warns:
       sparsejax.ConvergenceWarning: a gap did not reach tol.
-    Source: Mao & Tsang, IEEE TNNLS 24 (2013).
+    Source: Mao & Tsang, IEEE TPAMI 35 (2013).
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import MultivariateClassifier
@@ -133,18 +136,20 @@ class MILESClassifier(LinearClassifier):
     r"""Classification of bags of rows by their similarity to a few rows of the training data.
 
     A row is an instance, and a bag holds the rows with the same id. Bag i becomes the vector of similarities
-    :math:`\max_{x \in \text{bag } i} \exp(-\|x - p_k\|^2 / (2\sigma^2))` to all rows :math:`p_k`. Among these
-    it selects prototypes, as `MultivariateClassifier` selects features, by a measure of the bags' labelling.
+    :math:`\max_{x \in \text{bag } i} \exp(-\|x - p_k\|^2 / (2\sigma^2))` to all rows :math:`p_k` of the fit.
+    The fit selects some of these rows, the prototypes, by a measure of the bags' labelling, as
+    `MultivariateClassifier` selects features.
 
     ``bag_ids`` is a parameter of fit, predict, decision_function and score, by metadata routing:
     ``MILESClassifier().set_fit_request(bag_ids=True)`` and so on in a Pipeline or a GridSearchCV, whose folds
-    should keep bags together (GroupKFold). Without it every row is its own bag. Each row gets the result of
-    its bag. Columns of X should be on comparable scales, as a StandardScaler makes them. There are no sample
+    should keep bags together (GroupKFold). In a fit without ``bag_ids`` every row is its own bag; after a fit
+    with them the other methods need them too. Predictions are by row: each row gets the result of its bag.
+    Columns of X should be on comparable scales, as a StandardScaler makes them. There are no sample
     weights.
 
     Args:
       measure, C, tol, max_iter: as `MultivariateClassifier`, for bags.
-      budget: B > 0, for prototypes; None for the root of the number of rows.
+      budget: B > 0, for prototypes; None for the rounded root of the number of rows.
       bandwidth: sigma > 0; None for `models.mil.median_bandwidth`.
 
     Attributes:
@@ -163,7 +168,7 @@ class MILESClassifier(LinearClassifier):
 
     Warns:
       sparsejax.ConvergenceWarning: a gap did not reach tol.
-    Source: Mao & Tsang, IEEE TNNLS 24 (2013), Algorithm 3; the embedding: Chen, Bi & Wang, IEEE TPAMI 28
+    Source: Mao & Tsang, IEEE TPAMI 35 (2013), Algorithm 3; the embedding: Chen, Bi & Wang, IEEE TPAMI 28
       (2006).
 
     >>> import numpy as np
@@ -185,7 +190,7 @@ class MILESClassifier(LinearClassifier):
     max_iter: int = 1000
 
     def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
-        """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,) of any kind."""
+        """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,), which can be sorted."""
         X, y = validated(self, X, y)
         self.classes_, codes = encoded(y, np.ones(len(X)))
         bags, first = numbered(bag_ids, len(X))
@@ -234,7 +239,7 @@ class MILESClassifier(LinearClassifier):
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The number 0, 1, ... of each row's bag, and the first row of each bag."""
+    """The number 0, 1, ... of the bag of each row, (n,), and the first row of each bag, (bags,)."""
     if bag_ids is None:
         return np.arange(n), np.arange(n)
     ids = as_numpy("bag_ids", bag_ids)
@@ -253,7 +258,7 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth: Any) -> np.ndarray:
     """Similarities of the bags to the prototypes, (bags, prototypes).
 
-    Copies of the first row, in bags of their own, fill up the arrays to sizes that share a compiled program.
+    Arrays are padded to sizes that share a compiled program: copies of the first row are bags of their own.
     """
     rows, Z = filled(X), filled(prototypes)
     count = int(bags.max()) + 1

@@ -26,31 +26,33 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
               \min_{u,v,b} \frac{1}{2n} \|y^j - f^j\|^2 + \alpha \|u^j\|_1 + \beta \|v^j\|_1 ,
 
     where :math:`y^{-j}` are the outputs without output j. A prediction is a y that agrees with all
-    :math:`f^j`; a search finds it, from the prediction by the inputs alone. With one output the model is a
-    lasso on kernels of the inputs. Columns of X and of y should be on comparable scales, as a StandardScaler
-    before it and a TransformedTargetRegressor around it make them.
+    :math:`f^j`; a search finds this y, starting at the prediction by the inputs alone. With one output the
+    model is a lasso on kernels of the inputs. Columns of X and of y should be on comparable scales: put a
+    StandardScaler before this estimator, and a TransformedTargetRegressor around it.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32. There are no sample weights.
 
     Args:
       alpha: > 0, () or (outputs,); `models.ofa_lasso.fit` has ``lam = 2 n alpha``.
-      beta: > 0, () or (outputs,).
+      beta: > 0, () or (outputs,), converted in the same way; without effect for a single output.
       kernel: "gaussian", "polynomial" or "linear", for the inputs and the outputs.
       input: "kernel", or "linear" for ``x'u`` in place of the kernels of the inputs.
-      bandwidth, output_bandwidth: of the Gaussian kernels, > 0; None for the median distance.
-      degree: of the polynomial kernel.
+      bandwidth, output_bandwidth: bandwidths of the Gaussian kernels of the inputs, (), and of the outputs,
+        () or (outputs,), > 0; None for the median distance.
+      degree: degree of the polynomial kernel, >= 1.
       tol: largest relative duality gap of each output; None is 1e-6 for float64 and 1e-4 for float32.
-      max_iter: largest number of iterations; None for the solvers' defaults.
+      max_iter: largest number of rounds; None is 100. For a single output the largest number of iterations;
+        None is 20 000.
 
     Attributes:
-      dual_coef_: u, (outputs, n), or (n,) for a 1-d y, of ``input="kernel"``; exact zeros.
-      coef_: u, (outputs, d) or (d,), of ``input="linear"``; exact zeros.
-      output_coef_: v, (outputs, n), of several outputs; exact zeros.
-      intercept_: (outputs,) or ().
-      gap_: the largest of the outputs' certificates: no output's objective can be lower by more than this
-        share of it.
-      n_iter_: largest number of rounds of an output.
+      dual_coef_: u, (outputs, n), or (n,) for a 1-d y; only for ``input="kernel"``; exact zeros.
+      coef_: u, (outputs, d), or (d,) for a 1-d y; only for ``input="linear"``; exact zeros.
+      output_coef_: v, (outputs, n), only for several outputs; exact zeros.
+      intercept_: (outputs,), or () for a 1-d y.
+      gap_: the largest certificate of an output: no output's objective can be lower by more than this share
+        of it, or of its value at 0, if that is larger.
+      n_iter_: largest number of rounds of an output; for a single output the number of iterations.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
@@ -86,7 +88,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         X, y = validated(self, X, y, multi_output=True, y_numeric=True, ensure_min_samples=2)
         if self.max_iter is not None:
             check_max_iter(self.max_iter)
-        for old in {"coef_", "dual_coef_", "output_coef_"} & set(vars(self)):  # of a fit of other parameters
+        for old in {"coef_", "dual_coef_", "output_coef_"} & set(vars(self)):  # of an earlier fit
             delattr(self, old)
         self._flat = y.ndim == 1
         Y = y.reshape(len(X), -1).astype(X.dtype)
@@ -150,7 +152,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         return found.coef
 
     def _columns(self, X: np.ndarray) -> np.ndarray:
-        """The features of the lasso of a single output: kernels (n, n) or X (n, d)."""
+        """The features of the lasso of a single output: X (m, d), or its kernels with the rows of the fit."""
         if self.input == "linear":
             return X
         A, Z = filled(X), filled(self._X)

@@ -43,7 +43,7 @@ PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
 
 
 def groups_of(estimator: Any, num_features: int) -> Groups | None:
-    """The groups of an estimator that is being fitted, if its penalty is "group_lasso".
+    """The groups of an estimator that is being fitted if its penalty is "group_lasso", else None.
 
     Raises:
       TypeError, ValueError: wrong groups; groups for another penalty; no such penalty.
@@ -59,7 +59,7 @@ def groups_of(estimator: Any, num_features: int) -> Groups | None:
 
 
 def widens(penalty: Any) -> bool:
-    """Whether a table for this penalty may have further columns."""
+    """Whether a table for this penalty may be padded by columns of zeros."""
     return isinstance(penalty, str) and penalty != GROUP_LASSO
 
 
@@ -75,10 +75,10 @@ def choose(name: str, x: Any, table: dict[str, Any], other: str = "") -> Any:
 
 
 def as_penalty(estimator: Any, num_features: int, width: int, groups: Groups | None = None) -> Any:
-    """The penalty with this name, alpha and beta; or the penalty object itself, which has its own strengths.
+    """The penalty that the estimator names, with its alpha and beta; or the estimator's penalty object.
 
-    Strengths by feature, (num_features,), are padded to ``width`` for the columns that fill up a table.
-    ``groups`` are those of "group_lasso".
+    Strengths by feature, (num_features,), are padded to ``width``, the number of columns of a padded table.
+    ``groups`` are the groups of "group_lasso"; None for other penalties.
     """
     if is_penalty(estimator.penalty):
         return estimator.penalty
@@ -126,7 +126,7 @@ def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: L
     check_max_iter(max_iter)
     solution = solve(problem, tol=tol, maxiter=max_iter)
     intercept = np.asarray(_intercept(problem.smooth if loss is None else loss, solution.params))
-    # Without the columns that fill up the table.
+    # Leave out the columns that only pad the table.
     coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
     return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
 
@@ -134,7 +134,10 @@ def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: L
 def fitted_to(
     estimator: Any, X: Any, Y: np.ndarray, weights: np.ndarray, make: Callable[..., Any]
 ) -> tuple[Fitted, Any]:
-    """The fit of an estimator's penalty and of the loss that ``make`` makes to these data, and this loss."""
+    """Fit these data with the estimator's penalty and the loss that ``make`` makes.
+
+    Returns the fit and the loss.
+    """
     groups = groups_of(estimator, X.shape[1])
     X, middle = centred(X, weights, estimator.fit_intercept)
     table = gathered(X, Y, weights, widen=widens(estimator.penalty))
@@ -145,12 +148,12 @@ def fitted_to(
 
 
 def check_max_iter(max_iter: Any, low: int = 0) -> None:
-    """Raise unless this is an integer; solvers take it as maxiter, by which their errors call it."""
+    """Raise unless max_iter is an integer >= ``low``; errors of the solvers would call it maxiter."""
     as_int("max_iter", max_iter, low, floats=True)
 
 
 def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:
-    """The loss of a table at its default scale, which is the weighted mean over the user's rows."""
+    """The loss of a table at its default scale: the weighted mean over the rows that the user gave."""
     check_bool("fit_intercept", fit_intercept)
     loss = make(table.X, table.Y, weights=table.weights, intercept=fit_intercept)
     if not isinstance(loss, LinearModelLoss):
@@ -162,7 +165,7 @@ def loss_of(table: Table, make: Callable[..., Any], fit_intercept: bool) -> Any:
 
 
 def mean_of(loss: Any) -> Any:
-    """A loss of one row, whose `mean` gives the expected value of Y; None if that is XW + b itself."""
+    """A loss of one row, whose ``mean`` gives the expected value of Y; None if that value is XW + b."""
     if type(loss).mean is LinearModelLoss.mean:
         return None
     row = np.zeros((1, loss.X.shape[1]), loss.dtype)
@@ -185,7 +188,7 @@ def strengths(
 ) -> np.ndarray:
     """The strengths to try, from large to small; 0 alone if the penalty has no such strength.
 
-    With a problem, ``given`` may be the number of strengths: they go from lambda_max to ``span`` times it.
+    With a problem, ``given`` may be a number of strengths, from lambda_max down to ``span * lambda_max``.
     """
     if not used:
         return np.zeros(1, dtype)

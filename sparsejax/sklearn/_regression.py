@@ -39,10 +39,12 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Predictions, (n,) or (n, outputs): ``X coef' + intercept``, or the mean that the loss gives.
 
-        For "poisson" that is the exponential of ``X coef' + intercept``; for "quantile" the prediction is the
-        quantile itself.
+        For "poisson" the mean is the exponential of ``X coef' + intercept``; for "quantile" the prediction is
+        the quantile itself.
 
-        offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
+        Args:
+          X: (n, d).
+          offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
         """
         check_is_fitted(self)
         X = validated(self, X, reset=False)
@@ -112,8 +114,9 @@ class SparseRegressor(LinearRegressor):
     .. math:: \min_{W,b} \frac{1}{\sum_i s_i} \sum_i s_i\, \phi(x_i^\top W + b;\, y_i) + g(W) ,
 
     where s are the sample weights: weight k counts as k copies of the row, weight 0 leaves the row out. With
-    weights by entry, :math:`s_{ij}`, each entry has its own, and the loss is divided by their sum over the
-    number of outputs. A target that is NaN was not observed: it has weight 0, and no influence. At equal
+    weights by entry, :math:`s_{ij}`, the sum of the weighted losses of all entries is divided by the sum of
+    the weights per output, :math:`\sum_{ij} s_{ij} / k` for k outputs. A target that is NaN was not observed:
+    it has weight 0, and no influence. At equal
     strengths ``penalty="l1"`` is scikit-learn's Lasso and ``"l21"`` its MultiTaskLasso. Columns of X should
     be on comparable scales, as a StandardScaler makes them.
 
@@ -132,12 +135,12 @@ class SparseRegressor(LinearRegressor):
         over 1/100 of the interquartile range of y, which lowers the loss by at most 1/200 of that range
         (`losses.QuantileLoss`, with this ``smoothing``; of several outputs the smallest range counts, and
         for a range of 0 the mean absolute deviation from the median).
-      groups: for "group_lasso", :math:`\sum_g \alpha_g \|W_g\|_F`: a list with an entry for each group, which
-        is a list of columns (indices, or names), or a text with which the names of its columns begin, as
-        "color_" after one-hot encoding. Or a ColumnTransformer, or the names of its output columns: a group
-        for each transformer. A column in none of the groups is a group of its own.
-      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values); for
-        "group_lasso" () or one a group, not multiplied by the root of the size of the group.
+      groups: for "group_lasso", :math:`\sum_g \alpha_g \|W_g\|_F`: a list with an entry for each group. An
+        entry is a list of columns (indices, or names), or a text with which the names of the columns begin,
+        as "color_" after one-hot encoding. Or a ColumnTransformer, or the names of its output columns: each
+        transformer is then a group. A column in none of the groups is a group of its own.
+      alpha: >= 0, () or (d,), the strength of the row norms (for "l1": of the absolute values). For
+        "group_lasso" () or one value for each group, not multiplied by the root of the size of the group.
       beta: >= 0, () or (d,), the strength of the exclusive part, if the penalty has one.
       fit_intercept: fit b, which is not penalised.
       tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.

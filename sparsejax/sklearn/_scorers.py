@@ -21,12 +21,12 @@ from sparsejax.sklearn._problems import Fitted
 
 _Scorer = type(get_scorer("r2"))  # a named scorer, which knows its metric and what it needs of an estimator
 
-# (fits with the axes (folds, betas, alphas)) -> scores, with these axes
+# A function from fits with the axes (folds, betas, alphas) to their scores, with the same axes.
 Judge = Callable[[Fits], np.ndarray]
 
 
 def scorer_of(scoring: Any) -> Any:
-    """The scorer of scikit-learn that ``scoring`` names or is; None if it is of `sparsejax.cross_validate`.
+    """The scorer of scikit-learn that ``scoring`` names or is; None for a scoring of our `cross_validate`.
 
     A function with ``X`` as its second argument, as ``(estimator, X, y)``, is a scorer of scikit-learn.
 
@@ -67,7 +67,7 @@ def _f1_of_second(Y: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Arra
 def _arguments(function: Any) -> list[str]:
     try:
         return list(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # functions written in C tell nothing
+    except (TypeError, ValueError):  # functions written in C may have no signature
         return []
 
 
@@ -87,12 +87,12 @@ def judge_of(
 ) -> Judge:
     """A function that scores all fits on their held-out rows.
 
-    The scorer is called once for coefficients of 0, so that what it cannot do is an error before all solves.
+    The scorer is called once for coefficients of 0, so that an unfit scorer raises before the first solve.
 
     Args:
       scorer: a scorer of scikit-learn.
       shell_of: makes a fitted estimator of coefficients, for predictions of the rows given.
-      X, y: the data, X as `as_given` returns it, y without missing values.
+      X, y: the data; X is the result of `as_given`, and y has no missing values.
       weights: sample weights for the scorer, (n,), or None; rows of weight 0 are left out.
       folds: (n,), the fold that holds out each row.
       outputs: the number of columns of coefficients.

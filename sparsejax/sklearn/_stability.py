@@ -19,7 +19,7 @@ from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
 from sparsejax.sklearn._tables import centred, precision, validated
 
-# The smallest default strength, relative to lambda_max: weaker ones would select many noise features.
+# The smallest default strength, relative to lambda_max. Weaker strengths would select many noise features.
 DEFAULT_SPAN = 0.1
 LOSSES = CLASSIFICATION | REGRESSION  # "squared" takes numbers
 LOSSES_OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSION)
@@ -35,19 +35,19 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     comparable scales, as a StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
-    float32. Rows are drawn alike: there are no sample weights. X may be a matrix or array of scipy.sparse,
-    which is made dense only up to 511 columns and 128 MB.
+    float32. All rows are equally likely to be drawn: there are no sample weights. X may be a matrix or array
+    of scipy.sparse, which is made dense only up to 511 columns and 128 MB.
 
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
         strengths are multiplied by alphas.
       loss: for numbers y (n,) or (n, outputs): "squared", "huber", "poisson"; for labels y (n,):
         "softmax", "logistic", "squared_hinge", "huber_hinge".
-      alphas: the strengths, > 0; or their number, >= 2: from `sparsejax.lambda_max`, the least that leaves no
-        feature, down to a tenth of it.
+      alphas: the strengths, >= 0; or their number, >= 2, from the least strength that selects no feature
+        (`sparsejax.lambda_max`) down to a tenth of this strength.
       beta: >= 0, the strength of the exclusive part, if the penalty has one.
-      num_subsamples, fraction, threshold: as in `sparsejax.stability_selection`; num_subsamples is even if
-        fraction is a half.
+      num_subsamples, fraction, threshold: as in `sparsejax.stability_selection`; num_subsamples must be even
+        if fraction is a half.
       random_state: seed or generator of the subsamples, as in scikit-learn.
       tol: largest relative duality gap of a fit; None is 1e-6 for float64 and 1e-4 for float32.
 
@@ -55,7 +55,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
       support_: (d,) booleans, the features selected; `get_support` returns them.
       frequencies_: (strengths, d), the frequency of each feature.
       alphas_: (strengths,), from large to small.
-      bound_: bound of the expected number of false selections; NaN for a fraction above a half.
+      bound_: bound on the expected number of false selections; NaN for a fraction above a half.
       gap_: the largest certificate of all fits.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

@@ -13,15 +13,15 @@ from sklearn.utils.validation import validate_data
 from sparsejax._core.checks import as_numpy, check_comparable
 
 FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others become the first
-# Data up to this size are padded in rows and columns, which costs hardly any time.
+# Data up to this size are padded by rows and columns, which costs hardly any time.
 MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
 MIN_TABLE_ROWS = 128
-MAX_OFFSET = 4  # largest distance from 0 of the middle of a column, in units of its range
-# A sparse X of so few columns becomes dense if it has at most so many numbers then (128 MB in float64): the
-# solvers for few features, which form X'X, are hundreds of times faster there than first-order steps.
+MAX_OFFSET = 4  # a column whose middle is farther from 0 than this many times its range is centred
+# A sparse X with at most so many columns becomes dense if it then has at most so many numbers (128 MB in
+# float64): the solvers for few features, which form X'X, are hundreds of times faster than first-order steps.
 MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
 
-# What numpy, pandas and scikit-learn say of columns of text, of categories or of dates.
+# Parts of the errors of numpy, pandas and scikit-learn for columns of text, of categories or of dates.
 NOT_NUMBERS = (
     "could not convert string to float",
     "must be a string or a real number",
@@ -37,7 +37,7 @@ def check_unmasked(name: str, x: Any) -> None:
 
 
 def as_real(name: str, x: Any) -> np.ndarray:
-    """An array of real numbers as float64; numbers in an array of objects, as pandas has them, are taken."""
+    """x as an array of float64; an array of objects that are numbers, as pandas has them, is accepted."""
     found = as_numpy(name, x)
     try:
         if found.dtype.kind in "biufO":
@@ -48,7 +48,7 @@ def as_real(name: str, x: Any) -> np.ndarray:
 
 
 def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
-    """Labels to compare with predictions: none of them missing or infinite."""
+    """The labels y, checked for a comparison with predictions: of their shape, none missing or infinite."""
     y = as_numpy("y", y)
     if y.shape != predicted.shape:
         raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
@@ -63,17 +63,17 @@ def precision(X: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) -> Any:
-    """scikit-learn's ``validate_data``, in whose errors the column is named that cannot be used.
+    """Call scikit-learn's ``validate_data``; its errors then name the column that cannot be used.
 
-    Masks, which it would drop, and dates as numbers are errors. A sparse X is taken if the estimator's tags
-    say so.
+    Masked arrays, whose masks ``validate_data`` would drop, and dates are errors. A sparse X is accepted if
+    the estimator's tags say so.
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
     if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
         as_real("X", X)
     if sparse.issparse(X) and X.dtype.kind in "biu":
-        X = X.astype(float)  # before entries that are stored several times are added up: True + True is 2
+        X = X.astype(float)  # before repeated entries are added up: True + True is 2
     try:
         takes = "csr" if get_tags(estimator).input_tags.sparse else False
         return validate_data(estimator, X, y, dtype=FLOATS, accept_sparse=takes, **options)
@@ -99,7 +99,7 @@ def names_of(X: Any) -> Any:
 
 
 def _first_column(X: Any, wrong: Any, what: str) -> str | None:
-    """The first column of X that has a wrong value, in words; None if there is none or X has no columns."""
+    """A sentence on the first column with a wrong value; None without one, or if X is no dense matrix."""
     if sparse.issparse(X) or np.ndim(X) != 2:
         return None
     names = names_of(X)
@@ -124,7 +124,7 @@ def _is_not_finite(value: Any) -> bool:
 def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> np.ndarray:
     """Check sample weights: finite, >= 0 and not all zero; ones for None.
 
-    They are (n,), or with several ``outputs`` also (n, outputs).
+    The weights are (n,), or with ``outputs`` also (n, outputs).
     """
     if sample_weight is None:
         return np.ones(n)
@@ -150,7 +150,7 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
 class Table(NamedTuple):
     """The distinct rows of the data with their weights, padded by rows of weight 0 and columns of zeros."""
 
-    X: Any  # (n', d'), columns beyond the given ones are 0; of scipy.sparse if the data are, and many columns
+    X: Any  # (n', d'), padded by columns of zeros; of scipy.sparse if the data are sparse with many columns
     Y: np.ndarray  # (n', k)
     # (n',) or (n', k), mean 1, so that a loss of default scale is a mean over the rows given
     weights: np.ndarray
@@ -168,17 +168,16 @@ def gathered(
 ) -> Table:
     """The table of the rows ``counted``, (n,); by default of those with a weight that is not 0.
 
-    Equal rows become one, in an order that depends on the rows alone. So a
-    row of weight k gives the same bits as k copies of it, and the order of the rows does not matter. The
-    table is padded to one of few sizes by rows of weight 0 and, with ``widen`` and few data, by columns of
-    zeros,
-    whose coefficients are 0: folds and subsets of similar size share a compiled program. A sparse X is padded
-    by rows only; with few columns the table is dense. ``weights`` are by row, (n,), or by entry of Y, (n, k).
+    Equal rows become one row, in an order that depends on the rows alone. So a row of weight k gives the same
+    bits as k copies of the row, and the order of the rows does not matter. The table is padded to one of few
+    sizes by rows of weight 0 and, with ``widen`` and few data, by columns of zeros, whose coefficients are 0:
+    folds and subsets of similar size share a compiled program. A sparse X is padded by rows only; with few
+    columns the table is dense. ``weights`` are by row, (n,), or by entry of Y, (n, k).
     """
     weighted = np.flatnonzero(weights.reshape(len(weights), -1).any(axis=1) if counted is None else counted)
     fold = np.zeros(X.shape[0], int) if folds is None else folds
     X, Y = np.ascontiguousarray(X) if isinstance(X, np.ndarray) else _canonical(X), np.asarray(Y, X.dtype)
-    # Rows are compared and sorted by a digest: to sort the rows themselves takes ten times as long.
+    # Rows are compared and sorted by their digests: sorting the rows themselves takes ten times as long.
     digests = b"".join(_digest(*_entries(X, int(i)), Y[i], fold[i]) for i in weighted)
     _, first, number = np.unique(np.frombuffer(digests, "V16"), return_index=True, return_inverse=True)
     n, d = len(first), X.shape[1]
@@ -187,7 +186,7 @@ def gathered(
     ix = weighted[np.append(first, np.full(rows - n, first[0]))]
     mass = np.zeros((rows, *weights.shape[1:]))
     np.add.at(mass, number.ravel(), weights[weighted])
-    # By a power of 2, which does not round: the sum of the largest or least numbers is finite and not 0.
+    # A power of 2 scales the weights without rounding, so that a sum of huge or tiny ones is finite and > 0.
     mass = np.ldexp(mass, -np.frexp(mass.max())[1])
     mean_one = (mass * (mass.size / mass.sum())).astype(X.dtype)
     if sparse.issparse(X):  # padded by empty rows; the number of entries is rounded up where X is stored
@@ -203,11 +202,11 @@ def gathered(
 
 
 def centred(X: Any, weights: np.ndarray, fit_intercept: bool) -> tuple[Any, np.ndarray]:
-    """X and what has been subtracted from its columns, (d,): an intercept absorbs it.
+    """X with some columns shifted, and the numbers that were subtracted from its columns, (d,) in float64.
 
-    That is, in float64, the middle of each column that lies far from 0 compared with its range, whose values
-    would leave few digits to the solver; 0 for other columns, and for a sparse X. Rows of weight 0 do not
-    count. ``weights`` are (n,) or (n, k).
+    A column that lies far from 0, compared with its range, would leave few digits to the solver: its middle
+    is subtracted, which an intercept makes up for. The number is 0 for other columns, for a sparse X and
+    without an intercept. Rows of weight 0 do not count. ``weights`` are (n,) or (n, k).
     """
     if not fit_intercept or sparse.issparse(X):
         return X, np.zeros(X.shape[1])
@@ -242,7 +241,7 @@ def _digest(*parts: np.ndarray) -> bytes:
 def _table_shape(n: int, d: int) -> tuple[int, int]:
     """The numbers of rows and columns of a table for n rows of d features.
 
-    Few data get one of three sizes. Otherwise n is rounded up to four leading binary digits, at most by 1/8.
+    Few data get one of three sizes. Otherwise n is rounded up to four leading binary digits, by at most 1/8.
     """
     if n <= MAX_PADDED_ROWS and d <= MAX_PADDED_COLUMNS:
         return max(1 << (n - 1).bit_length(), MIN_TABLE_ROWS), MAX_PADDED_COLUMNS

@@ -18,13 +18,13 @@ class Targets(NamedTuple):
     """The targets of a regressor."""
 
     y: np.ndarray  # as given, (n,) or (n, k), NaN where missing
-    Y: np.ndarray  # (n, k), filled
+    Y: np.ndarray  # (n, k), with observed values in place of missing ones
     weights: np.ndarray  # (n,), or (n, k) if they differ between outputs
     exposure: np.ndarray | None  # (n,)
 
     @property
     def columns(self) -> np.ndarray:
-        """The columns of a table: counts by unit of exposure, and the exposure; or Y."""
+        """The columns of a table: Y; with an exposure, counts per unit of exposure and then the exposure."""
         if self.exposure is None:
             return self.Y
         return np.c_[self.Y / self.exposure[:, None], self.exposure]
@@ -87,9 +87,10 @@ def as_exposure(offset: Any, loss: Any, n: int) -> np.ndarray | None:
 
 
 def default_smoothing(Y: np.ndarray, weights: np.ndarray) -> float:
-    """A hundredth of the interquartile range of y, of several outputs of the least that is not 0.
+    """A hundredth of the spread of y, the interquartile range; of several outputs the least spread above 0.
 
-    If the range is 0, the mean absolute deviation from the median takes its place; if that is 0 too, 1.
+    If the range of an output is 0, its spread is the mean absolute deviation from the median. If all spreads
+    are 0, the result is a hundredth. Y is (n, k), ``weights`` (n,) or (n, k).
     """
     found = []
     for j, y in enumerate(Y.T):
@@ -103,11 +104,11 @@ def default_smoothing(Y: np.ndarray, weights: np.ndarray) -> float:
 
 
 class ExposedPoissonLoss(PoissonLoss, leaves=("exposure",)):
-    r"""`PoissonLoss` of rates: ``Y`` are counts by unit of exposure, which multiplies the weights.
+    r"""`PoissonLoss` of rates: ``Y`` holds counts per unit of exposure, which multiplies the weights.
 
-    ``scale * sum_i weights_i exposure_i [e^h_i - y_i h_i]`` is up to a constant the loss of the counts
-    ``y_i exposure_i`` with the means :math:`e^{h_i + \log \text{exposure}_i}`. ``weights`` are without the
-    exposure, so that folds are scaled by rows.
+    Up to a constant, ``scale * sum_i weights_i exposure_i [e^h_i - y_i h_i]`` is the loss of the counts
+    ``y_i exposure_i`` with the means :math:`e^{h_i + \log \text{exposure}_i}`. ``weights`` do not include the
+    exposure, so that folds are scaled by their numbers of rows.
     """
 
     exposure: jax.Array

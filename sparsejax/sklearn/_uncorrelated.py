@@ -19,7 +19,7 @@ from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted, 
 from sparsejax.sklearn._tables import Table, as_sample_weight, centred, gathered, precision, validated
 
 LOSSES = {name: CLASSIFICATION[name] for name in ("logistic", "squared", "squared_hinge", "huber_hinge")}
-CERTAIN_INTERCEPT = 40.0  # of a label that all rows have: its probability rounds to 1
+CERTAIN_INTERCEPT = 40.0  # the intercept of a label that all rows have: its probability rounds to 1
 
 
 def correlated(table: Table, d: int, threshold: float) -> np.ndarray:
@@ -57,21 +57,21 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
               + \alpha \sum_g \Big( \sum_{j \in g} \|w_j\|_2 \Big)^2 ,
 
     where the features of a group compete, so that few of several correlated features stay. s are the sample
-    weights: weight k counts as k copies of the row. Labels: y (n,) of classes, one a row; or y (n, labels) of
-    0 and 1, or -1 and 1, any number of labels a row. Columns of X should be on comparable scales, as a
-    StandardScaler makes them.
+    weights: weight k counts as k copies of the row. y holds a class for each row, (n,), or it marks any
+    number of labels for each row, (n, labels), by 0 and 1 or by -1 and 1. Columns of X should be on
+    comparable scales, as a StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32.
 
     Args:
       groups: None makes a group of every pair of features whose absolute correlation exceeds ``threshold``,
-        and one of each other feature, so that all are penalised. `sparsejax.groups.Groups`, or lists of the
-        members' numbers, are taken as they are: features in no group are not penalised.
-      threshold: in (0, 1), for the correlations if groups is None.
+        and a group of each other feature alone, so that all are penalised. `sparsejax.groups.Groups`, or
+        lists of the members' numbers, are taken as they are: features in no group are not penalised.
+      threshold: in (0, 1), the threshold on correlations if groups is None.
       loss: phi of each column: "logistic", "squared", "squared_hinge", "huber_hinge". Only the first has
         probabilities.
-      alpha: >= 0, (), or one a group if groups are given.
+      alpha: >= 0, (), or one value for each group if groups are given.
       tol: largest relative duality gap; None is 1e-6 for float64 and 1e-4 for float32.
       max_iter: largest number of iterations.
 
@@ -88,8 +88,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
     Raises:
-      TypeError, ValueError: an argument is not as above, which the message names; every column of y has one
-        class only.
+      TypeError, ValueError: an argument is not as above, which the message names; y (n,) has one class only;
+        with the logistic loss every column of y has one class only.
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
@@ -165,7 +165,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
             return fitted(problem, d, self.tol, self.max_iter).before(middle)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The class of each row, (n,); or for each label, (n, labels), 0 or 1, or -1 or 1, as in y."""
+        """The class of each row, (n,); or for each label, (n, labels), 0 or 1, or -1 or 1, as y had them."""
         scores = self.decision_function(X)
         if self.multilabel_:
             return np.where(scores > 0, 1, self._negative)
