@@ -102,8 +102,8 @@ class BatchedSquaredLoss(
         return facts._replace(rounding=PRODUCT_ERROR * facts.rounding + of_means)
 
     def valid(self) -> jax.Array:
-        """() boolean: no weight is negative and the scale is positive."""
-        return jnp.all(self.weights >= 0) & (self.scale > 0)
+        """() boolean: no weight is negative, and the scale is positive and finite."""
+        return jnp.all(self.weights >= 0) & (self.scale > 0) & (self.scale < jnp.inf)
 
     def reweighted(self, weights: jax.Array) -> Self:
         """The same loss with other numbers of rows, which are not checked."""

@@ -12,7 +12,7 @@ ANY_RANK = tuple(range(33))  # up to 32 dimensions, as many as arrays had before
 
 
 def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ...] = (0,)) -> jax.Array:
-    """A strength or step size >= 0 in the dtype of ``like``; a traced value is converted and not checked.
+    """A strength or step size >= 0 in the dtype of ``like``; of a traced value the sign is not checked.
 
     Args:
       name: name of the prox, for errors.
@@ -24,11 +24,9 @@ def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ..
     Raises:
       TypeError, ValueError: the value is not a real number >= 0, or has another number of dimensions.
     """
-    if is_traced(value):
-        return jnp.asarray(value, like.dtype)
     argument = f"prox.{name}: {of}"
     known: jax.Array = as_float(argument, value, ndims, like.dtype)
-    if (np.asarray(value) < 0).any():
+    if not is_traced(value) and (np.asarray(value) < 0).any():
         raise ValueError(f"{argument} must be >= 0, got {np.asarray(value).min():g}.")
     return known
 

@@ -20,7 +20,9 @@ from sparsejax.solvers._block_problem import (
     units,
 )
 
-MAX_UNKNOWNS = 2048  # single entries on the support for which a Newton step is made
+# Largest number of features of a Gram matrix for which a Newton step of single entries factorises. With more,
+# conjugate gradients take less time; with few they leave too much at very weak strengths.
+MAX_FACTORISED = 256
 CG_SHARE, MAX_CG_STEPS = 0.5, 30  # share of the slope that conjugate gradients leave; their most steps
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
 MIN_STEP_LENGTH = 0.01  # the shortest Newton step of blocks that is tried, as a share of the whole step
@@ -36,7 +38,8 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
     """
     G, size, on = gram.G, s.size, p.V != 0
     slope = jnp.where(on, slope_at(s, p), 0)
-    x, solved = _by_factor(G, on, slope) if s.single else _by_conjugate_gradients(gram, s, p.V, slope)
+    few = s.single and len(G) <= MAX_FACTORISED
+    x = _by_factor(G, on, slope) if few else _by_conjugate_gradients(gram, s, p.V, slope)
 
     def bent(alpha: jax.Array, step: jax.Array) -> jax.Array:
         """alpha (|V + step| - |V| - <V, step>/|V|) of each block: what the first order leaves out."""
@@ -66,42 +69,40 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
     start = (jnp.asarray(2, LOW), jnp.zeros_like(p.V), jnp.zeros_like(p.R), jnp.asarray(jnp.inf, LOW))
     _, step, change, fall = lax.while_loop(lambda c: ~(c[3] <= 0) & (c[0] > shortest), shorter, start)
     new = Point(jnp.where(step == -p.V, 0, p.V + step), p.E + step, p.R + change)
-    return choose((fall <= 0) & solved, new, p)
+    return choose(fall <= 0, new, p)
 
 
-def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The Newton step of single entries, (1, m), by a Cholesky factor; False if the support is too large."""
+def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> jax.Array:
+    """The Newton step of single entries, (1, m), by a Cholesky factor of their part of G."""
     m = on.shape[1]
-    most = min(whole(m), MAX_UNKNOWNS)
-    T = min(most, TILE)
-    S = jnp.nonzero(on[0], size=most, fill_value=m)[0].astype(jnp.int32)
-    count, here = jnp.sum(on, dtype=jnp.int32), m > S
-    tiles = -(-jnp.minimum(count, most) // T)
+    room = whole(m)
+    T = min(room, TILE)
+    S = jnp.nonzero(on[0], size=room, fill_value=m)[0].astype(jnp.int32)
+    here, tiles = m > S, -(-jnp.sum(on, dtype=jnp.int32) // T)
 
     def tile(i: jax.Array, j: jax.Array) -> jax.Array:
         block = G.at[rows_at(S, i, T)[:, None], rows_at(S, j, T)[None]].get(mode="fill", fill_value=0)
         ridge = jnp.where(rows_at(here, i, T), RIDGE_SHARE * jnp.diagonal(block), 1)
         return block + jnp.where(i == j, jnp.diag(ridge), 0)
 
-    root = factorised(tile, tiles, no_root(most, T, LOW), inverted=False)
+    root = factorised(tile, tiles, no_root(room, T, LOW), inverted=False)
     right = slope[0].at[S].get(mode="fill", fill_value=0)
     x = upper_solve(root, lower_solve(root, -right[None], tiles), tiles)[0]
-    return jnp.zeros_like(slope).at[0, S].set(x, mode="drop"), count <= most
+    return jnp.zeros_like(slope).at[0, S].set(x, mode="drop")
 
 
-def _by_conjugate_gradients(
-    gram: Gram, s: Slopes, V: jax.Array, slope: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-    """The Newton step of blocks, (k, m), up to `CG_SHARE` of the slope; True, since there is no limit.
+def _by_conjugate_gradients(gram: Gram, s: Slopes, V: jax.Array, slope: jax.Array) -> jax.Array:
+    """The Newton step, (k, m), up to `CG_SHARE` of the slope.
 
     To factorise a system of 2000 entries takes as long as hundreds of products with G; conjugate gradients,
     preconditioned by the diagonal, need 10 to 30, and the sweeps that follow make up for what they leave.
     """
     size, on, L = s.size, V != 0, jnp.diagonal(gram.G)[None]
-    bend, unit = jnp.zeros((), LOW), units(V, size)
+    scale = L
     if s.blocks is not None:
         bend = to_features(safe_divide(s.blocks, jnp.sqrt(of_blocks(V * V, size))), size)
-    scale = L + bend * (1 - unit * unit)
+        unit = units(V, size)
+        scale = L + bend * (1 - unit * unit)
     scale = jnp.where(scale > 0, scale, 1)
 
     by_gram = lambda x: times_gram(x, gram, s.tile)
@@ -113,8 +114,9 @@ def _by_conjugate_gradients(
         return lax.cond(many, by_rows, by_gram, x) if gram.few_rows else by_gram(x)
 
     def hessian(x: jax.Array) -> jax.Array:
-        turned = x - unit * to_features(of_blocks(unit * x, size), size)
-        return jnp.where(on, product(x) + RIDGE_SHARE * L * x + bend * turned, 0)
+        Hx = product(x) + RIDGE_SHARE * L * x
+        if s.blocks is not None:
+            Hx += bend * (x - unit * to_features(of_blocks(unit * x, size), size))
+        return jnp.where(on, Hx, 0)
 
-    x, _ = conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)
-    return x, jnp.ones((), bool)
+    return conjugate_gradients(hessian, -slope, lambda r: r / scale, CG_SHARE, MAX_CG_STEPS)[0]

@@ -19,6 +19,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
 from scipy.special import expit
 
+import sparsejax as sj
 from sparsejax import losses
 
 HINGES = ("SquaredHingeLoss", "HuberHingeLoss")
@@ -199,6 +200,15 @@ def test_intercept_is_centring_by_hand(rng):
         np.testing.assert_allclose(intercept, Y.mean(0) - X.mean(0) @ W, rtol=1e-9, atol=1e-13)
     A, B = (np.asarray(f.quadratic_model().majorizer()) for f in (loss, centred))
     np.testing.assert_allclose(A.T @ A, B.T @ B, atol=1e-13)
+
+
+@pytest.mark.parametrize("value, weight", [(1.0, 1.1), (3.7, 0.3)])
+def test_targets_that_are_all_equal_are_fitted_by_the_intercept(value, weight):
+    """Their weighted mean may differ from them by a rounding, which is no target to fit."""
+    X, Y = data()
+    loss = losses.SquaredLoss(X, np.full_like(Y, value), weights=np.full(N, weight), intercept=True)
+    solution = sj.solve(sj.Problem(loss, sj.penalties.L21(0.01)))
+    assert solution.converged and solution.gap == 0 and not np.any(solution.params)
 
 
 def test_logistic_intercept_is_stationary_and_shift_free(rng):

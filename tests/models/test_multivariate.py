@@ -453,6 +453,8 @@ def test_path_is_a_loop_of_fits(grid, rng):
         assert a.converged and float(a.objective) == pytest.approx(float(b.objective), rel=1e-4)
         masters += int(b.num_iters) - int(a.num_iters)
     assert masters > 0  # the start was worth something
+    again = mv.path(X, y, measure=mv.f_beta(), **grid, tol=1e-4, init=models[0])
+    assert again[0].num_iters <= models[0].num_iters
 
 
 def test_one_against_the_rest(rng):

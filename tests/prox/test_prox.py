@@ -356,6 +356,13 @@ def test_bad_input(p, bad, error):
         p.call(bad, *p.strengths)
 
 
+@every
+def test_a_step_size_by_entry_is_refused_under_jit_too(p):
+    x = jnp.ones(3)
+    with pytest.raises(ValueError, match=rf"prox\.{p.name}: scaling has shape \(3,\)"):
+        jax.jit(lambda scaling: p.call(x, *p.strengths, scaling))(x)
+
+
 # ------------------------------------------------------------------ penalties are their proxes by row
 
 

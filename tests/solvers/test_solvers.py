@@ -238,3 +238,4 @@ def test_bound_of_the_curvature(rng):
             true = np.linalg.norm(A, 2) ** 2
             assert true <= float(bound(A)) <= 1.06 * true
     assert float(bound(np.zeros((3, 50)))) == 0
+    assert np.isnan(bound(np.full((3, 50), np.nan)))

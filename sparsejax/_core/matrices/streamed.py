@@ -75,7 +75,7 @@ class Source:
         """Raise if a batch is not finite; the message has the number of the batch."""
         for number, (_, X) in enumerate(self.chunks()):
             if not np.isfinite(X).all():
-                raise ValueError(f"batch {number} is not finite, as it was when it was read first.")
+                raise ValueError(f"batch {number} is not finite; it was finite when it was first read.")
 
 
 class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape")):

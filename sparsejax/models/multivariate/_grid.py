@@ -40,7 +40,7 @@ def path(
     Args:
       X, y, measure: as in `fit`.
       budget, C: one is a number, the other a sequence, which is cheapest in increasing order.
-      options: tol, eps_delta, maxiter, schedule, progress of `fit`.
+      options: tol, eps_delta, maxiter, schedule, progress of `fit`; init, for the first fit.
 
     Returns:
       One `Model` for each value, in the order given.
@@ -67,7 +67,7 @@ def path(
             raise ValueError(f"{name} is empty; at least one value is needed.")
     size = max(budgets.size, Cs.size)
     budgets, Cs = (np.broadcast_to(values, size).tolist() for values in (budgets, Cs))
-    data, init = as_data(X), None
+    data, init = as_data(X), options.pop("init", None)
     models: list[Model] = []
     for b, c in zip(budgets, Cs, strict=True):
         try:
