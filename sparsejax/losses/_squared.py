@@ -173,12 +173,11 @@ class SquaredLoss(LinearModelLoss):
         """Y, less its weighted means if there is an intercept; a column of equal numbers becomes 0."""
         if not self.has_intercept:
             return self.Y
-        # The middle of a column goes first: the mean of equal numbers may differ from them by a rounding, and
-        # that rounding would be the whole target.
-        there = jnp.broadcast_to(self._weights() > 0, self.Y.shape)
+        Y = self.Y - self._best_intercept(jnp.zeros_like(self.Y))
+        # The mean of equal numbers may differ from them by a rounding, which would be all of the target.
+        there = jnp.broadcast_to(self._weights() > 0, Y.shape)
         high, low = (jnp.max(jnp.where(there, a, -jnp.inf), axis=0, keepdims=True) for a in (self.Y, -self.Y))
-        middle = lax.stop_gradient(jnp.where(jnp.isfinite(high), high / 2 - low / 2, 0))
-        return self.Y - middle - self._best_intercept(jnp.broadcast_to(middle, self.Y.shape))
+        return Y - lax.stop_gradient(jnp.where(high == -low, Y, 0))
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         w = jnp.broadcast_to(self._weights(), H.shape)

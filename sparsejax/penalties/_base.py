@@ -129,12 +129,13 @@ class Penalty(Protocol):
             # mypy forbids to replace a method; a subclass may define it without W, and is called with W.
             cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
-        named, leaves = cls.strengths, cls._leaves
-        listed = isinstance(named, tuple | list)
-        if isinstance(named, str) or (listed and cls._frozen and not set(named) <= set(leaves)):
-            raise TypeError(
-                f"{cls.__name__}: strengths must be a tuple of names of leaves, {leaves}; got {named!r}."
-            )
+        named: Any = cls.strengths  # a property of a class whose parts have the strengths
+        if isinstance(named, str):
+            raise TypeError(f"strengths of {cls.__name__} must be a tuple of names, got {named!r}.")
+        listed = named if isinstance(named, tuple | list) and cls._frozen else ()
+        absent = [name for name in listed if name not in cls._leaves]
+        if absent:
+            raise TypeError(f"strengths of {cls.__name__} names {', '.join(absent)}, no leaf.")
 
     def value(self, W: Any) -> jax.Array:
         """g(W), shape ()."""

@@ -35,7 +35,7 @@ def test_roots_of_tiles(rows):
 @pytest.mark.parametrize(
     ("solver", "shape", "penalty"),
     [
-        (sj.prox_newton, (200, 300, 1), sj.penalties.L1),
+        (sj.prox_newton, (150, 300, 1), sj.penalties.L1),
         (sj.variational_newton, (150, 600, 1), sj.penalties.L1),
         (sj.variational_newton, (150, 600, 16), sj.penalties.L21),
     ],
