@@ -124,7 +124,6 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
 
 
 MIN_FOLDED_ROW = 512  # entries; if d <= n, adding the rows of X in turn saves time from this length on
-ROWS_IN_CACHE = 32  # rows of a block of `row_sums_of_squares`
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
@@ -133,22 +132,6 @@ def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax
     if d > n or d >= MIN_FOLDED_ROW:
         return _down(jnp.add, jnp.sum, function, X)
     return jnp.sum(function(X), axis=0)
-
-
-def row_sums_of_squares(X: jax.Array, weights: jax.Array) -> jax.Array:
-    """The sums of ``X^2 * weights`` along the rows of X, (n,), with weights (d,).
-
-    On a CPU the squares of some rows at a time stay in the cache; XLA's sum of products takes twice as long.
-    """
-    n, rows = X.shape[0], min(X.shape[0], ROWS_IN_CACHE)
-    if jax.default_backend() != "cpu":
-        return jnp.sum((X * weights[None]) * X, axis=1)
-
-    def block(i: jax.Array, sums: jax.Array) -> jax.Array:
-        part = lax.dynamic_slice_in_dim(X, i * rows, rows)  # the last blocks may overlap
-        return lax.dynamic_update_slice_in_dim(sums, (part * part) @ weights, i * rows, 0)
-
-    return lax.fori_loop(0, -(-n // rows), block, jnp.zeros(n, X.dtype))
 
 
 def column_maxima(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
