@@ -5,6 +5,7 @@ The devices are two of one CPU, which JAX must be told before it starts: this fi
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -76,9 +77,23 @@ def answers(names):
     if "l21" in names:
         found["l21: path"] = path_in_shards(over)
         refuse_the_checkpoint_of_other_shards()
+        nothing_is_gathered()
     if "plain" in names:
         found["plain: rows of the device"] = own_rows(mesh)
     return found
+
+
+def nothing_is_gathered():
+    """Rows of X stay on the device that holds them, with many columns and with few."""
+    rows = NamedSharding(Mesh(np.array(jax.devices()), ("rows",)), P("rows"))
+    rng = np.random.default_rng(0)
+    for shape in ((700, 600), (300, 20)):
+        X = jax.device_put(rng.standard_normal(shape), rows)
+        y = jax.device_put(rng.standard_normal(shape[0]), rows)
+        run = lambda X, y: sj.fista(sj.Problem(losses.SquaredLoss(X, y), penalties.L1(0.1)), maxiter=50)
+        text = jax.jit(run).lower(X, y).compile().as_text()
+        assert "all-reduce" in text
+        assert not re.findall(r"= .* (all-gather|all-to-all|collective-permute)", text), shape
 
 
 def refuse_the_checkpoint_of_other_shards():

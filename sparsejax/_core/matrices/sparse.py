@@ -19,7 +19,7 @@ from sparsejax._core.checks import (
     is_traced,
 )
 from sparsejax._core.linalg import column_sums as dense_column_sums
-from sparsejax._core.linalg import take
+from sparsejax._core.linalg import row_sums_of_squares, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.precision import tell_of_cast
 
@@ -279,8 +279,7 @@ def squares_along_rows(X: Any, weights: jax.Array) -> jax.Array:
     """The sums of ``X^2 * weights`` along its rows, (n,), with weights (d,)."""
     if isinstance(X, Sparse):
         return X.sums(jnp.square, weights, transposed=False)
-    # (X * weights) * X, not X^2 * weights: XLA would write X^2 to memory if sums down the columns shared it.
-    return jnp.sum((X * weights[None]) * X, axis=1)
+    return row_sums_of_squares(X, weights)
 
 
 def columns_at(X: Any, ix: jax.Array) -> Any:
