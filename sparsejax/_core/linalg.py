@@ -154,13 +154,14 @@ def _down(
     """
     if jax.default_backend() != "cpu":
         return whole(function(X), axis=0)
-    parts = _by_device(X)
+    parts, axis = _by_device(X)
 
     def turn(i: jax.Array, a: jax.Array) -> jax.Array:
-        return step(a, function(lax.dynamic_index_in_dim(parts, i, 1, keepdims=False)))
+        return step(a, function(lax.dynamic_index_in_dim(parts, i, axis, keepdims=False)))
 
-    start = jnp.zeros((parts.shape[0], X.shape[1]), X.dtype)
-    return whole(lax.fori_loop(0, parts.shape[1], turn, start), axis=0)
+    start = jnp.zeros((*parts.shape[:axis], X.shape[1]), X.dtype)
+    found = lax.fori_loop(0, parts.shape[axis], turn, start)
+    return whole(found, axis=0) if axis else found
 
 
 def row_sums_of_squares(X: jax.Array, weights: jax.Array) -> jax.Array:
@@ -171,26 +172,29 @@ def row_sums_of_squares(X: jax.Array, weights: jax.Array) -> jax.Array:
     if jax.default_backend() != "cpu":
         # Not X^2 * weights: XLA would write X^2 to memory if sums down the columns shared it.
         return jnp.sum((X * weights[None]) * X, axis=1)
-    parts = _by_device(X)
-    number = parts.shape[1]
+    parts, axis = _by_device(X)
+    number = parts.shape[axis]
     rows = min(number, max(1, ENTRIES_IN_CACHE // X.shape[1]))
 
     def block(i: jax.Array, sums: jax.Array) -> jax.Array:
-        part = lax.dynamic_slice_in_dim(parts, i * rows, rows, 1)  # the last two blocks may overlap
-        return lax.dynamic_update_slice_in_dim(sums, (part * part) @ weights, i * rows, 1)
+        part = lax.dynamic_slice_in_dim(parts, i * rows, rows, axis)  # the last two blocks may overlap
+        return lax.dynamic_update_slice_in_dim(sums, (part * part) @ weights, i * rows, axis)
 
-    sums = lax.fori_loop(0, -(-number // rows), block, jnp.zeros(parts.shape[:2], X.dtype))
+    sums = lax.fori_loop(0, -(-number // rows), block, jnp.zeros(parts.shape[:-1], X.dtype))
     return sums.reshape(X.shape[0])
 
 
-def _by_device(X: jax.Array) -> jax.Array:
-    """X as (blocks, n / blocks, d) for a loop over the second axis; with one device there is one block.
+def _by_device(X: jax.Array) -> tuple[jax.Array, int]:
+    """X as (blocks, n / blocks, d), and the axis of its rows for a loop; with one device X itself, and 0.
 
     A loop over all rows of an X whose rows are spread over devices would gather X whole on each of them. The
     number of devices that its rows are on divides n and the number of all devices, and so it divides the
-    number of blocks: each device has the rows of its own blocks.
+    number of blocks: each device has the rows of its own blocks. With one device there is no new shape, for
+    which XLA would compute and store an X that is itself computed a second time.
     """
-    return X.reshape(math.gcd(X.shape[0], jax.device_count()), -1, X.shape[1])
+    n, d = X.shape
+    blocks = math.gcd(n, jax.device_count())
+    return (X.reshape(blocks, n // blocks, d), 1) if blocks > 1 else (X, 0)
 
 
 def conjugate_gradients(
