@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import as_number, check_choice
-from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, legend, style
+from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, leaf_names, legend, style
 from sparsejax.selection.tuning import Tuning
 from sparsejax.solution import History, Solution
 
@@ -161,11 +161,11 @@ def _search(name: str, tuned: Tuning) -> tuple[str, str, np.ndarray, np.ndarray,
         raise ValueError(f"{name}: a batch of {count.shape} searches; draw one.")
     loss = loss[: int(count)]
     best = int(np.nanargmin(loss)) if np.isfinite(loss).any() else 0
-    tried, _ = jax.tree_util.tree_flatten_with_path(tuned.tried.penalties)
+    tried, last = jax.tree.leaves(tuned.tried.penalties), jax.tree.leaves(tuned.penalty)
     moved = {
-        jax.tree_util.keystr(key).lstrip("."): np.asarray(leaf)[: int(count)]
-        for (key, leaf), last in zip(tried, jax.tree.leaves(tuned.penalty), strict=True)
-        if np.ndim(leaf) > np.ndim(last)
+        label: np.asarray(leaf)[: int(count)]
+        for label, leaf, one in zip(leaf_names(tuned.penalty), tried, last, strict=True)
+        if np.ndim(leaf) > np.ndim(one)
     }
     if all(values.ndim == 1 for values in moved.values()) and len(moved) <= 2:
         (xlabel, x), (ylabel, y) = [*moved.items(), (LOSS, loss)][:2]

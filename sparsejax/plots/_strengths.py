@@ -19,6 +19,7 @@ from sparsejax.plots._axes import (
     check_kind,
     faint_lines,
     ink,
+    leaf_names,
     legend,
     names_of,
     spaced_style,
@@ -117,7 +118,8 @@ def cross_validation(
     Args:
       result: the result of `sparsejax.cross_validate`.
       strengths: (m,), the strengths of the last axis, in any unit. The default is to take them from
-        ``result.penalties``, where one strength must vary, or several that are multiples of one another.
+        ``result.penalties``, where one strength must vary, or several that are multiples of one another; of a
+        single candidate the first strength is taken.
       ax: axes to draw into; None for new ones.
 
     Returns:
@@ -160,7 +162,8 @@ def cross_validation(
         its, by = axis_of[line][0], np.argsort(-axis_of[line][0], kind="stable")
         name = f"{len(lines) - 1} other lines of the grid" if number == 0 else None
         axes.plot(its[by], mean[line][by], color=FAINT, linewidth=0.7, label=name)
-    band: dict[str, Any] = {"color": BLUE, "alpha": 0.25, "linewidth": 0, "label": "one standard error"}
+    band: dict[str, Any] = {"color": BLUE, "alpha": 0.25, "label": "one standard error"}
+    band["linewidth"] = 0 if len(x) > 1 else 6  # the band of one strength is a line from end to end
     axes.fill_between(x[order], middle - width, middle + width, **band)
     axes.plot(x[order], middle, color=BLUE, marker="o", markersize=3, linewidth=1.3)
     level = mean[best] + (error[best] if is_loss else -error[best])
@@ -272,12 +275,13 @@ def _strengths_in(
     name, count = "plots.cross_validation", shape[-1]
     if given is not None:
         return _as_strengths(name, given, count), "strength"
-    varied = {}
-    for key, leaf in jax.tree_util.tree_flatten_with_path(penalties)[0]:
+    varied: dict[str, np.ndarray] = {}
+    for label, leaf in zip(leaf_names(penalties), jax.tree.leaves(penalties), strict=True):
         if jnp.issubdtype(jnp.result_type(leaf), jnp.floating):
             values = np.asarray(leaf)[line].reshape(count, -1)
-            if (values != values[:1]).any():
-                varied[jax.tree_util.keystr(key).lstrip(".")] = values
+            # One candidate does not say what would vary: the first leaf that is not 0 stands for it.
+            if (values != values[:1]).any() or (count == 1 and values.any() and not varied):
+                varied[label] = values
     if not varied:
         raise ValueError(f"{name}: the strengths are all the same: give strengths, ({count},).")
     everything = np.concatenate(list(varied.values()), axis=1)

@@ -290,6 +290,32 @@ def test_strengths_that_go_their_own_ways_are_asked_for(validated):
         plots.cross_validation(odd)
 
 
+def test_cross_validation_of_one_strength(validated, ax):
+    """A point with a bar of one standard error; the strength is that of the penalties."""
+    one = [np.asarray(a)[:, :1] for a in (validated.fold_loss, validated.num_nonzero)]
+    result = sj.CrossValidation(sj.penalties.L1(STRENGTHS[:1]), *one, 0 * one[0], one[0] > 0)
+    plots.cross_validation(result, ax=ax)
+    assert (ax.get_xlabel(), ax.lines[0].get_xdata().tolist()) == ("strength", [STRENGTHS[0]])
+    assert ax.collections[0].get_linewidth()[0] > 0
+
+
+def test_the_label_names_the_term_of_a_sum(validated, ax):
+    P = sj.penalties
+    whole = lambda groups: P.GroupLasso(STRENGTHS[0], sj.groups.from_labels(groups))
+    for first, last, label in (
+        (P.L1(0.1), P.SquaredL2(STRENGTHS), "strength of SquaredL2"),
+        (whole([0, 0, 1]), whole([0, 1, 1])._replace(alpha=STRENGTHS), "alpha of GroupLasso 2"),
+    ):
+        constant = jax.tree.map(lambda leaf: np.repeat(np.asarray(leaf)[None], M, 0), first)
+        plots.cross_validation(validated._replace(penalties=constant + last), ax=ax)
+        assert ax.get_xlabel() == label
+    both = tuning(P.L1(0.5) + P.SquaredL2(0.1), [3.0, 1.0])
+    walk = np.array([1.0, 0.5, np.nan, np.nan])
+    tried = both.tried._replace(penalties=P.L1(0.5)._replace(strength=walk) + P.SquaredL2(0.1))
+    plots.tuning(both._replace(tried=tried), ax=ax)
+    assert ax.get_xlabel() == "strength of L1"
+
+
 def test_outputs_that_choose_alone_have_no_one_curve(X, ax):
     Y = X[:, :2]
     problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L1(0.0))
