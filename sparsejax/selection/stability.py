@@ -49,8 +49,8 @@ class StabilitySelection(
         features if any frequency is NaN.
       bound: (), a bound of the expected number of false selections, see `stability_selection`; NaN if none
         is known.
-      num_selected: (N,) int32, the number of features that a subsample selects at any strength; the mean is q
-        in the bound.
+      num_selected: (N,) int32, the number of features that a subsample selects at any strength, by the solves
+        that are finite; the mean is q in the bound.
       gap, converged: (N, m), the certificate of each solution.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
@@ -187,7 +187,7 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
-    # NaN != 0, so that a W of NaN counts as selecting every feature: such counts are not used.
+    # A W of NaN selects nothing, which is no observation: the frequencies of its strength are NaN.
     failed = jnp.any(found.solution.status == NON_FINITE, axis=0)
     frequencies = jnp.where(failed[:, None], jnp.nan, found.counts.astype(dtype) / count)
     known = ~jnp.any(failed)
@@ -322,7 +322,7 @@ def _first(found: _Found, count: int) -> _Found:
 
 def _nonzero_rows(W: jax.Array) -> jax.Array:
     """(d,) boolean, whether the feature's row of W is not 0."""
-    return jnp.any(columns(W) != 0, axis=0)
+    return jnp.any(jnp.abs(columns(W)) > 0, axis=0)  # False for NaN, which is also != 0
 
 
 def _max_at_once(arguments: PathArguments, rows: int) -> int:

@@ -150,6 +150,7 @@ def test_nan_selects_nothing():
         found = stable(rows, np.array(strengths))
         assert np.isnan(found.bound) and not found.selected.any()
         assert np.flatnonzero(np.isnan(found.frequencies).all(axis=1)).tolist() == failed
+        assert not found.num_selected.any()  # the finite solves are above lambda_max
 
 
 def test_it_finds_what_is_there():
