@@ -132,7 +132,7 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
         return jnp.max(slopes, axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.l1(Vt, self.entrywise(Vt), scaling)
+        return prox.soft_threshold(Vt, scaling * self.entrywise(Vt))
 
     def _by_row(self, factor: jax.Array) -> "L1":
         strength = jnp.asarray(self.strength)

@@ -102,7 +102,7 @@ class FusedLasso(TransposedPenalty, leaves=("variation", "l1_terms")):
         return self.variation._value(Wt) + self._l1_strength(Wt) * jnp.sum(jnp.abs(Wt))
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return prox.l1(self.variation._prox(Vt, scaling), self._l1_strength(Vt), scaling)
+        return prox.soft_threshold(self.variation._prox(Vt, scaling), scaling * self._l1_strength(Vt))
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         r"""The least :math:`g(w) / |\langle z, w\rangle|` over all w and all columns z of Z.

@@ -43,6 +43,7 @@ from sparsejax.prox._row_norms import l2 as l2
 from sparsejax.prox._row_norms import l2_columns as l2_columns
 from sparsejax.prox._row_norms import linf as linf
 from sparsejax.prox._row_norms import linf_columns as linf_columns
+from sparsejax.prox._row_norms import soft_threshold as soft_threshold
 from sparsejax.prox._squared_l1 import exclusive_l21 as exclusive_l21
 from sparsejax.prox._squared_l1 import exclusive_l21_columns as exclusive_l21_columns
 from sparsejax.prox._squared_l1 import squared_l1 as squared_l1

@@ -38,6 +38,11 @@ def l1(x: jax.Array, strength: ArrayLike, scaling: ArrayLike = 1.0) -> jax.Array
     return _soft_threshold(x, t)
 
 
+def soft_threshold(x: jax.Array, t: jax.Array) -> jax.Array:
+    """`l1` with threshold t, of the rank of x and broadcastable to it; of any floating dtype, unchecked."""
+    return _soft_threshold(x, jnp.broadcast_to(t, x.shape))
+
+
 @jax.custom_jvp
 def _soft_threshold(x: jax.Array, t: jax.Array) -> jax.Array:
     return jnp.sign(x) * jnp.maximum(jnp.abs(x) - t, 0)

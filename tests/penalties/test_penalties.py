@@ -59,6 +59,15 @@ def test_nan_is_not_hidden(name, rng):
     assert np.isnan(jax.jit(spread(name).prox)(W)[1, 0])
 
 
+def test_half_precision(rng):
+    """A prox keeps the dtype, and differs by rounding from the one in float32."""
+    V = (3 * rng.standard_normal(D)).astype(np.float16)
+    for penalty in (penalties.L1(0.5), penalties.L1(0.5) + penalties.NonNegative()):
+        ours = penalty.prox(V)
+        assert ours.dtype == np.float16
+        np.testing.assert_allclose(ours, penalty.prox(V.astype(np.float32)), atol=8e-3)
+
+
 # ------------------------------------------------------------------ conjugates and the dual ball
 
 
