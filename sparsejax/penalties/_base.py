@@ -60,7 +60,8 @@ class Penalty(Protocol):
       a Z at which it is finite (``aux``: a point at which Z is nearly a subgradient, or parts that sum to Z,
       one for each term); ``dual_scale(Z)``, or with several terms ``dual_scale(Z, parts)``: the largest s at
       which ``conjugate(s * Z)`` is finite, inf if there is no largest; ``finite_conjugate`` (bool): the
-      conjugate is finite everywhere, so that a gap is known with any convex loss;
+      conjugate can be finite everywhere, and where it is (``dual_scale`` is inf) a gap is known with any
+      convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
       smooth at W; the other entries stay at 0 nearby;
     * *terms*, if g has no exact prox but its parts have: ``terms``: a tuple of penalties whose sum is g;

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, is_traced
+from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, check_step, is_traced
 from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._rules import feasible, in_units, rescaled, row_units
@@ -97,6 +97,7 @@ class NonNegative(Penalty, leaves=()):
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """max(V, 0)."""
         check_array(V, "V")
+        check_step("scaling", scaling)
         return jnp.where(V <= 0, 0, V)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
@@ -159,6 +160,7 @@ class Box(Penalty, leaves=("low", "high")):
     def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
         """V, each entry moved to the nearest point of its interval."""
         Vt = checked(self, V, "V")
+        check_step("scaling", scaling)
         low, high = self.bounds(Vt)
         return like(jnp.clip(Vt, low, high), V)
 

@@ -60,6 +60,8 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         t = scaling * cast(self.strength, Vt)
+        if not Vt.size:  # `piecewise` needs an entry
+            return Vt
         if Vt.shape[0] == 1:
             return prox.piecewise(Vt[0], t)[None]
         return jax.vmap(lambda v: prox.piecewise(v, t))(Vt)

@@ -60,12 +60,19 @@ def test_nan_is_not_hidden(name, rng):
 
 
 def test_half_precision(rng):
-    """A prox keeps the dtype, and differs by rounding from the one in float32."""
+    """A prox keeps the dtype, and differs by rounding from the one in float64."""
     V = (3 * rng.standard_normal(D)).astype(np.float16)
-    for penalty in (penalties.L1(0.5), penalties.L1(0.5) + penalties.NonNegative()):
-        ours = penalty.prox(V)
-        assert ours.dtype == np.float16
-        np.testing.assert_allclose(ours, penalty.prox(V.astype(np.float32)), atol=8e-3)
+    ours = jax.jit(penalties.L1(0.5).prox)(V)
+    assert ours.dtype == np.float16
+    np.testing.assert_allclose(ours, np.sign(V) * np.maximum(np.abs(V.astype(float)) - 0.5, 0), atol=8e-3)
+
+
+def test_a_step_below_0_and_no_features():
+    for penalty in (penalties.L1(1.0), penalties.NonNegative(), penalties.Box(-1.0, 1.0)):
+        with pytest.raises(ValueError, match="scaling must be >= 0"):
+            penalty.prox(np.ones(D), -1.0)
+    none = np.zeros((0, K))
+    assert penalties.TotalVariation(1.0).prox(none).shape == none.shape
 
 
 # ------------------------------------------------------------------ conjugates and the dual ball
