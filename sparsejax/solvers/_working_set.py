@@ -65,7 +65,7 @@ def working_set(
 
     Args:
       problem: a loss with ``columns_at`` and either a majorizer in its quadratic model or a sparse X; a
-        penalty that is a sum over rows and makes some of them 0, such as `ExclusiveL21`, `L21`, `L1`, or
+        penalty that makes some rows 0, such as `ExclusiveL21`, `L21`, `L1`, `SortedL1`, or
         `ExclusiveGroupL21`, if its groups do not overlap too much (64 families of disjoint groups at most).
       init, tol, maxiter, history: as `admm`; an iteration is a round, here at most 30.
 
@@ -91,7 +91,7 @@ def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
     if "sparse rows" not in penalty.provides:
-        return f"needs a penalty that is a sum over rows and zero in some, got {kinds(problem)}."
+        return f"needs a penalty that makes rows zero, with row_slopes() and rows_at(), got {kinds(problem)}."
     known = {"shape", "columns"} <= smooth.provides
     model = smooth.quadratic_model()
     if not known or (model.majorizer is None and model.column_sizes is None):

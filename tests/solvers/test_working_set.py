@@ -214,7 +214,7 @@ def test_unfit():
     graph = LOSSES["squared"] + sj.losses.GraphLaplacian(np.ones((K, K)), 0.1)
     with pytest.raises(TypeError, match=r"columns_at"):
         sj.working_set(sj.Problem(graph, sj.penalties.L21(0.1)))
-    with pytest.raises(TypeError, match="sum over rows"):
+    with pytest.raises(TypeError, match="makes rows zero, with row_slopes"):
         sj.working_set(sj.Problem(LOSSES["squared"], sj.penalties.ExclusiveLasso(0.1)))
 
 
