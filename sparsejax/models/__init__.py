@@ -6,10 +6,9 @@ second is the positive class: 1, True, or "yes" of "no" and "yes". A matrix Y ha
 The column marks the rows that have the label, by 0 and 1, by -1 and 1 or by booleans, in the same way in all
 columns.
 
-``predict`` returns labels like those given to ``fit``. Whole numbers are returned as int32, but as int64 by
-`sparsejax.models.exclusive_l21` and by `sparsejax.models.multivariate.OneVsRest`. ``predict`` of
-`sparsejax.models.multi_semantic` returns scores, and that of `sparsejax.models.ofa_lasso` numbers. The values
-of a traced array are not known: its labels are taken to be 0 and 1, or -1 and 1 in
+``predict`` returns labels like those given to ``fit``. Whole numbers are returned as int32 if they fit.
+``predict`` of `sparsejax.models.multi_semantic` returns scores, and that of `sparsejax.models.ofa_lasso`
+numbers. The values of a traced array are not known: its labels are taken to be 0 and 1, or -1 and 1 in
 `sparsejax.models.multivariate`.
 
 A greater ``score`` is better. It is the accuracy for labels, R^2 for numbers, the mean area under the ROC

@@ -102,6 +102,15 @@ def decoded(positive: Any, classes: Classes) -> Any:
     return np.asarray(classes)[np.asarray(positive).astype(int)]
 
 
+def labels_at(classes: Classes, numbers: Any) -> np.ndarray:
+    """The labels with these numbers (n,) among the classes; whole numbers are int32, as from `decoded`."""
+    labels = np.asarray(classes)
+    if labels.dtype.kind in "iuf" and (labels == np.floor(labels)).all() and abs(labels).max() <= INT32_MAX:
+        labels = labels.astype(np.int32)
+    found: np.ndarray = labels[np.asarray(numbers)]
+    return found
+
+
 def agreement(y: Any, predicted: Any) -> float:
     """The share of the labels that are predicted correctly."""
     predicted = np.asarray(predicted)

@@ -8,7 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.matrices.sparse import as_dense
 from sparsejax.losses import SquaredLoss
-from sparsejax.models._labels import agreement, classes_of
+from sparsejax.models._labels import agreement, classes_of, labels_at
 from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveL21
 from sparsejax.problem import Problem
@@ -37,8 +37,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("classes
 
     def predict(self, X: ArrayLike) -> np.ndarray:
         """The label with the largest score in each row, (n,). Under jit use `decision_function` instead."""
-        largest = np.asarray(jnp.argmax(self.decision_function(X), axis=1))
-        return np.asarray(self.classes)[largest]
+        return labels_at(self.classes, jnp.argmax(self.decision_function(X), axis=1))
 
     def score(self, X: ArrayLike, y: Any) -> float:
         """The accuracy: the share of the labels y (n,) that `predict` returns."""

@@ -14,7 +14,7 @@ import numpy as np
 from sparsejax._core.checks import as_int, as_numpy
 from sparsejax._core.progress import Bar, Interrupted, bar_of, check_progress
 from sparsejax._core.pytree import Pytree
-from sparsejax.models._labels import agreement, classes_of
+from sparsejax.models._labels import agreement, classes_of, labels_at
 from sparsejax.models._summary import summary
 from sparsejax.models.multivariate._checks import as_budget, positive
 from sparsejax.models.multivariate._data import Data, as_data
@@ -115,7 +115,7 @@ class OneVsRest(Pytree, leaves=("models",), static=("classes",)):
 
     def predict(self, X: Any) -> np.ndarray:
         """The label with the largest score in each row, (n,). Under jit use `decision_function` instead."""
-        return np.asarray(self.classes)[np.asarray(self.decision_function(X)).argmax(1)]
+        return labels_at(self.classes, np.asarray(self.decision_function(X)).argmax(1))
 
 
 def fit_one_vs_rest(
