@@ -196,8 +196,11 @@ class Bar:
         self.count = 0  # the count that the bar shows
 
     def show(self, done: int, gap: float) -> None:
-        """Show that ``done`` solves are done; ``gap``: the certificate of the last one."""
-        more = self.before + self.each * done - self.count
+        """Show that ``done`` solves are done; ``gap``: the certificate of the last one.
+
+        The bar never runs backwards: where work is done again, it waits until ``done`` exceeds its count.
+        """
+        more = max(self.before + self.each * done - self.count, 0)
         self.count += more
         if self._bar is not None:
             self._bar.set_postfix_str(f"{self._what} {gap:.1e}", refresh=False)

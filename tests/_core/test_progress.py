@@ -359,6 +359,13 @@ def test_a_process_without_stderr(monkeypatch):
         sj.path(PROBLEM, STRENGTHS, progress=True)
 
 
+def test_the_bar_never_runs_backwards(shown):
+    """Where solves are made again, as by `ofa_lasso` with more columns, it waits."""
+    with progress.bar_of("path", 4) as bar:
+        counts = [bar.show(done, 0.1) or bar.count for done in (1, 2, 3, 1, 2, 3, 4)]
+    assert counts == [1, 2, 3, 3, 3, 3, 4]
+
+
 def test_in_another_thread_it_is_only_shown(shown):
     """Where Ctrl-C does not come."""
     found = []
