@@ -64,6 +64,8 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         y = checked_y(self, y).astype(float)
         check_consistent_length(predicted, y)
         predicted, Y = predicted.reshape(len(y), -1), y.reshape(len(y), -1)
+        if Y.shape != predicted.shape:
+            raise ValueError(f"y has {Y.shape[1]} output(s), but the fit had {predicted.shape[1]}.")
         weights = as_sample_weight(sample_weight, *Y.shape)
         each = weights if weights.ndim > 1 else np.broadcast_to(weights[:, None], Y.shape)
         seen = ~np.isnan(Y) & (each > 0)

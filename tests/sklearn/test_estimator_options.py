@@ -76,6 +76,8 @@ def test_missing_targets_are_left_out():
     np.testing.assert_allclose(filled.coef_, ours.coef_, atol=1e-9)
     scores = [lasso(Y[:, j], 0.05).score(X[seen[:, j]], Y[seen[:, j], j]) for j in range(3)]
     assert abs(ours.score(X, HOLES) - np.mean(scores)) < 0.05
+    with pytest.raises(ValueError, match=r"y has 1 output\(s\), but the fit had 3"):
+        ours.score(X, HOLES[:, 0])
 
 
 def test_weights_by_entry():
