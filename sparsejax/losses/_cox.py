@@ -14,12 +14,12 @@ from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divid
 from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
 from sparsejax.losses._cox_curvature import (
     bounding_rows,
-    centred,
     chain_hessian,
     chain_squares,
     off_basis_by_curvature,
     trace_bound,
 )
+from sparsejax.losses._curvature import centred
 from sparsejax.losses._free_features import span
 from sparsejax.losses._quadratic_model import QuadraticModel
 from sparsejax.losses._risk_places import Places

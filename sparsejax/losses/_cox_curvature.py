@@ -6,19 +6,12 @@ from jax import lax
 from jax.scipy.linalg import solve_triangular
 
 from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
+from sparsejax.losses._curvature import centred
 from sparsejax.losses._free_features import coefficients
 from sparsejax.losses._linear_model import FLATTEST
 from sparsejax.losses._risk_places import Places
 from sparsejax.losses._risks import Risks, one_later
 from sparsejax.losses._running_sums import decayed_rows, decayed_sums, decays_of, running_sum, sums_to_come
-
-
-def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None) -> jax.Array:
-    """X (n, d), by place, minus its weighted mean in each stratum."""
-    if strata is None:
-        return X - safe_divide(weights @ X, jnp.sum(weights))[None]
-    in_stratum = lambda x: jnp.zeros_like(x).at[strata].add(x)[strata]
-    return X - safe_divide(in_stratum(weights[:, None] * X), in_stratum(weights)[:, None])
 
 
 def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: Places) -> jax.Array:

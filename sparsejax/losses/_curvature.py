@@ -27,9 +27,15 @@ def by_products(
     return (H + H.T)[None] / 2
 
 
-def centred(X: jax.Array, weights: jax.Array) -> jax.Array:
-    """X (n, d) minus its mean weighted by weights (n,), which eliminates the best intercept."""
-    return X - safe_divide(weights @ X, jnp.sum(weights))[None]
+def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None = None) -> jax.Array:
+    """X (n, d) minus its mean weighted by weights (n,), over all rows or in each stratum.
+
+    Over all rows this eliminates the best intercept.
+    """
+    if strata is None:
+        return X - safe_divide(weights @ X, jnp.sum(weights))[None]
+    in_stratum = lambda x: jnp.zeros_like(x).at[strata].add(x)[strata]
+    return X - safe_divide(in_stratum(weights[:, None] * X), in_stratum(weights)[:, None])
 
 
 def of_columns(X: jax.Array, curved: jax.Array, intercept: bool) -> jax.Array:
