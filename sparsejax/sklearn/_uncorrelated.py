@@ -89,7 +89,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
 
     Raises:
       TypeError, ValueError: an argument is not as above, which the message names; y (n,) has one class only;
-        with the logistic loss every column of y has one class only.
+        with the logistic loss every column of y has one class only (its intercept would be infinite; with
+        the other losses such a label gets zeros and the finite intercept that is best).
 
     Warns:
       sparsejax.ConvergenceWarning: the gap did not reach tol.
