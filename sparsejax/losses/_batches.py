@@ -214,7 +214,7 @@ def from_batches(
             blocks = [_Moments(X.shape[1], int(np.prod(form))) for _ in range(folds)]
         for start in range(0, len(X), ROWS_AT_ONCE):
             x, y = X[start : start + ROWS_AT_ONCE], Y[start : start + ROWS_AT_ONCE]
-            both = np.concatenate([x, y.reshape(len(y), -1)], axis=1)
+            both = np.concatenate([x, y.reshape(len(y), -1)], axis=1, dtype=np.float64)
             for fold in range(folds):
                 # Row i of all rows belongs to fold i % folds; row 0 of ``both`` is row seen + start.
                 blocks[fold].add(both[(fold - seen - start) % folds :: folds])
@@ -262,7 +262,7 @@ def _iterated(batches: Any) -> Any:
 
 
 def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X and Y of batch ``number``, checked, in float64.
+    """X and Y of batch ``number``, checked; what is not float32 is in float64.
 
     ``width`` is the `layout_of` earlier batches, which this batch must share; None for the first batch.
     """
@@ -290,13 +290,16 @@ def layout_of(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int,
 
 
 def _numbers(name: str, a: Any) -> np.ndarray:
-    """``a`` as an array of numpy in float64 (whatever JAX's default); an error if sparse, complex or NaN."""
+    """``a`` as an array of numpy, of float32 as it is, else in float64 (whatever JAX's default).
+
+    An error if it is sparse, complex or NaN.
+    """
     if is_sparse(a):
         raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")
     a = as_numpy(name, a)
     if a.dtype.kind not in "fiub":
         raise TypeError(f"{name} has dtype {a.dtype}; real numbers are needed.")
-    numbers: np.ndarray = a.astype(np.float64, copy=False)
+    numbers: np.ndarray = a if a.dtype == np.float32 else a.astype(np.float64, copy=False)
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name} has values that are NaN or infinite; all must be finite.")
     return numbers

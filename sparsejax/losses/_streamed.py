@@ -67,8 +67,8 @@ def from_batches(
     for number, batch in enumerate(rows.begin()):
         X, Y = checked_batch(number, batch, width)
         width = layout_of(batch, X, Y)
-        squares = squares + np.sum(X * X, axis=0)
-        targets.append(Y)
+        squares = squares + np.sum(np.square(X, dtype=np.float64), axis=0)
+        targets.append(Y.astype(np.float64, copy=False))
         counts.append(len(X))
     if width is None:
         raise ValueError("batches is empty; at least one (X, Y) is needed.")

@@ -1,5 +1,7 @@
 """Least squares from batches of rows: the same function as from all rows at once."""
 
+import tracemalloc
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -112,3 +114,12 @@ def test_rows_far_from_the_first_batch(zeros, folds):
             there = 2 * extended(W, far[rest], targets[rest]) * rest.sum()
             size = np.sum(np.sqrt(np.diag(kept.gram().G)) @ np.abs(W)) ** 2 * 1000
             assert abs(2000 * float(kept(W)) - there) <= 1e-14 * (size + there)
+
+
+def test_a_float32_batch_is_not_copied_whole():
+    X = np.ones((100_000, 10), np.float32)
+    tracemalloc.start()
+    SquaredLoss.from_batches([(X, X[:, 0])])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1.8 * X.nbytes  # a copy in float64 alone has 2
