@@ -126,15 +126,19 @@ def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array
 def _slope(
     penalty: Penalty, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array
 ) -> jax.Array | float:
-    """The slope of s -> conjugate(s Z) if the conjugate is affine on a ray (`Penalty._offset`); else 0."""
+    """The slope of s -> conjugate(s Z) near the largest s, if it is affine there (`Penalty._offset`); else 0.
+
+    Of a maximum of affine functions the slope found is at most the last one, so that no s < 1 is best where
+    s = 1 is optimal.
+    """
     if not penalty._offset:
         return 0.0
-    s = jnp.minimum(limit, 1) / 2
+    s = jnp.minimum(limit, 1)
 
     def at(s: jax.Array) -> jax.Array:
         return penalty.conjugate(s * Z, tuple(s * part for part in parts) if len(parts) > 1 else None)
 
-    return safe_divide(at(s) - at(0 * s), s)
+    return safe_divide(at(s) - at(s / 2), s / 2)
 
 
 def _several(parts: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], ...]:

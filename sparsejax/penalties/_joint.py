@@ -71,6 +71,11 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
     @property
     def _offset(self) -> bool:  # type: ignore[override]
+        return self.box is not None or self._sums
+
+    @property
+    def _sums(self) -> bool:
+        """Whether a core is `SumTo`, whose conjugate at 0 is not 0."""
         return any(core._offset for core in self.cores)
 
     @property
@@ -161,9 +166,12 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         squares = jnp.sum(m * jnp.sum(P * P, axis=0)) / 2
         if self.chain and self.box is None:  # <Z - mP, P> = flat(P) for a norm, so the maximum is m/2 ||P||^2
             return jnp.where(jnp.isnan(squares), jnp.inf, squares)
+        if self.box is not None:  # by entry: P is 0 in rows without m, which the box may exclude
+            each = Zt * P - entrywise(self.cores, Zt) * jnp.abs(P) - m[None] * P * P / 2
+            return jnp.sum(jnp.where(m[None] > 0, each, flat._flat_entries(Zt)))
         curved = jnp.sum(Zt * P) - flat.value(P.T) - squares
         curved = jnp.where(jnp.isnan(curved), jnp.inf, curved)
-        if self._offset:  # the conjugate of 0 without the square is not 0
+        if self._sums:  # the conjugate of 0 without the square is not 0
             return jnp.where(jnp.all(m > 0), curved, flat._flat_conjugate(Zt))
         return curved + flat._flat_conjugate(jnp.where(m[None] > 0, 0, Zt))
 
@@ -171,17 +179,22 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         """The conjugate of the term without its square."""
         Zt = self._relevant(Zt)
         if self.box is not None:
-            low, high = self.box.bounds(Zt)
-            strength = entrywise(self.cores, Zt)
-            ends = [
-                jnp.where(jnp.isinf(end), -jnp.inf, Zt * end - strength * jnp.abs(end))
-                for end in (jnp.where(jnp.isinf(low), 0, low), jnp.where(jnp.isinf(high), 0, high))
-            ]
-            inner = jnp.where((low <= 0) & (high >= 0), 0, -jnp.inf)
-            return jnp.sum(jnp.maximum(jnp.maximum(*ends), inner))
+            return jnp.sum(self._flat_entries(Zt))
         if self.chain:
             return jnp.zeros((), Zt.dtype)
         return self.cores[0].conjugate(Zt.T)
+
+    def _flat_entries(self, Zt: jax.Array) -> jax.Array:
+        """With a box: the conjugate of each entry without the square, a maximum at 0 or at a bound."""
+        Zt, strength = self._relevant(Zt), entrywise(self.cores, Zt)
+        low, high = self.box.bounds(Zt)
+
+        def at(bound: jax.Array) -> jax.Array:
+            end = jnp.where(jnp.isinf(bound), 0, bound)
+            return jnp.where(jnp.isinf(bound), -jnp.inf, Zt * end - strength * jnp.abs(end))
+
+        inner = jnp.where((low <= 0) & (high >= 0), 0, -jnp.inf)
+        return jnp.maximum(jnp.maximum(at(low), at(high)), inner)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         Zt = self._relevant(Zt)

@@ -131,6 +131,7 @@ class Box(Penalty, leaves=("low", "high")):
 
     degrees = ()
     finite_conjugate = True
+    _offset = True
     low: jax.Array
     high: jax.Array
 

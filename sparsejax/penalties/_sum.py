@@ -247,7 +247,7 @@ def _(penalty: Sum, W: jax.Array) -> jax.Array:
     constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
     for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
         W = part.prox(W)
-    sums = [core for term in penalty.terms for core in _cores(term) if core._offset]
+    sums = [one for term in penalty.terms for one in _cores(term) if one._offset and not isinstance(one, Box)]
     for core in sums:
         W = feasible(core, W)
     others = [*sums, *(term for term in penalty.terms if not term._self_contained)]

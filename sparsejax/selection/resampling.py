@@ -94,7 +94,7 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
     alone. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
-    if any(map(is_traced, weights)):
+    if any(map(is_traced, (*weights, fold_of))):  # inside jit fold_of is traced, even if the weights are not
         return
     columns = [*weights[0].T] if weights and by_output and weights[0].ndim > 1 else weights
     for column, one in enumerate(columns):
@@ -104,7 +104,7 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
                 where = "no row" if not own else "all rows"
                 of = f" in column {column}" if len(columns) > 1 else ""
                 raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0{of} out.")
-    if isinstance(smooth, CoxLoss) and not any(map(is_traced, (smooth.event, fold_of))):
+    if isinstance(smooth, CoxLoss) and not is_traced(smooth.event):
         events = answer_of(_rows_of_folds, fold_of, smooth.event, *weights, count=count)
         if 0 < events.sum() == events.max():
             raise ValueError(

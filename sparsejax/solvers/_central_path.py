@@ -18,7 +18,7 @@ from sparsejax.solution import MAX_ITER, STALLED, Solution
 from sparsejax.solvers._chains import solved_by
 
 MAX_STEPS = 60
-MAX_MATRIX_ROWS = 2048  # largest min(n, d)
+MAX_SHORTER_SIDE = 2048  # largest min(n, d); for n < d <= 2n the matrix factorised is (d, d)
 # The matrix of a step has d rows, or n with more than MAX_FEATURES_PER_ROW features for each row of data.
 MAX_FEATURES_PER_ROW = 2
 # Once the mean product is at most eps times the mean product at the start, LATE_STEPS steps still gain
@@ -93,8 +93,8 @@ def unfit(problem: Problem) -> str | None:
     norm = penalty.row_norm(shape) if "row norm" in penalty.provides else None
     if norm is None or norm.groups is not None or norm.entries is not None or norm.nonnegative:
         return f"needs the penalty L1, perhaps with SquaredL2, got {kinds(problem)}."
-    if min(model.num_rows, shape[0]) > MAX_MATRIX_ROWS:
-        return f"needs min(n, d) of at most {MAX_MATRIX_ROWS}, got {model.num_rows} x {shape[0]}: use admm."
+    if min(model.num_rows, shape[0]) > MAX_SHORTER_SIDE:
+        return f"needs min(n, d) of at most {MAX_SHORTER_SIDE}, got {model.num_rows} x {shape[0]}: use admm."
     return None
 
 

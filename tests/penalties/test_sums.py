@@ -34,6 +34,8 @@ DISJOINT = sj.groups.from_labels([0, 0, 1, 1, 1, 2, 2, 3])
 OVERLAPPING = sj.groups.from_lists([[0, 1, 4], [1, 5], [2, 3, 6], [6, 7], [7, 4]], D)
 PARTIAL = sj.groups.from_lists([[0, 1, 4], [1, 5], [2, 3]], D)  # two features in no group
 
+RIDGE = 0.2 * (np.arange(D) % 2)
+
 # name: (the penalty times a factor, how many terms); the factor 1 leaves zeros and nonzeros
 SUMS = {
     "ridge": (lambda t: SquaredL2(0.1 * t), 1),
@@ -54,6 +56,8 @@ SUMS = {
     "all": (lambda t: L1(0.05 * t) + L21(0.1 * t) + SquaredL2(0.1 * t) + NonNegative(), 1),
     "lasso in a box": (lambda t: L1(0.1 * t) + Box(-0.2, 0.3), 1),
     "elastic net in a box": (lambda t: Box(-0.2, np.inf) + ElasticNet(0.2 * t, 0.5), 1),
+    "lasso above 0.1": (lambda t: L1(0.1 * t) + Box(0.1, np.inf), 1),
+    "ridge by row, box without 0": (lambda t: L1(0.1 * t) + SquaredL2(RIDGE * t) + Box(0.1, 0.3), 1),
     "l21 in a box": (lambda t: L21(0.2 * t) + Box(-0.2, 0.3), 2),
     "nonnegative ridge": (lambda t: SquaredL2(0.3 * t) + NonNegative(), 1),
     "l1inf + l1": (lambda t: L1Inf(0.2 * t) + L1(0.05 * t), 2),
@@ -174,6 +178,19 @@ def test_gap_with_features_in_no_group(loss):
         value = float(problem(W))
         excess = (value - float(solution.objective)) / max(abs(value), at_zero)
         assert float(gap_of(problem, W)) >= excess - 1e-8
+
+
+@pytest.mark.parametrize("high", [0.3, np.inf])
+def test_a_box_without_0_has_the_conjugate_of_its_entries(high):
+    """A norm, a square and Box(0.1, 0.3) had too small a gap; with Box(0.1, inf) nothing converged."""
+    penalty, Z = L1(0.05) + SquaredL2(0.5) + Box(0.1, high), np.array([0.3, -0.2, 0.02, 1.5, -3.0])
+    w = np.linspace(0.1, min(high, 9.0), 100_001)
+    best = sum(np.max(z * w - 0.05 * w - 0.25 * w**2) for z in Z)
+    np.testing.assert_allclose(penalty.conjugate(Z), best, rtol=1e-8)
+    X, _ = data()
+    y = X @ np.linspace(-2, 2, D)
+    solution = sj.solve(sj.Problem(sj.losses.SquaredLoss(X, y), L1(0.01) + Box(0.1, high)), tol=1e-10)
+    assert solution.converged and np.any(solution.params > 0.11)
 
 
 def test_a_constraint_alone_is_judged_by_its_residual():

@@ -173,6 +173,9 @@ def test_a_fold_needs_rows_that_count(heavy, where):
         folds(weights)
     found = jax.jit(folds)(weights)
     assert np.isnan(found.fold_loss[0]).all() and not (found.converged & np.isfinite(found.fold_loss)).any()
+    p = sj.Problem(losses.SquaredLoss(X, Y, weights=weights), penalties.L21(0.1))
+    closed_over = jax.jit(lambda grid: sj.cross_validate(p, grid, folds=fold).fold_loss)(grid)
+    np.testing.assert_array_equal(closed_over, found.fold_loss)
 
 
 def test_no_finite_concordance_is_said():
