@@ -168,7 +168,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return jnp.where(jnp.isnan(squares), jnp.inf, squares)
         if self.box is not None:  # by entry: P is 0 in rows without m, which the box may exclude
             each = Zt * P - entrywise(self.cores, Zt) * jnp.abs(P) - m[None] * P * P / 2
-            return jnp.sum(jnp.where(m[None] > 0, each, flat._flat_entries(Zt)))
+            return jnp.sum(jnp.where(m[None] > 0, each, flat._flat_entries(Zt, self.box)))
         curved = jnp.sum(Zt * P) - flat.value(P.T) - squares
         curved = jnp.where(jnp.isnan(curved), jnp.inf, curved)
         if self._sums:  # the conjugate of 0 without the square is not 0
@@ -179,15 +179,15 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         """The conjugate of the term without its square."""
         Zt = self._relevant(Zt)
         if self.box is not None:
-            return jnp.sum(self._flat_entries(Zt))
+            return jnp.sum(self._flat_entries(Zt, self.box))
         if self.chain:
             return jnp.zeros((), Zt.dtype)
         return self.cores[0].conjugate(Zt.T)
 
-    def _flat_entries(self, Zt: jax.Array) -> jax.Array:
-        """With a box: the conjugate of each entry without the square, a maximum at 0 or at a bound."""
+    def _flat_entries(self, Zt: jax.Array, box: Box) -> jax.Array:
+        """The conjugate of each entry with the box and without the square, a maximum at 0 or at a bound."""
         Zt, strength = self._relevant(Zt), entrywise(self.cores, Zt)
-        low, high = self.box.bounds(Zt)
+        low, high = box.bounds(Zt)
 
         def at(bound: jax.Array) -> jax.Array:
             end = jnp.where(jnp.isinf(bound), 0, bound)
