@@ -46,6 +46,8 @@ def _always(problem: Problem) -> bool:
 
 
 def _many_features(problem: Problem) -> bool:
+    if not _prox_newton.room_for_columns(problem):
+        return False
     if problem.smooth.quadratic_model().exact:
         return _prox_newton.few_active(problem)
     return not (_newton_admm.unfit(problem) is None and _newton_admm.few_features(problem))
@@ -113,7 +115,7 @@ SOLVERS.update({
         "Newton by descent on few features, for norms of rows or groups",
         _prox_newton.LINK,
         _many_features,
-        then=(_newton_if_fit, _admm_if_fit),
+        then=(_newton_if_fit, _admm_if_fit, lambda problem: _fista.LINK),
         resume=Resume(sizes, _prox_newton.nothing_before, _prox_newton.resume),
     ),
     "working_set": Solver(

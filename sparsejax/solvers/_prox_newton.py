@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
@@ -15,11 +16,11 @@ from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.loop import empty_history
-from sparsejax.losses import Facts, facts_unless_known, no_facts, num_rows
+from sparsejax.losses import Facts, QuadraticModel, facts_unless_known, no_facts, num_rows
 from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers._block_descent import Descent, by_blocks
+from sparsejax.solvers._block_descent import Descent, Layout, by_blocks
 from sparsejax.solvers._block_problem import Gram
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
@@ -36,6 +37,9 @@ MAX_COLUMNS = 10
 # With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
 # column only if X also has fewer entries than these.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
+# The columns of a sparse X are dense in a step. `sparsejax.solve` takes this solver if all columns for which
+# there is room have at most so many entries: 128 MB in float32.
+MAX_ENTRIES_OF_COLUMNS = 2**25
 # With at least as many rows as features a new Gram matrix costs more than a step. The next step then uses the
 # old one again, if the last step has left at most this share of the gap.
 NEAR_SHARE = 0.2
@@ -77,7 +81,8 @@ def prox_newton(
         several columns with weights by row; and a norm of each row or group: `L1` of one column, `L21`,
         `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
         sparse group lasso) if groups are of about one size, and `NonNegative` alone
-        or with `L1` of one column. A step moves at most 2048 features.
+        or with `L1` of one column. A step moves at most 2048 features. X may be sparse with one column, up to
+        some 32 000 rows: columns that a step moves become dense.
       init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50.
 
     Returns:
@@ -100,17 +105,17 @@ def prox_newton(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
-    model = smooth.quadratic_model()
-    if "shape" not in smooth.provides or None in (model.majorizer, model.least_squares_at):
+    shape = smooth.params_shape if "shape" in smooth.provides else None
+    norm = penalty.row_norm(shape) if shape is not None and "row norm" in penalty.provides else None
+    model = smooth.quadratic_model() if norm is None else _model(problem)
+    if shape is None or None in (model.majorizer, model.least_squares_at):
         return (
             "needs a loss with majorizer and least_squares_at in its quadratic_model(), got "
             f"{kinds(problem)}."
         )
-    shape = smooth.params_shape
     one_column = shape[1:] in ((), (1,))
     if not one_column and not (model.exact and model.target is not None):
         return f"needs a single column, or a quadratic loss, got W of shape {shape}."
-    norm = penalty.row_norm(shape) if "row norm" in penalty.provides else None
     if norm is None:
         return f"needs a norm of each row or group, got {kinds(problem)}."
     if norm.nonnegative and not one_column:
@@ -118,6 +123,27 @@ def unfit(problem: Problem) -> str | None:
     if not (one_column and norm.entries is None) and not by_blocks(problem):
         return "needs groups of about one size where there are several columns or a norm of entries besides."
     return None
+
+
+def _model(problem: Problem) -> QuadraticModel:
+    """The quadratic model of the loss; of a sparse X that of one tile, whose columns may be dense."""
+    smooth = problem.smooth
+    model = smooth.quadratic_model()
+    if model.column_sizes is None or not by_blocks(problem):
+        return model
+    ix = np.zeros(Layout.of(problem, num_rows(smooth) or 0).tile, np.int32)
+    found: list[QuadraticModel] = []
+    # Traced, since a loss may compute with its numbers to make its model. Only what is static is used of it.
+    jax.eval_shape(lambda smooth: found.append(smooth.columns_at(ix).quadratic_model()), smooth)
+    return found[0]
+
+
+def room_for_columns(problem: Problem) -> bool:
+    """False if X is sparse and so long that its columns, dense, would take too much memory."""
+    if problem.smooth.quadratic_model().column_sizes is None:
+        return True
+    n = num_rows(problem.smooth) or 0
+    return by_blocks(problem) and n * Layout.of(problem, n).room <= MAX_ENTRIES_OF_COLUMNS
 
 
 def few_active(problem: Problem) -> bool:

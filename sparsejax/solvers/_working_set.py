@@ -101,12 +101,18 @@ def unfit(problem: Problem) -> str | None:
     return None
 
 
-def _part(smooth: Any, m: int) -> Any:
-    """A loss that has a majorizer if the loss of m features has one: the whole loss, or shapes of a part."""
+def _majorized(smooth: Any, m: int) -> bool:
+    """Whether the loss of m features has a majorizer: the whole loss has one, or its columns become dense."""
     if smooth.quadratic_model().majorizer is not None:
-        return smooth
-    none = jnp.zeros(m, jnp.int32)
-    return jax.eval_shape(lambda smooth: _columns_at(smooth, none, _row_order(smooth)), smooth)
+        return True
+    none, found = jnp.zeros(m, jnp.int32), list[bool]()
+
+    def look(smooth: Any) -> None:  # traced, since a loss may compute with its numbers to make its model
+        part = _columns_at(smooth, none, _row_order(smooth))
+        found.append(part.quadratic_model().majorizer is not None)
+
+    jax.eval_shape(look, smooth)
+    return found[0]
 
 
 def _row_order(smooth: Any) -> RowOrder | None:
@@ -137,7 +143,7 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
         return params_shape[0]
     rows = num_rows(smooth) or params_shape[0]
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
-    if _part(smooth, m).quadratic_model().majorizer is not None:
+    if _majorized(smooth, m):
         return m
     share = 8 if smooth.quadratic_model().separable else 3
     return min(params_shape[0], max(m, params_shape[0] // share))
@@ -196,7 +202,7 @@ def _rounds(
     smooth, penalty = problem.smooth, by_entry(problem.penalty, init.shape)
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
-    by_fista = isinstance(smooth, SoftmaxLoss) or _part(smooth, m).quadratic_model().majorizer is None
+    by_fista = isinstance(smooth, SoftmaxLoss) or not _majorized(smooth, m)
     room = int(MAX_ACTIVE_SHARE * m) if m < d else d
     order = _row_order(smooth)
     sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()

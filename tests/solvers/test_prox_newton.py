@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+import scipy.sparse
 
 import sparsejax as sj
 from sparsejax.solvers import pick
@@ -334,6 +335,44 @@ def test_jit_vmap_matrix_and_float32():
     solution = sj.prox_newton(sj.Problem(single, sj.penalties.L1(strengths[1].astype(np.float32))))
     assert solution.converged and solution.params.dtype == np.float32
     np.testing.assert_allclose(solution.objective, together.objective[1], rtol=1e-4)
+
+
+SPARSE = {
+    "squared": lambda X, s: sj.losses.SquaredLoss(X, s, intercept=True, weights=1 + np.abs(s)),
+    "logistic": lambda X, s: sj.losses.LogisticLoss(X, (s > 0) * 1.0, intercept=True),
+    "huber": lambda X, s: sj.losses.HuberLoss(X, s, delta=0.5),
+    "cox": lambda X, s: sj.losses.CoxLoss(X, np.exp(s), s < 1),
+}
+GROUPS = sj.groups.from_labels(np.arange(600) // 3)
+
+
+@pytest.mark.parametrize("penalty", [sj.penalties.L1, lambda a: sj.penalties.GroupLasso(a, GROUPS)])
+@pytest.mark.parametrize("loss", SPARSE)
+def test_a_sparse_matrix_gives_what_a_dense_one_gives(loss, penalty):
+    X = scipy.sparse.random(100, 600, 0.05, random_state=1, format="csr")
+    score = 4 * np.asarray(X[:, :9].sum(axis=1)).ravel() + 0.3 * np.random.default_rng(1).standard_normal(100)
+    dense, spread = SPARSE[loss](X.toarray(), score), SPARSE[loss](X, score)
+    strengths = float(sj.lambda_max(sj.Problem(dense, penalty(1.0)))) * np.array([0.3, 0.1])
+    solve = jax.jit(jax.vmap(lambda a: sj.solve(sj.Problem(spread, penalty(a)), tol=1e-9)))
+    found = solve(strengths)
+    for a, W, solver in zip(strengths, found.params, found.link, strict=True):
+        one, known = (sj.prox_newton(sj.Problem(each, penalty(a)), tol=1e-9) for each in (spread, dense))
+        assert one.converged and solver == one.link and (one.solver == "prox_newton" or loss == "huber")
+        np.testing.assert_allclose(one.params, known.params, atol=1e-6 * np.abs(known.params).max())
+        np.testing.assert_allclose(W, known.params, atol=1e-6 * np.abs(known.params).max())
+
+
+def test_a_long_sparse_matrix_is_left_to_other_solvers(monkeypatch):
+    X = scipy.sparse.random(100, 600, 0.05, random_state=1, format="csr")
+    p = sj.Problem(sj.losses.SquaredLoss(X, np.asarray(X.sum(axis=1)).ravel()), sj.penalties.L1(0.01))
+    assert pick(p).function is sj.prox_newton
+    monkeypatch.setattr("sparsejax.solvers._prox_newton.MAX_ENTRIES_OF_COLUMNS", 100 * 100)
+    assert pick(p).function is not sj.prox_newton
+    quantile = sj.losses.QuantileLoss(X, np.asarray(X.sum(axis=1)).ravel(), q=0.5, smoothing=0.1)
+    assert sj.solve(p.replace(smooth=quantile)).converged  # an error before, as that of Huber's loss
+    monkeypatch.setattr("sparsejax._core.matrices.sparse.MAX_DENSE_SIZE", 100)
+    with pytest.raises(TypeError, match="needs a loss with majorizer"):
+        sj.prox_newton(p)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
