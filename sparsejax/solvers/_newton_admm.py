@@ -127,7 +127,8 @@ def _block(problem: Problem) -> int:
     """Number of rows of the matrix that is factorised: a block of the Hessian, or AA' of its root A."""
     smooth = problem.smooth
     shape: tuple[int, ...] = smooth.params_shape
-    if not smooth.quadratic_model().separable:
+    model = smooth.quadratic_model()
+    if model.hessian is None or not model.separable:  # without ``hessian``, by products: all of it
         return math.prod(shape)
     n = num_rows(smooth)
     return shape[0] if n is None else min(shape[0], n)

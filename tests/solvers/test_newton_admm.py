@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import penalty_cases
 import pytest
+import scipy.sparse
 from conic import ACCURACY
 
 import sparsejax as sj
 from sparsejax.solution import MAX_ITER
-from sparsejax.solvers import _admm, pick
+from sparsejax.solvers import _admm, chain_of, pick
 
 N, D, K = 48, 8, 3
 RATIOS = (10.0, 1e3, 1e4)  # of lambda_max over the strength
@@ -350,3 +351,12 @@ def test_many_short_steps():
     loss = sj.losses.QuantileLoss(X, y, 0.3, 0.01, intercept=True)
     solution = sj.solve(sj.Problem(loss, sj.penalties.GroupLasso(0.05, group)))
     assert solution.converged and solution.num_iters > 300
+
+
+def test_a_wide_sparse_matrix_is_not_for_newton():
+    """Its Hessian is computed by products, d x d: with 20 000 columns a jitted solve compiled for minutes."""
+    X = scipy.sparse.random(100, 3000, 0.01, random_state=0, format="csr")
+    p = sj.Problem(sj.losses.SquaredLoss(X, np.ones(100)), sj.penalties.L1(0.1))
+    with pytest.raises(TypeError, match="at most 2048 unknowns; here they have 3000"):
+        sj.newton_admm(p)
+    assert [link.name for link in chain_of(pick(p).link, p).links] == ["prox_newton", "fista"]
