@@ -57,7 +57,8 @@ class CoxModel(BaseEstimator):
     def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
         r"""The probability of no event up to each time, :math:`e^{-H_0(t)\,e^h}`, (rows, times).
 
-        :math:`H_0` is Breslow's estimate of the cumulative baseline hazard in the stratum of the row.
+        :math:`H_0` is Breslow's estimate of the cumulative baseline hazard in the stratum of the row, also
+        after a fit with Efron's ties.
 
         Args:
           X: (rows, d).
