@@ -1,6 +1,8 @@
 """Choosing the features that a step moves, and the static sizes of the arrays that hold them."""
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import take
+from sparsejax.losses import QuadraticModel
 
 # A bucket holds the features that a step moves, in arrays of a static size.
 MAX_BUCKET_FEATURES = 1024  # most features in a bucket if n < d, unless groups are large
@@ -95,3 +98,13 @@ def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> 
     d, k = (*params_shape, 1)[:2]
     room = can_be_active(n, k) if k > 1 else 3 * n // 2
     return min(max(64 * math.ceil((always + room) / 64), MIN_WORKING_SET_FEATURES), MAX_BUCKET_FEATURES, d)
+
+
+def model_of_part(smooth: Any, part: Callable[[Any], Any]) -> QuadraticModel:
+    """The quadratic model of the loss ``part(smooth)``, of some features, say; use only what is static.
+
+    The loss is traced, not computed: it may compute with its numbers to make its model.
+    """
+    found: list[QuadraticModel] = []
+    jax.eval_shape(lambda smooth: found.append(part(smooth).quadratic_model()), smooth)
+    return found[0]

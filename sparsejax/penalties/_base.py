@@ -119,7 +119,7 @@ class Penalty(Protocol):
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
     _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
-    _offset: bool = False  # whether s -> conjugate(s Z), where it is finite, is affine and not 0
+    _offset: bool = False  # whether s -> conjugate(s Z), where finite, is piecewise affine, not 0
     _valued: bool = True  # whether ``value`` is known; False for a prox without a value, which counts as 0
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]

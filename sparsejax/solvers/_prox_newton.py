@@ -15,6 +15,7 @@ from sparsejax._core.tiles import TILE
 from sparsejax.certificate import Certificate
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
+from sparsejax.driver.feature_subsets import model_of_part
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, QuadraticModel, facts_unless_known, no_facts, num_rows
 from sparsejax.losses import sizes as sizes_of
@@ -132,10 +133,7 @@ def _model(problem: Problem) -> QuadraticModel:
     if model.column_sizes is None or not by_blocks(problem):
         return model
     ix = np.zeros(Layout.of(problem, num_rows(smooth) or 0).tile, np.int32)
-    found: list[QuadraticModel] = []
-    # Traced, since a loss may compute with its numbers to make its model. Only what is static is used of it.
-    jax.eval_shape(lambda smooth: found.append(smooth.columns_at(ix).quadratic_model()), smooth)
-    return found[0]
+    return model_of_part(smooth, lambda smooth: smooth.columns_at(ix))
 
 
 def room_for_columns(problem: Problem) -> bool:

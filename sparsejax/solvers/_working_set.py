@@ -18,6 +18,7 @@ from sparsejax.driver.feature_subsets import (
     MIN_FEATURES_TO_GATHER,
     can_be_active,
     chosen,
+    model_of_part,
     working_set_size,
 )
 from sparsejax.losses import Facts, SoftmaxLoss, num_rows
@@ -105,14 +106,9 @@ def _majorized(smooth: Any, m: int) -> bool:
     """Whether the loss of m features has a majorizer: the whole loss has one, or its columns become dense."""
     if smooth.quadratic_model().majorizer is not None:
         return True
-    none, found = jnp.zeros(m, jnp.int32), list[bool]()
-
-    def look(smooth: Any) -> None:  # traced, since a loss may compute with its numbers to make its model
-        part = _columns_at(smooth, none, _row_order(smooth))
-        found.append(part.quadratic_model().majorizer is not None)
-
-    jax.eval_shape(look, smooth)
-    return found[0]
+    none = jnp.zeros(m, jnp.int32)
+    part = model_of_part(smooth, lambda smooth: _columns_at(smooth, none, _row_order(smooth)))
+    return part.majorizer is not None
 
 
 def _row_order(smooth: Any) -> RowOrder | None:
