@@ -11,7 +11,6 @@ an entry. W may be a vector (d,): then every row has one entry. Strengths are ca
 
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
-from sparsejax.penalties._base import check_strengths as check_strengths
 from sparsejax.penalties._base import of_each_block as of_each_block
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
@@ -30,8 +29,10 @@ from sparsejax.penalties._plain import as_penalty as as_penalty
 from sparsejax.penalties._plain import is_penalty as is_penalty
 from sparsejax.penalties._preconditioner import half_derivative as half_derivative
 from sparsejax.penalties._rules import by_entry as by_entry
+from sparsejax.penalties._rules import check_strengths as check_strengths
 from sparsejax.penalties._rules import feasible as feasible
 from sparsejax.penalties._rules import in_units as in_units
+from sparsejax.penalties._rules import leaf_names as leaf_names
 from sparsejax.penalties._rules import prox_columns as prox_columns
 from sparsejax.penalties._rules import prox_start as prox_start
 from sparsejax.penalties._rules import prox_warm as prox_warm

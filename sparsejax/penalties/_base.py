@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_strength, is_traced, known_cast
-from sparsejax._core.matrices.sharded import answer_of
+from sparsejax._core.checks import as_strength, known_cast
 from sparsejax._core.protocol import Protocol
 from sparsejax.groups import Groups
 
@@ -226,7 +225,7 @@ def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[
     A name in ``strengths`` is a leaf, or an attribute that holds penalties; then all their strengths count.
     """
     leaves, treedef = jax.tree.flatten(penalty)
-    chosen = sorted(set(_strength_numbers(_numbered(penalty))))
+    chosen = strength_numbers(penalty)
 
     def rebuild(values: Any) -> Any:
         new = list(leaves)
@@ -264,6 +263,11 @@ def _numbered(penalty: Any) -> Any:
     return jax.tree.unflatten(treedef, range(treedef.num_leaves))
 
 
+def strength_numbers(penalty: Penalty) -> list[int]:
+    """The numbers of the leaves that are strengths, in the order of the leaves."""
+    return sorted(set(_strength_numbers(_numbered(penalty))))
+
+
 def _strength_numbers(tree: Any) -> list[int]:
     """The numbers of the leaves that are strengths, for a tree that `_numbered` has made."""
     found: list[int] = []
@@ -285,19 +289,10 @@ def strengths_valid(penalty: Penalty) -> jax.Array:
     """() boolean: every strength is finite and >= 0."""
     valid = jnp.ones((), bool)
     for leaf in split_strengths(penalty)[0]:
-        valid &= _all_valid(jnp, jnp.asarray(leaf))
+        valid &= all_valid(jnp, jnp.asarray(leaf))
     return valid
 
 
-def check_strengths(caller: str, penalty: Penalty) -> None:
-    """Raise if a strength is negative or not finite: constructors check nothing under `jax.vmap`."""
-    paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
-    for number in sorted(set(_strength_numbers(_numbered(penalty)))):
-        key, leaf = paths[number]
-        if not is_traced(leaf) and not answer_of(_all_valid, leaf):
-            name = jax.tree_util.keystr(key).lstrip(".")
-            raise ValueError(f"{caller}: {name} must be finite and >= 0, got {leaf}.")
-
-
-def _all_valid(xp: Any, x: Any) -> Any:
+def all_valid(xp: Any, x: Any) -> Any:
+    """Whether all numbers are finite and >= 0; xp is numpy or `jax.numpy`."""
     return (xp.isfinite(x) & (x >= 0)).all()

@@ -7,8 +7,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import columns, like, opaque
-from sparsejax.penalties._base import Penalty, scale_strengths
+from sparsejax._core.matrices.sharded import answer_of
+from sparsejax.penalties._base import Penalty, all_valid, scale_strengths, strength_numbers
 
 
 class Rule:
@@ -139,3 +141,22 @@ def prox_columns(
     """`prox_warm` for Vt, the transpose of a V in the shape of W; solvers iterate on transposes."""
     V, warm = prox_warm(penalty, like(Vt, W), scaling, warm)
     return columns(V), warm
+
+
+# ---- what a message or a plot calls the numbers of g
+
+
+@Rule
+def leaf_names(penalty: Penalty) -> list[str]:
+    """The name of each leaf: its attribute, and in a `Sum` its term, "strength of L1"."""
+    paths = jax.tree_util.tree_flatten_with_path(penalty)[0]
+    return [jax.tree_util.keystr(key).lstrip(".") for key, _ in paths]
+
+
+def check_strengths(caller: str, penalty: Penalty) -> None:
+    """Raise if a strength is negative or not finite: constructors check nothing under `jax.vmap`."""
+    leaves, names = jax.tree.leaves(penalty), leaf_names(penalty)
+    for number in strength_numbers(penalty):
+        leaf = leaves[number]
+        if not is_traced(leaf) and not answer_of(all_valid, leaf):
+            raise ValueError(f"{caller}: {names[number]} must be finite and >= 0, got {leaf}.")

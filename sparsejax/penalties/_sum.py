@@ -26,6 +26,7 @@ from sparsejax.penalties._rules import (
     by_entry,
     feasible,
     in_units,
+    leaf_names,
     prox_start,
     prox_warm,
     rescaled,
@@ -267,6 +268,16 @@ def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
     if not plain or any(isinstance(part, ExclusiveGroupL21) for part in penalty.parts):
         return None
     return wanted()
+
+
+@leaf_names.register(Sum)
+def _(penalty: Sum) -> list[str]:
+    """The names of the leaves of each part, with its class; parts of one class are counted from 1."""
+    kinds, names = [type(part).__name__ for part in penalty.parts], []
+    for i, (kind, part) in enumerate(zip(kinds, penalty.parts, strict=True)):
+        count = f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else ""
+        names += [f"{name} of {kind}{count}" for name in leaf_names(part)]
+    return names
 
 
 def _part_by_part(rule: Rule, penalty: Sum, *args: Any) -> Sum:

@@ -7,7 +7,6 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import as_numpy, is_traced
-from sparsejax.penalties import Sum
 from sparsejax.solution import Solution
 
 if TYPE_CHECKING:
@@ -50,24 +49,6 @@ def library() -> Any:
             'sparsejax.plots needs matplotlib (the extra "sparsejax[plots]"): pip install matplotlib.'
         ) from error
     return matplotlib
-
-
-def leaf_names(penalty: Any) -> list[str]:
-    """The name of each leaf: its attribute, and in a sum its term, "strength of L1".
-
-    Terms of one class are counted from 1: "alpha of GroupLasso 2".
-    """
-    names = []
-    kinds = [type(part).__name__ for part in penalty.parts] if isinstance(penalty, Sum) else []
-    for key, _ in jax.tree_util.tree_flatten_with_path(penalty)[0]:
-        if not kinds:
-            names.append(jax.tree_util.keystr(key).lstrip("."))
-            continue
-        place = key[1].idx  # the path is .parts[place]...
-        kind = kinds[place]
-        count = f" {kinds[: place + 1].count(kind)}" if kinds.count(kind) > 1 else ""
-        names.append(f"{jax.tree_util.keystr(key[2:]).lstrip('.')} of {kind}{count}")
-    return names
 
 
 def axes_of(name: str, ax: "Axes | None") -> "Axes":

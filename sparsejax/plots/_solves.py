@@ -7,7 +7,8 @@ import jax
 import numpy as np
 
 from sparsejax._core.checks import as_number, check_choice
-from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, leaf_names, legend, style
+from sparsejax.penalties import leaf_names
+from sparsejax.plots._axes import STYLES, as_real, axes_of, by_name, ink, legend, style
 from sparsejax.selection.tuning import Tuning
 from sparsejax.solution import History, Solution
 

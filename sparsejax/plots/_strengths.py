@@ -10,6 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_int, as_number
+from sparsejax.penalties import leaf_names
 from sparsejax.plots._axes import (
     BLUE,
     FAINT,
@@ -19,7 +20,6 @@ from sparsejax.plots._axes import (
     check_kind,
     faint_lines,
     ink,
-    leaf_names,
     legend,
     names_of,
     spaced_style,

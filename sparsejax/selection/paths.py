@@ -31,6 +31,7 @@ from sparsejax.penalties import (
     check_strengths,
     for_shape_of,
     is_penalty,
+    leaf_names,
 )
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.selection.fewer_rows import with_fewer_rows
@@ -339,12 +340,11 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
     """For each floating leaf 0 if it has leading axes that ``penalty`` lacks, else None; and these axes."""
     axes: list[int | None] = []
     shapes = set()
-    paths, _ = jax.tree_util.tree_flatten_with_path(penalties)
-    for (key, new), old in zip(paths, jax.tree.leaves(penalty), strict=True):
+    leaves = zip(leaf_names(penalties), jax.tree.leaves(penalties), jax.tree.leaves(penalty), strict=True)
+    for name, new, old in leaves:
         if not jnp.issubdtype(jnp.result_type(new), jnp.floating):
             continue
         extra = jnp.ndim(new) - jnp.ndim(old)
-        name = jax.tree_util.keystr(key).lstrip(".")
         if not is_traced(new) and answer_of(_any_nan, new):  # infinite values are allowed: bounds have them
             raise ValueError(f"{caller}: {name} must not be NaN, got {new}.")
         if extra < 0 or jnp.shape(new)[extra:] != jnp.shape(old):

@@ -39,7 +39,7 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
         numbers = x if x.dtype.kind in "iuf" else x.astype(float)
     except (TypeError, ValueError):
         numbers = None
-    if numbers is None or x.dtype.kind in "cmM":
+    if numbers is None or x.dtype.kind in "cmMUS":
         raise ValueError(f"{name} must be numbers, got {x.dtype}; {ORDER}")
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name} has a value that is NaN or infinite; all must be finite.")

@@ -319,8 +319,15 @@ def test_path_with_infinite_bounds():
     problem = problem_of("lasso in a box").replace(penalty=bounded(0.1))
     solutions = sj.path(problem, jax.vmap(bounded)(jnp.array([0.2, 0.1])))
     assert solutions.converged.all() and (np.asarray(solutions.params) >= -0.2).all()
-    with pytest.raises(ValueError, match="must not be NaN"):
+    with pytest.raises(ValueError, match="path: high of Box must not be NaN"):
         sj.path(problem, jax.vmap(bounded)(jnp.array([0.2, 0.1]), jnp.full(2, np.nan)))
+
+
+def test_errors_name_the_part():
+    problem, both = problem_of("lasso in a box"), jax.vmap(lambda a, b: L1(a) + L1(b))
+    penalties = both(jnp.array([0.2, 0.1]), jnp.array([0.1, -0.1]))
+    with pytest.raises(ValueError, match="path: strength of L1 2 must be finite and >= 0"):
+        sj.path(problem.replace(penalty=L1(0.1) + L1(0.2)), penalties)
 
 
 def test_groups_built_outside_serve_inside_jit():

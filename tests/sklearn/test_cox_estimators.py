@@ -149,6 +149,7 @@ BAD = {
     "time 0": (lambda: fit(PAIRS * [1, 0]), "time in y must be > 0, got 0"),
     "NaN": (lambda: fit(PAIRS * [1, np.nan]), "time in y has a value that is NaN"),
     "words": (lambda: fit(pd.DataFrame({"event": EVENT, "time": ["x"] * 60})), "time in y must be numbers"),
+    "numbers as text": (lambda: fit(np.full(60, "3.5")), "time in y must be numbers, got <U3"),
     "words for events": (
         lambda: fit(pd.DataFrame({"t": TIME, "e": pd.Categorical(np.where(EVENT, "dead", "alive"))})),
         "the column 'e'. must be numbers, got object; the columns are .event, time., unless their names tell",
