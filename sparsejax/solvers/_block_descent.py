@@ -102,6 +102,10 @@ class Descent:
         shape, norm = problem.smooth.params_shape, problem.penalty.row_norm(problem.smooth.params_shape)
         self.exact = problem.smooth.quadratic_model().exact
         self.spare = 0 if rows >= shape[0] else SPARE_BLOCKS
+        least = layout.room // (LEAST_PART if layout.size == 1 else LEAST_PART_OF_GROUPS)
+        # A step more costs two products with X, which take less time than a tile if X is sparse.
+        sparse = problem.smooth.quadratic_model().column_sizes is not None
+        self.least = layout.tile if sparse else max(least, layout.tile)
 
         def each(strength: ArrayLike | None, count: int) -> jax.Array:
             return of_each_block(strength, count, problem.smooth.dtype)
@@ -197,7 +201,7 @@ class Descent:
         """
         m, layout = last.ix.shape[0], self.layout
         size, T, number = layout.size, layout.tile, layout.number
-        b, least = m // size, max(m // (LEAST_PART if size == 1 else LEAST_PART_OF_GROUPS), T) // size
+        b, least = m // size, self.least // size
         limit = jnp.maximum(jnp.sum(on), least)
 
         def tiles_for(on: jax.Array, ratio: jax.Array, least: int) -> jax.Array:

@@ -187,19 +187,30 @@ class Sparse(
         room = min(room, n * m)
         ends = jnp.minimum(jnp.cumsum(sizes, dtype=jnp.int32), room)
         starts = jnp.concatenate([jnp.zeros(1, jnp.int32), ends])
-        # The column of each place of the result: how many columns begin at or before it, counting empty ones.
-        begun = jnp.zeros(room, jnp.int32).at[starts[:-1]].add(1, mode="drop")
-        slot = jnp.cumsum(begun, dtype=jnp.int32) - 1
         first = take(self.starts, jnp.where(none, d, ix), 0) - starts[:-1]
-        place = jnp.arange(room, dtype=jnp.int32)
-        there = place < ends[-1]
-        source = jnp.where(there, place + first[slot], 0)
-        data = jnp.where(there, self.data[source], 0)
-        if self.scale is not None:
-            data = data * take(self.scale, ix, 0)[slot]
-        rows = jnp.where(there, self.rows[source], 0)
+
+        def entries(room: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+            """Value, row and column of each of ``room`` places; zeros past the last entry."""
+            # The column: how many columns begin at or before the place, counting empty ones.
+            begun = jnp.zeros(room, jnp.int32).at[starts[:-1]].add(1, mode="drop")
+            slot = jnp.cumsum(begun, dtype=jnp.int32) - 1
+            place = jnp.arange(room, dtype=jnp.int32)
+            there = place < ends[-1]
+            source = jnp.where(there, place + first[slot], 0)
+            data = jnp.where(there, self.data[source], 0)
+            if self.scale is not None:
+                data = data * take(self.scale, ix, 0)[slot]
+            return data, jnp.where(there, self.rows[source], 0), slot
+
+        def as_dense(room: int) -> jax.Array:
+            data, rows, slot = entries(room)
+            return jnp.zeros((m, n), self.dtype).at[slot, rows].add(data).T
+
         if dense:
-            return jnp.zeros((n, m), self.dtype).at[rows, slot].add(data)
+            rooms = [max(room >> shift, 1) for shift in (5, 3, 0)]
+            at = jnp.sum(ends[-1] > jnp.array(rooms[:-1], jnp.int32), dtype=jnp.int32)
+            return lax.switch(at, [functools.partial(as_dense, room) for room in rooms])
+        data, rows, slot = entries(room)
         return Sparse(data, rows, slot, starts, None, ends[-1], None, (n, m))
 
 
