@@ -31,6 +31,12 @@ class Scale(NamedTuple):
     sizes: Any  # second argument of ``loss.facts``, for the rounding error of the loss
     valid: jax.Array  # () boolean: the problem is convex, and its squares do not underflow
     free: Free | None = None  # None: which features are free is known before the program runs
+    lower_bound: ArrayLike = 0.0  # a number () that the objective is never below
+
+    def size(self, objective: jax.Array) -> jax.Array:
+        """What a gap is relative to at a point with this objective; see `duality_gap`."""
+        size = jnp.maximum(jnp.abs(objective), self.value)
+        return jnp.minimum(size, jnp.maximum(objective, self.value) - self.lower_bound)
 
 
 class Certificate(NamedTuple):
@@ -68,7 +74,7 @@ def scale_of(
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(objective) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(objective, slope, basis, known, valid, free)
+    return Scale(objective, slope, basis, known, valid, free, problem.smooth.lower_bound())
 
 
 def certify(
@@ -129,7 +135,7 @@ def _promised(slopes: list[jax.Array], step: jax.Array, scale: Scale, value: jax
     factor = jnp.minimum(safe_divide(jnp.max(squares), squares), eps_of(squares) ** -2)
     factor = by_row(step / 2 * factor, slopes[0])
     fall = sum(jnp.sum(slope * factor * slope) for slope in slopes)
-    return safe_divide(fall, jnp.maximum(jnp.abs(value), scale.value), fall)
+    return safe_divide(fall, scale.size(value), fall)
 
 
 def _split(
@@ -168,7 +174,7 @@ def relative_gap(
     magnitude = jnp.abs(at_W) + jnp.sum(jnp.abs(products)) + jnp.abs(conjugate) + jnp.abs(point.change)
     error = 2 * eps_of(G) * magnitude + facts.rounding + point.left
     bound = jnp.maximum(excess, 0) + jnp.where(jnp.isnan(error), jnp.inf, error)
-    size = jnp.maximum(jnp.abs(facts.value + at_W), scale.value)
+    size = scale.size(facts.value + at_W)
     gap = safe_divide(bound, size, bound)
     unknown = (point.limit < 1) | ~scale.valid
     if free is not None:
@@ -182,7 +188,9 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
     r"""Relative duality gap of W: ``(P - D)/max(|P|, P(0))``, 0 where both are 0.
 
     If the penalty excludes W = 0 (`SumTo` of another total than 0, a `Box`), P at the nearest point that the
-    penalty allows stands in place of P(0).
+    penalty allows stands in place of P(0). A loss may have a large constant, as `losses.PoissonLoss` of large
+    counts has: where P and P(0), less the ``lower_bound()`` of the loss, are smaller than these, the gap is
+    relative to the larger of those two.
 
     With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
     :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality

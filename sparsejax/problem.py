@@ -206,6 +206,9 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.loss(self.restore(W))
 
+    def lower_bound(self) -> ArrayLike:
+        return self.loss.lower_bound()
+
 
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:
     """The problem on one array, ``params`` as this array, and the function that restores the pytree.

@@ -254,7 +254,7 @@ class Loop:
         """The certificate, with gap and residual at least (objective - lowest) / scale."""
         if not self.problem.penalty._valued:  # the objectives lack its part
             return c
-        size = jnp.maximum(jnp.abs(c.objective), self.scale.value)
+        size = self.scale.size(c.objective)
         behind = jnp.where(size > 0, (c.objective - lowest) / jnp.where(size > 0, size, 1), 0)
         return c._replace(gap=jnp.maximum(c.gap, behind), residual=jnp.maximum(c.residual, behind))
 

@@ -204,6 +204,10 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self._laplacian()))
         return 2 * eps_of(W) * jnp.sum(products)
 
+    def lower_bound(self) -> ArrayLike:
+        """Same as of the loss; the graphs are not negative."""
+        return self.loss.lower_bound()
+
     def valid(self) -> jax.Array:
         """() boolean: the loss and all graphs are valid."""
         valid = self.loss.valid()

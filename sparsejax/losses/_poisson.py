@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.scipy.special import xlogy
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.matrices.sharded import answer_of, first_of
@@ -69,6 +70,11 @@ class PoissonLoss(LinearModelLoss):
     def mean(self, H: jax.Array) -> jax.Array:
         """e^h."""
         return jnp.exp(H)
+
+    def lower_bound(self) -> jax.Array:
+        """The value at ``e^h = y``, scale * sum_ij weights_ij (y_ij - y_ij log y_ij)."""
+        y = lax.stop_gradient(self.Y)
+        return self.scale * jnp.sum(self._weights() * (y - xlogy(y, y)))
 
     def derivatives(self, H: jax.Array) -> tuple[jax.Array, jax.Array]:
         """e^h - y and e^h."""

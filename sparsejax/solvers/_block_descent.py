@@ -1,5 +1,6 @@
 """The step of `prox_newton` for few active features: descent on the Gram matrix of the blocks that matter."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,6 +25,9 @@ GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that de
 MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
+# With a sparse X memory for the Gram matrix and the columns is most of the cost of a solve with few active
+# features: XLA fills it with zeros, and glibc takes blocks of more than 32 MB from the system in every call.
+MAX_ENTRIES_OF_SPARSE, MIN_FEATURES_OF_SPARSE = 7 * 2**20, 1024
 # A Gram matrix holds at least 1/LEAST_PART of the features for which there is room: the size of a first step
 # from W = 0. With groups it holds at least 1/LEAST_PART_OF_GROUPS, since more features are active.
 LEAST_PART, LEAST_PART_OF_GROUPS = 8, 4
@@ -40,6 +44,11 @@ def by_blocks(problem: Problem) -> bool:
     """Whether the groups of the penalty, if there are any, are of about one size."""
     groups = problem.penalty.row_norm(problem.smooth.params_shape).groups
     return groups is None or groups.num_groups * groups.max_size <= MAX_PADDING * groups.num_features
+
+
+def is_sparse(problem: Problem) -> bool:
+    """Whether X is sparse."""
+    return problem.smooth.quadratic_model().column_sizes is not None
 
 
 class Layout(NamedTuple):
@@ -67,7 +76,11 @@ class Layout(NamedTuple):
         small = size == 1 and d <= min(rows, MAX_FEATURES_OF_SMALL_TILES)
         T = TILE // 2 if small else size * max(1, TILE // size)
         times = min(k, 3) if size == 1 else min(size, 4)
-        wanted = max(2 * T, min(times * (rows + rows // 4) + 32, MAX_FEATURES))
+        most = MAX_FEATURES
+        if is_sparse(problem):
+            fits = (math.isqrt(rows**2 + 4 * MAX_ENTRIES_OF_SPARSE) - rows) // 2  # m (m + rows) = the limit
+            most = min(max(fits, MIN_FEATURES_OF_SPARSE), most)
+        wanted = max(2 * T, min(times * (rows + rows // 4) + 32, most))
         return cls(count, size, T, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:
@@ -103,9 +116,8 @@ class Descent:
         self.exact = problem.smooth.quadratic_model().exact
         self.spare = 0 if rows >= shape[0] else SPARE_BLOCKS
         least = layout.room // (LEAST_PART if layout.size == 1 else LEAST_PART_OF_GROUPS)
-        # A step more costs two products with X, which take less time than a tile if X is sparse.
-        sparse = problem.smooth.quadratic_model().column_sizes is not None
-        self.least = layout.tile if sparse else max(least, layout.tile)
+        # A further step costs two products with X, which take less time than a tile if X is sparse.
+        self.least = layout.tile if is_sparse(problem) else max(least, layout.tile)
 
         def each(strength: ArrayLike | None, count: int) -> jax.Array:
             return of_each_block(strength, count, problem.smooth.dtype)

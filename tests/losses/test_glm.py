@@ -138,6 +138,23 @@ def test_exposures_are_weights_of_rates(rng):
 # ------------------------------------------------------------------ bounded slopes
 
 
+def test_a_large_constant_does_not_hide_a_small_effect(rng):
+    """Of counts of 1e4 the loss is mostly a constant, -1e5: W = 0 would be within 1e-4 of it."""
+    X = rng.standard_normal((60, 5))
+    loss = PoissonLoss(X, 1.0 * rng.poisson(1e4 * np.exp(0.03 * X[:, 0])), intercept=True)
+    top = sj.lambda_max(sj.Problem(loss, penalties.L1(1.0)))
+    problem = sj.Problem(loss, penalties.L1(top / 100))
+    exact = sj.solve(problem, tol=1e-11)
+    solution, null = sj.solve(problem, tol=1e-4), sj.duality_gap(problem, jnp.zeros(5))
+    assert exact.converged and solution.converged and abs(float(exact.params[0])) > 0.02
+    np.testing.assert_allclose(solution.params, exact.params, atol=5e-4)
+    lowest = loss.lower_bound()
+    np.testing.assert_allclose(lowest, loss._value(jnp.log(loss.Y)), rtol=1e-12)
+    assert lowest < exact.objective
+    of_null = problem(jnp.zeros(5))
+    assert null >= (of_null - exact.objective) / (of_null - lowest) > 0.5
+
+
 def test_huber_is_that_of_optax_and_least_squares_within_delta(rng):
     W = rng.standard_normal((D, K))
     for delta in (0.3, 5.0, 1e3):
