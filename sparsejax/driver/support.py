@@ -237,7 +237,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     """`_settle` on `_gathered_size` features; W itself if more are on its support, or at rounding error."""
     m = _gathered_size(problem, W)
     nothing = W, jnp.zeros(W.shape, bool)
-    due = measure > 64 * eps_of(W)
+    due = measure > 8 * eps_of(W)
     if m is None:
         return apply_if(due, lambda _: _settle(problem, W), nothing)
     on = jnp.any(mask_columns(problem.penalty.smooth_where(W)), axis=0)

@@ -105,6 +105,11 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
             return jnp.max(jnp.abs(Z))
         return safe_divide(1.0, self.dual_scale(Z), jnp.inf)
 
+    def smooth_where(self, W: jax.Array) -> jax.Array:
+        """The entries that are not 0 or have no strength, boolean, shape of W."""
+        Wt = columns(W)
+        return like((Wt != 0) | (self.entrywise(Wt) == 0), W)
+
     def rows_at(self, ix: jax.Array) -> Penalty:
         """The penalty of a W with these rows only. Strengths by column must be (1, k), see `by_entry`."""
         if jnp.ndim(self.strength) < 2:
@@ -200,9 +205,10 @@ class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):
         return RowNorm(self.alpha)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The rows that are not 0, boolean, shape of W."""
+        """The rows that are not 0 or have no strength, boolean, shape of W."""
         Wt = columns(W)
-        return like(jnp.broadcast_to(jnp.any(Wt != 0, axis=0), Wt.shape), W)
+        rows = jnp.any(Wt != 0, axis=0) | (cast(self.alpha, Wt) == 0)
+        return like(jnp.broadcast_to(rows, Wt.shape), W)
 
     def _norms(self, Wt: jax.Array) -> jax.Array:
         return safe_norm(Wt)

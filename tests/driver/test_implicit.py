@@ -329,6 +329,33 @@ def through_a_projection(projection, size):
     np.testing.assert_allclose(jax.jvp(fit, (jnp.zeros(()),), (jnp.ones(()),))[1], slope, rtol=1e-8)
 
 
+def test_entries_without_a_strength_have_no_kink_at_zero():
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 4)))[0]
+    free = np.array([0.0, 0.05, 0.05, 0.05])
+    for penalty in (penalties.L1(free), penalties.L21(free), penalties.ElasticNet(0.1, 0.0)):
+        solved = lambda y, penalty=penalty: sj.solve(sj.Problem(losses.SquaredLoss(X, y), penalty)).params[0]
+        slope = jax.jvp(solved, (jnp.zeros(8),), (jnp.asarray(X[:, 0]),))[1]
+        assert abs(slope - solved(X[:, 0])) < 1e-5 and slope > 0.5  # the solution is linear in this direction
+
+
+def test_float32_settles_what_is_above_its_rounding():
+    """At a gap of 7e-6, 60 eps of float32, the derivative was a third too large."""
+    rng = np.random.default_rng(1)
+    X, W = rng.standard_normal((60, 60)), np.zeros((60, 3))
+    W[::9] = rng.standard_normal((7, 3))
+    Y = X @ W + 0.5 * rng.standard_normal((60, 3))
+
+    def slope(dtype):
+        train, held_out = (
+            losses.SquaredLoss(X[rows].astype(dtype), Y[rows].astype(dtype), intercept=True)
+            for rows in (slice(30), slice(30, None))
+        )
+        solved = lambda a: sj.solve(sj.Problem(train, penalties.ExclusiveL21(a, a / 10)), tol=1e-4).params
+        return jax.grad(lambda a: held_out(solved(a)))(jnp.asarray(0.027966236257453404, dtype))
+
+    np.testing.assert_allclose(slope(np.float32), slope(np.float64), rtol=1e-3)
+
+
 def test_a_derivative_of_what_did_not_converge_warns():
     p = problem("SquaredLoss", "L21")
     with pytest.warns(sj.ConvergenceWarning, match="did not converge"):
