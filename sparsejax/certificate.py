@@ -13,7 +13,7 @@ from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.closures import with_program_of_function
 from sparsejax.dual_point import Free, dual_point, free_features
-from sparsejax.losses import Facts, Sizes, by_row, sizes, value_known
+from sparsejax.losses import Facts, Sizes, by_row, lower_bound, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, for_shape_of, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -74,7 +74,7 @@ def scale_of(
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(objective) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
-    return Scale(objective, slope, basis, known, valid, free, problem.smooth.lower_bound())
+    return Scale(objective, slope, basis, known, valid, free, lower_bound(problem.smooth))
 
 
 def certify(
@@ -189,8 +189,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 
     If the penalty excludes W = 0 (`SumTo` of another total than 0, a `Box`), P at the nearest point that the
     penalty allows stands in place of P(0). A loss may have a large constant, as `losses.PoissonLoss` of large
-    counts has: where P and P(0), less the ``lower_bound()`` of the loss, are smaller than these, the gap is
-    relative to the larger of those two.
+    counts has: where P and P(0), less the least value that the loss can have, are smaller than these, the gap
+    is relative to the larger of those two.
 
     With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
     :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality

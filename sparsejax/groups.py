@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_number, as_numpy, check_bool, is_traced
@@ -108,6 +109,16 @@ class Groups(
         return jax.ops.segment_max(
             s[self.sorted_group_ids], self.sorted_members, self.num_features, indices_are_sorted=True
         )
+
+    def connected_maxima(self, r: jax.Array) -> jax.Array:
+        """The maximum of r (d,) over all features that overlapping groups connect with each feature."""
+
+        def raised(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+            r, _ = carry
+            new = jnp.maximum(r, self.largest(self.maxima(r)))
+            return new, jnp.any(new > r)
+
+        return lax.while_loop(lambda c: c[1], raised, (r, jnp.ones((), bool)))[0]
 
     def check(self, owner: str, strength: jax.Array, params_shape: tuple[int, ...]) -> None:
         """Raise unless W of ``params_shape`` has d rows and ``strength`` is a scalar or one value a group."""

@@ -1,5 +1,6 @@
 r"""The problem :math:`\min_W F(W) = f(W) + g(W)` with a smooth convex loss f and a penalty g."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,13 +11,14 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_params, is_eager, on_device
 from sparsejax._core.linalg import hidden_zeros
 from sparsejax._core.pytree import Pytree
-from sparsejax.losses import Loss, Units, as_loss, as_pytree
+from sparsejax.losses import Loss, Units, as_loss, as_pytree, balanced
 from sparsejax.penalties import (
     Penalty,
     as_penalty,
     feasible,
     is_penalty,
     rescaled,
+    row_strengths,
     row_units,
     split_strengths,
 )
@@ -148,10 +150,21 @@ def units_of(problem: Problem, rows: bool | jax.Array = False) -> Scaled | None:
         return None
     loss, units = known.loss, known.units
     if rows is not False and known.rescaled is not None and known.row_units is not None:
-        possible = row_units(penalty, known.row_units) if rows is True else rows
+        possible = _row_units(penalty, known.row_units) if rows is True else rows
         if possible is not None:
             loss, units = known.rescaled(possible), units._replace(rows=possible)
     return Scaled(loss, units)
+
+
+def _row_units(penalty: Penalty, by_columns: Callable[[], jax.Array]) -> jax.Array | None:
+    """Units by the columns of X and by strengths that differ from row to row."""
+
+    def wanted() -> jax.Array:
+        units = by_columns()
+        strengths = row_strengths(penalty, units.shape[0])
+        return units if strengths is None or strengths.ndim == 0 else balanced(units, strengths)
+
+    return row_units(penalty, wanted)
 
 
 def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
@@ -205,9 +218,6 @@ class FlatLoss(Loss, leaves=("loss",), static=("restore",)):
 
     def __call__(self, W: jax.Array) -> jax.Array:
         return self.loss(self.restore(W))
-
-    def lower_bound(self) -> ArrayLike:
-        return self.loss.lower_bound()
 
 
 def flattened(problem: Problem, params: Any) -> tuple[Problem, jax.Array, Any]:

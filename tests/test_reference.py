@@ -237,6 +237,39 @@ def test_raw_columns(dtype, strength):
     assert conic.objective(exact, s.params) <= optimum * (1 + (2e-4 if dtype == np.float32 else 2e-6))
 
 
+PAIRS = groups.from_labels(np.arange(13) // 2)
+IN_PROPORTION = {  # strengths by column size, for columns that are multiples of these sizes
+    "L1": penalties.L1,
+    "L21": penalties.L21,
+    "GroupLasso": lambda sizes: penalties.GroupLasso(sizes[::2], PAIRS),
+    "SparseGroupLasso": lambda sizes: penalties.GroupLasso(sizes[::2], PAIRS) + penalties.L1(sizes),
+    "ElasticNet": lambda sizes: penalties.L1(sizes) + penalties.SquaredL2(sizes**2),
+}
+
+
+@pytest.mark.parametrize("penalty", IN_PROPORTION)
+def test_strengths_in_proportion_to_the_columns(penalty):
+    """Of wine as it is measured. ADMM took thousands of iterations, or 20 000 without an end."""
+    X, labels = load_wine(return_X_y=True)
+    Y = np.eye(3)[labels] if penalty == "L21" else 1.0 * (labels == 0)
+    loss, sizes = losses.SquaredLoss(X, Y, intercept=True), X.std(axis=0)
+    raw = sj.Problem(loss, IN_PROPORTION[penalty](0.02 * sizes))
+    solution = sj.solve(raw, tol=1e-7)
+    assert bool(solution.converged) and int(solution.num_iters) <= 300
+    if "Group" not in penalty:  # the same problem in other units
+        alike = sj.Problem(
+            losses.SquaredLoss(X / sizes, Y, intercept=True), IN_PROPORTION[penalty](np.full(13, 0.02))
+        )
+        if penalty == "ElasticNet":
+            alike = alike.replace(penalty=penalties.L1(0.02) + penalties.SquaredL2(0.02**2))
+        np.testing.assert_allclose(solution.objective, sj.solve(alike, tol=1e-7).objective, rtol=1e-6)
+    else:
+        solved = lambda factor: sj.solve(raw.replace(penalty=IN_PROPORTION[penalty](factor * 0.02 * sizes)))
+        lanes = jax.vmap(solved)(jnp.array([1.0, 3.0]))
+        assert lanes.converged.all()
+        np.testing.assert_allclose(lanes.objective[0], solution.objective, rtol=1e-5)
+
+
 SCALED = {
     "L21": lambda: penalties.L21(0.1),
     "ExclusiveL21": lambda: penalties.ExclusiveL21(0.1, 0.1),

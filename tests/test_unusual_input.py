@@ -42,6 +42,14 @@ def test_the_unknown_of_a_plain_function_may_be_a_number(init):
     np.testing.assert_allclose(s.params, 1, rtol=1e-5)
 
 
+def test_bytes_in_the_other_order():
+    """As FITS and netCDF files have them."""
+    X = np.eye(4, 3)
+    loss = losses.SquaredLoss(X.astype(">f4"), X[:, 0].astype(">f8"))
+    assert loss.dtype == np.float32
+    np.testing.assert_array_equal(loss.X, X)
+
+
 def test_dtype_of_x_rules():
     loss = SquaredLoss(X.astype(np.float32), Y, weights=np.ones(8), scale=np.float64(0.5))
     assert {leaf.dtype for leaf in jax.tree.leaves(loss)} == {np.dtype(np.float32)}

@@ -90,13 +90,14 @@ def is_sparse(x: Any) -> bool:
 
 
 def as_numpy(name: str, x: Any) -> np.ndarray:
-    """``x`` as an array of numpy of any dtype; ``name`` is for errors."""
+    """``x`` as an array of numpy of any dtype in the byte order of the machine; ``name`` is for errors."""
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(f"{name} is a masked array, whose mask would be lost: fill or drop what is masked.")
     try:
-        return np.asarray(x)
+        found = np.asarray(x)
     except ValueError as error:  # ragged lists
         raise ValueError(f"{name} is not a rectangular array: {error}") from None
+    return found if found.dtype.isnative else found.astype(found.dtype.newbyteorder("="))
 
 
 MAX_PLAIN_NUMBER = 1e30  # finite in float32, too

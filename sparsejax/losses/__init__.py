@@ -29,6 +29,7 @@ from sparsejax.losses._function import as_loss as as_loss
 from sparsejax.losses._function import as_pytree as as_pytree
 from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._graph import GraphLaplacian, SumLoss
+from sparsejax.losses._graph import lower_bound as lower_bound
 from sparsejax.losses._graph import value_known as value_known
 from sparsejax.losses._hinge import HuberHingeLoss, SquaredHingeLoss
 from sparsejax.losses._linear_model import LinearModelLoss
@@ -48,6 +49,7 @@ from sparsejax.losses._softmax import SoftmaxLoss
 from sparsejax.losses._squared import SquaredLoss
 from sparsejax.losses._streamed import from_batches
 from sparsejax.losses._units import Units as Units
+from sparsejax.losses._units import balanced as balanced
 from sparsejax.losses._units import by_row as by_row
 
 __all__ = [

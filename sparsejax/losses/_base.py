@@ -85,8 +85,7 @@ class Loss(Protocol):
       ``row_units()``: powers of two (d,), each near the square root of the size of a column of X, and
       ``rescaled(units)``: the loss as a function of V = W * units, row by row.
 
-    The defaults of ``facts(W, sizes)`` and ``valid()`` serve every loss, and that of ``lower_bound()`` every
-    loss that is not negative. Where ``facts`` returns predictions
+    The defaults of ``facts(W, sizes)`` and ``valid()`` serve every loss. Where ``facts`` returns predictions
     H, `dual_scaling` and `dual_projection` get H as a further argument. Where the penalty is a norm,
     `dual_projection` also gets s, the scale of the dual point.
 
@@ -149,10 +148,6 @@ class Loss(Protocol):
         """The `Facts` at W, here with rounding 0; ``sizes``: ``quadratic_model().sizes()``, or None."""
         value, gradient = jax.value_and_grad(self)(W)
         return Facts(value, gradient, jnp.zeros((), W.dtype))
-
-    def lower_bound(self) -> ArrayLike:
-        """A number () that the loss is never below: gaps are relative to objectives above it."""
-        return 0.0
 
     def valid(self) -> jax.Array:
         """() boolean: whether the loss is convex with its weights and parameters."""

@@ -11,6 +11,7 @@ from sparsejax._core.checks import as_float, as_nonnegative, is_sparse, is_trace
 from sparsejax._core.linalg import eps_of
 from sparsejax.losses._base import Facts, Loss, Pair, Predictions
 from sparsejax.losses._gram import GramLoss, half_quadratic
+from sparsejax.losses._poisson import PoissonLoss
 from sparsejax.losses._quadratic_model import QuadraticModel, condensed
 
 
@@ -204,10 +205,6 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
         products = jnp.abs(W) * (jnp.abs(W) @ jnp.abs(self._laplacian()))
         return 2 * eps_of(W) * jnp.sum(products)
 
-    def lower_bound(self) -> ArrayLike:
-        """Same as of the loss; the graphs are not negative."""
-        return self.loss.lower_bound()
-
     def valid(self) -> jax.Array:
         """() boolean: the loss and all graphs are valid."""
         valid = self.loss.valid()
@@ -224,6 +221,16 @@ def value_known(loss: Any) -> bool:
     """
     inner = loss.loss if isinstance(loss, SumLoss) else loss
     return not (isinstance(inner, GramLoss) and inner.constant is None)
+
+
+def lower_bound(loss: Any) -> ArrayLike:
+    """A number () that the loss is never below: gaps are relative to objectives above it.
+
+    It is 0 for all losses but Poisson's. A class that replaces its values may be below the bound.
+    """
+    inner = loss.loss if isinstance(loss, SumLoss) else loss  # graphs are not negative
+    known = isinstance(inner, PoissonLoss) and type(inner).entries is PoissonLoss.entries
+    return inner.lower_bound() if known else 0.0
 
 
 def dense(matrix: Any) -> Any:

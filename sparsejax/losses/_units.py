@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.linalg import column_maxima, column_sums, eps_of, opaque, safe_sqrt
+from sparsejax._core.linalg import column_maxima, column_sums, eps_of, of_all_lanes, opaque, safe_sqrt
 from sparsejax._core.matrices.sparse import Sparse
 from sparsejax._core.matrices.sparse import column_sums as sparse_column_sums
 
 MIN_UNSCALED_SIZE, MAX_UNSCALED_SIZE = 1e-8, 1e8  # data of a size between these keep their units
+MAX_LOG_ROOT = 4 * np.log(10)  # largest magnitude of the logarithm of a factor in `balanced`
 MIN_COLUMN_SIZE = 1e-4  # least size of a column divided by its unit; the largest size is the inverse
 
 
@@ -64,12 +65,35 @@ def row_unit(size: jax.Array) -> jax.Array:
     For sizes below 1e-8 or above 1e8 the unit is further from 1 than the root, so that size / unit is
     between `MIN_COLUMN_SIZE` and its inverse, as far as the dtype allows.
     """
-    info = np.finfo(size.dtype)
     size = jnp.where(size > 0, size, 1)
-    unit = size / jnp.clip(jnp.sqrt(size), MIN_COLUMN_SIZE, 1 / MIN_COLUMN_SIZE)
+    return _power(size / jnp.clip(jnp.sqrt(size), MIN_COLUMN_SIZE, 1 / MIN_COLUMN_SIZE))
+
+
+def _power(unit: jax.Array) -> jax.Array:
+    """The nearest power of two that is a unit in this dtype."""
+    info = np.finfo(unit.dtype)
     # An exclusive penalty divides its strengths by squares of the units, which must not overflow.
     unit = jnp.clip(unit, 2.0 ** -(info.maxexp // 4), 2.0 ** (2 * info.maxexp // 5))
     return lax.reduce_precision(unit, int(info.nexp), 0)
+
+
+def balanced(units: jax.Array, strengths: jax.Array) -> jax.Array:
+    r"""The units (d,) by `row_unit` for these strengths by row.
+
+    With strengths :math:`\lambda_i` the multipliers of the rows are of the order of these, and the units
+    :math:`\sqrt{s_i\lambda_i}` make the ratio of `row_unit` the same in all rows. They are taken where they
+    also bring the columns nearer to one size: between :math:`\sqrt{s_i}` and :math:`s_i`, relative to typical
+    rows. Under vmap all lanes have the units of the largest roots, so that they share one X.
+    """
+    known = (strengths > 0) & (strengths < jnp.inf)
+    logs = jnp.log(jnp.where(known, lax.stop_gradient(strengths), 1))
+    typical = jnp.sum(logs) / jnp.maximum(jnp.sum(known, dtype=logs.dtype), 1)
+    root = (logs - typical) / 2  # its logarithm
+    beyond = jnp.log(units) - jnp.mean(jnp.log(units))
+    root = jnp.clip(root, jnp.minimum(beyond, 0), jnp.maximum(beyond, 0))
+    root = jnp.exp(jnp.clip(root, -MAX_LOG_ROOT, MAX_LOG_ROOT))
+    root = of_all_lanes(jnp.where(known, root, 0))
+    return _power(units * jnp.where(root > 0, root, 1))
 
 
 def row_units(X: jax.Array, *, centred: bool) -> jax.Array:

@@ -5,7 +5,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax import prox
@@ -154,14 +153,7 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
 @row_units.register(ExclusiveGroupL21)
 def _(penalty: ExclusiveGroupL21, wanted: Callable[[], jax.Array]) -> jax.Array:
     """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
-    groups = penalty.groups
-
-    def raised(carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        units, _ = carry
-        new = jnp.maximum(units, groups.largest(groups.maxima(units)))
-        return new, jnp.any(new > units)
-
-    return lax.while_loop(lambda c: c[1], raised, (wanted(), jnp.ones((), bool)))[0]
+    return penalty.groups.connected_maxima(wanted())
 
 
 @rescaled.register(ExclusiveGroupL21)

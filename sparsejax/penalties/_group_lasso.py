@@ -1,5 +1,6 @@
 """Group lasso, over groups of features that may overlap."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -9,9 +10,9 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_sqrt
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
-from sparsejax.penalties._base import Penalty, RowNorm
+from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._gauge import gauge
-from sparsejax.penalties._rules import penalised
+from sparsejax.penalties._rules import penalised, rescaled, row_strengths, row_units
 from sparsejax.penalties._terms import SeveralTerms
 from sparsejax.penalties._transposed import cast, least_ratio
 
@@ -158,3 +159,22 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
 @penalised.register(GroupLasso)
 def _(penalty: GroupLasso, Wt: jax.Array) -> jax.Array:
     return penalty.held(Wt)
+
+
+@row_units.register(GroupLasso)
+def _(penalty: GroupLasso, wanted: Callable[[], jax.Array]) -> jax.Array:
+    """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
+    return penalty.groups.connected_maxima(wanted())
+
+
+@row_strengths.register(GroupLasso)
+def _(penalty: GroupLasso, d: int) -> jax.Array:
+    """The largest alpha among the groups of each feature; 0 for a feature in none."""
+    alpha, groups = jnp.asarray(penalty.alpha), penalty.groups
+    return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
+
+
+@rescaled.register(GroupLasso)
+def _(penalty: GroupLasso, units: jax.Array) -> GroupLasso:
+    """Alpha of each group divided by the unit of the group."""
+    return scale_strengths(penalty, [1 / penalty.groups.maxima(units)])

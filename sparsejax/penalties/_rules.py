@@ -1,6 +1,6 @@
 """Functions of a penalty that work for every class, with better rules registered for some classes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, singledispatch
 from typing import Any
 
@@ -35,6 +35,12 @@ class Rule:
             return rule
 
         return add
+
+
+def added(found: Sequence[jax.Array | None]) -> jax.Array | None:
+    """The sum of those that are not None; None if there are none."""
+    some = [one for one in found if one is not None]
+    return sum(some[1:], start=some[0]) if some else None
 
 
 @lru_cache(maxsize=256)
@@ -105,6 +111,12 @@ def in_units(penalty: Penalty, sigma: jax.Array, gamma: jax.Array) -> Penalty:
 @Rule
 def row_units(penalty: Penalty, wanted: Callable[[], jax.Array]) -> jax.Array | None:
     """Units (d,) for `rescaled`, near those that ``wanted()`` returns; None if g allows no units of rows."""
+    return None
+
+
+@Rule
+def row_strengths(penalty: Penalty, d: int) -> jax.Array | None:
+    """Strengths of norms, () or one for each of the d rows; None if g has no such strength."""
     return None
 
 

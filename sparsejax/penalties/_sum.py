@@ -23,6 +23,7 @@ from sparsejax.penalties._on_vectors import OnVectors, as_given, for_shape_of, o
 from sparsejax.penalties._plain import as_penalty, is_penalty
 from sparsejax.penalties._rules import (
     Rule,
+    added,
     by_entry,
     feasible,
     in_units,
@@ -30,6 +31,7 @@ from sparsejax.penalties._rules import (
     prox_start,
     prox_warm,
     rescaled,
+    row_strengths,
     row_units,
     unpenalised,
 )
@@ -263,11 +265,19 @@ def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
 
 @row_units.register(Sum)
 def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
-    """The units wanted if all parts are sums over rows, which accept any units; else None."""
-    plain = all(isinstance(part, (RowPenalty, Box, NonNegative)) for part in penalty.parts)
-    if not plain or any(isinstance(part, ExclusiveGroupL21) for part in penalty.parts):
+    """The units wanted if all parts are sums over rows, which accept any units, beside one `GroupLasso`."""
+    kinds = RowPenalty, Box, NonNegative
+    groups = [part for part in penalty.parts if isinstance(part, GroupLasso)]
+    others = [part for part in penalty.parts if not isinstance(part, GroupLasso)]
+    if len(groups) > 1 or any(isinstance(p, ExclusiveGroupL21) or not isinstance(p, kinds) for p in others):
         return None
-    return wanted()
+    return row_units(groups[0], wanted) if groups else wanted()
+
+
+@row_strengths.register(Sum)
+def _(penalty: Sum, d: int) -> jax.Array | None:
+    """The sum of the strengths of the parts."""
+    return added([row_strengths(part, d) for part in penalty.parts])
 
 
 @leaf_names.register(Sum)

@@ -9,7 +9,16 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import check_step
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, unit_of
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._rules import feasible, in_units, penalised, prox_start, prox_warm, row_units
+from sparsejax.penalties._rules import (
+    added,
+    feasible,
+    in_units,
+    penalised,
+    prox_start,
+    prox_warm,
+    row_strengths,
+    row_units,
+)
 
 
 def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
@@ -133,6 +142,18 @@ def _(penalty: RowPenalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple
 def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
     """The units wanted: a sum over rows accepts any units."""
     return wanted()
+
+
+@row_strengths.register(RowPenalty)
+def _(penalty: RowPenalty, d: int) -> jax.Array | None:
+    """The strengths of degree 1; of strengths by entry the largest of each row."""
+    found = [
+        jnp.asarray(getattr(penalty, name))
+        for name, degree in zip(penalty.strengths, penalty.degrees, strict=True)
+        if degree == 1
+    ]
+    by_row = [strength if strength.ndim < 2 else jnp.max(strength, axis=1) for strength in found]
+    return added([strength for strength in by_row if strength.shape in ((), (d,))])
 
 
 @penalised.register(RowPenalty)
