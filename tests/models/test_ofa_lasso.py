@@ -382,6 +382,8 @@ def test_score_and_repr():
         f"ofa_lasso.Model(3 outputs, 14 rows, {used[0]} weights of inputs and {used[1]} of outputs kept, gap "
     )
     assert repr(model).startswith(shown) and repr(model).endswith(", converged)")
+    unsolved = model.start_solution._replace(status=model.start_solution.status.at[0].set(1))
+    assert repr(model._replace(start_solution=unsolved)).endswith(", not converged)")
 
 
 def test_no_worse_than_the_start():

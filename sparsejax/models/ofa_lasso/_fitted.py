@@ -73,7 +73,7 @@ class Model(
             inputs, others = (int(np.count_nonzero(weights)) for weights in (self.u, self.v))
             return f"{inputs} weights of inputs and {others} of outputs kept"
 
-        return summary(self, f"{models}{d} outputs, {n} rows", [self.solution], kept)
+        return summary(self, f"{models}{d} outputs, {n} rows", [self.solution, self.start_solution], kept)
 
     def score(self, X: ArrayLike, Y: ArrayLike) -> float:
         """`sparsejax.metrics.r2` of `predict`: the mean over outputs of the variance explained."""
