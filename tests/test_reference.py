@@ -256,6 +256,8 @@ def test_strengths_in_proportion_to_the_columns(penalty):
     raw = sj.Problem(loss, IN_PROPORTION[penalty](0.02 * sizes))
     solution = sj.solve(raw, tol=1e-7)
     assert bool(solution.converged) and int(solution.num_iters) <= 300
+    low = losses.SquaredLoss(X.astype(np.float32), Y.astype(np.float32), intercept=True)
+    assert bool(sj.solve(raw.replace(smooth=low)).converged)  # strengths in float64
     if "Group" not in penalty:  # the same problem in other units
         alike = sj.Problem(
             losses.SquaredLoss(X / sizes, Y, intercept=True), IN_PROPORTION[penalty](np.full(13, 0.02))

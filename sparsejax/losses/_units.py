@@ -1,5 +1,6 @@
 """Units of the data, which are powers of two, so that changing units rounds nothing."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -12,7 +13,7 @@ from sparsejax._core.matrices.sparse import Sparse
 from sparsejax._core.matrices.sparse import column_sums as sparse_column_sums
 
 MIN_UNSCALED_SIZE, MAX_UNSCALED_SIZE = 1e-8, 1e8  # data of a size between these keep their units
-MAX_LOG_ROOT = 4 * np.log(10)  # largest magnitude of the logarithm of a factor in `balanced`
+MAX_LOG_ROOT = 4 * math.log(10)  # largest magnitude of the logarithm of a factor in `balanced`
 MIN_COLUMN_SIZE = 1e-4  # least size of a column divided by its unit; the largest size is the inverse
 
 
@@ -85,8 +86,9 @@ def balanced(units: jax.Array, strengths: jax.Array) -> jax.Array:
     also bring the columns nearer to one size: between :math:`\sqrt{s_i}` and :math:`s_i`, relative to typical
     rows. Under vmap all lanes have the units of the largest roots, so that they share one X.
     """
+    strengths = lax.stop_gradient(strengths).astype(units.dtype)
     known = (strengths > 0) & (strengths < jnp.inf)
-    logs = jnp.log(jnp.where(known, lax.stop_gradient(strengths), 1))
+    logs = jnp.log(jnp.where(known, strengths, 1))
     typical = jnp.sum(logs) / jnp.maximum(jnp.sum(known, dtype=logs.dtype), 1)
     root = (logs - typical) / 2  # its logarithm
     beyond = jnp.log(units) - jnp.mean(jnp.log(units))
