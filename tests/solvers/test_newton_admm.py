@@ -342,9 +342,9 @@ def test_solve_takes_it_where_the_bound_of_the_curvature_is_loose(ties):
 
 
 def test_many_short_steps():
-    """Columns of sizes from 0.01 to 1000 in one group, which no units mend, and a kink: hundreds of steps."""
+    """Unequal columns, 0.01 to 10 000, within groups, which no units mend, and a kink: hundreds of steps."""
     rng = np.random.default_rng(5)
-    sizes = np.geomspace(1e-2, 1e3, 8)
+    sizes = np.geomspace(1e-2, 1e4, 8)
     X = rng.standard_normal((40, 8)) * sizes
     y = X @ (np.r_[np.ones(3), np.zeros(5)] / sizes) + 0.3 * rng.standard_normal(40)
     group = sj.groups.from_labels(np.arange(8) // 3)

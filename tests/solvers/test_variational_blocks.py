@@ -124,7 +124,7 @@ def test_degenerate_data(kind):
         top = float(sj.lambda_max(sj.Problem(smooth, PENALTIES[kind])))
         for ratio in (2.0, 50.0):
             p = sj.Problem(smooth, max(top / ratio, 1e-3) * PENALTIES[kind])
-            solution, engine = sj.variational_newton(p, tol=1e-9), sj.admm(p, tol=1e-9)
+            solution, engine = sj.variational_newton(p, tol=1e-10), sj.admm(p, tol=1e-10)
             assert solution.converged, (name, solution.message)
             np.testing.assert_allclose(
                 solution.objective, engine.objective, rtol=3e-9, atol=1e-12, err_msg=name
