@@ -262,8 +262,6 @@ def test_strengths_in_proportion_to_the_columns(penalty):
         alike = sj.Problem(
             losses.SquaredLoss(X / sizes, Y, intercept=True), IN_PROPORTION[penalty](np.full(13, 0.02))
         )
-        if penalty == "ElasticNet":
-            alike = alike.replace(penalty=penalties.L1(0.02) + penalties.SquaredL2(0.02**2))
         np.testing.assert_allclose(solution.objective, sj.solve(alike, tol=1e-7).objective, rtol=1e-6)
     else:
         solved = lambda factor: sj.solve(raw.replace(penalty=IN_PROPORTION[penalty](factor * 0.02 * sizes)))

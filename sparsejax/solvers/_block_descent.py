@@ -46,8 +46,8 @@ def by_blocks(problem: Problem) -> bool:
     return groups is None or groups.num_groups * groups.max_size <= MAX_PADDING * groups.num_features
 
 
-def is_sparse(problem: Problem) -> bool:
-    """Whether X is sparse."""
+def has_sparse_columns(problem: Problem) -> bool:
+    """Whether X is sparse, so that columns taken from it become dense."""
     return problem.smooth.quadratic_model().column_sizes is not None
 
 
@@ -77,7 +77,7 @@ class Layout(NamedTuple):
         T = TILE // 2 if small else size * max(1, TILE // size)
         times = min(k, 3) if size == 1 else min(size, 4)
         most = MAX_FEATURES
-        if is_sparse(problem):
+        if has_sparse_columns(problem):
             fits = (math.isqrt(rows**2 + 4 * MAX_ENTRIES_OF_SPARSE) - rows) // 2  # m (m + rows) = the limit
             most = min(max(fits, MIN_FEATURES_OF_SPARSE), most)
         wanted = max(2 * T, min(times * (rows + rows // 4) + 32, most))
@@ -117,7 +117,7 @@ class Descent:
         self.spare = 0 if rows >= shape[0] else SPARE_BLOCKS
         least = layout.room // (LEAST_PART if layout.size == 1 else LEAST_PART_OF_GROUPS)
         # A further step costs two products with X, which take less time than a tile if X is sparse.
-        self.least = layout.tile if is_sparse(problem) else max(least, layout.tile)
+        self.least = layout.tile if has_sparse_columns(problem) else max(least, layout.tile)
 
         def each(strength: ArrayLike | None, count: int) -> jax.Array:
             return of_each_block(strength, count, problem.smooth.dtype)

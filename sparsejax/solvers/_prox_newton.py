@@ -21,7 +21,7 @@ from sparsejax.losses import Facts, QuadraticModel, facts_unless_known, no_facts
 from sparsejax.losses import sizes as sizes_of
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers._block_descent import Descent, Layout, by_blocks
+from sparsejax.solvers._block_descent import Descent, Layout, by_blocks, has_sparse_columns
 from sparsejax.solvers._block_problem import Gram
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
@@ -130,16 +130,15 @@ def unfit(problem: Problem) -> str | None:
 def _model(problem: Problem) -> QuadraticModel:
     """The quadratic model of the loss; of a sparse X that of one tile, whose columns may be dense."""
     smooth = problem.smooth
-    model = smooth.quadratic_model()
-    if model.column_sizes is None or not by_blocks(problem):
-        return model
+    if not (has_sparse_columns(problem) and by_blocks(problem)):
+        return smooth.quadratic_model()
     ix = np.zeros(Layout.of(problem, num_rows(smooth) or 0).tile, np.int32)
     return model_of_part(smooth, lambda smooth: smooth.columns_at(ix))
 
 
 def room_for_columns(problem: Problem) -> bool:
     """False if X is sparse and so long that its columns, dense, would take too much memory."""
-    if problem.smooth.quadratic_model().column_sizes is None:
+    if not has_sparse_columns(problem):
         return True
     n = num_rows(problem.smooth) or 0
     return by_blocks(problem) and n * Layout.of(problem, n).room <= MAX_ENTRIES_OF_COLUMNS

@@ -135,9 +135,6 @@ def test_exposures_are_weights_of_rates(rng):
     np.testing.assert_allclose(facts(rates, W)[0] - facts(rates, V)[0], by_hand(W) - by_hand(V), rtol=1e-11)
 
 
-# ------------------------------------------------------------------ bounded slopes
-
-
 def test_a_large_constant_does_not_hide_a_small_effect(rng):
     """Of counts of 1e4 the loss is mostly a constant, -1e5: W = 0 would be within 1e-4 of it."""
     X = rng.standard_normal((60, 5))
@@ -153,6 +150,9 @@ def test_a_large_constant_does_not_hide_a_small_effect(rng):
     assert lowest < exact.objective
     of_null = problem(jnp.zeros(5))
     assert null >= (of_null - exact.objective) / (of_null - lowest) > 0.5
+
+
+# ------------------------------------------------------------------ bounded slopes
 
 
 def test_huber_is_that_of_optax_and_least_squares_within_delta(rng):

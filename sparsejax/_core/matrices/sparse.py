@@ -206,6 +206,7 @@ class Sparse(
             return jnp.zeros((m, n), self.dtype).at[slot, rows].add(data).T
 
         if dense:
+            # Every place takes time, used or not: room for a 32nd or an eighth if enough, else for all.
             rooms = [max(room >> shift, 1) for shift in (5, 3, 0)]
             at = jnp.sum(ends[-1] > jnp.array(rooms[:-1], jnp.int32), dtype=jnp.int32)
             return lax.switch(at, [functools.partial(as_dense, room) for room in rooms])
