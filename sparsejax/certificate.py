@@ -13,7 +13,7 @@ from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.closures import with_program_of_function
 from sparsejax.dual_point import Free, dual_point, free_features
-from sparsejax.losses import Facts, Sizes, by_row, lower_bound, sizes, value_known
+from sparsejax.losses import Facts, Loss, Sizes, by_row, lower_bound, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, for_shape_of, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
@@ -53,7 +53,11 @@ class Certificate(NamedTuple):
 
 
 def scale_of(
-    problem: Problem, W: jax.Array, smooth: Any = None, known: Any = None, at_zero: Facts | None = None
+    problem: Problem,
+    W: jax.Array,
+    smooth: Loss | None = None,
+    known: Any = None,
+    at_zero: Facts | None = None,
 ) -> Scale:
     """The `Scale` of a problem with parameters like W.
 
@@ -313,7 +317,7 @@ def _free_directions(problem: Problem, W: jax.Array) -> jax.Array | None:
     return free if free.ndim == 2 else None
 
 
-def _best_along(smooth: Any, free: jax.Array, W: jax.Array) -> jax.Array:
+def _best_along(smooth: Loss, free: jax.Array, W: jax.Array) -> jax.Array:
     """The minimiser of a loss over these directions (d, f) from W, by Newton steps; few unknowns."""
 
     def of(c: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsejax._core.linalg import take
-from sparsejax.losses import QuadraticModel
+from sparsejax.losses import Loss, QuadraticModel
 
 # A bucket holds the features that a step moves, in arrays of a static size.
 MAX_BUCKET_FEATURES = 1024  # most features in a bucket if n < d, unless groups are large
@@ -100,7 +100,7 @@ def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> 
     return min(max(64 * math.ceil((always + room) / 64), MIN_WORKING_SET_FEATURES), MAX_BUCKET_FEATURES, d)
 
 
-def model_of_part(smooth: Any, part: Callable[[Any], Any]) -> QuadraticModel:
+def model_of_part(smooth: Loss, part: Callable[[Any], Any]) -> QuadraticModel:
     """The quadratic model of the loss ``part(smooth)``, of some features, say; use only what is static.
 
     The loss is traced, not computed: it may compute with its numbers to make its model.

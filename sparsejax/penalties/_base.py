@@ -236,7 +236,7 @@ def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[
     return tuple(leaves[number] for number in chosen), rebuild
 
 
-def cast_strengths(penalty: Any, dtype: Any) -> Any:
+def cast_strengths(penalty: Penalty, dtype: Any) -> Any:
     """The penalty with strengths of this dtype, so that strengths of any dtype share one program."""
     if all(isinstance(leaf, jax.Array) and leaf.dtype == dtype for leaf in jax.tree.leaves(penalty)):
         return penalty  # the general case below takes longer
@@ -246,7 +246,7 @@ def cast_strengths(penalty: Any, dtype: Any) -> Any:
     return rebuild([known_cast(strength, dtype) for strength in strengths])
 
 
-def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
+def scale_strengths(penalty: Penalty, factors: Sequence[jax.Array]) -> Any:
     """The penalty with the leaves under each name in ``strengths`` multiplied by the factor of this name."""
     leaves, treedef = jax.tree.flatten(penalty)
     numbered = _numbered(penalty)
@@ -257,7 +257,7 @@ def scale_strengths(penalty: Any, factors: Sequence[jax.Array]) -> Any:
     return jax.tree.unflatten(treedef, leaves)
 
 
-def _numbered(penalty: Any) -> Any:
+def _numbered(penalty: Penalty) -> Any:
     """The penalty with each leaf replaced by its number in the order of the leaves."""
     treedef: Any = jax.tree.structure(penalty)
     return jax.tree.unflatten(treedef, range(treedef.num_leaves))

@@ -15,6 +15,7 @@ from sklearn.model_selection import check_cv
 from sparsejax._core.checks import check_choice
 from sparsejax._core.progress import bar_of
 from sparsejax.groups import Groups
+from sparsejax.losses import Loss
 from sparsejax.problem import Problem
 from sparsejax.selection.cross_validation import cross_validate, judged_on_folds
 from sparsejax.sklearn._classification import PenalisedClassifier, has_probabilities, targets
@@ -93,7 +94,7 @@ class ByFolds(BaseEstimator):
 
     def _choose(
         self,
-        loss: Any,
+        loss: Loss,
         folds: np.ndarray,
         num_features: int,
         groups: Groups | None = None,

@@ -14,6 +14,7 @@ from sklearn.utils import _safe_indexing
 
 from sparsejax import metrics
 from sparsejax._core.precision import full_precision
+from sparsejax.losses import Loss
 from sparsejax.selection.fold_task import Fits
 from sparsejax.selection.resampling import masked
 from sparsejax.selection.scoring import SCORES, positive, predicted, score_of
@@ -123,7 +124,7 @@ def judge_of(
     return judge
 
 
-def judge_of_our_own(scoring: Any, loss: Any, weights: np.ndarray, folds: np.ndarray) -> Judge:
+def judge_of_our_own(scoring: Any, loss: Loss, weights: np.ndarray, folds: np.ndarray) -> Judge:
     """`judge_of` for a ``scoring`` of `sparsejax.cross_validate`, with other weights than the fit."""
 
     def judge(fits: Fits) -> np.ndarray:

@@ -12,7 +12,7 @@ from sparsejax._core.linalg import columns, joint_norm, like, safe_divide, tiny_
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
 from sparsejax.driver.curvature import Factor, HessianFactor, factorise
-from sparsejax.losses import condensed, num_rows
+from sparsejax.losses import Loss, condensed, num_rows
 from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -176,7 +176,7 @@ def resume(
     return solution, state.rho
 
 
-def share(smooth: Any) -> Shared:
+def share(smooth: Loss) -> Shared:
     """Compute `Shared` for a loss."""
     factor = factorise(smooth)
     cheap = _cheap(smooth, factor)
@@ -197,7 +197,7 @@ def resume_shared(
     return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
-def _cheap(smooth: Any, factor: HessianFactor) -> Any:
+def _cheap(smooth: Loss, factor: HessianFactor) -> Any:
     return condensed(smooth) if factor.square else smooth
 
 

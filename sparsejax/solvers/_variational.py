@@ -17,7 +17,7 @@ from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.feature_subsets import can_be_active, most_features
 from sparsejax.driver.loop import empty_history, judged
 from sparsejax.dual_point import free_features
-from sparsejax.losses import sizes
+from sparsejax.losses import Loss, sizes
 from sparsejax.penalties import strengths_valid
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
@@ -181,7 +181,7 @@ class Shared(NamedTuple):
     sizes: Any  # `sparsejax.losses.Sizes`, for the rounding error of the loss
 
 
-def share(smooth: Any) -> Shared:
+def share(smooth: Loss) -> Shared:
     """Compute `Shared` for a loss."""
     quadratic = quadratic_of(smooth)
     return Shared(quadratic, quadratic.evaluate(quadratic.zero())[0], sizes(smooth))

@@ -21,7 +21,7 @@ from sparsejax.driver.feature_subsets import (
     model_of_part,
     working_set_size,
 )
-from sparsejax.losses import Facts, SoftmaxLoss, num_rows
+from sparsejax.losses import Facts, Loss, SoftmaxLoss, num_rows
 from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, Solution
@@ -102,7 +102,7 @@ def unfit(problem: Problem) -> str | None:
     return None
 
 
-def _majorized(smooth: Any, m: int) -> bool:
+def _majorized(smooth: Loss, m: int) -> bool:
     """Whether the loss of m features has a majorizer: the whole loss has one, or its columns become dense."""
     if smooth.quadratic_model().majorizer is not None:
         return True
@@ -111,12 +111,12 @@ def _majorized(smooth: Any, m: int) -> bool:
     return part.majorizer is not None
 
 
-def _row_order(smooth: Any) -> RowOrder | None:
+def _row_order(smooth: Loss) -> RowOrder | None:
     """What `_columns_at` needs besides the columns, the same for all working sets."""
     return smooth.row_order() if isinstance(smooth, SoftmaxLoss) else None
 
 
-def _columns_at(smooth: Any, ix: jax.Array, order: RowOrder | None) -> Any:
+def _columns_at(smooth: Loss, ix: jax.Array, order: RowOrder | None) -> Any:
     """The loss of some features; `SoftmaxLoss` keeps a sparse X sparse."""
     return smooth.sparse_columns_at(ix, order) if isinstance(smooth, SoftmaxLoss) else smooth.columns_at(ix)
 
