@@ -83,7 +83,7 @@ def prox_newton(
         `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
         sparse group lasso) if groups are of about one size, and `NonNegative` alone
         or with `L1` of one column. A step moves at most 2048 features. X may be sparse with one column, up to
-        some 32 000 rows: the columns that a step moves become dense, and from 1400 rows on there are fewer of
+        some 32 000 rows: the columns that a step moves become dense, and from 1300 rows on there are fewer of
         them, at least 1024.
       init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50.
 

@@ -11,7 +11,7 @@ import scipy.sparse
 from jax.experimental import sparse
 
 import sparsejax as sj
-from sparsejax._core.matrices.sparse import _by_chunks, as_matrix
+from sparsejax._core.matrices.sparse import _product_of, as_matrix
 from sparsejax.losses import CoxLoss, LogisticLoss, SquaredLoss
 from sparsejax.penalties import L1, L21
 
@@ -121,9 +121,9 @@ def test_columns_that_are_known_by_row_too():
     np.testing.assert_allclose(jax.vmap(lambda U: part.T @ U)(U), dense.T @ U, atol=1e-13)
     each = jax.vmap(lambda factor: (part._replace(data=part.data * factor)).T @ U[0])(jnp.arange(3.0))
     np.testing.assert_allclose(each, np.arange(3.0)[:, None, None] * (dense.T @ U[0]), atol=1e-13)
-    entries = part.data, part.rows, part.cols, part.used
-    np.testing.assert_allclose(_by_chunks(True, part.shape, None)(*entries, U[0]), dense.T @ U[0], atol=1e-13)
-    np.testing.assert_allclose(_by_chunks(False, part.shape, None)(*entries, W[0]), dense @ W[0], atol=1e-13)
+    args = part.data, part.rows, part.cols, part.used, None
+    np.testing.assert_allclose(_product_of(True, part.shape, None)(*args, U[0]), dense.T @ U[0], atol=1e-13)
+    np.testing.assert_allclose(_product_of(False, part.shape, None)(*args, W[0]), dense @ W[0], atol=1e-13)
 
 
 def test_derivatives():

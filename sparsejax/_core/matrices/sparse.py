@@ -51,14 +51,13 @@ class Sparse(
 ):
     """X (n, d) by its stored entries, column by column: ``X[rows[i], cols[i]] = data[i] * scale[cols[i]]``.
 
-    A stored value takes 16 bytes in float64. On a CPU JAX has a kernel for the product of a BCSR matrix with
-    an array. X'U uses it, and so does XW if the entries are known row by row. Other products read the entries
-    in chunks that fit in the cache; for each entry they multiply a row of W and add it to a row of XW.
+    A stored value takes 16 bytes in float64. Products read the entries in chunks that fit in the cache; for
+    each entry they multiply a row of W and add it to a row of XW. With several columns X'U uses the kernel
+    that JAX has on a CPU for a BCSR matrix, and so does XW if the entries are known row by row.
 
-    Times in ms of XW and X'u in chunks (benchmarks/sparse.py). For 2e6 entries of 20 000 x 200 000 and one
-    column: 9 and 7; all entries in one chunk, by row, 21 and 8; padded columns 64; scipy 5 and 4. For 9e5
-    entries and 20 columns: 24 and 29; one column of W after another 60 and 91; scipy 8 and 9. The kernel
-    takes as long as scipy. A callback to scipy would not work on an accelerator or in an exported program.
+    Times in ms of XW and X'U, one thread. For 2e6 entries of 20 000 x 200 000 and one column: 8 and 8; scipy
+    6 and 5, the kernel 21 for X'u. For 9e5 entries and 20 columns: 15 and 8; scipy 14 and 9, one column of W
+    after another 60 and 91. A callback to scipy would not work on an accelerator or in an exported program.
     """
 
     data: jax.Array  # (nnz,), values; padding is 0
@@ -90,30 +89,16 @@ class Sparse(
 
     def _product(self, W: jax.Array, transposed: bool, function: Any = None) -> jax.Array:
         used = jnp.int32(self.data.shape[0]) if self.used is None else self.used
-        kernel = function is None and (transposed or self.by_row is not None)
-        product = _by_chunks(transposed, self.shape, function) if not kernel else self._by_kernel(transposed)
-        data, scale = self.data, self.scale
+        data, scale, by_line = self.data, self.scale, self.by_row
+        if transposed:  # the lines of X' are the columns of X
+            by_line = Rows(data, self.rows, self.starts)
         if function is not None:
-            data, scale = lax.stop_gradient(data), None if scale is None else function(scale)
+            data, by_line = lax.stop_gradient(data), None
+            scale = None if scale is None else function(scale)
         if scale is not None and not transposed:
             W = W * scale[:, None]
-        H = product(data, self.rows, self.cols, used, W)
+        H = _product_of(transposed, self.shape, function)(data, self.rows, self.cols, used, by_line, W)
         return H if scale is None or not transposed else H * scale[:, None]
-
-    def _by_kernel(self, transposed: bool) -> Callable[..., jax.Array]:
-        """Same as `_by_chunks`, on a CPU by the kernel for a BCSR; for X'U its rows are the columns of X."""
-        rows = Rows(self.data, self.rows, self.starts) if transposed else self.by_row
-        chunks, kernel = _by_chunks(transposed, self.shape, None), _of_bcsr(transposed, self.shape)
-
-        def product(*args: jax.Array) -> jax.Array:
-            return lax.platform_dependent(
-                args,
-                rows,
-                cpu=lambda args, rows: kernel(rows, args[-1]),
-                default=lambda args, _: chunks(*args),
-            )
-
-        return product
 
     def system(self, both: jax.Array, *, transposed: bool) -> jax.Array:
         """(W; H - XW) for ``both`` = (W; H); JAX uses it for derivatives in the entries only."""
@@ -215,18 +200,19 @@ class Sparse(
 
 
 @functools.cache
-def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Callable[..., jax.Array]:
-    """A function (data, rows, cols, used, W) -> XW, or X'W; of f(X) if ``function`` f is given.
+def _product_of(transposed: bool, shape: tuple[int, int], function: Any) -> Callable[..., jax.Array]:
+    """A function (data, rows, cols, used, by_line, W) -> XW, or X'W; of f(X) if ``function`` f is given.
 
+    ``by_line`` holds the lines (rows) of X, or of X', for the kernel; None: the product is made in chunks.
     Under vmap over W the batch becomes further columns of W, so that X is read once.
     """
+    size = shape[1 if transposed else 0]
 
-    @jax.custom_batching.custom_vmap
-    def product(
-        data: jax.Array, rows: jax.Array, cols: jax.Array, used: jax.Array, W: jax.Array
+    def by_chunks(
+        data: jax.Array, rows: jax.Array, cols: jax.Array, used: jax.Array, _: Any, W: jax.Array
     ) -> jax.Array:
         nnz, k = data.shape[0], W.shape[1]
-        to, of, size = (cols, rows, shape[1]) if transposed else (rows, cols, shape[0])
+        to, of = (cols, rows) if transposed else (rows, cols)
         # A power of two of entries that with k columns stays within CHUNK_ENTRIES.
         least = MIN_CHUNK_ENTRIES if max(shape) * k <= MAX_CACHED_SIZE else MIN_LARGE_CHUNK_ENTRIES
         length = min(max(1 << (CHUNK_ENTRIES // k).bit_length() >> 1, least), nnz)
@@ -243,37 +229,40 @@ def _by_chunks(transposed: bool, shape: tuple[int, int], function: Any) -> Calla
         H = lax.fori_loop(0, count, lambda i, H: add(i * length, length, H), H)
         return add(whole * length, nnz % length, H) if nnz % length else H
 
+    def by_kernel(*args: Any) -> jax.Array:
+        from jax.experimental.sparse import BCSR  # noqa: PLC0415
+
+        lines, W = args[-2:]
+        k, of = W.shape[1], shape[0 if transposed else 1]
+        # The kernel is 2 to 4 times faster if the columns fill registers of 32 bytes.
+        W = jnp.pad(W, ((0, 0), (0, -k % (32 // W.dtype.itemsize))))
+        return (BCSR(tuple(lines), shape=(size, of)) @ W)[:, :k]
+
+    @jax.custom_batching.custom_vmap
+    def product(*args: Any) -> jax.Array:
+        by_line, W = args[-2:]
+        # For one column chunks are 2 to 6 times faster than the kernel, and as fast as its padded form.
+        if by_line is None or W.shape[1] == 1:
+            return by_chunks(*args)
+        return lax.platform_dependent(*args, cpu=by_kernel, default=by_chunks)
+
     product.def_vmap(functools.partial(_batched, product))
     return product
 
 
-@functools.cache
-def _of_bcsr(transposed: bool, shape: tuple[int, int]) -> Callable[..., jax.Array]:
-    """A function (Rows, W) -> XW, or X'W with the `Rows` of X', by JAX's product with a BCSR."""
-    from jax.experimental.sparse import BCSR  # noqa: PLC0415
-
-    size = shape[::-1] if transposed else shape
-
-    @jax.custom_batching.custom_vmap
-    def product(data: jax.Array, cols: jax.Array, starts: jax.Array, W: jax.Array) -> jax.Array:
-        return BCSR((data, cols, starts), shape=size) @ W
-
-    product.def_vmap(functools.partial(_batched, product))
-    return lambda rows, W: product(*rows, W)
-
-
-def _batched(
-    product: Callable[..., jax.Array], size: int, batch: Any, *args: jax.Array
-) -> tuple[jax.Array, bool]:
+def _batched(product: Callable[..., jax.Array], size: int, batch: Any, *args: Any) -> tuple[jax.Array, bool]:
     """The rule of a product under vmap: lanes of W become further columns; lanes of X are mapped in turn."""
     *X, W = args
-    if any(batch[:-1]):
+    if any(jax.tree.leaves(batch[:-1])):
+        leaves, form = jax.tree.flatten(args)
+        batched = jax.tree.leaves(batch)
 
         def each(parts: Any) -> jax.Array:
-            return product(*(a if p is None else p for a, p in zip(args, parts, strict=True)))
+            lane = [next(parts) if is_batched else a for a, is_batched in zip(leaves, batched, strict=True)]
+            return product(*jax.tree.unflatten(form, lane))
 
-        parts = [a if is_batched else None for a, is_batched in zip(args, batch, strict=True)]
-        return lax.map(each, parts), True
+        of_lanes = [a for a, is_batched in zip(leaves, batched, strict=True) if is_batched]
+        return lax.map(lambda parts: each(iter(parts)), of_lanes), True
     k = W.shape[-1]
     H = product(*X, jnp.moveaxis(W, 0, 1).reshape(-1, size * k))
     return jnp.moveaxis(H.reshape(-1, size, k), 1, 0), True
