@@ -80,10 +80,10 @@ class Compiled:
       function: what is compiled.
       static: names of its static arguments.
       whole: for arrays sharded over devices: True if every device gets all of every output, so that each
-        process can read the outputs; or a prefix of the tree of outputs with True or False for each.
+        process can read the outputs.
     """
 
-    def __init__(self, function: Callable[..., Any], static: tuple[str, ...] = (), whole: Any = True):
+    def __init__(self, function: Callable[..., Any], static: tuple[str, ...] = (), whole: bool = True):
         self.nested = jax.jit(function, static_argnames=static)
         self._function, self._whole = function, whole
         self._programs: dict[Any, Any] = {}
@@ -98,8 +98,7 @@ class Compiled:
         if key not in self._programs:
             placed: dict[str, Any] = {}
             if isinstance(where, Mesh):
-                everywhere = whole_on(where)
-                placed["out_shardings"] = jax.tree.map(lambda one: everywhere if one else None, self._whole)
+                placed["out_shardings"] = whole_on(where) if self._whole else None
             elif where is not None:  # without this jit compiles again for arguments committed to the device
                 placed["in_shardings"] = SingleDeviceSharding(where)
             function = functools.partial(self._function, **static)

@@ -174,8 +174,10 @@ def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
 def _check_entries(name: str, loss: LinearModelLoss) -> None:
     """Raise unless ``entries`` and ``derivatives`` return arrays of the shape of the predictions."""
     H, kind = jax.ShapeDtypeStruct(jnp.shape(loss.Y), loss.dtype), type(loss).__name__
-    for method, evaluated, count in (("entries", _entries, 1), ("derivatives", _derivatives, 2)):
-        found = [leaf.shape for leaf in jax.tree.leaves(jax.eval_shape(evaluated, loss, H))]
+    for method, value, count in zip(
+        ("entries", "derivatives"), jax.eval_shape(_hooks, loss, H), (1, 2), strict=True
+    ):
+        found = [leaf.shape for leaf in jax.tree.leaves(value)]
         if found != (expected := count * [H.shape]):
             raise TypeError(f"{name}: {method} of {kind} must return shape {expected}, got {found}.")
 
@@ -204,12 +206,8 @@ def _check_strengths_named(name: str, penalty: Penalty) -> None:
 
 
 # Named functions and no lambdas: JAX reuses the trace of a function object that it has seen before.
-def _entries(loss: LinearModelLoss, H: jax.Array) -> Any:
-    return loss.entries(H)
-
-
-def _derivatives(loss: LinearModelLoss, H: jax.Array) -> Any:
-    return loss.derivatives(H)
+def _hooks(loss: LinearModelLoss, H: jax.Array) -> Any:
+    return loss.entries(H), loss.derivatives(H)
 
 
 def _returned(penalty: Penalty, W: Any, scaling: jax.Array) -> dict[str, Any]:

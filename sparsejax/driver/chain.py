@@ -117,7 +117,8 @@ class Link:
     def finished(self, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
         """The solution of this link after the finish, Newton steps on its support."""
         known = units_of(problem, self.rows)
-        scaled = _in_units(solution, known)
+        to_units = known and (known.units.start, known.units.start_objective)
+        scaled = _converted(solution, *to_units) if to_units else solution
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
         step = self.finish_step(flat.smooth, W)  # type: ignore[misc]  # `Chain.steps` has checked it
         found = finish(flat, scaled._replace(params=W), step, tol)
@@ -300,13 +301,6 @@ def in_users_units(solution: Solution, known: Scaled | None) -> Solution:
     if known is None:
         return solution
     return _converted(solution, known.units.params, known.units.objective)
-
-
-def _in_units(solution: Solution, known: Scaled | None) -> Solution:
-    """The inverse of `in_users_units`."""
-    if known is None:
-        return solution
-    return _converted(solution, known.units.start, known.units.start_objective)
 
 
 def _converted(solution: Solution, params: Callable[..., Any], objective: Callable[..., Any]) -> Solution:

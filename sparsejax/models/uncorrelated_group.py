@@ -24,7 +24,6 @@ from sparsejax.models._labels import (
 from sparsejax.models._linear_fit import LinearModel
 from sparsejax.penalties import ExclusiveGroupL21
 from sparsejax.problem import Problem
-from sparsejax.solution import Solution
 from sparsejax.solvers import solve
 
 __all__ = ["Model", "fit"]
@@ -59,16 +58,6 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
 
     loss: str
     classes: Classes | None
-
-    def __init__(
-        self,
-        W: jax.Array,
-        intercept: jax.Array,
-        solution: Solution,
-        loss: str,
-        classes: Classes | None = PRESENT,
-    ):
-        self._set(W=W, intercept=intercept, solution=solution, loss=loss, classes=classes)
 
     def predict_proba(self, X: ArrayLike) -> jax.Array:
         """The probability of every label, (n, k) or (n,); a ValueError if the loss is not logistic."""

@@ -35,7 +35,6 @@ from sparsejax.penalties._rules import in_units as in_units
 from sparsejax.penalties._rules import leaf_names as leaf_names
 from sparsejax.penalties._rules import prox_columns as prox_columns
 from sparsejax.penalties._rules import prox_start as prox_start
-from sparsejax.penalties._rules import prox_warm as prox_warm
 from sparsejax.penalties._rules import rescaled as rescaled
 from sparsejax.penalties._rules import row_strengths as row_strengths
 from sparsejax.penalties._rules import row_units as row_units

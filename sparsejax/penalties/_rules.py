@@ -137,22 +137,19 @@ def by_entry(penalty: Penalty, params_shape: tuple[int, ...]) -> Penalty:
 
 @Rule
 def prox_start(penalty: Penalty, V: jax.Array) -> Any:
-    """The argument ``warm`` for the first call of `prox_warm`; here empty: the prox is not iterative."""
+    """The argument ``warm`` for the first call of `prox_columns`; here empty: the prox is not iterative."""
     return ()
 
 
 @Rule
-def prox_warm(penalty: Penalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
-    return penalty.prox(V, scaling), warm
-
-
 def prox_columns(
     penalty: Penalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
 ) -> tuple[jax.Array, Any]:
-    """`prox_warm` for Vt, the transpose of a V in the shape of W; solvers iterate on transposes."""
-    V, warm = prox_warm(penalty, like(Vt, W), scaling, warm)
-    return columns(V), warm
+    """The prox of Vt, the transpose of a V in the shape of W, and ``warm`` for the next call.
+
+    It is nearly exact if ``warm`` comes from a nearby call. Solvers iterate on transposes.
+    """
+    return columns(penalty.prox(like(Vt, W), scaling)), warm
 
 
 # ---- what a message or a plot calls the numbers of g

@@ -10,7 +10,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
-from sparsejax._core.linalg import columns, like, safe_divide
+from sparsejax._core.linalg import columns, safe_divide
 from sparsejax.penalties._added_norms import added_norms
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
@@ -28,8 +28,8 @@ from sparsejax.penalties._rules import (
     feasible,
     in_units,
     leaf_names,
+    prox_columns,
     prox_start,
-    prox_warm,
     rescaled,
     row_strengths,
     row_units,
@@ -313,12 +313,12 @@ def _(penalty: Sum, V: jax.Array) -> Any:
     return prox_start(penalty.terms[0], V) if len(penalty.terms) == 1 else ()
 
 
-@prox_warm.register(Sum)
-def _(penalty: Sum, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+@prox_columns.register(Sum)
+def _(penalty: Sum, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
     """The prox of the only term; the iterative prox for several terms."""
     if len(penalty.terms) == 1:
-        return prox_warm(penalty.terms[0], V, scaling, warm)
-    return like(penalty._prox(columns(V), scaling), V), warm
+        return prox_columns(penalty.terms[0], Vt, scaling, warm, W)
+    return penalty._prox(Vt, scaling), warm
 
 
 @as_given.register(Sum)

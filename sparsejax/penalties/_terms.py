@@ -7,7 +7,6 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jax.typing import ArrayLike
 
 from sparsejax._core.linalg import (
     columns,
@@ -30,7 +29,6 @@ from sparsejax.penalties._rules import (
     penalised,
     prox_columns,
     prox_start,
-    prox_warm,
 )
 from sparsejax.penalties._transposed import TransposedPenalty, checked
 
@@ -80,17 +78,16 @@ def split(
 
 
 class SeveralTerms(TransposedPenalty):
-    """Implements the protocol by ``terms``; with a single term by the hooks of `TransposedPenalty`."""
+    """Implements the protocol by ``terms``; with a single term by the hooks of `TransposedPenalty`.
+
+    The prox of several terms takes at most `MAX_CYCLES` cycles of `dykstra`.
+    """
 
     _adapter: ClassVar[bool] = True
 
     @property
     def _valued(self) -> bool:  # type: ignore[override]
         return all(term._valued for term in self.terms if term is not self)
-
-    def prox(self, V: jax.Array, scaling: ArrayLike = 1.0) -> jax.Array:
-        """The proximal point of V; with several terms by `dykstra`, at most `MAX_CYCLES` cycles."""
-        return super().prox(V, scaling)
 
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """An upper bound on g*(Z): the sum of the conjugates of the terms at parts of Z.
@@ -134,10 +131,12 @@ class SeveralTerms(TransposedPenalty):
         return joined(self, points, Vt.T)
 
 
-@prox_warm.register(SeveralTerms)
-def _(penalty: SeveralTerms, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
+@prox_columns.register(SeveralTerms)
+def _(
+    penalty: SeveralTerms, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+) -> tuple[jax.Array, Any]:
     """The prox, without the change of units that `prox` makes: solvers have changed the units already."""
-    return like(penalty._prox(columns(V), scaling), V), warm
+    return penalty._prox(Vt, scaling), warm
 
 
 class _Cycle(NamedTuple):

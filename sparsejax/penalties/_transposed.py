@@ -14,8 +14,8 @@ from sparsejax.penalties._rules import (
     feasible,
     in_units,
     penalised,
+    prox_columns,
     prox_start,
-    prox_warm,
     row_strengths,
     row_units,
 )
@@ -132,10 +132,11 @@ def _(penalty: RowPenalty, V: jax.Array) -> Any:
     return penalty.start_columns(columns(V))
 
 
-@prox_warm.register(RowPenalty)
-def _(penalty: RowPenalty, V: jax.Array, scaling: jax.Array, warm: Any) -> tuple[jax.Array, Any]:
-    Zt, warm = penalty.warm_columns(columns(V), scaling, warm)
-    return like(Zt, V), warm
+@prox_columns.register(RowPenalty)
+def _(
+    penalty: RowPenalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+) -> tuple[jax.Array, Any]:
+    return penalty.warm_columns(Vt, scaling, warm)
 
 
 @row_units.register(RowPenalty)

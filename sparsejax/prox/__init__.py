@@ -25,7 +25,6 @@ from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_columns as e
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_start as exclusive_group_l21_start
 from sparsejax.prox._exclusive_group_lasso import VIEW_CYCLES as VIEW_CYCLES
 from sparsejax.prox._exclusive_group_lasso import view_columns as view_columns
-from sparsejax.prox._exclusive_group_lasso import view_group_of as view_group_of
 from sparsejax.prox._exclusive_group_lasso import view_norms as view_norms
 from sparsejax.prox._exclusive_group_lasso import view_slopes as view_slopes
 from sparsejax.prox._exclusive_group_lasso import views_joint_columns as views_joint_columns

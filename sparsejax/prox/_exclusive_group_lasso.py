@@ -27,15 +27,10 @@ Views = tuple[Groups, ...]
 Parts = tuple[jax.Array, ...]
 
 
-def view_group_of(view: Groups) -> jax.Array:
-    """(k,), the group of each label of a partition."""
-    return view.sorted_group_ids
-
-
 def view_norms(view: Groups, Wt: jax.Array) -> jax.Array:
     """(G, d), the norms of the groups of labels in every row of W; derivative 0 where they are 0."""
     # A matrix product, since on a CPU a segment sum adds one entry after another.
-    member = jax.nn.one_hot(view_group_of(view), view.num_groups, dtype=Wt.dtype, axis=0)
+    member = jax.nn.one_hot(view.sorted_group_ids, view.num_groups, dtype=Wt.dtype, axis=0)
     squares = jnp.matmul(member, Wt * Wt, precision=lax.Precision.HIGHEST)
     return safe_sqrt(squares)
 
@@ -50,7 +45,7 @@ def views_support(views: Views, Wt: jax.Array) -> jax.Array:
     """(k, d) bool: the entries whose groups are zero in no view."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
-        on &= (view_norms(view, Wt) != 0)[view_group_of(view)]
+        on &= (view_norms(view, Wt) != 0)[view.sorted_group_ids]
     return on
 
 
@@ -58,7 +53,7 @@ def view_slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
     """(k, d): factors by which Wt is multiplied to give the gradient of one view; 0 in zero groups."""
     norms = view_norms(view, Wt)
     total = strength * jnp.sum(norms, axis=0)
-    return safe_divide(total[None], norms)[view_group_of(view)]
+    return safe_divide(total[None], norms)[view.sorted_group_ids]
 
 
 def view_columns(
@@ -68,7 +63,7 @@ def view_columns(
     norms = view_norms(view, Vt)
     shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, rough)
     factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms))
-    return Vt * factor[view_group_of(view)], theta
+    return Vt * factor[view.sorted_group_ids], theta
 
 
 class _Cycle(NamedTuple):

@@ -226,7 +226,7 @@ def _solved(
     W = jax.tree.leaves(arguments.init)[0]
     large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
     compact = (
-        scoring is None and is_eager(arguments) and saves(arguments, smooth)
+        scoring is None and is_eager(arguments) and saves(arguments)
     )  # eager, since losses on few rows have other derivatives in the data
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
@@ -283,7 +283,7 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
 
 def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Chain:
     """The chain that solves every fold, found from shapes alone."""
-    if not saves(arguments, arguments.problem.smooth):  # fewer rows save no time in a fold either
+    if not saves(arguments):  # fewer rows save no time in a fold either
         return arguments.chain
     found: list[Chain] = []
 

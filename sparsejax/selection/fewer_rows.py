@@ -10,7 +10,7 @@ from sparsejax._core.checks import is_eager
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sharded import mesh_of
-from sparsejax.losses import Loss, SquaredLoss, on_few_rows
+from sparsejax.losses import SquaredLoss, on_few_rows
 from sparsejax.solvers import pick
 
 # The decomposition takes as long as about (d + k) / 10 products with X. A solve of a path makes three or more
@@ -29,7 +29,7 @@ def with_fewer_rows(arguments: Any) -> Any:
     """
     problem = arguments.problem
     loss = problem.smooth
-    if not saves(arguments, loss):
+    if not saves(arguments):
         return arguments
     few = _on_few_rows(loss)
     return arguments._replace(problem=problem._replace(smooth=few), first=pick(problem).link.name)
@@ -38,8 +38,9 @@ def with_fewer_rows(arguments: Any) -> Any:
 _on_few_rows = Compiled(on_few_rows)
 
 
-def saves(arguments: Any, loss: Loss) -> bool:
+def saves(arguments: Any) -> bool:
     """Whether the path of these arguments takes less time with fewer rows of the loss, by shapes alone."""
+    loss = arguments.problem.smooth
     if type(loss) is not SquaredLoss or isinstance(loss.X, Products) or loss.X.dtype != jnp.float64:
         return False
     n, d = loss.X.shape

@@ -51,7 +51,7 @@ class PathArguments(
     axes: tuple[int | None, ...]  # for every floating leaf of the penalties: 0 if it varies, else None
     mode: str  # "warm" or "batch"
     shape: tuple[int, ...]  # the leading axes as given, which are one axis in ``penalties``
-    first: str | None = None  # the solver that begins, if it is not the one that `pick` finds
+    first: str | None  # the solver that begins, if it is not the one that `pick` finds
 
     @property
     def size(self) -> int:

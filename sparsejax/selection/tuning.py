@@ -11,6 +11,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.linalg import choose
 from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
@@ -266,9 +267,7 @@ class _Search(
         (loss, solution), grad = jax.value_and_grad(self.judge, has_aux=True)(c.logs, c.init)
         slope = optax.tree.norm(jax.tree.map(_within, grad, c.logs, *self.bounds))
         better = (loss < c.best.loss) | (c.n == 0)
-        best = jax.tree.map(
-            lambda new, old: jnp.where(better, new, old), _Best(loss, c.logs, solution), c.best
-        )
+        best = choose(better, _Best(loss, c.logs, solution), c.best)
         shown = Tried(jax.tree.map(jnp.exp, c.logs), loss, slope, solution.measure)
         tried = jax.tree.map(lambda h, x: h.at[c.n].set(x), c.tried, shown)
         logs, state = self.step(c, loss, grad)

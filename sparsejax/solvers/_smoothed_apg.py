@@ -14,7 +14,7 @@ from sparsejax.driver.curvature import step_length
 from sparsejax.losses import condensed
 from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
-from sparsejax.prox import view_group_of, view_norms
+from sparsejax.prox import view_norms
 from sparsejax.solution import Solution
 from sparsejax.solvers._chains import solved_by, with_flags
 
@@ -180,7 +180,7 @@ class _Smoothing:
         for view in self.views:
             norms = view_norms(view, Wt)
             q = jnp.sum(jnp.where(norms > mu, norms - mu / 2, norms * norms / (2 * mu)), axis=0)
-            parts.append((self.strength * q)[None] * Wt / jnp.maximum(norms, mu)[view_group_of(view)])
+            parts.append((self.strength * q)[None] * Wt / jnp.maximum(norms, mu)[view.sorted_group_ids])
             bound += self.strength * (q / mu + view.num_groups)
         return parts, self.curvature + jnp.max(bound)
 

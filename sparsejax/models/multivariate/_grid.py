@@ -1,6 +1,5 @@
 """Several fits: along a grid of budgets or of C, and one class against the rest."""
 
-import contextlib
 import multiprocessing
 import warnings
 from collections.abc import Callable, Sequence
@@ -175,7 +174,7 @@ def fit_one_vs_rest(
         job["measure"].oracle(job["y"] == 1)
     as_budget(budget), positive("C", C)
     models: list[Model] = []
-    with bar_of(NAME, len(jobs), "class", deferred=False) if progress else contextlib.nullcontext() as bar:
+    with bar_of(NAME, len(jobs), "class", deferred=False, shown=progress) as bar:
         try:
             _fit_all(data, jobs, workers, models, bar)
         except KeyboardInterrupt:
@@ -184,15 +183,12 @@ def fit_one_vs_rest(
     return OneVsRest(tuple(models), tuple(classes.tolist()))
 
 
-def _fit_all(
-    data: Data, jobs: list[dict[str, Any]], workers: int, models: list[Model], bar: Bar | None
-) -> None:
+def _fit_all(data: Data, jobs: list[dict[str, Any]], workers: int, models: list[Model], bar: Bar) -> None:
     """Append the fitted models of the jobs to a list, in the order of the jobs."""
 
     def add(model: Model) -> None:
         models.append(model)
-        if bar is not None:
-            bar.show(len(models), float(model.gap))
+        bar.show(len(models), float(model.gap))
 
     if workers == 1:
         for job in jobs:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsejax.models.ofa_lasso._certificate import RUNNING, Lasso, certify, judge, lengths_of
+from sparsejax.prox import soft_threshold
 
 CHECK_EVERY = 25  # steps between two certificates
 PRINTED_TOL = 1e-7  # tolerance of the printed stopping rule
@@ -38,7 +39,7 @@ def admm(
         p, Z = state
         b = Aty + mu * p + Z
         z = (b - At @ jax.scipy.linalg.cho_solve((factor, True), b @ At)) / mu
-        p = _shrink(z - Z / mu, 2 * limit / mu)
+        p = soft_threshold(z - Z / mu, 2 * limit / mu)
         return p, Z + mu * (p - z)
 
     zero = jnp.zeros_like(limit)
@@ -70,7 +71,7 @@ def printed(
         _, v, p, q, Z, Q, mu = state
         u = basis_u @ ((basis_u.T @ (Kty - KtG @ v + mu * p + Z)) / (values_u + mu))
         v = basis_v @ ((basis_v.T @ (Gty - KtG.T @ u + mu * q + Q)) / (values_v + mu))
-        p, q = _shrink(u - Z / mu, limit_p / mu), _shrink(v - Q / mu, limit_q / mu)
+        p, q = soft_threshold(u - Z / mu, limit_p / mu), soft_threshold(v - Q / mu, limit_q / mu)
         return u, v, p, q, Z + mu * (p - u), Q + mu * (q - v), mu * growth
 
     def ended(state: tuple[jax.Array, ...]) -> jax.Array:
@@ -85,10 +86,6 @@ def printed(
 
 def _near(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.sum((a - b) ** 2) <= PRINTED_TOL * jnp.maximum(jnp.sum(a * a), jnp.sum(b * b))
-
-
-def _shrink(x: jax.Array, threshold: jax.Array) -> jax.Array:
-    return jnp.sign(x) * jnp.maximum(jnp.abs(x) - threshold, 0)
 
 
 def _run(
