@@ -9,20 +9,19 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.linalg import columns, like, safe_norm, tiny_of
+from sparsejax._core.linalg import columns, like, safe_norm
 from sparsejax.groups import Groups
-from sparsejax.penalties._terms import split
+from sparsejax.penalties._terms import SeveralTerms
 from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     cast,
-    checked,
     least_ratio,
     squared_conjugate,
     where_unsquared,
 )
 
 
-class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
+class ExclusiveGroupLasso(SmoothRowPenalty, SeveralTerms, leaves=("strength", "views")):
     r"""Exclusive group lasso over views of the labels.
 
     .. math:: g(W) = \tfrac12 \sum_i \text{strength}_i \sum_v
@@ -74,6 +73,8 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
     @property
     def terms(self) -> tuple["ExclusiveGroupLasso", ...]:
         """One penalty for each view, whose prox is exact."""
+        if len(self.views) == 1:
+            return (self,)
         return tuple(self._replace(views=(view,)) for view in self.views)
 
     def check(self, params_shape: tuple[int, ...]) -> None:
@@ -90,40 +91,19 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
         """The entries whose group is nonzero in every view, boolean, shape of W."""
         return like(prox.views_support(self.views, columns(W)), W)
 
-    def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
-        r"""An upper bound on g*(Z), shape (), exact for the best split ``aux``.
-
-        .. math:: g^*(Z) = \min_{\sum_v S_v = Z} \sum_i \frac{1}{2\,\text{strength}_i}
-                  \sum_v \max_{g \in \text{view } v} \|(S_v)_{i,g}\|_2^2 .
-
-        Args:
-          Z: (d, k).
-          aux: the split :math:`S_v`, a tuple of arrays (d, k), one for each view, with the sum Z; or a W at
-            which Z is (nearly) a subgradient, from which a split is computed; or None: then a prox finds
-            a W that nearly maximises <Z, W> - g(W).
-        """
-        checked(self, Z, "Z")
-        strength = cast(self.strength, Z)
-        if not isinstance(aux, tuple):
-            if aux is None:
-                # argmax <Z, W> - g(W) - ||W||^2 / (2t), with t so large that the last term hardly counts
-                t = 1e8 / jnp.maximum(jnp.max(strength), tiny_of(Z))
-                aux = self.prox(t * Z, t)
-            aux = split(self, Z, aux)
-        total = jnp.zeros((), Z.dtype)
-        for view, part in zip(self.views, aux, strict=True):
-            largest = jnp.max(prox.view_norms(view, columns(part)), axis=0)
-            total += squared_conjugate(largest, strength / 2)
-        return total
+    def _conjugate(self, Zt: jax.Array) -> jax.Array:
+        """Of one view: the sum over rows of the largest ||z_{i,g}||_2^2 / (2 strength_i)."""
+        largest = jnp.max(prox.view_norms(self.views[0], Zt), axis=0)
+        return squared_conjugate(largest, cast(self.strength, Zt) / 2)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return prox.views_value(self.views, cast(self.strength, Wt), Wt)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        strength = scaling * cast(self.strength, Vt)
         if len(self.views) > 1:
-            return prox.views_joint_columns(self.views, strength, Vt)
-        return prox.view_columns(self.views[0], strength, Vt, self.start_columns(Vt), rough=False)[0]
+            return super()._prox(Vt, scaling)
+        strength, start = scaling * cast(self.strength, Vt), self.start_columns(Vt)
+        return prox.view_columns(self.views[0], strength, Vt, start, rough=False)[0]
 
     def start_columns(self, Vt: jax.Array) -> jax.Array:
         return jnp.zeros(Vt.shape[1:], Vt.dtype)
@@ -136,23 +116,6 @@ class ExclusiveGroupLasso(SmoothRowPenalty, leaves=("strength", "views")):
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         # 0 if Z is nonzero in a row of strength 0, where g* is infinite; else inf
         return least_ratio(where_unsquared(self.strength, jnp.zeros((), Zt.dtype)), safe_norm(Zt))
-
-
-@split.register(ExclusiveGroupLasso)
-def _(
-    penalty: ExclusiveGroupLasso,
-    Z: jax.Array,
-    W: jax.Array,
-    guess: tuple[jax.Array, ...] | None = None,
-    cycles: int = prox.VIEW_CYCLES,
-) -> tuple[jax.Array, ...]:
-    """One part for each view; ``guess``: approximate parts, such as the multipliers of a solver."""
-    if len(penalty.views) == 1:
-        return (Z,)
-    guess_t = None if guess is None else tuple(map(columns, guess))
-    strength = cast(penalty.strength, Z)
-    parts = prox.views_split(penalty.views, strength, columns(Z), columns(W), guess_t, cycles)
-    return tuple(like(part, Z) for part in parts)
 
 
 def _check_views(views: tuple[Any, ...]) -> None:

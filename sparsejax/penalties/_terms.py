@@ -142,6 +142,7 @@ def _(
 class _Cycle(NamedTuple):
     points: Parts  # the prox point of each term in the last cycle, transposes of matrices like W
     parts: Parts  # the correction of each term, same shapes
+    warm: tuple[Any, ...]  # of each term, from which its next prox starts
     unsettled: jax.Array  # () boolean: the points of the last cycle differ
     n: jax.Array  # () int32, cycles so far
 
@@ -202,18 +203,20 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
     terms, V, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt))
 
     def cycle(c: _Cycle) -> _Cycle:
-        point, points, parts = c.points[-1], [], []
-        for term, part in zip(terms, c.parts, strict=True):
+        point, points, parts, warm = c.points[-1], [], [], []
+        for term, part, start in zip(terms, c.parts, c.warm, strict=True):
             shifted = point + part
-            point = prox_columns(term, shifted, scaling, prox_start(term, like(shifted, V)), V)[0]
+            point, next_start = prox_columns(term, shifted, scaling, start, V)
             points.append(point)
             parts.append(shifted - point)
+            warm.append(next_start)
         apart = jnp.stack([jnp.max(jnp.abs(other - point)) for other in (c.points[-1], *points[:-1])])
         unsettled = jnp.max(apart) > 2 * eps_of(point) * size  # the points differ by more than rounding
-        return _Cycle(tuple(points), tuple(parts), unsettled, c.n + 1)
+        return _Cycle(tuple(points), tuple(parts), tuple(warm), unsettled, c.n + 1)
 
     zero = jnp.zeros_like(Vt)
-    start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), jnp.ones((), bool), jnp.int32(0))
+    warm = tuple(prox_start(term, V) for term in terms)
+    start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), warm, jnp.ones((), bool), jnp.int32(0))
     end = lax.while_loop(lambda c: c.unsettled & (c.n < cycles), cycle, start)
     return end.points, end.parts
 

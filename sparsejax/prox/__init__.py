@@ -23,12 +23,9 @@ Strengths and step sizes are checked where they are known: under jit and vmap a 
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21 as exclusive_group_l21
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_columns as exclusive_group_l21_columns
 from sparsejax.prox._exclusive_group_l21 import exclusive_group_l21_start as exclusive_group_l21_start
-from sparsejax.prox._exclusive_group_lasso import VIEW_CYCLES as VIEW_CYCLES
 from sparsejax.prox._exclusive_group_lasso import view_columns as view_columns
 from sparsejax.prox._exclusive_group_lasso import view_norms as view_norms
 from sparsejax.prox._exclusive_group_lasso import view_slopes as view_slopes
-from sparsejax.prox._exclusive_group_lasso import views_joint_columns as views_joint_columns
-from sparsejax.prox._exclusive_group_lasso import views_split as views_split
 from sparsejax.prox._exclusive_group_lasso import views_support as views_support
 from sparsejax.prox._exclusive_group_lasso import views_value as views_value
 from sparsejax.prox._on_a_sum import on_a_sum as on_a_sum
