@@ -1,8 +1,8 @@
 """How many of the selected features are false? SLOPE bounds their share.
 
 An orthogonal design of 300 features, noise of variance 1, so that the share of false discoveries that SLOPE
-makes is at most q in expectation. Beside it the lasso at the universal strength, which finds less, and at the
-strength of the last q, which finds more that is not there. Fifty draws for each number of true features.
+makes is at most q in expectation. Beside it the lasso with SLOPE's first strength for all features, which
+finds fewer, and with the last, which finds more false ones. Fifty draws for each number of true features.
 Prints both rates, writes ``false_discoveries.png``.
 """
 
@@ -20,7 +20,7 @@ FEATURES, Q, DRAWS = 300, 0.1, 50
 
 
 def main() -> None:
-    """Draw, solve all at once, print, draw."""
+    """Draw data, solve all at once, print the rates, plot."""
     rng = np.random.default_rng(0)
     X = np.linalg.qr(rng.standard_normal((FEATURES, FEATURES)))[0]
     bh = np.asarray(sj.penalties.slope_strengths(FEATURES, Q))

@@ -1,12 +1,12 @@
 """My rows lie in several processes: how do I solve with all of them?
 
-Every process has its own rows, here made from a seed and elsewhere read from its part of a file, and none has
-all of them. `jax.make_array_from_process_local_data` says that they are the parts of one array; from there on
-it is the program for one process. Alone, as here, it is that. On a cluster of Slurm
+Each process has its own rows (here made from a seed; a real script reads its part of a file).
+`jax.make_array_from_process_local_data` makes one array of all parts; the lines after it are the same as for
+one process. Without arguments the script runs as one process. Under Slurm,
 
     srun --ntasks=4 python examples/many_processes.py
 
-starts four that find each other; by hand it is, for each of two,
+starts four processes, which find each other. By hand, start two processes with
 
     python examples/many_processes.py localhost:12345 2 NUMBER
 

@@ -1,6 +1,6 @@
 """Can one output help to predict another? Outputs as features.
 
-The first output is linear in the inputs, the second a wave of the first. A lasso on the inputs cannot say
+The first output is linear in the inputs, the second a wave of the first. A lasso on the inputs cannot predict
 the second; OFA-Lasso has kernel columns of the other output, and predicts both together. Prints the errors.
 """
 

@@ -1,8 +1,8 @@
 """What does each penalty keep? Eight penalties on one small problem.
 
 Twelve features, four outputs. Features 0 and 1 matter to all outputs, 2 to 5 to one output each, and 6 and
-7 are nearly copies of 0 and 1. Every penalty is as strong as comes nearest to 16 of the 48 weights. Prints a
-table, writes ``penalties.png``.
+7 are nearly copies of 0 and 1. Each penalty has the strength at which the number of nonzero weights is
+nearest to 16 of 48. Prints a table, writes ``penalties.png``.
 """
 
 import matplotlib

@@ -51,7 +51,7 @@ def in_folds(event: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 
 def concordance(w: np.ndarray, data: tuple[np.ndarray, ...], rows: np.ndarray) -> float:
-    """Of some of the patients."""
+    """The concordance index of the patients in ``rows``."""
     X, time, event = data
     return float(sj.metrics.concordance_index(time[rows], event[rows], X[rows] @ w))
 

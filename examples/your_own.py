@@ -17,7 +17,7 @@ class Balanced(sj.Penalty, leaves=("strength",)):
     def value(self, W):
         return self.strength * jnp.sum(W) ** 2 / 2
 
-    def prox(self, V, scaling=1.0):  # V less the same amount everywhere
+    def prox(self, V, scaling=1.0):  # V minus one number, the same for all entries
         t = scaling * self.strength
         return V - t * jnp.sum(V) / (1 + t * V.size)
 

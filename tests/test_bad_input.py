@@ -234,7 +234,7 @@ TABLE = {
     "strengths of no leaf": (
         lambda: sj.solve(problem(Own("strengths", ("alpha",)))),
         TypeError,
-        "strengths of Mine names alpha, no leaf",
+        "strengths of Mine names alpha: no leaf has such a name",
     ),
     "prox returns a tuple": (
         lambda: sj.solve(problem(Own("prox", lambda self, V, scaling=1.0: (V,)))),

@@ -98,7 +98,7 @@ def hidden_zeros(shape: tuple[int, ...], dtype: Any) -> jax.Array:
 def apply_if(active: jax.Array, function: Callable[[Any], Any], value: Any) -> Any:
     """``function(value)`` if ``active``, else value; under vmap ``function`` is skipped if no lane is active.
 
-    It is a loop of at most one turn: `lax.cond` under vmap would always compute both branches.
+    The program has a loop of at most one turn: `lax.cond` under vmap would always compute both branches.
     """
     return lax.while_loop(lambda c: c[1], lambda c: (function(c[0]), jnp.zeros((), bool)), (value, active))[0]
 
@@ -123,8 +123,8 @@ def _of_all_lanes(size: int, batched: Any, count: jax.Array) -> tuple[jax.Array,
     return of_all_lanes(jnp.max(count, axis=0)), False
 
 
-MIN_FOLDED_ROW = 512  # entries; if d <= n, adding the rows of X in turn saves time from this length on
-ENTRIES_IN_CACHE = 2**16  # at most, of a block of rows of `row_sums_of_squares`
+MIN_FOLDED_ROW = 512  # entries of a row; if d <= n, `_down` saves time for rows from this length on
+ENTRIES_IN_CACHE = 2**16  # most entries of a block of rows in `row_sums_of_squares`
 
 
 def column_sums(function: Callable[[jax.Array], jax.Array], X: jax.Array) -> jax.Array:
@@ -149,8 +149,8 @@ def _down(
 ) -> jax.Array:
     """``whole(function(X), axis=0)``; on a CPU ``step`` takes the rows of X one after the other.
 
-    There XLA reduces column by column, reads each row from another page of memory, and takes ten to fifteen
-    times as long. On an accelerator each row would be a program of its own.
+    On a CPU XLA reduces column by column, reads each row from another page of memory, and takes ten to
+    fifteen times as long. On an accelerator each row would be a program of its own.
     """
     if jax.default_backend() != "cpu":
         return whole(function(X), axis=0)
@@ -189,8 +189,8 @@ def _by_device(X: jax.Array) -> tuple[jax.Array, int]:
 
     A loop over all rows of an X whose rows are spread over devices would gather X whole on each of them. The
     number of devices that its rows are on divides n and the number of all devices, and so it divides the
-    number of blocks: each device has the rows of its own blocks. With one device there is no new shape, for
-    which XLA would compute and store an X that is itself computed a second time.
+    number of blocks: each device has the rows of its own blocks. With one device X is not reshaped: if X
+    is itself computed in the program, XLA would compute and store it a second time for the new shape.
     """
     n, d = X.shape
     blocks = math.gcd(n, jax.device_count())

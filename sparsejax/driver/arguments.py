@@ -117,7 +117,7 @@ def _as_params(name: str, init: Any) -> Any:
 
 
 def check_function(name: str, problem: Problem, init: Any) -> None:
-    """Check a loss that the user wrote by tracing it.
+    """Trace a loss that the user wrote, and check what it returns.
 
     Raises:
       TypeError: ``smooth`` is no differentiable function W -> (), or a hook returns another shape.
@@ -143,7 +143,7 @@ def check_function(name: str, problem: Problem, init: Any) -> None:
 
 
 def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
-    """Check the methods of a penalty that the user wrote, or of such parts of a sum, by tracing them.
+    """Trace the methods of a penalty, or of parts of a sum, that the user wrote, and check what they return.
 
     Raises:
       TypeError: a method fails at W, or returns another shape or dtype than the protocol says; ``strengths``
@@ -199,7 +199,9 @@ def _check_strengths_named(name: str, penalty: Penalty) -> None:
     known = {*dir(penalty)}
     absent = [strength for strength in penalty.strengths if strength not in known]
     if absent:
-        raise TypeError(f"{name}: strengths of {_kind(penalty)} names {', '.join(absent)}, no leaf.")
+        raise TypeError(
+            f"{name}: strengths of {_kind(penalty)} names {', '.join(absent)}: no leaf has such a name."
+        )
     if "units" in penalty.provides and np.shape(penalty.degrees) != (len(penalty.strengths),):
         kind, count = _kind(penalty), len(penalty.strengths)
         raise TypeError(f"{name}: degrees of {kind} must be a tuple of {count}, got {penalty.degrees!r}.")

@@ -51,7 +51,7 @@ def by_lanes(
         return program.nested(*args)
 
     def all_lanes(*args: Any, batched: tuple[bool, ...], together: bool) -> Any:
-        # ``batched`` says of each leaf whether its first axis is the lanes.
+        # ``batched`` says of each leaf whether its first axis runs over the lanes.
         leaves, treedef = jax.tree.flatten(args)
         moving = [leaf for leaf, moves in zip(leaves, batched, strict=True) if moves]
         shared = [leaf for leaf, moves in zip(leaves, batched, strict=True) if not moves]
@@ -88,7 +88,7 @@ def shared_by_lanes(function: Callable[[Any], Any], tree: Any, lanes: Any) -> An
     Args:
       function: takes the tree of one lane and returns arrays.
       tree: the leaves of all lanes.
-      lanes: for each leaf of the tree whether its first axis is the lanes.
+      lanes: for each leaf of the tree whether its first axis runs over the lanes.
     """
     leaves, treedef = jax.tree.flatten(tree)
     axes = [0 if moves else None for moves in jax.tree.leaves(lanes)]

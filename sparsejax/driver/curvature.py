@@ -59,7 +59,9 @@ class Factor(NamedTuple):
         return Rt if self.labels is None else self.labels.T @ Rt
 
     def shift(self, rho: jax.Array) -> jax.Array:
-        """(k, 1) or (1, 1): in the basis of `rotate` row i of the Hessian + rho I is A'A + shift_i I."""
+        """The shifts, (k, 1) or (1, 1): in the basis of `rotate` the Hessian + rho I acts on row i as
+        A'A + shift_i I.
+        """
         return rho[None, None] if self.shifts is None else rho + self.shifts
 
     def solve(self, Rt: jax.Array, shift: jax.Array) -> jax.Array:
@@ -69,14 +71,14 @@ class Factor(NamedTuple):
         Rt = Rt / shift
         return Rt - ((Rt @ self.basis.T) / (self.values[None] + shift)) @ self.basis
 
-    def unprepared(self) -> Any:
-        """The argument ``before`` of the first `prepared`: nothing, since eigenvectors serve every rho."""
+    def nothing_prepared(self) -> Any:
+        """The ``before`` of the first call of `prepared_for`: None, since eigenvectors serve every rho."""
         return None
 
-    def prepared(self, before: Any, rho: jax.Array) -> Any:
+    def prepared_for(self, before: Any, rho: jax.Array) -> Any:
         """The argument ``prepared`` of `step` and `minimiser` for rho; here nothing is needed.
 
-        ``before`` is the result for the last rho, or `unprepared`.
+        ``before`` is the result for the last rho, or `nothing_prepared`.
         """
         return before
 
@@ -144,12 +146,15 @@ class CholeskyFactor(NamedTuple):
         """The smallest shift for which a Cholesky factor exists in spite of rounding errors."""
         return len(self.squares) * eps_of(self.A) * self.largest
 
-    def unprepared(self) -> Any:
-        """The argument ``before`` of the first `prepared`: a factor of rho = NaN, which is never used."""
+    def nothing_prepared(self) -> Any:
+        """The ``before`` of the first call of `prepared_for`: zeros, and rho = NaN.
+
+        NaN equals no rho, so that the first call computes a factor.
+        """
         return jnp.zeros_like(self.squares), jnp.full((), jnp.nan, self.A.dtype)
 
-    def prepared(self, before: Any, rho: jax.Array) -> Any:
-        """The inverse of the Cholesky factor, and its rho; those of ``before`` if rho has not changed."""
+    def prepared_for(self, before: Any, rho: jax.Array) -> Any:
+        """The inverse of the Cholesky factor, and its rho: ``before`` unchanged if it is for this rho."""
         return lax.cond(before[1] == rho, lambda: before[0], lambda: inverse_root(self.squares, rho)), rho
 
     def step(self, Rt: jax.Array, rho: jax.Array, prepared: Any) -> jax.Array:
@@ -203,7 +208,10 @@ def few_shifts(smooth: Loss) -> HessianFactor:
 
 
 def cautious_step(trace: jax.Array) -> jax.Array:
-    """1/L with L the trace of a bound A'A of the Hessian, for residuals; solvers need a longer step."""
+    """1/L with L the trace of a bound A'A of the Hessian.
+
+    This short step serves residuals only: a solver would need too many such steps.
+    """
     return safe_divide(1.0, trace, 1.0)
 
 

@@ -166,7 +166,7 @@ def splitting_inverse(
     else:
         factor = CholeskyFactor(gram, gram)  # of its first argument only the shape and dtype serve here
     rho = SHIFT_PER_MEAN_EIGENVALUE * factor.mean
-    prepared = factor.prepared(factor.unprepared(), rho)
+    prepared = factor.prepared_for(factor.nothing_prepared(), rho)
     half = half_derivative(penalty, W, 1 / rho)
 
     def apply(R: jax.Array) -> jax.Array:

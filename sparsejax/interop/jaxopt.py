@@ -122,10 +122,7 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
 
 
 def _check_projection(name: str, projection: Any) -> None:
-    """Raise unless the projection can be called.
-
-    The projection is a static attribute, which JAX compares in its caches; arrays cannot be compared so.
-    """
+    """Raise unless the projection can be called."""
     if not callable(projection):
         raise TypeError(f"{name}: projection must be callable, got {projection!r}.")
 

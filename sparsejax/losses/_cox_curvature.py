@@ -40,7 +40,8 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     squares = jnp.sum(X * X, axis=1)
     half, kappa = _half_sums(squares, places), _leverage(X)
     small = half <= kappa * jnp.sum(squares)
-    # A row is at risk for the events from the end of its own time on only.
+    # A row is in the risk set of an event if its time is not less: in the order of places, if it stands at or
+    # before the end of the time of the event.
     at_ends = places.at_ends(jnp.where(small, events, 0))
     bound = sums_to_come(decays_of(jnp.zeros_like(weights), strata), at_ends) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
@@ -125,8 +126,8 @@ def off_basis_by_curvature(
     """The change of slopes U (n,) by projection orthogonal to a basis (n, r), in the metric of the Hessian.
 
     Same as `LinearModelLoss._off_basis_by_curvature`, by place and for nested risk sets; ``mass`` is
-    `Risks.mass`. The second result, (n,), is the change of the weight that passes each place, see `Risks`. In
-    a running sum of the first result digits would cancel.
+    `Risks.mass`. The second result, (n,), is the change of the weight that passes each place, see `Risks`. It
+    has a formula of its own, since a running sum of the first result would lose digits to cancellation.
     """
     stopped, at_ends = chain.stop * mass, chain.places.at_ends(chain.events)
     A = chain_rows(chain, basis, safe_sqrt(chain.onward * stopped))

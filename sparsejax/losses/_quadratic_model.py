@@ -44,12 +44,13 @@ class QuadraticModel(NamedTuple):
       solvers use Hessian-vector products;
     * ``separable``: True if f is a sum of functions of the single columns of W;
     * ``least_squares_at(W, H)``: A, (m, d), and B, (m, 1). For a W of one column
-      :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or is more curved. If the
-      loss has some of the features only, by ``columns_at``, A has these and H is still of all features;
+      :math:`\tfrac12\|AV - B\|^2` + constant equals f(V) to second order about W, or has a larger
+      second-order term. If the loss has some of the features only, by ``columns_at``, A has these and H is
+      still of all features;
     * ``bounded_slope()``: `BoundedSlope`, for a loss of one column with X in memory;
     * ``num_rows``: the number of rows of the data, needed if ``weights`` is None;
     * ``column_sizes()``: the number of stored entries that each feature takes in ``columns_at``, (d,), and
-      the number for which there is room. None: ``columns_at`` has room for any features;
+      the number of entries in all for which ``columns_at`` has room. None: it has room for any features;
     * ``sizes()``: numbers that ``facts`` takes as its second argument, so that they are computed once;
     * ``rereads``: True if every product with X reads the data again: solvers then use as few as they can.
 

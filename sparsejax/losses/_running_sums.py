@@ -25,7 +25,7 @@ def decays_of(m: jax.Array, strata: jax.Array | None) -> jax.Array:
 
 
 def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
-    """Whether a stratum begins at each of the places of x."""
+    """Whether a stratum begins at each place, (n,) boolean; of x only the length is used."""
     if strata is None:
         return jnp.arange(len(x)) == 0
     return jnp.concatenate([jnp.ones(1, bool), strata[1:] != strata[:-1]])
@@ -44,13 +44,14 @@ def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
         return decayed_rows(decay, x)
 
     def add(carry: Pair, place: Pair) -> tuple[Pair, jax.Array]:
-        (total, left), (factor, new) = carry, place
+        (total, error), (factor, new) = carry, place
         old = factor * total
         s = old + new
-        was = s - new
-        left = factor * left + ((old - was) + (new - (s - was)))
-        total = s + left
-        return (total, left - (total - s)), total
+        old_rounded = s - new
+        # s plus (old - old_rounded) + (new - (s - old_rounded)) is old + new without a rounding error.
+        error = factor * error + ((old - old_rounded) + (new - (s - old_rounded)))
+        total = s + error
+        return (total, error - (total - s)), total
 
     zero = jnp.zeros((), x.dtype)
     return lax.scan(add, (zero, zero), (decay, x))[1]
@@ -88,12 +89,12 @@ def sums_to_come(decay: jax.Array, x: jax.Array) -> jax.Array:
 
 
 def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """The sums of x_0, ..., x_i, (n,), for x (n,); each stratum has its own sums."""
+    """For each place i the sum x_0 + ... + x_i, (n,); each stratum has its own sums."""
     return decayed_sums(decays_of(jnp.zeros_like(x), strata), x)
 
 
 def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
-    """The largest of x_0, ..., x_i, (n,), for x (n,); each stratum has its own maxima."""
+    """For each place i the largest of x_0, ..., x_i, (n,); each stratum has its own maxima."""
     starts = starts_of(strata, x)
     if jax.default_backend() != "cpu":
         found: Pair = lax.associative_scan(_larger, (starts, x))

@@ -90,9 +90,9 @@ def balanced(units: jax.Array, strengths: jax.Array) -> jax.Array:
     known = (strengths > 0) & (strengths < jnp.inf)
     logs = jnp.log(jnp.where(known, strengths, 1))
     typical = jnp.sum(logs) / jnp.maximum(jnp.sum(known, dtype=logs.dtype), 1)
-    root = (logs - typical) / 2  # its logarithm
-    beyond = jnp.log(units) - jnp.mean(jnp.log(units))
-    root = jnp.clip(root, jnp.minimum(beyond, 0), jnp.maximum(beyond, 0))
+    root = (logs - typical) / 2  # the logarithm of sqrt(strength / typical strength)
+    relative = jnp.log(units) - jnp.mean(jnp.log(units))
+    root = jnp.clip(root, jnp.minimum(relative, 0), jnp.maximum(relative, 0))
     root = jnp.exp(jnp.clip(root, -MAX_LOG_ROOT, MAX_LOG_ROOT))
     root = of_all_lanes(jnp.where(known, root, 0))
     return _power(units * jnp.where(root > 0, root, 1))

@@ -46,8 +46,8 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
       solution: the `sparsejax.Solution` of the fit; check ``solution.converged``.
       loss: the name of the loss.
       classes: the two classes of every label in Y, sorted, such as (0, 1). None if the squared loss was
-        fitted to numbers that are not labels: values other than 0 and 1 or -1 and 1, except in a vector
-        with exactly two values.
+        fitted to numbers that are no labels. Labels are 0 and 1, or -1 and 1; in a vector Y any two values
+        are labels.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)

@@ -12,12 +12,12 @@ from sparsejax.penalties._simple import SquaredL2
 
 
 def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm | None:
-    """The `RowNorm` that is the sum of the parts for a W of this shape; None if there is none.
+    """The `RowNorm` that is the sum of the parts for a W of this shape; None if the sum is no such norm.
 
-    The parts are `SquaredL2`, `L1` and penalties with a ``row_norm``. Beside a norm of groups there may be no
-    other ``row_norm``, not even that of `NonNegative`, and strengths of squares must be scalars. The strength
-    of an `L1` must be a scalar or have one value a row. `L1` is added to the norms if every block is one
-    entry; else it becomes the ``entries`` of the `RowNorm`, and another norm is needed.
+    The parts are `SquaredL2`, `L1` and penalties with a ``row_norm``. If one part is a norm of groups, no
+    other part may have a ``row_norm`` (`NonNegative` has one), and strengths of squares must be scalars. The
+    strength of an `L1` must be a scalar or have one value a row. `L1` is added to the norms if every block is
+    one entry; else it becomes the ``entries`` of the `RowNorm`, and another norm is needed.
     """
     squares = [jnp.asarray(part.strength) for part in parts if isinstance(part, SquaredL2)]
     l1 = [jnp.asarray(part.strength) for part in parts if isinstance(part, L1)]

@@ -118,7 +118,7 @@ class Penalty(Protocol):
     strengths: ClassVar[tuple[str, ...]] = ()
     degrees: ClassVar[tuple[int, ...]] = ()
     _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
-    _offset: bool = False  # whether s -> conjugate(s Z), where finite, is piecewise affine, not 0
+    _offset: bool = False  # whether s -> conjugate(s Z), where finite, is piecewise affine and need not be 0
     _valued: bool = True  # whether ``value`` is known; False for a prox without a value, which counts as 0
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
@@ -135,7 +135,9 @@ class Penalty(Protocol):
         listed = named if isinstance(named, tuple | list) and cls._frozen else ()
         absent = [name for name in listed if name not in cls._leaves]
         if absent:
-            raise TypeError(f"strengths of {cls.__name__} names {', '.join(absent)}, no leaf.")
+            raise TypeError(
+                f"strengths of {cls.__name__} names {', '.join(absent)}: no leaf has such a name."
+            )
 
     def value(self, W: Any) -> jax.Array:
         """g(W), shape ()."""

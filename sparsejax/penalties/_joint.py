@@ -50,7 +50,8 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
     def provides(self) -> frozenset[str]:
         """The groups of the protocol that follow from those of the parts."""
         cores, found = self.cores, set()
-        # The prox of a core gives the conjugate of the core plus a square, but a user's may not be exact.
+        # W >= 0 alone has no dual. With a square the conjugate comes from the prox of the cores; a user's
+        # prox may be inexact, so each core must have a dual itself.
         alone = self.positive and not cores and self.square is None
         if not alone and all("dual" in core.provides for core in cores):
             found |= {"dual"}
@@ -118,13 +119,13 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return jnp.where(jnp.all(Wt >= 0), total, jnp.inf) if self.positive else total
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return self.warm_columns(Vt, scaling, self.start_columns(Vt), exact=True)[0]
+        return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
 
     def start_columns(self, Vt: jax.Array) -> Any:
         return prox_start(self.cores[0], Vt.T) if len(self.cores) == 1 else ()
 
     def warm_columns(
-        self, Vt: jax.Array, scaling: jax.Array, warm: Any, exact: bool = False
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, rough: bool = True
     ) -> tuple[jax.Array, Any]:
         cores = self.cores
         Vt = self._relevant(Vt)
@@ -137,7 +138,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
                 scaling = jnp.ones((), Vt.dtype)
             else:
                 scaling = scaling * shrink
-        if len(cores) == 1 and not exact:
+        if len(cores) == 1 and rough:
             Vt, warm = prox_columns(cores[0], Vt, scaling, warm, Vt.T)
         else:
             for core in cores:

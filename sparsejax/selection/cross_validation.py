@@ -35,7 +35,13 @@ from sparsejax.selection.path_runner import (
     solution_like,
     unsolved,
 )
-from sparsejax.selection.paths import batched_path, full_penalties, prepare_path, unfinished_solves, with_axes
+from sparsejax.selection.paths import (
+    full_penalties,
+    prepare_path,
+    unchecked_path,
+    unfinished_solves,
+    with_axes,
+)
 from sparsejax.selection.resampling import check_folds_weigh, copied_rows, folds_of, rows_of
 from sparsejax.selection.scoring import (
     Scoring,
@@ -256,7 +262,7 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judg
     One call solves all folds, except in mode "warm" on a CPU outside jit. In that case each core takes folds:
     long work in short calls, since a running call cannot be interrupted; other work in one call a fold.
     """
-    shared = arguments.flat, fold_of
+    shared = arguments.without_shape, fold_of
     if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):
         return _cross_validate(*shared, np.arange(task.count, dtype=np.int32), task=task)
     if _work(arguments, task.count) >= MIN_LONG_WORK and mesh_of(shared) is None:
@@ -270,7 +276,7 @@ def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds)
     The program of the first solver takes about two thirds of the time to compile that the whole chain takes.
     A fold that leaves a problem to another solver is solved again by the whole chain.
     """
-    shared = arguments.flat, fold_of
+    shared = arguments.without_shape, fold_of
     folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
     parts = _cross_validate.together(shared, folds, task=task, complete=False)
     chain = _chain_of_folds(arguments, fold_of, task)
@@ -291,7 +297,7 @@ def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -
         problem, _ = task.parts(arguments.problem, fold_of, jnp.int32(0))
         found.append(with_fewer_rows(arguments._replace(problem=problem)).chain)
 
-    jax.eval_shape(of_first, arguments.flat, fold_of)
+    jax.eval_shape(of_first, arguments.without_shape, fold_of)
     return found[0]
 
 
@@ -327,7 +333,7 @@ def _all_folds(
 
     def one(fold: jax.Array) -> Judged:
         changed, judge = task.parts(arguments.problem, fold_of, fold)
-        solutions = batched_path(arguments._replace(problem=changed), brief=True, complete=complete)
+        solutions = unchecked_path(arguments._replace(problem=changed), brief=True, complete=complete)
         return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
 
     # `jax.vmap` would make each `lax.cond` compute both branches, which takes long on a CPU.

@@ -69,8 +69,8 @@ class PathArguments(
         return (pick(self.problem) if self.first is None else SOLVERS[self.first]).resume
 
     @property
-    def flat(self) -> "PathArguments":
-        """The arguments for a program, which does not depend on ``shape``."""
+    def without_shape(self) -> "PathArguments":
+        """The arguments with shape (), so that a program does not depend on the user's axes."""
         return self._replace(shape=())
 
 
@@ -125,7 +125,7 @@ def checkpoint_of(
     users_solver = runs_users_code(p.resume, *(link.run for link in links))
     if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
-        traced["program"] = _traced("the problem or solver", _path_of, p.flat)
+        traced["program"] = _traced("the problem or solver", _path_of, p.without_shape)
     return Checkpoint(
         caller,
         directory,
@@ -310,7 +310,7 @@ def run_in_chunks(
       The place that each part reached: its end, or an earlier one after ``bar.stop``.
     """
     static: dict[str, Any] = {"complete": complete, "task": task}
-    shared = arguments.flat
+    shared = arguments.without_shape
     prepared = _prepared.nested.eval_shape(shared, parts[0][0], **static)
     place = first_place(prepared, found)
 
@@ -356,11 +356,11 @@ def run_in_slices(
 
     answers = in_slices(some, count, -(-count // SLICES), bar, gap, nothing)
 
-    def joined(missing: Any, *parts: Any) -> np.ndarray:
+    def whole(missing: Any, *parts: Any) -> np.ndarray:
         # All entries of ``missing`` are equal. Beyond ``count`` are repeats that fill up the last slice.
         return np.take(np.concatenate([*parts, missing], axis), np.arange(count), axis)
 
-    return jax.device_put(jax.tree.map(joined, nothing, *answers))
+    return jax.device_put(jax.tree.map(whole, nothing, *answers))
 
 
 def joined(parts: Sequence[Any], count: int) -> Any:

@@ -111,7 +111,7 @@ def path(
     arguments = prepare_path("path", problem, penalties, init, mode, tol, maxiter)
     store = checkpoint_of("path", checkpoint, arguments, progress)
     chunked = progress or store is not None
-    solution = _path_in_chunks(arguments, progress, store) if chunked else batched_path(arguments)
+    solution = _path_in_chunks(arguments, progress, store) if chunked else unchecked_path(arguments)
     warn_unconverged(arguments.problem, solution, arguments.tol)
     return with_axes(solution, arguments.shape)
 
@@ -165,12 +165,12 @@ def full_penalties(arguments: PathArguments) -> Any:
     return as_given(rebuild(full))
 
 
-def batched_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:
+def unchecked_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:
     """`path` without its checks, on one leading axis; with ``brief`` the solutions may have no residual.
 
     Inside a trace the whole chain of solvers runs, or in mode "warm" with ``complete=False`` its first link.
     """
-    constant = jax.tree.map(without_gradient, p.flat)
+    constant = jax.tree.map(without_gradient, p.without_shape)
     solutions: Solution
     if is_eager(constant):
         constant = with_fewer_rows(constant)
@@ -242,7 +242,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
             (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
-            call = lambda some: _path.alone(p.flat._replace(penalties=some), brief=False)
+            call = lambda some: _path.alone(p.without_shape._replace(penalties=some), brief=False)
             solutions = run_in_slices(p, call, nothing, 0, bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
@@ -293,7 +293,9 @@ def _advice(penalty: Any, given: Any) -> str:
     """How to make the penalties of a path from strengths, or from a list of penalties."""
     leaves = jax.tree.leaves(given)
     if leaves and isinstance(given, (list, tuple)) and all(_same_structure(penalty, one) for one in given):
-        return " Of a list of them write jax.tree.map(lambda *x: jnp.stack(x), *penalties)."
+        return (
+            " To make one penalty of a list of them write jax.tree.map(lambda *x: jnp.stack(x), *penalties)."
+        )
     if is_penalty(given) or not all(
         isinstance(x, (int, float, np.ndarray, np.number, jax.Array)) for x in leaves
     ):
@@ -302,7 +304,8 @@ def _advice(penalty: Any, given: Any) -> str:
     if kind not in vars(known_penalties) or not names:
         return ""
     if len(names) > 1:
-        return f" Of {' and '.join(names)} (m,) write jax.vmap(sj.penalties.{kind})({', '.join(names)})."
+        of, all_names = " and ".join(names), ", ".join(names)
+        return f" From {of} of shape (m,) write jax.vmap(sj.penalties.{kind})({all_names})."
     others = [leaf for leaf in penalty._leaves if leaf not in names]
     if others:
         inner = ", ".join([names[0], *others])

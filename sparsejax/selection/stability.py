@@ -27,7 +27,7 @@ from sparsejax.selection.path_runner import (
     solution_like,
     unsolved,
 )
-from sparsejax.selection.paths import batched_path, prepare_path, with_axes
+from sparsejax.selection.paths import prepare_path, unchecked_path, with_axes
 from sparsejax.selection.resampling import copied_rows, restricted, rows_of, subsamples
 from sparsejax.solution import NON_FINITE, Solution, warn_unconverged
 
@@ -88,8 +88,9 @@ def stability_selection(
     r"""Find the features that a path of penalties selects on most subsamples of the rows.
 
     One compiled program solves all subsamples. As in the folds of `sparsejax.cross_validate`, the weights of
-    a subsample's rows are scaled up to the sum of all weights; the other rows are left out in mode "warm" for
-    a dense X up to 256 MB, else have weight 0. A feature is selected if its row of W is not 0.
+    a subsample's rows are scaled up to the sum of all weights. In mode "warm" the other rows are left out, if
+    X is dense and the copy of the rows of a subsample has at most 256 MB; else they have weight 0. A feature
+    is selected if its row of W is not 0.
 
     Let q be the average over subsamples of the number of features selected at any strength. ``bound`` is
 
@@ -208,20 +209,20 @@ def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     if arguments.mode == "batch":
         chunk = -(-count // -(-count // most))  # so that the last chunk is about as full as the others
     elif is_eager(arguments) and jax.default_backend() == "cpu":
-        calls = _cores(count, most)
+        calls = _num_calls(count, most)
     length = -(-count // (calls * chunk)) * chunk
     # Repeated masks fill up the last call; ``counted`` is False for them.
     numbers = np.arange(calls * length)
     filled, counted = masks[numbers % count], numbers < count
     static = {"chunk": chunk, "most": _rows_each(arguments, masks)}
     if calls == 1:
-        found = _all_subsamples(arguments.flat, filled, counted, **static)
+        found = _all_subsamples(arguments.without_shape, filled, counted, **static)
         return _first(found, count) if length > count else found
     parts = [(filled[i : i + length], counted[i : i + length]) for i in range(0, len(numbers), length)]
-    return _joined(_all_subsamples.together((arguments.flat,), parts, **static), count)
+    return _joined(_all_subsamples.together((arguments.without_shape,), parts, **static), count)
 
 
-def _cores(count: int, most: int) -> int:
+def _num_calls(count: int, most: int) -> int:
     """The number of calls to make at the same time, at most one a core: a path keeps about one core busy."""
     return -(-count // -(-count // min(count, most, cores())))
 
@@ -250,13 +251,15 @@ def _in_chunks(
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # False for repeats that fill up the last slice
-                return _all_subsamples(arguments.flat, masks[numbers], counted, chunk=chunk, most=copied)
+                return _all_subsamples(
+                    arguments.without_shape, masks[numbers], counted, chunk=chunk, most=copied
+                )
 
             bar.each = size
             like = _nothing(arguments, chunk).found
             done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
-            threads = lambda: np.int64(_cores(count, most) if jax.default_backend() == "cpu" else 1)
+            threads = lambda: np.int64(_num_calls(count, most) if jax.default_backend() == "cpu" else 1)
             # A checkpoint from a machine with more cores is continued with as many threads as there.
             calls = int(kept_in(store, "threads", np.int64(0), threads))
             length = -(-count // calls)
@@ -283,7 +286,10 @@ class _Progress(NamedTuple):
 
 @dataclass(frozen=True)
 class _Selected:
-    """The `Task` of stability selection: a path for each subsample. Data: masks, and how many are used."""
+    """The `Task` of stability selection: a path for each subsample.
+
+    ``data`` holds the masks, and how many of them are used.
+    """
 
     most: int | None  # rows that a subsample copies
 
@@ -345,7 +351,7 @@ def _by_subsample(
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
         changed = problem._replace(smooth=restricted(problem.smooth, mask, most))
-        solution = batched_path(arguments._replace(problem=changed), brief=True)
+        solution = unchecked_path(arguments._replace(problem=changed), brief=True)
         found = jax.vmap(_nonzero_rows)(solution.params)  # (strengths, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)

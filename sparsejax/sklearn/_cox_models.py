@@ -96,8 +96,9 @@ class CoxModel(BaseEstimator):
     def _codes(self, strata: Any, rows: int) -> np.ndarray:
         """The number of the stratum of each row, (rows,)."""
         if (strata is None) != (self.strata_ is None):
-            fitted_with = "without" if self.strata_ is None else "with"
-            raise ValueError(f"the model was fitted {fitted_with} strata: its predictions are, too.")
+            without = "the model was fitted without strata: leave strata out here."
+            having = "the model was fitted with strata: give strata here, too."
+            raise ValueError(without if self.strata_ is None else having)
         if self.strata_ is None:
             return np.zeros(rows, int)
         strata = complete_labels("strata", strata)
@@ -132,6 +133,11 @@ class CoxModel(BaseEstimator):
         return table if extreme else table._replace(weights=table.weights * table.weights.dtype.type(factor))
 
     def _keep(self, found: Fitted, loss: CoxLoss, table: Table, targets: Targets) -> Self:
+        """Set the fitted attributes.
+
+        ``_baseline`` has for each stratum the times of its events, and the logarithm of the cumulative
+        baseline hazard from each of them on.
+        """
         self.coef_, self.gap_, self.n_iter_ = found.coef, found.gap, found.num_iters
         self.strata_ = targets.strata
         coef = np.pad(found.coef, (0, table.X.shape[1] - len(found.coef)))

@@ -215,7 +215,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     def _judge(
         self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, keep: Any
     ) -> Judge:
-        """A `Judge` by a scorer of scikit-learn; ``keep`` makes an estimator of a `Fitted`.
+        """A `Judge` by a scorer of scikit-learn; ``keep`` makes a fitted estimator from a `Fitted`.
 
         Rows without a target do not count.
         """
@@ -228,14 +228,14 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
             )
         given = weights if sample_weight is not None or missing.any() else None
 
-        def shell_of(found: Fitted, rows: np.ndarray) -> Any:
+        def estimator_of(found: Fitted, rows: np.ndarray) -> Any:
             model = keep(found)
             if targets.exposure is not None:
                 offset = np.log(targets.exposure[rows])
                 model.__dict__["predict"] = functools.partial(type(self).predict, model, offset=offset)
             return model
 
-        return judge_of(scorer, shell_of, X, y, given, folds, targets.Y.shape[1])
+        return judge_of(scorer, estimator_of, X, y, given, folds, targets.Y.shape[1])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -304,8 +304,8 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
             judge = None
             if scorer is not None:
                 sample = None if sample_weight is None else weights
-                shell_of = lambda found, rows: copy.copy(self)._keep(found.before(middle))
-                judge = judge_of(scorer, shell_of, data, self.classes_[codes], sample, folds, Y.shape[1])
+                estimator_of = lambda found, rows: copy.copy(self)._keep(found.before(middle))
+                judge = judge_of(scorer, estimator_of, data, self.classes_[codes], sample, folds, Y.shape[1])
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, weights, folds=folds, widen=False)
@@ -319,8 +319,9 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         np.add.at(rows, (folds, codes), weights > 0)
         for fold, code in np.argwhere(rows == rows.sum(axis=0)):
             warnings.warn(
-                f"All rows of class {self.classes_[code]!r} are in fold {fold}: no other row has it, and "
-                "the held-out loss of the fold, which is infinite, is some large number.",
+                f"All rows of class {self.classes_[code]!r} are in fold {fold}: the fit without this "
+                "fold has no row of the class, so its held-out loss is infinite, and the number reported is "
+                "merely large.",
                 UserWarning,
                 stacklevel=3,
             )

@@ -79,7 +79,7 @@ def as_given(estimator: Any, given: Any, X: Any) -> Any:
 
 def judge_of(
     scorer: Any,
-    shell_of: Callable[[Fitted, np.ndarray], Any],
+    estimator_of: Callable[[Fitted, np.ndarray], Any],
     X: Any,
     y: np.ndarray,
     weights: np.ndarray | None,
@@ -92,7 +92,7 @@ def judge_of(
 
     Args:
       scorer: a scorer of scikit-learn.
-      shell_of: makes a fitted estimator of coefficients, for predictions of the rows given.
+      estimator_of: makes a fitted estimator from a `Fitted`, for predictions of the rows given.
       X, y: the data; X is the result of `as_given`, and y has no missing values.
       weights: sample weights for the scorer, (n,), or None; rows of weight 0 are left out.
       folds: (n,), the fold that holds out each row.
@@ -106,7 +106,10 @@ def judge_of(
         rows = np.flatnonzero((folds == fold) & counted)
         options = {name: values[rows] for name, values in used.items()}
         return scorer(
-            shell_of(Fitted(coef, intercept, np.nan, 0), rows), _safe_indexing(X, rows), y[rows], **options
+            estimator_of(Fitted(coef, intercept, np.nan, 0), rows),
+            _safe_indexing(X, rows),
+            y[rows],
+            **options,
         )
 
     with warnings.catch_warnings():

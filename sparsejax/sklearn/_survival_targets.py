@@ -9,7 +9,7 @@ from sparsejax._core.checks import as_numpy, check_entry
 from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax.sklearn._tables import Table, as_real, check_unmasked, names_of
 
-ORDER = "the columns are (event, time), unless their names tell."  # for errors
+ORDER = "the columns are (event, time), unless the names of the columns say otherwise."  # for errors
 
 
 class Targets(NamedTuple):
@@ -47,7 +47,7 @@ def _finite(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def _columns(y: Any) -> list[tuple[str, np.ndarray]]:
-    """The columns event and time of y, each after what errors call it.
+    """The columns event and time of y, each with its name for error messages.
 
     The name "event" or "time", in upper or lower case, tells which column is which. Without these names the
     event is the boolean column if there is exactly one, else the first column.
@@ -107,7 +107,7 @@ def _by_row(name: str, x: np.ndarray, time: np.ndarray) -> np.ndarray:
 
 
 def all_times(targets: Targets) -> np.ndarray:
-    """All different times and entries, sorted; the one of rank r has the index r - 1."""
+    """All different times and entries, sorted; the time of rank r has the index r - 1."""
     # Times alone keep their dtype: 64-bit integers above 2^53 would become equal as floats.
     return np.unique(targets.time if targets.entry is None else np.append(targets.time, targets.entry))
 

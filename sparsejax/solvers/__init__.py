@@ -69,7 +69,7 @@ def _small(problem: Problem) -> bool:
 
 def _by_features(problem: Problem) -> bool:
     """Whether `working_set` suits the problem: many features, or classes that are too many for Newton."""
-    return _working_set.suits(problem) or (_working_set.classes(problem) and not _small(problem))
+    return _working_set.suits(problem) or (_working_set.has_classes(problem) and not _small(problem))
 
 
 def _if_fit(link: Link, unfit: Callable[[Problem], str | None]) -> Callable[[Problem], Link | None]:
@@ -82,7 +82,7 @@ def _fista_of_classes(problem: Problem) -> Link | None:
 
     With most features active `fista` takes half of the time of `admm`.
     """
-    return _fista.LINK if _working_set.classes(problem) else None
+    return _fista.LINK if _working_set.has_classes(problem) else None
 
 
 _admm_if_fit = _if_fit(_admm.LINK, _admm.unfit)
@@ -121,7 +121,7 @@ SOLVERS.update({
     "working_set": Solver(
         working_set,
         _working_set.unfit,
-        "the engine on the features that matter, for sparse rows on many features",
+        "`admm` or `fista` on the features that matter, for sparse rows on many features",
         _working_set.LINK,
         _by_features,
         then=(_newton_if_fit, _fista_of_classes, _admm_if_fit, lambda problem: _fista.LINK),
@@ -137,7 +137,7 @@ SOLVERS.update({
     "admm": Solver(
         admm,
         _admm.unfit,
-        "the engine: one factorisation, exact joint prox",
+        "two-block ADMM: one factorisation, exact joint prox",
         _admm.LINK,
         _always,
         then=(_newton_if_fit,),
@@ -149,7 +149,7 @@ SOLVERS.update({
     "alm": Solver(
         alm,
         _alm.unfit,
-        "the engine by default; `faithful=True` is IJCAI 2019's Algorithm 2 as printed",
+        "`admm` by default; `faithful=True` is IJCAI 2019's Algorithm 2 as printed",
         _alm.LINK,
     ),
     "irls": Solver(

@@ -254,7 +254,7 @@ class _Engine:
             G = like(self.grad(Zt), self.init)
             parts = map(columns, split(self.penalty, -G, self.init, cycles=MAX_SPLIT_CYCLES))
             V = tuple(Zt + (self.K / rho) * part for part in parts)
-        return State((Zt,) * self.K, V, Zt, rho, warm, self.factor.unprepared())
+        return State((Zt,) * self.K, V, Zt, rho, warm, self.factor.nothing_prepared())
 
     def begin(self, carry: tuple[State, jax.Array], gradient: jax.Array) -> tuple[State, jax.Array]:
         """The state at the start, with minus the gradient at the start as the multiplier of the one term."""
@@ -285,7 +285,7 @@ class _Engine:
 
     def block(self, carry: tuple[State, jax.Array], n: jax.Array) -> tuple[State, jax.Array]:
         s, k = carry
-        prepared = self.factor.prepared(s.prepared, s.rho)
+        prepared = self.factor.prepared_for(s.prepared, s.rho)
         s = s._replace(prepared=None)  # a loop would copy it
 
         # n - 1 iterations, then one more: `balanced` compares the last two states. Both are turns of one

@@ -20,8 +20,8 @@ from sparsejax.solvers._block_problem import LOW, Gram, gram_of, slopes_of
 from sparsejax.solvers._gram_descent import descended
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
-# Blocks of one feature are in tiles of half the size if there are at most so many, and no fewer rows of data:
-# the columns and the Gram matrix of the first tile are then most of the cost of a solve.
+# Tiles have half the size for blocks of one feature, if there are at most this many features and at least as
+# many rows of data: the columns and the Gram matrix of the first tile are then most of the cost of a solve.
 MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
@@ -37,7 +37,8 @@ STALE_PART = 4
 # Blocks that a step moves besides the active and the entering ones, if there are more features than rows.
 # With more rows these spare blocks may fill a further tile, which costs more than a step.
 SPARE_BLOCKS = 4
-MAX_PADDING = 2  # room for groups, each as large as the largest, over the number of features
+# Largest ratio of the room that groups would take, each as large as the largest, to the number of features.
+MAX_PADDING = 2
 
 
 def by_blocks(problem: Problem) -> bool:
@@ -89,7 +90,10 @@ class Layout(NamedTuple):
         return rows if self.groups is None else self.groups.sums(rows)
 
     def members(self, owner: jax.Array) -> jax.Array:
-        """The features of the blocks ``owner``, `size` numbers each: d, of no feature, past the last."""
+        """The features of the blocks ``owner``, ``size`` places for each block.
+
+        Places that a smaller block leaves over hold d, the index of no feature.
+        """
         if self.groups is None:
             return owner
         counts = self.groups.sums(jnp.ones(self.groups.num_features, jnp.int32))
@@ -157,11 +161,11 @@ class Descent:
     def step(
         self, W: jax.Array, facts: Facts, tol: jax.Array, near: jax.Array, last: Gram
     ) -> tuple[jax.Array, Gram]:
-        """The step from W, like W, and the Gram matrix that it used.
+        """The step from W, in the shape of W, and the Gram matrix that the step used.
 
         Args:
           W: the start of the step.
-          facts: those of the loss at W.
+          facts: the `Facts` of the loss at W.
           tol: of the solve.
           near: whether the curvature of the loss at W is near enough to that of the last step.
           last: the Gram matrix of the last step.
@@ -192,7 +196,10 @@ class Descent:
         return like(jnp.zeros_like(Wt).at[:, ix].set(change, mode="drop"), W), gram
 
     def _judged(self, Wt: jax.Array, slope: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Which blocks are active, and each block's slope / strength: above 1 a block of 0 is not optimal."""
+        """Which blocks are active, and slope / strength of each block.
+
+        A zero block with a ratio above 1 is not optimal.
+        """
         left = jnp.maximum(-slope, 0) if self.nonnegative else jnp.abs(slope)
         if self.both and self.entries is not None:
             left = jnp.maximum(left - self.entries[None], 0)
@@ -200,10 +207,11 @@ class Descent:
         on = self.layout.sums(jnp.abs(Wt)) > 0
         if not (self.both or self.nonnegative):  # a block without a strength is active
             on |= self.alpha == 0
-        without = jnp.asarray(jnp.inf, Wt.dtype)
-        if self.nonnegative:  # the entry that is kept at 0 without a strength has a slope >= 0
-            without = 1 + safe_divide(beyond, jnp.max(jnp.abs(slope)))
-        return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, without), 0)
+        unpenalised_ratio = jnp.asarray(jnp.inf, Wt.dtype)
+        # W >= 0 keeps an entry without a strength at 0 if its slope is >= 0; else its ratio is above 1.
+        if self.nonnegative:
+            unpenalised_ratio = 1 + safe_divide(beyond, jnp.max(jnp.abs(slope)))
+        return on, jnp.where(beyond > 0, safe_divide(beyond, self.alpha, unpenalised_ratio), 0)
 
     def _gram(self, W: jax.Array, facts: Facts, last: Gram, on: jax.Array, ratio: jax.Array) -> Gram:
         """The Gram matrix of the active blocks at W and of others, the largest ratios first.

@@ -122,7 +122,9 @@ def chain_of(link: Link, problem: Problem) -> Chain:
 
 
 def chosen_chain(problem: Problem, first: str | None = None) -> Chain:
-    """The chain that begins with the solver ``first``, or with the one that `pick` finds; remembered.
+    """The chain that begins with the solver ``first``, or with the one that `pick` finds.
+
+    It is cached by the form of the problem.
 
     Args:
       problem: `sparsejax.Problem`, in the protocol.

@@ -29,8 +29,8 @@ class Trend(NamedTuple):
         the strength; entries that are 0 in ``init``, or would change their sign, are 0. If the strength
         changes in the other direction, or by more than `MAX_EXTRAPOLATION` times the last change, the start
         is ``init``. The path of a lasso is linear while no feature enters or leaves. For other losses the
-        error of the start is of the order of the squared change of the strength; such a start saves one step
-        in two or three.
+        error of the start is of the order of the squared change of the strength; such a start saves a third
+        to a half of the steps.
         """
         strength = _mean_strength(problem, init.dtype)
         now, then = self.strengths

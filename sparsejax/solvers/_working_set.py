@@ -135,7 +135,7 @@ def _by_fista(part: Problem, start: jax.Array, step: jax.Array, tol: jax.Array) 
 def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     """Number of features in a working set; it is larger if the working set is sparse."""
     smooth = problem.smooth
-    if classes(problem) and params_shape[0] < MIN_FEATURES_TO_GATHER:  # gathering would not save time
+    if has_classes(problem) and params_shape[0] < MIN_FEATURES_TO_GATHER:  # gathering would not save time
         return params_shape[0]
     rows = num_rows(smooth) or params_shape[0]
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
@@ -145,8 +145,8 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     return min(params_shape[0], max(m, params_shape[0] // share))
 
 
-def classes(problem: Problem) -> bool:
-    """Whether the loss is that of classes with a dense X: `fista` on a working set suits it.
+def has_classes(problem: Problem) -> bool:
+    """Whether the loss is a `SoftmaxLoss` with a dense X, which `fista` on a working set suits.
 
     `fista` takes a tenth of the time of `admm`, whose bound is far above the curvature of a class, and of
     Newton's method, whose Hessian all classes share. With a sparse X, `fista` on all features is as fast.
@@ -160,8 +160,8 @@ def suits(problem: Problem) -> bool:
     always = least_active(problem.penalty)
     if n is None or d < MIN_FEATURES_TO_GATHER or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
-    # Seldom all features that can be active are: their number may be 5/4 of the largest working set. If more
-    # are active than the set holds, the time of the rounds is lost.
+    # Seldom are all features active that can be: their number may be 5/4 of the largest working set. If more
+    # are active than the set holds, the rounds were in vain.
     return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= MAX_BUCKET_FEATURES * 5 // 4)
 
 
@@ -216,7 +216,8 @@ def _rounds(
         wanted = jnp.maximum(GAP_SHARE * jnp.minimum(measure, jnp.where(finer, s.wanted, 1)), tol / 2)
         over &= ~finer
         if not model.exact:
-            # If majorised steps reached their limit and the gap is not a tenth, the next solver continues.
+            # If majorised steps reached their limit and the gap has not fallen to a tenth, the next solver
+            # continues.
             over |= s.limited & (measure > s.measure / 10)
         return s._replace(gradient=facts.gradient, measure=measure, wanted=wanted, over=over)
 

@@ -86,7 +86,7 @@ def refusals(shared, sharding, number):
             squared, jax.vmap(sj.penalties.L21)(np.array([0.2, 0.1])), progress=True
         ),
     }
-    if all(kind == AxisType.Auto for kind in sharding.mesh.axis_types):  # as JAX 0.6 makes a mesh
+    if all(kind == AxisType.Auto for kind in sharding.mesh.axis_types):
         del cases["sharded by its type"]
     for words, call in cases.items():
         with pytest.raises((TypeError, ValueError), match=words):
@@ -105,7 +105,7 @@ def check_collectives(text):
 
 def worker(port, number, folder):
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
-    # On JAX 0.6 a process counts as dead after 100 seconds, which cannot be set.
+    # Seconds after which a silent process counts as dead.
     known = inspect.signature(jax.distributed.initialize).parameters
     limit = {name: HEARTBEAT for name in ("heartbeat_timeout_seconds",) if name in known}
     jax.distributed.initialize(f"localhost:{port}", PROCESSES, number, **limit)

@@ -176,7 +176,9 @@ def test_penalty_without_strengths_is_not_tuned():
 
 @pytest.mark.parametrize("named", ["strength", ("b",), ("strength", "b")])
 def test_strengths_that_are_no_leaves_are_an_error_when_the_class_is_made(named):
-    with pytest.raises(TypeError, match=r"strengths of Misspelt (must be a tuple of names|names b, no leaf)"):
+    with pytest.raises(
+        TypeError, match=r"strengths of Misspelt (must be a tuple of names|names b: no leaf has such a name)"
+    ):
 
         class Misspelt(sj.Penalty, leaves=("strength",)):
             strengths = named

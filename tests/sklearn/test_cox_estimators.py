@@ -152,7 +152,7 @@ BAD = {
     "numbers as text": (lambda: fit(np.full(60, "3.5")), "time in y must be numbers, got <U3"),
     "words for events": (
         lambda: fit(pd.DataFrame({"t": TIME, "e": pd.Categorical(np.where(EVENT, "dead", "alive"))})),
-        "the column 'e'. must be numbers, got object; the columns are .event, time., unless their names tell",
+        "the column 'e'. must be numbers, got object; the columns are .event, time., unless the names of",
     ),
     "times for events": (
         lambda: fit(pd.DataFrame({"t": TIME, "e": EVENT * 1})),

@@ -79,7 +79,7 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
 
     JAX cannot transpose a loop or a host callback by itself. H = XW is therefore written as the solution of
     (I, 0; -X, I) (W; H) = (W; 0) by `lax.custom_linear_solve`, whose transpose is a solve with X'. If nothing
-    depends on the product, JAX 0.6 passes no array of zeros to that transpose; the barrier makes one.
+    depends on the product, the barrier passes an array of zeros to that transpose.
     """
     n, d = X.shape
     at, size = (n, d) if transposed else (d, n)

@@ -63,8 +63,8 @@ class Model(
     Attributes:
       w: (m,), float64; from a traced fit in the dtype of a traced X, else in JAX's default float. Features in
         no group have a weight of exactly 0.
-      objective: J(w). This w is the best one seen, of which the smallest weights were then set to 0 as far as
-        that raised the gap by at most a tenth.
+      objective: J(w), which `fit` minimises. w is the best point seen, with its smallest weights set to 0: as
+        many as raise the gap by at most a tenth.
       lower_bound: no w has a smaller J.
       gap: ``(objective - lower_bound) / objective``, 0 if the objective is 0.
       status: code of `sparsejax.solution`; `message` is its text.
