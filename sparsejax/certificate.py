@@ -78,6 +78,7 @@ def scale_of(
     # The squares in the value and in the gradient underflow: no certificate is possible.
     lost = (jnp.abs(objective) < smallest) & (slope * slope < smallest) & jnp.any(G != 0)
     valid = problem.smooth.valid() & strengths_valid(penalty) & ~lost
+    valid &= jnp.isfinite(objective + slope)  # else a gap or a residual relative to them would be 0
     return Scale(objective, slope, basis, known, valid, free, lower_bound(problem.smooth))
 
 

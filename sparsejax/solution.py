@@ -27,8 +27,8 @@ MESSAGES = {
         "maxiter, or tol"
     ),
     NON_FINITE: (
-        "a NaN or infinity appeared, or a strength or weight is negative: look at the data, the strengths "
-        "and the start"
+        "a NaN or infinity appeared, or a strength or weight is negative: look at the data, the strengths, "
+        "the start, and the loss at W = 0, which must be finite"
     ),
     STALLED: (
         "stopped above tol with no progress left: at the precision of the dtype (use a larger tol), or by a "
@@ -213,6 +213,14 @@ class Solution(
             f"a Solution has no {name}: {where[name]}; sparsejax.predict(solution, problem, X) predicts new "
             "rows."
         )
+
+
+def lost_unless(valid: jax.Array, solution: Solution) -> Solution:
+    """The solution if ``valid``, (), else NaN with the status NON_FINITE."""
+    numbers = solution.params, solution.objective, solution.gap, solution.residual
+    params, objective, gap, residual = jax.tree.map(lambda a: jnp.where(valid, a, jnp.nan), numbers)
+    status = jnp.where(valid, solution.status, NON_FINITE)
+    return solution._replace(params=params, objective=objective, gap=gap, residual=residual, status=status)
 
 
 def number_of(solver: str) -> int:

@@ -15,6 +15,7 @@ from sparsejax.penalties._base import of_each_block as of_each_block
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
 from sparsejax.penalties._base import strengths_valid as strengths_valid
+from sparsejax.penalties._base import with_valid_strengths as with_valid_strengths
 from sparsejax.penalties._by_leaf import ByLeaf
 from sparsejax.penalties._exclusive import ExclusiveL21, ExclusiveLasso
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21

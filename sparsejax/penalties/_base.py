@@ -295,6 +295,13 @@ def strengths_valid(penalty: Penalty) -> jax.Array:
     return valid
 
 
+def with_valid_strengths(penalty: Penalty) -> tuple[Any, jax.Array]:
+    """The penalty with 1 for each strength that is not allowed, and whether all are: finite and >= 0, ()."""
+    given, rebuild = split_strengths(penalty)
+    allowed = [jnp.where(jnp.isfinite(strength) & (strength >= 0), strength, 1) for strength in given]
+    return rebuild(allowed), strengths_valid(penalty)
+
+
 def all_valid(xp: Any, x: Any) -> Any:
     """Whether all numbers are finite and >= 0; xp is numpy or `jax.numpy`."""
     return (xp.isfinite(x) & (x >= 0)).all()

@@ -192,9 +192,12 @@ def warn_undefined(result: CrossValidation) -> None:
     undefined = ~(finite.any() if result.outputs is None else finite.any(axis=0))
     if undefined.any():
         columns = "" if result.outputs is None else f" in column(s) {np.flatnonzero(undefined).tolist()}"
+        none = ~np.isfinite(result.score.reshape(len(result.score), -1)).any(axis=1)
+        where = f"fold(s) {np.flatnonzero(none).tolist()}" if none.any() else "some fold"
         text = (
-            f"no candidate has a finite score{columns}: on some fold the score is not defined, for example "
-            "because all its rows have one label, or no event is followed by another row (concordance)."
+            f"no candidate has a finite score{columns}, and the first is chosen: on {where} the score is not "
+            "defined, for example because all its rows have one label, or no event is followed by another "
+            "row (concordance). Choose other folds, such as shuffled ones."
         )
         warnings.warn(text, UserWarning, stacklevel=users_level())
 

@@ -30,9 +30,10 @@ from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.driver.chain import Chain, continued, in_users_units
+from sparsejax.penalties import with_valid_strengths
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.selection.fewer_rows import with_fewer_rows
-from sparsejax.solution import INTERRUPTED, History, Solution, number_of
+from sparsejax.solution import INTERRUPTED, History, Solution, lost_unless, number_of
 from sparsejax.solvers import SOLVERS, chosen_chain, pick
 
 
@@ -190,19 +191,22 @@ class PathSolver:
 
     def solve(self, prepared: Any, values: list[jax.Array], start: Any) -> tuple[Solution, Any]:
         """The solution for these strengths, and the state from which the next solve starts."""
-        changed, (init, state) = self.problem_of(values), start
+        problem, (init, state) = self.problem_of(values), start
+        # Without iterations if a strength is not allowed: a NaN would stay in the start of all later solves.
+        penalty, valid = with_valid_strengths(problem.penalty)
+        changed, maxiter = problem._replace(penalty=penalty), jnp.where(valid, self.maxiter, 0)
         if self.resume is None:
-            solution = self.link.first(changed, init, self.tol, self.maxiter, (), history=0)
+            solution = self.link.first(changed, init, self.tol, maxiter, (), history=0)
         else:
             known, shared = prepared
             first = init if known is None else known.units.start(init)
-            scaled, maxiter = in_units(changed, known), self.link.limited(self.maxiter)
+            scaled, limit = in_units(changed, known), self.link.limited(maxiter)
             found, state = self.resume.solve(
-                scaled, shared, first, state, self.tol, maxiter, self.brief, **dict(self.link.options)
+                scaled, shared, first, state, self.tol, limit, self.brief, **dict(self.link.options)
             )
             solution = self.link.named(in_users_units(found, known))
-        solution = continued(self.others, changed, solution, self.tol, self.maxiter)
-        return solution, (solution.params, state)
+        solution = continued(self.others, changed, solution, self.tol, maxiter)
+        return lost_unless(valid, solution), (solution.params, state)
 
 
 # ------------------------------------------------------------------ in chunks

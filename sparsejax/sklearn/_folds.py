@@ -113,7 +113,7 @@ class ByFolds(BaseEstimator):
         check_max_iter(self.max_iter)
         penalty_of, has = family(self.penalty, groups)
         dtype = loss.dtype
-        # The start has the strengths of a penalty object as they are: `lambda_max` of a sum is their factor.
+        # The start has the strengths of a penalty object as they are: alphas are factors of them.
         start = Problem(loss, penalty_of(jnp.ones((), dtype), jnp.zeros((), dtype)))
         betas = strengths("betas", self.betas, None, "beta" in has, dtype, DEFAULT_SPAN)
         alphas = strengths("alphas", self.alphas, start, "alpha" in has, dtype, DEFAULT_SPAN)

@@ -4,16 +4,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sparsejax import losses, penalties
 from sparsejax._core.checks import as_int, as_numpy, as_strength, check_bool
 from sparsejax._core.compiled import Compiled
+from sparsejax._core.linalg import columns, like
 from sparsejax.certificate import lambda_max
 from sparsejax.groups import Groups
 from sparsejax.losses import LinearModelLoss, Loss
 from sparsejax.penalties import is_penalty
-from sparsejax.problem import Problem
+from sparsejax.problem import Problem, zeros
 from sparsejax.sklearn._groups import as_groups
 from sparsejax.sklearn._tables import Table, centred, gathered
 from sparsejax.sklearn._targets import ExposedPoissonLoss
@@ -183,12 +185,44 @@ def family(penalty: Any, groups: Groups | None = None) -> tuple[Any, str]:
     return choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
 
+MAX_RAISES = 20  # of the factor of `least_factor`, each tenfold
+
+
+def least_factor(problem: Problem) -> float:
+    """The smallest factor of the strengths of the penalty at which it selects no feature.
+
+    For strengths of 1 it is `lambda_max`. Weights that no norm penalises, such as those of strength 0, are
+    fitted alone, and the slopes of the others at this fit decide. If these weights have a ridge penalty, the
+    result is approximate, since the factor multiplies the ridge, too.
+    """
+    joint = penalties.Sum((problem.penalty,))
+    norms = tuple(part for part in joint.parts if 1 in part.degrees)
+    if "dual norm" not in joint.provides or not norms:
+        return float(lambda_max(problem))
+    W = zeros(problem)
+    free = penalties.unpenalised_entries(penalties.Sum(norms), W)
+    free = like(jnp.broadcast_to(free, columns(W).shape), W)
+    if not free.any():
+        return float(lambda_max(problem.replace(penalty=joint)))
+
+    def least(W: jax.Array) -> float:
+        return float(joint.dual_norm(jnp.where(free, 0, -jax.grad(problem.smooth)(W))))
+
+    factor = least(W)
+    for _ in range(MAX_RAISES):
+        W = solve(problem.replace(penalty=joint * factor)).params
+        if not np.any(np.where(free, 0, W)):
+            return least(W)
+        factor *= 10
+    return factor
+
+
 def strengths(
     name: str, given: Any, problem: Problem | None, used: bool, dtype: Any, span: float
 ) -> np.ndarray:
     """The strengths to try, from large to small; 0 alone if the penalty has no such strength.
 
-    With a problem, ``given`` may be a number of strengths, from lambda_max down to ``span * lambda_max``.
+    With a problem, ``given`` may be a number of strengths, from `least_factor` down to ``span`` times it.
     """
     if not used:
         return np.zeros(1, dtype)
@@ -196,7 +230,7 @@ def strengths(
     if problem is not None and values.ndim == 0 and values.dtype.kind in "iu":
         if values < 2:
             raise ValueError(f"{name} must be a number of strengths >= 2, or the strengths; got {given!r}.")
-        top = max(float(lambda_max(problem)), float(np.finfo(dtype).tiny) / span)
+        top = max(least_factor(problem), float(np.finfo(dtype).tiny) / span)
         return np.geomspace(top, span * top, int(values)).astype(dtype)
     values = np.atleast_1d(values)
     fine = values.ndim == 1 and values.size and values.dtype.kind in "iuf"

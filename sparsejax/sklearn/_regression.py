@@ -90,6 +90,8 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
             return self.loss
         names = {**REGRESSION, "quantile": losses.QuantileLoss}
         make = choose("loss", self.loss, names, " or a function that makes a loss")
+        if self.loss != "quantile" and self.quantile != 0.5:
+            raise ValueError(f"quantile={self.quantile!r} needs loss='quantile', got loss={self.loss!r}.")
         if targets.exposure is not None:
             return exposed
         if self.loss == "quantile":

@@ -10,6 +10,7 @@ from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import losses, penalties
+from sparsejax.solution import CONVERGED, NON_FINITE
 
 TOL = 1e-9
 
@@ -165,3 +166,23 @@ def test_a_path_starts_beyond_its_last_solution():
     order = np.random.default_rng(1).permutation(np.geomspace(0.5, 0.02, 8))
     path = sj.path(p, jax.vmap(penalties.L1)(order), tol=TOL)
     assert_same(path, [sj.solve(p.replace(penalty=penalties.L1(s)), tol=TOL) for s in order])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_a_strength_that_is_not_allowed_spoils_no_other(bad):
+    """Under jit, where nothing can be raised; in the order of one solve after another too."""
+    p = problem("SquaredLoss", "L21").replace(penalty=penalties.L21(1.0))
+    top = float(sj.lambda_max(p))
+    strengths = jnp.array([top / 2, bad, top / 4, top / 8])
+
+    @jax.jit
+    def warm(strengths):
+        return sj.path(p, jax.vmap(penalties.L21)(strengths), mode="warm", tol=TOL)
+
+    found = warm(strengths)
+    assert found.status.tolist() == [CONVERGED, NON_FINITE, CONVERGED, CONVERGED]
+    assert np.isnan(found.params[1]).all() and np.isnan(found.gap[1]) and found.num_iters[1] == 0
+    good = np.array([0, 2, 3])
+    assert_same(
+        found[good], [sj.solve(p.replace(penalty=penalties.L21(strengths[i])), tol=TOL) for i in good]
+    )

@@ -346,6 +346,27 @@ def test_strengths_of_a_penalty_object_are_factors():
     assert (model.coef_ >= 0).all() and model.coef_.any()
 
 
+def test_default_strengths_of_an_object_begin_where_it_selects_nothing():
+    """Whatever its strengths are: by feature, by group, far from 1, and 0 for features that always stay."""
+    y = 100 * Y[:, 0]
+    loss = losses.SquaredLoss(X, y, intercept=True)
+    by_row = np.geomspace(1e-3, 1e3, X.shape[1])
+    kept = np.arange(X.shape[1]) == 2
+    blocks = sj.groups.from_labels(np.arange(X.shape[1]) // 2)
+    uneven = np.array([1.0, 50.0, 0.0, 3.0])[: blocks.num_groups]
+    for penalty, always in (
+        (penalties.L1(2e4), 0),
+        (penalties.L1(by_row), 0),
+        (penalties.L1(1.0 - kept), 1),
+        (penalties.L1(1.0 - kept) + penalties.NonNegative(), 1),
+        (penalties.GroupLasso(uneven, blocks), 2),
+    ):
+        top = SparseRegressorCV(penalty, alphas=3, cv=CV).fit(X, y).alphas_[0]
+        above, below = (sj.solve(sj.Problem(loss, penalty * (c * top)), tol=1e-8) for c in (1.001, 0.98))
+        counts = [np.count_nonzero(found.params) for found in (above, below)]
+        assert counts[0] <= always < counts[1], (penalty, counts)
+
+
 def test_a_selector_that_selects_nothing_says_what_to_change():
     noise = np.random.default_rng(1).standard_normal(60)
     with pytest.warns(UserWarning, match=r"selected no feature: .* threshold is 1\. Try weaker strengths"):
