@@ -306,7 +306,8 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     value = as_numpy(name, x)
     whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:
-        bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
+        above = high == INT32_MAX and not (whole and value > high)
+        bounds = f">= {low}" if above else f"from {low} to {high}"
         raise ValueError(f"{name} must be an integer {bounds}, got {x!r}.")
     return int(value)
 

@@ -94,10 +94,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len({id(part) for part in flat}) < len(flat):
             raise ValueError("a sum of a penalty with itself: write 2 * penalty.")
         self._set(parts=tuple(flat))
-        boxes = [part for part in flat if isinstance(part, Box)]
-        low, high = _bounds(boxes)
-        if len(boxes) > 1 and not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
-            raise ValueError("the boxes of the sum have no point in common.")
+        low, high = _bounds(flat)
+        if not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
+            raise ValueError("the bounds of the sum (Box, NonNegative) have no point in common.")
         totals = [part.total for part in flat if isinstance(part, SumTo)]
         if not any(map(is_traced, totals)) and len({float(np.asarray(total)) for total in totals}) > 1:
             raise ValueError(f"SumTo: no column has two sums, {totals[0]:g} and {totals[-1]:g}.")
@@ -196,9 +195,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a part does not fit parameters of this shape."""
-        low, high = _bounds([part for part in self.parts if isinstance(part, Box)])
-        if any(isinstance(part, NonNegative) for part in self.parts):
-            low = jnp.maximum(low, 0)
+        low, high = _bounds(self.parts)
         for part in self.parts:
             part.check(params_shape)
             if isinstance(part, SumTo):
@@ -378,11 +375,14 @@ def _absolute(chain: list[Any]) -> bool:
     return all(vars(type(core)).get("_absolute", False) for core in chain)
 
 
-def _bounds(boxes: list[Any]) -> tuple[Any, Any]:
-    """The bounds of the intersection of all boxes."""
+def _bounds(parts: Sequence[Any]) -> tuple[Any, Any]:
+    """The bounds of the entries of W that all boxes together, and W >= 0 if it is a part, leave."""
+    boxes = [part for part in parts if isinstance(part, Box)]
+    low = 0.0 if any(isinstance(part, NonNegative) for part in parts) else -np.inf
     if not boxes:
-        return -np.inf, np.inf
-    return reduce(jnp.maximum, [box.low for box in boxes]), reduce(jnp.minimum, [box.high for box in boxes])
+        return low, np.inf
+    least, high = reduce(jnp.maximum, [b.low for b in boxes]), reduce(jnp.minimum, [b.high for b in boxes])
+    return jnp.maximum(least, low), high
 
 
 def _add(penalty: Penalty, other: Any) -> Any:

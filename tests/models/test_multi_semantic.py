@@ -117,7 +117,7 @@ def test_enrich_is_the_kronecker_product_of_rows():
 
 
 def test_fit_under_jit_in_float32():
-    X, Y1, Y2 = data()
+    X, Y1, Y2 = data(3)  # where no two scores of a column, whose ranks are compared, are nearly equal
     graph = GraphLaplacian(similarity(), 0.05)
     model = fit(X, Y1, Y2, 1.0, graph)
     single = jax.jit(fit)(X.astype(np.float32), Y1 > 0, Y2.astype(int), 1.0, graph, scale=0.5 / N)

@@ -490,6 +490,7 @@ BAD = {
         "low has shape",
     ),
     "boxes apart": (lambda p: Box(0.0, 1.0) + Box(2.0, 3.0), ValueError, "no point in common"),
+    "a box below zero": (lambda p: NonNegative() + Box(-2.0, -1.0), ValueError, "no point in common"),
     "negative factor": (lambda p: -1.0 * p, ValueError, "factor of a penalty must be >= 0"),
     "factors": (
         lambda p: p * np.ones(3),
