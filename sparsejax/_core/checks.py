@@ -306,9 +306,9 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     value = as_numpy(name, x)
     whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:
-        above = high == INT32_MAX and not (whole and value > high)
-        bounds = f">= {low}" if above else f"from {low} to {high}"
-        raise ValueError(f"{name} must be an integer {bounds}, got {x!r}.")
+        bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
+        most = f"; the largest is {high}" if whole and value > high else ""
+        raise ValueError(f"{name} must be an integer {bounds}, got {x!r}{most}.")
     return int(value)
 
 

@@ -56,6 +56,8 @@ from sparsejax.solvers import solve
 NAME = "cross_validate"
 # Work, as `_work` counts it, of about a second: more is done in short calls, which Ctrl-C can end.
 MIN_LONG_WORK = 10**7
+# Work of some twenty seconds: more is not done by the first solver alone, see `_on_folds`.
+MAX_REPEATED_WORK = 10**9
 
 
 def cross_validate(
@@ -264,30 +266,41 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judg
 
     One call solves all folds, except in mode "warm" on a CPU outside jit. In that case each core takes folds:
     long work in short calls, since a running call cannot be interrupted; other work in one call a fold.
+
+    The chain's first solver begins alone, since its program takes half to two thirds of the time to compile
+    that the whole chain takes. Folds in which it leaves a problem to another solver are solved again by the
+    whole chain; work that would take long to repeat is done by the whole chain at once.
     """
-    shared = arguments.without_shape, fold_of
+    shared, numbers = (arguments.without_shape, fold_of), np.arange(task.count, dtype=np.int32)
     if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):
-        return _cross_validate(*shared, np.arange(task.count, dtype=np.int32), task=task)
-    if _work(arguments, task.count) >= MIN_LONG_WORK and mesh_of(shared) is None:
-        return _in_short_calls(arguments, fold_of, task)
-    return _in_calls_by_fold(arguments, fold_of, task)
-
-
-def _in_calls_by_fold(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
-    """The results of all folds, each in a call of its own, by the chain's first solver where it suffices.
-
-    The program of the first solver takes about two thirds of the time to compile that the whole chain takes.
-    A fold that leaves a problem to another solver is solved again by the whole chain.
-    """
-    shared = arguments.without_shape, fold_of
-    folds = [(number,) for number in np.arange(task.count, dtype=np.int32)[:, None]]
-    parts = _cross_validate.together(shared, folds, task=task, complete=False)
+        return _cross_validate(*shared, numbers, task=task)
+    work = _work(arguments, task.count)
+    long = work >= MIN_LONG_WORK and mesh_of(shared) is None
+    solved = _in_short_calls if long else _in_calls_by_fold
+    if long and work >= MAX_REPEATED_WORK:
+        return solved(arguments, fold_of, task, numbers, complete=True)
+    found = solved(arguments, fold_of, task, numbers, complete=False)
     chain = _chain_of_folds(arguments, fold_of, task)
-    left = [i for i, part in enumerate(parts) if unfinished_solves(arguments, chain, part.solution).any()]
-    again = _cross_validate.together(shared, [folds[i] for i in left], task=task) if left else []
-    for i, part in zip(left, again, strict=True):
-        parts[i] = part
-    return joined(parts, task.count)
+    left = numbers[unfinished_solves(arguments, chain, found.solution).any(axis=1)]
+    if not left.size:
+        return found
+    again = solved(arguments, fold_of, task, left, complete=True)
+
+    def replaced(all_: jax.Array, some: jax.Array) -> np.ndarray:
+        whole = np.array(all_)
+        whole[left] = some
+        return whole
+
+    return jax.device_put(jax.tree.map(replaced, found, again))
+
+
+def _in_calls_by_fold(
+    arguments: PathArguments, fold_of: jax.Array, task: Folds, numbers: np.ndarray, complete: bool
+) -> Judged:
+    """The results of these folds, each in a call of its own."""
+    folds = [(number,) for number in numbers[:, None]]
+    shared = arguments.without_shape, fold_of
+    return joined(_cross_validate.together(shared, folds, task=task, complete=complete), len(numbers))
 
 
 def _chain_of_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Chain:
@@ -310,16 +323,17 @@ def _work(arguments: PathArguments, folds: int) -> int:
     return rows * sum(leaf.size for leaf in jax.tree.leaves(arguments.init)) * folds * arguments.size
 
 
-def _in_short_calls(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judged:
-    """The results of all folds, a part of them on each core; Ctrl-C ends the work between two calls."""
-    numbers = np.arange(task.count, dtype=np.int32)
-    each = -(-task.count // min(task.count, cores()))
-    shares = [numbers[i : i + each] for i in range(0, task.count, each)]
+def _in_short_calls(
+    arguments: PathArguments, fold_of: jax.Array, task: Folds, numbers: np.ndarray, complete: bool
+) -> Judged:
+    """The results of these folds, a part of them on each core; Ctrl-C ends the work between two calls."""
+    each = -(-len(numbers) // min(len(numbers), cores()))
+    shares = [numbers[i : i + each] for i in range(0, len(numbers), each)]
     nothing = _unsolved_folds(arguments, fold_of, task, each)
     data = [((fold_of, np.resize(part, each), np.int32(len(part))), len(part)) for part in shares]
     with bar_of(NAME, None, shown=False, deferred=False) as bar:
-        places = run_in_chunks(arguments, task, data, nothing, bar)
-    return joined([place.found for place in places], task.count)  # the last part alone may have fewer folds
+        places = run_in_chunks(arguments, task, data, nothing, bar, complete)
+    return joined([place.found for place in places], len(numbers))  # the last part alone may have fewer folds
 
 
 def _unsolved_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds, count: int) -> Judged:

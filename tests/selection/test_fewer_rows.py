@@ -161,7 +161,11 @@ def test_what_keeps_its_rows():
         "few rows": (sj.losses.SquaredLoss(X[:240], y[:240]), 10, "warm"),
         "weights by entry": (sj.losses.SquaredLoss(X, y[:, None], weights=np.ones((N, 1))), 10, "warm"),
     }
-    for name, (loss, size, mode) in keeps.items():
-        arguments = type("Arguments", (), {"size": size, "mode": mode})
-        assert not fewer_rows.saves(arguments, loss), name
-    assert fewer_rows.saves(type("Arguments", (), {"size": 10, "mode": "warm"}), sj.losses.SquaredLoss(X, y))
+
+    def saves(loss, size, mode):
+        problem = sj.Problem(loss, sj.penalties.L1(0.1))
+        return fewer_rows.saves(type("Arguments", (), {"problem": problem, "size": size, "mode": mode}))
+
+    for name, case in keeps.items():
+        assert not saves(*case), name
+    assert saves(sj.losses.SquaredLoss(X, y), 10, "warm")
