@@ -6,11 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.checks import check_bool, is_sparse
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sparse import as_matrix
 from sparsejax._core.precision import full_precision
 from sparsejax.losses import BatchedSquaredLoss, CoxLoss, GramLoss, LinearModelLoss, SumLoss
 from sparsejax.problem import Problem, as_protocol
 from sparsejax.solution import Solution
+
+# The intercept of a loss at W as one program, where JAX would compile a dozen small ones.
+intercept_of = Compiled(lambda loss, W: loss.intercept(W))
 
 
 @full_precision()
@@ -74,5 +78,5 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
         X = X.astype(loss.dtype)
     H = X @ W
     if not isinstance(loss, GramLoss):  # it has no intercept
-        H = H + whole.intercept(W)[None]
+        H = H + intercept_of(whole, W)[None]
     return loss.mean(H) if isinstance(loss, LinearModelLoss) and not linear else H

@@ -4,7 +4,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from sparsejax._core.checks import is_eager
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of
 from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax.solution import Solution
@@ -73,16 +76,10 @@ class CrossValidation(
         outputs: tuple[int, ...] | None = None,
     ):
         score = -fold_loss if score is None else score
-        if outputs is None:
-            folds, *shape = score.shape
-            best_two: Any = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
-            if len(shape) > 1:
-                best_two = [jnp.unravel_index(index, shape) for index in best_two]
-        else:
-            best_two = jax.vmap(_chosen, -1)(score, num_nonzero)
+        index, index_1se = _best_two(score, num_nonzero, per_output=outputs is not None)
         self._set(
             penalties=penalties, score=score, fold_loss=fold_loss, num_nonzero=num_nonzero, gap=gap,
-            converged=converged, index=best_two[0], index_1se=best_two[1], solution=None, intercept=None,
+            converged=converged, index=index, index_1se=index_1se, solution=None, intercept=None,
             outputs=outputs,
         )  # fmt: skip
 
@@ -123,7 +120,11 @@ class CrossValidation(
         for _ in range(self._lanes):
             chosen = jax.vmap(chosen)
         strengths, rebuild = floating_leaves(self.penalties)
-        return rebuild(chosen(strengths, index))
+        if not self._lanes and is_eager((strengths, index)):
+            strengths, index = jax.tree.map(
+                np.asarray, (strengths, index)
+            )  # JAX would compile small programs
+        return rebuild(jax.tree.map(jnp.asarray, chosen(strengths, index)))
 
 
 def _standard_error(score: jax.Array, axis: int = 0) -> jax.Array:
@@ -146,3 +147,17 @@ def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Ar
     mean_nonzero = jnp.mean(num_nonzero.astype(mean.dtype), axis=0)
     least = jnp.min(jnp.where(near, mean_nonzero, jnp.inf))
     return index, jnp.argmax(jnp.where(near & (mean_nonzero == least), mean, -jnp.inf))
+
+
+def _each_chosen(score: jax.Array, num_nonzero: jax.Array, *, per_output: bool) -> tuple[Any, Any]:
+    """`_chosen` for arrays of any leading axes: an index, or a tuple with one index for each axis."""
+    if per_output:
+        return jax.vmap(_chosen, -1)(score, num_nonzero)
+    folds, *shape = score.shape
+    best, sparsest = _chosen(score.reshape(folds, -1), num_nonzero.reshape(folds, -1))
+    if len(shape) == 1:
+        return best, sparsest
+    return jnp.unravel_index(best, shape), jnp.unravel_index(sparsest, shape)
+
+
+_best_two = Compiled(_each_chosen, ("per_output",))  # one program where JAX would compile thirty small ones

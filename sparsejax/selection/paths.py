@@ -149,8 +149,11 @@ def prepare_path(
 
 def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
     """The tree with its axis ``at``, the penalties of a path, reshaped to the axes that the user gave."""
-    if len(shape) == 1:
-        return tree
+    return tree if len(shape) == 1 else _reshaped(tree, shape, at)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _reshaped(tree: Any, shape: tuple[int, ...], at: int) -> Any:
     return jax.tree.map(lambda leaf: leaf.reshape(*leaf.shape[:at], *shape, *leaf.shape[at + 1 :]), tree)
 
 

@@ -186,19 +186,32 @@ def _result(arguments: PathArguments, found: _Found, threshold: float, fraction:
     # Counts are exact, frequencies are rounded: a feature selected 60 times in 100 reaches threshold 0.6.
     least_count = math.ceil(threshold * count - 1e-9)
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
-    q = jnp.mean(found.num_selected.astype(dtype))
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
-    # A W of NaN selects nothing, which is no observation: the frequencies of its strength are NaN.
-    failed = jnp.any(found.solution.status == NON_FINITE, axis=0)
-    frequencies = jnp.where(failed[:, None], jnp.nan, found.counts.astype(dtype) / count)
-    known = ~jnp.any(failed)
+    frequencies, selected, bound = _summary(found, np.int32(least_count), np.asarray(factor, dtype))
     return StabilitySelection(
         frequencies=with_axes(frequencies, arguments.shape),
-        selected=known & (jnp.max(found.counts, axis=0) >= least_count),
-        bound=jnp.where(known, q * q * factor, jnp.nan),
+        selected=selected,
+        bound=bound,
         num_selected=found.num_selected,
         gap=with_axes(found.solution.gap, arguments.shape, 1),
         converged=with_axes(found.solution.converged, arguments.shape, 1),
+    )
+
+
+@Compiled
+def _summary(found: _Found, least_count: jax.Array, factor: jax.Array) -> tuple[jax.Array, ...]:
+    """The frequencies, which features are selected, and the bound: q^2 times ``factor``."""
+    dtype = factor.dtype
+    q = jnp.mean(found.num_selected.astype(dtype))
+    # A W of NaN selects nothing, which is no observation: the frequencies of its strength are NaN.
+    failed = jnp.any(found.solution.status == NON_FINITE, axis=0)
+    frequencies = found.counts.astype(dtype) / found.num_selected.shape[0]
+    known = ~jnp.any(failed)
+    selected = known & (jnp.max(found.counts, axis=0) >= least_count)
+    return (
+        jnp.where(failed[:, None], jnp.nan, frequencies),
+        selected,
+        jnp.where(known, q * q * factor, jnp.nan),
     )
 
 

@@ -14,7 +14,8 @@ from sparsejax._core.linalg import columns, like
 from sparsejax.certificate import lambda_max
 from sparsejax.groups import Groups
 from sparsejax.losses import LinearModelLoss, Loss
-from sparsejax.penalties import is_penalty
+from sparsejax.penalties import Penalty, is_penalty
+from sparsejax.predictions import intercept_of
 from sparsejax.problem import Problem, zeros
 from sparsejax.sklearn._groups import as_groups
 from sparsejax.sklearn._tables import Table, centred, gathered
@@ -120,14 +121,11 @@ class Fitted(NamedTuple):
         return self._replace(intercept=(self.intercept - self.coef @ middle).astype(self.intercept.dtype))
 
 
-_intercept = Compiled(lambda loss, W: loss.intercept(W))
-
-
 def fitted(problem: Problem, num_features: int, tol: Any, max_iter: Any, loss: Loss | None = None) -> Fitted:
     """Solve the problem of a table; ``loss`` gives the intercept if the problem's own loss does not."""
     check_max_iter(max_iter)
     solution = solve(problem, tol=tol, maxiter=max_iter)
-    intercept = np.asarray(_intercept(problem.smooth if loss is None else loss, solution.params))
+    intercept = np.asarray(intercept_of(problem.smooth if loss is None else loss, solution.params))
     # Leave out the columns that only pad the table.
     coef = np.ascontiguousarray(np.asarray(solution.params)[:num_features].T)
     return Fitted(coef, intercept, float(solution.gap), int(solution.num_iters))
@@ -185,6 +183,12 @@ def family(penalty: Any, groups: Groups | None = None) -> tuple[Any, str]:
     return choose("penalty", penalty, PENALTIES, " or a penalty of sparsejax.penalties")
 
 
+@Compiled
+def _free_entries(norms: Penalty, W: jax.Array) -> jax.Array:
+    """The entries of W that no part of ``norms`` penalises, boolean, shape of W."""
+    return like(jnp.broadcast_to(penalties.unpenalised_entries(norms, W), columns(W).shape), W)
+
+
 MAX_RAISES = 20  # of the factor of `least_factor`, each tenfold
 
 
@@ -200,8 +204,7 @@ def least_factor(problem: Problem) -> float:
     if "dual norm" not in joint.provides or not norms:
         return float(lambda_max(problem))
     W = zeros(problem)
-    free = penalties.unpenalised_entries(penalties.Sum(norms), W)
-    free = like(jnp.broadcast_to(free, columns(W).shape), W)
+    free = np.asarray(_free_entries(penalties.Sum(norms), W))
     if not free.any():
         return float(lambda_max(problem.replace(penalty=joint)))
 
