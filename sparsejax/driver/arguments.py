@@ -174,9 +174,8 @@ def check_penalty(name: str, penalty: Penalty, init: Any) -> None:
 def _check_entries(name: str, loss: LinearModelLoss) -> None:
     """Raise unless ``entries`` and ``derivatives`` return arrays of the shape of the predictions."""
     H, kind = jax.ShapeDtypeStruct(jnp.shape(loss.Y), loss.dtype), type(loss).__name__
-    for method, value, count in zip(
-        ("entries", "derivatives"), jax.eval_shape(_hooks, loss, H), (1, 2), strict=True
-    ):
+    entries, derivatives = jax.eval_shape(_hooks, loss, H)
+    for method, value, count in (("entries", entries, 1), ("derivatives", derivatives, 2)):
         found = [leaf.shape for leaf in jax.tree.leaves(value)]
         if found != (expected := count * [H.shape]):
             raise TypeError(f"{name}: {method} of {kind} must return shape {expected}, got {found}.")

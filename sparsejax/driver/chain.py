@@ -117,8 +117,9 @@ class Link:
     def finished(self, problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array) -> Solution:
         """The solution of this link after the finish, Newton steps on its support."""
         known = units_of(problem, self.rows)
-        to_units = known and (known.units.start, known.units.start_objective)
-        scaled = _converted(solution, *to_units) if to_units else solution
+        scaled = solution
+        if known is not None:  # the inverse of `in_users_units`
+            scaled = _converted(solution, known.units.start, known.units.start_objective)
         flat, W, restore = flattened(in_units(problem, known), scaled.params)
         step = self.finish_step(flat.smooth, W)  # type: ignore[misc]  # `Chain.steps` has checked it
         found = finish(flat, scaled._replace(params=W), step, tol)

@@ -120,10 +120,8 @@ class CrossValidation(
         for _ in range(self._lanes):
             chosen = jax.vmap(chosen)
         strengths, rebuild = floating_leaves(self.penalties)
-        if not self._lanes and is_eager((strengths, index)):
-            strengths, index = jax.tree.map(
-                np.asarray, (strengths, index)
-            )  # JAX would compile small programs
+        if not self._lanes and is_eager((strengths, index)):  # JAX would compile many small programs
+            strengths, index = jax.tree.map(np.asarray, (strengths, index))
         return rebuild(jax.tree.map(jnp.asarray, chosen(strengths, index)))
 
 

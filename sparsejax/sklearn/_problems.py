@@ -35,6 +35,7 @@ CLASSIFICATION: dict[str, Callable[..., Loss]] = {
     "huber_hinge": losses.HuberHingeLoss,
 }
 GROUP_LASSO = "group_lasso"
+MAX_RAISES = 20  # of the factor of `least_factor`, each tenfold
 # For each name the function (alpha, beta) -> penalty, and which of the two strengths it uses.
 PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "l1": (lambda alpha, beta: penalties.L1(alpha), "alpha"),
@@ -189,7 +190,10 @@ def _free_entries(norms: Penalty, W: jax.Array) -> jax.Array:
     return like(jnp.broadcast_to(penalties.unpenalised_entries(norms, W), columns(W).shape), W)
 
 
-MAX_RAISES = 20  # of the factor of `least_factor`, each tenfold
+@Compiled
+def _factor_at(problem: Problem, W: jax.Array, free: jax.Array) -> jax.Array:
+    """The smallest factor of the strengths that keeps all weights that are not ``free`` at 0, near W."""
+    return problem.penalty.dual_norm(jnp.where(free, 0, -jax.grad(problem.smooth)(W)))
 
 
 def least_factor(problem: Problem) -> float:
@@ -203,19 +207,15 @@ def least_factor(problem: Problem) -> float:
     norms = tuple(part for part in joint.parts if 1 in part.degrees)
     if "dual norm" not in joint.provides or not norms:
         return float(lambda_max(problem))
-    W = zeros(problem)
+    problem, W = problem.replace(penalty=joint), zeros(problem)
     free = np.asarray(_free_entries(penalties.Sum(norms), W))
     if not free.any():
-        return float(lambda_max(problem.replace(penalty=joint)))
-
-    def least(W: jax.Array) -> float:
-        return float(joint.dual_norm(jnp.where(free, 0, -jax.grad(problem.smooth)(W))))
-
-    factor = least(W)
+        return float(lambda_max(problem))
+    factor = float(_factor_at(problem, W, free))
     for _ in range(MAX_RAISES):
         W = solve(problem.replace(penalty=joint * factor)).params
         if not np.any(np.where(free, 0, W)):
-            return least(W)
+            return float(_factor_at(problem, W, free))
         factor *= 10
     return factor
 

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
-from sparsejax.losses import Loss, PoissonLoss
+from sparsejax.losses import PoissonLoss
 from sparsejax.sklearn._tables import as_real, as_sample_weight, check_unmasked, names_of
 
 SHARE_OF_SPREAD = 0.01  # the default smoothing of a quantile, relative to the interquartile range of y
@@ -70,7 +70,7 @@ def as_targets(estimator: Any, X: Any, y: Any, sample_weight: Any, offset: Any) 
     return Targets(y, Y, weights, as_exposure(offset, estimator.loss, len(y)))
 
 
-def as_exposure(offset: Any, loss: Loss, n: int) -> np.ndarray | None:
+def as_exposure(offset: Any, loss: Any, n: int) -> np.ndarray | None:
     """The exposure ``exp(offset)``, (n,); None without an offset."""
     if offset is None:
         return None

@@ -27,6 +27,7 @@ MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path p
 MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
 # With a sparse X memory for the Gram matrix and the columns is most of the cost of a solve with few active
 # features: XLA fills it with zeros, and glibc takes blocks of more than 32 MB from the system in every call.
+# Both take 20 MB here, and the other arrays of a solve some more: with 25 MB a call was too large.
 MAX_ENTRIES_OF_SPARSE, MIN_FEATURES_OF_SPARSE = 5 * 2**20, 1024
 # A Gram matrix holds at least 1/LEAST_PART of the features for which there is room: the size of a first step
 # from W = 0. With groups it holds at least 1/LEAST_PART_OF_GROUPS, since more features are active.

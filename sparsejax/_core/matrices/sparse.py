@@ -21,6 +21,7 @@ from sparsejax._core.linalg import row_sums_of_squares, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.stored import stored_by_column
 from sparsejax._core.precision import tell_of_cast
+from sparsejax._core.pytree import movable
 
 # Stored entries that a product reads at once, a chunk: CHUNK_ENTRIES for one column of W, fewer for more, but
 # at least MIN_CHUNK_ENTRIES, or MIN_LARGE_CHUNK_ENTRIES if W or XW has more than MAX_CACHED_SIZE numbers:
@@ -254,15 +255,8 @@ def _batched(product: Callable[..., jax.Array], size: int, batch: Any, *args: An
     """The rule of a product under vmap: lanes of W become further columns; lanes of X are mapped in turn."""
     *X, W = args
     if any(jax.tree.leaves(batch[:-1])):
-        leaves, form = jax.tree.flatten(args)
-        batched = jax.tree.leaves(batch)
-
-        def each(parts: Any) -> jax.Array:
-            lane = [next(parts) if is_batched else a for a, is_batched in zip(leaves, batched, strict=True)]
-            return product(*jax.tree.unflatten(form, lane))
-
-        of_lanes = [a for a, is_batched in zip(leaves, batched, strict=True) if is_batched]
-        return lax.map(lambda parts: each(iter(parts)), of_lanes), True
+        lanes, with_values = movable(args, tuple(jax.tree.leaves(batch)))
+        return lax.map(lambda values: product(*with_values(values)), lanes), True
     k = W.shape[-1]
     H = product(*X, jnp.moveaxis(W, 0, 1).reshape(-1, size * k))
     return jnp.moveaxis(H.reshape(-1, size, k), 1, 0), True
