@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
 from sparsejax.closures import evaluate, with_closures_as_leaves
 from sparsejax.losses import LinearModelLoss, Loss, PlainLoss
-from sparsejax.penalties import Penalty, PlainPenalty, Sum, cast_strengths, feasible
+from sparsejax.penalties import Penalty, PlainPenalty, Sum, cast_strengths
 from sparsejax.problem import Problem, as_protocol, zeros
 
 
@@ -53,7 +53,6 @@ def prepare(
     else:
         init = zeros(problem) if init is None else _as_params(name, init)
     check_penalty(name, problem.penalty, init)
-    init = feasible(problem.penalty, init)
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
     try:

@@ -21,6 +21,7 @@ from sparsejax._core.linalg import apply_if, eps_of
 from sparsejax.driver.batching import by_lanes, never
 from sparsejax.driver.implicit import attach
 from sparsejax.driver.loop import finish
+from sparsejax.penalties import feasible
 from sparsejax.problem import Problem, Scaled, flattened, in_units, units_of
 from sparsejax.solution import CONVERGED, MAX_ITER, STALLED, History, Solution, number_of, warn_unconverged
 
@@ -98,7 +99,8 @@ class Link:
         *,
         history: int,
     ) -> Solution:
-        """The solution of this link from ``init``."""
+        """The solution of this link from ``init``, or from a point near it at which the penalty is finite."""
+        init = feasible(problem.penalty, init)
         known = units_of(problem, self.rows)
         start = init if known is None else known.units.start(init)
         scaled, limit = in_units(problem, known), self.limited(maxiter)

@@ -30,7 +30,7 @@ from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
 from sparsejax.driver.chain import Chain, continued, in_users_units
-from sparsejax.penalties import with_valid_strengths
+from sparsejax.penalties import feasible, with_valid_strengths
 from sparsejax.problem import Problem, in_units, units_of
 from sparsejax.selection.fewer_rows import with_fewer_rows
 from sparsejax.solution import INTERRUPTED, History, Solution, lost_unless, number_of
@@ -173,7 +173,8 @@ class PathSolver:
     """
 
     def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
-        self.problem, self.init, self.tol, self.maxiter = p.problem, p.init, p.tol, p.maxiter
+        self.problem, self.tol, self.maxiter = p.problem, p.tol, p.maxiter
+        self.init = feasible(p.problem.penalty, p.init)
         self.varied, self.problem_of = varied_leaves(p)
         self.resume, chain = p.resume, p.chain
         self.link, *self.others = chain.within() if complete else chain.links[:1]

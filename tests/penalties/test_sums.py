@@ -518,3 +518,13 @@ def test_bad_input(bad):
     call, error, pattern = BAD[bad]
     with pytest.raises(error, match=pattern):
         call(L1(0.1))
+
+
+@pytest.mark.parametrize("penalty", [penalties.NonNegative(), penalties.L1(0.1) + penalties.Box(-0.5, 0.5)])
+def test_a_start_outside_the_constraint_is_moved_inside(penalty, rng):
+    X = rng.standard_normal((20, 4))
+    p = sj.Problem(sj.losses.SquaredLoss(X, X @ np.array([1.0, -2.0, 0.0, 3.0])), penalty)
+    start = np.array([-7.0, 7.0, -7.0, 0.25])
+    for solve in (sj.solve, jax.jit(sj.solve)):
+        assert np.isfinite(solve(p, start, maxiter=0).objective)
+        np.testing.assert_allclose(solve(p, start, tol=1e-9).params, sj.solve(p, tol=1e-9).params, atol=1e-6)
