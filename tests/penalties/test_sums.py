@@ -520,7 +520,7 @@ def test_bad_input(bad):
         call(L1(0.1))
 
 
-@pytest.mark.parametrize("penalty", [penalties.NonNegative(), penalties.L1(0.1) + penalties.Box(-0.5, 0.5)])
+@pytest.mark.parametrize("penalty", [NonNegative(), L1(0.1) + Box(-0.5, 0.5)])
 def test_a_start_outside_the_constraint_is_moved_inside(penalty, rng):
     X = rng.standard_normal((20, 4))
     p = sj.Problem(sj.losses.SquaredLoss(X, X @ np.array([1.0, -2.0, 0.0, 3.0])), penalty)
