@@ -5,7 +5,6 @@ from typing import Any, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_numpy
 from sparsejax.models import mil, multivariate
@@ -121,7 +120,7 @@ class MultivariateClassifier(LinearClassifier):
     tol: float = 1e-3
     max_iter: int = 1000
 
-    _takes_sparse = True
+    _true_tags = ("input_tags.sparse",)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
@@ -211,8 +210,7 @@ class MILESClassifier(LinearClassifier):
 
     def decision_function(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """Scores of each row's bag, (n, classes); for two classes (n,), positive for the second."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = self._rows(X)
         if bag_ids is None and self._has_bags:
             raise ValueError(
                 "bag_ids is missing, but fit had it: give those of these rows, or np.arange(len(X)) if each "

@@ -6,7 +6,6 @@ from typing import Any, Self
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
 from sparsejax._core.checks import as_int, as_positive, as_strength, check_choice
@@ -14,11 +13,11 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
-from sparsejax.sklearn._tables import filled, gathered, precision, validated
+from sparsejax.sklearn._tables import Estimator, filled, gathered, precision, validated
 
 
 @dataclass(eq=False, repr=False)
-class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator):
     r"""Regression of several outputs on kernels of the inputs and of the other outputs.
 
     .. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j ,
@@ -102,8 +101,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The outputs, (n, outputs), or (n,) where y was 1-d."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = self._rows(X)
         with precision(self._X):
             if self._model is None:
                 u = self.coef_ if self.input == "linear" else self.dual_coef_
