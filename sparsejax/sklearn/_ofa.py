@@ -138,7 +138,7 @@ class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimat
         check_choice("input", self.input, ("kernel", "linear"))
         check_choice("kernel", self.kernel, ("gaussian", "polynomial", "linear"))
         as_int("degree", self.degree, 1)
-        self._X, self._model = X, None
+        self._X, self._model, self._bandwidth = X, None, None
         if self.input == "kernel" and self.kernel == "gaussian":
             given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             self._bandwidth = np.asarray(as_positive("bandwidth", given, X.dtype))
@@ -153,11 +153,5 @@ class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimat
         """The features of the lasso of a single output: X (m, d), or its kernels with the rows of the fit."""
         if self.input == "linear":
             return X
-        A, Z = filled(X), filled(self._X)
-        if self.kernel == "gaussian":
-            K = kernels.gaussian(A, Z, bandwidth=self._bandwidth)
-        elif self.kernel == "polynomial":
-            K = kernels.polynomial(A, Z, degree=self.degree)
-        else:
-            K = kernels.linear(A, Z)
+        K = kernels.kernel_of(self.kernel, self.degree, self._bandwidth, filled(X), filled(self._X))
         return np.asarray(K)[: len(X), : len(self._X)]
