@@ -113,6 +113,13 @@ def linear(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
     return _linear(X, Z)
 
 
+def kernel_of(kernel: str, degree: int, bandwidth: Any, X: ArrayLike, Z: ArrayLike) -> jax.Array:
+    """The kernel with this name, (n, m): "gaussian", "polynomial" or "linear"."""
+    if kernel == "gaussian":
+        return gaussian(X, Z, bandwidth=bandwidth)
+    return polynomial(X, Z, degree=degree) if kernel == "polynomial" else linear(X, Z)
+
+
 def median_bandwidth(X: ArrayLike) -> jax.Array:
     r"""The median of :math:`\|x_i - x_j\|` over :math:`i < j`, shape ().
 

@@ -77,9 +77,9 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
         hyperparams: Any = None,
         value: Callable[..., jax.Array] | None = None,
     ):
-        for name, function in (("fun", fun), ("value", value)):
-            if not callable(function) and not (name == "value" and function is None):
-                raise TypeError(f"FromProx: {name} must be callable, got {function!r}.")
+        _check_callable("FromProx: fun", fun)
+        if value is not None:
+            _check_callable("FromProx: value", value)
         self._set(hyperparams=hyperparams, fun=fun, value_fun=value)
 
     def value(self, W: Any) -> jax.Array:
@@ -117,14 +117,14 @@ def from_projection(projection: Callable[..., Any], hyperparams: Any = None) -> 
     >>> print(box.prox(jnp.array([2.0, 0.5])))
     [1.  0.5]
     """
-    _check_projection("from_projection", projection)
+    _check_callable("from_projection: projection", projection)
     return FromProx(_Projection(projection, hyperparams is None), hyperparams)
 
 
-def _check_projection(name: str, projection: Any) -> None:
-    """Raise unless the projection can be called."""
-    if not callable(projection):
-        raise TypeError(f"{name}: projection must be callable, got {projection!r}.")
+def _check_callable(name: str, function: Any) -> None:
+    """Raise unless the function can be called."""
+    if not callable(function):
+        raise TypeError(f"{name} must be callable, got {function!r}.")
 
 
 @dataclass(frozen=True)
@@ -206,9 +206,9 @@ class ProximalGradient:
         stepsize: float = 0.0,
         has_aux: bool = False,
     ):
-        for name, function in (("fun", fun), ("prox", prox)):
-            if not callable(function) and not (name == "prox" and function is None):
-                raise TypeError(f"ProximalGradient: {name} must be callable, got {function!r}.")
+        _check_callable("ProximalGradient: fun", fun)
+        if prox is not None:
+            _check_callable("ProximalGradient: prox", prox)
         check_bool("ProximalGradient: has_aux", has_aux)
         self._fun = _Fun(fun, has_aux)
         self._prox = prox or _Projection(_identity, True)
@@ -249,7 +249,7 @@ class ProjectedGradient(ProximalGradient):
     """
 
     def __init__(self, fun: Callable[..., Any], projection: Callable[..., Any], **options: Any):
-        _check_projection("ProjectedGradient", projection)
+        _check_callable("ProjectedGradient: projection", projection)
         super().__init__(fun, _Projection(projection, False), **options)
 
 

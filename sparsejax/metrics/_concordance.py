@@ -90,10 +90,8 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
 
 
 def _ranks(x: jax.Array) -> jax.Array:
-    """(n,) integers: for each entry, the number of different smaller values."""
-    values, order = lax.sort((x, jnp.arange(len(x), dtype=np.int32)), num_keys=1)
-    new = jnp.concatenate([jnp.zeros(1, bool), values[1:] != values[:-1]])
-    return jnp.zeros(len(x), np.int32).at[order].set(jnp.cumsum(new.astype(np.int32)))
+    """(n,) integers: for each entry, the number of smaller entries."""
+    return jnp.searchsorted(jnp.sort(x), x).astype(np.int32)
 
 
 def _sums(x: jax.Array) -> jax.Array:

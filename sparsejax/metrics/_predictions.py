@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, check_labels, check_weights
+from sparsejax._core.checks import as_float, as_weights, check_labels
 from sparsejax._core.linalg import safe_divide
 
 
@@ -99,10 +99,7 @@ def _counts(weights: ArrayLike | None, Y: jax.Array) -> jax.Array:
     """The weights with as many axes as Y; integer ones for None, since sums of integers are exact."""
     if weights is None:
         return jnp.ones((1,) * Y.ndim, jnp.int32)
-    w = as_float("weights", weights, (1, 2), Y.dtype)
-    if w.shape not in (Y.shape[:1], Y.shape):
-        raise ValueError(f"weights has shape {w.shape}; it must be one a row, {Y.shape[:1]}, or {Y.shape}.")
-    check_weights(w)
+    w = as_weights(weights, Y)
     return w.reshape(w.shape + (1,) * (Y.ndim - w.ndim))
 
 

@@ -1,7 +1,7 @@
 """Axes, line styles, names, and checks of the arguments, for all pictures."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -13,24 +13,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-class Style(NamedTuple):
-    """How one of several lines is drawn."""
-
-    color: str
-    linestyle: str
-    marker: str
-
-
 # Okabe & Ito's colours without yellow, which is faint on white, and black, which is invisible on black.
 STYLES = (
-    Style("#0072B2", "-", "o"),
-    Style("#E69F00", "--", "s"),
-    Style("#009E73", "-.", "^"),
-    Style("#D55E00", "-", "D"),
-    Style("#CC79A7", "--", "v"),
-    Style("#56B4E9", "-.", "P"),
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#E69F00", "linestyle": "--", "marker": "s"},
+    {"color": "#009E73", "linestyle": "-.", "marker": "^"},
+    {"color": "#D55E00", "linestyle": "-", "marker": "D"},
+    {"color": "#CC79A7", "linestyle": "--", "marker": "v"},
+    {"color": "#56B4E9", "linestyle": "-.", "marker": "P"},
 )
-BLUE, FAINT = STYLES[0].color, "#999999"
+BLUE, FAINT = STYLES[0]["color"], "#999999"
 # More lines than this of one kind are drawn fainter, and as one image in a vector graphic.
 MAX_VECTOR_LINES = 200
 
@@ -131,7 +123,7 @@ def by_name(name: str, x: Any, kinds: tuple[type, ...], source: str) -> dict[str
 
 def style(number: int) -> dict[str, Any]:
     """The style of the line with this number, with a marker at every point."""
-    return {**STYLES[number % len(STYLES)]._asdict(), "markersize": 4.5, "linewidth": 1.5}
+    return {**STYLES[number % len(STYLES)], "markersize": 4.5, "linewidth": 1.5}
 
 
 def spaced_style(number: int, x: np.ndarray) -> dict[str, Any]:

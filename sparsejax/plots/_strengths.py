@@ -332,7 +332,7 @@ def _finish(ax: "Axes", x: np.ndarray, unconverged: np.ndarray, label: str) -> N
     if unconverged.any():
         bottom: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         crosses = x[unconverged]
-        ax.plot(crosses, 0 * crosses, "x", color=STYLES[3].color, label="not converged", **bottom)
+        ax.plot(crosses, 0 * crosses, "x", color=STYLES[3]["color"], label="not converged", **bottom)
     ax.set_xlabel(label)
     ax.set_xscale("log" if (x > 0).all() else "linear")
     if not ax.xaxis_inverted():

@@ -223,7 +223,7 @@ def _solved(
     rows = rows_of(NAME, smooth, given.smooth)
     if scoring is not None:
         check_scoring(NAME, scoring, smooth, arguments.init, given.smooth)
-        scoring = traced_scoring(scoring, smooth, arguments.init, per_output)
+        scoring = traced_scoring(NAME, scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
     check_folds_weigh(NAME, smooth, fold_of, len(sizes), per_output)
     judge = None if checkpoint is None else text_of_scoring(scoring)

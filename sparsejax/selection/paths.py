@@ -306,14 +306,11 @@ def _advice(penalty: Any, given: Any) -> str:
     kind, names = type(penalty).__name__, penalty.strengths
     if kind not in vars(known_penalties) or not names:
         return ""
-    if len(names) > 1:
-        of, all_names = " and ".join(names), ", ".join(names)
-        return f" From {of} of shape (m,) write jax.vmap(sj.penalties.{kind})({all_names})."
+    values, make = ", ".join(names), f"sj.penalties.{kind}"
     others = [leaf for leaf in penalty._leaves if leaf not in names]
     if others:
-        inner = ", ".join([names[0], *others])
-        return f" Write jax.vmap(lambda {names[0]}: sj.penalties.{kind}({inner}))(strengths)."
-    return f" Write jax.vmap(sj.penalties.{kind})(strengths)."
+        make = f"lambda {values}: {make}({', '.join([*names, *others])})"
+    return f" Write jax.vmap({make})({values if len(names) > 1 else 'strengths'})."
 
 
 def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:

@@ -44,10 +44,7 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
     W = as_float("W", W, tuple(range(33)))
     if W.ndim not in (1, 2) or W.shape[0] == 0:
         raise ValueError(f"W must have shape (d, k) or (d,), got {W.shape}.")
-    try:
-        num = as_int("num", W.shape[0] if num is None else num, 1, W.shape[0])
-    except ValueError as error:
-        raise ValueError(f"{error} W has shape {W.shape}.") from None
+    num = as_int("num", W.shape[0] if num is None else num, 1, W.shape[0])
     scores = jnp.abs(W)
     order = jnp.argsort(scores, axis=0, stable=True, descending=True)[:num].astype(jnp.int32)
     return FeatureRanking(order, jnp.take_along_axis(scores, order, axis=0))

@@ -13,8 +13,8 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from sparsejax import metrics
 from sparsejax._core.checkpoints import digest, text_of
-from sparsejax._core.checks import check_choice, is_eager, is_traced
-from sparsejax._core.matrices.sharded import answer_of, first_of
+from sparsejax._core.checks import check_choice, check_labels, is_eager, is_traced
+from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.precision import full_precision
 from sparsejax._core.programs import identity_of, text_of_program
 from sparsejax.losses import LinearModelLoss, Loss
@@ -131,22 +131,34 @@ def text_of_scoring(scoring: Any) -> str:
     return text_of(scoring)
 
 
-def traced_scoring(scoring: Any, smooth: Loss, init: Any, per_output: bool) -> Scoring:
+def traced_scoring(caller: str, scoring: Any, smooth: Loss, init: Any, per_output: bool) -> Scoring:
     """A scoring function as `TracedScoring`.
 
     A name is returned as it is, and so is a function that closes over tracers, or is used under jit or by
     several processes.
+
+    Raises:
+      TypeError: the function fails, or does not return one real number.
     """
-    if not callable(scoring) or not is_eager((smooth, init)) or jax.process_count() > 1:
+    if not callable(scoring):
         return scoring
     weights = weights_of(smooth)
     Y, _, mean = jax.eval_shape(lambda f, W: f.predictions(W, f.intercept(W)), smooth, init)
     like = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (Y, mean, weights)]
     if per_output:  # each column as (n, 1)
         like = [jax.ShapeDtypeStruct((*x.shape[:1], 1)[: x.ndim], x.dtype) for x in like]
-    # A new function object, because JAX would reuse the trace of one that it has seen.
-    closed = jax.make_jaxpr(lambda *arguments: jnp.asarray(scoring(*arguments)))(*like)
-    if any(map(is_traced, closed.consts)):
+    try:
+        # A new function object, because JAX would reuse the trace of one that it has seen.
+        closed = jax.make_jaxpr(lambda *arguments: jnp.asarray(scoring(*arguments)))(*like)
+        (found,) = closed.out_avals
+        if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
+            raise TypeError(f"it returns {found}, not one real number")
+    except Exception as error:
+        raise TypeError(
+            f"{caller}: scoring must be a function (Y, predictions, weights) -> () of all rows; those that "
+            f"are not held out have weight 0: {error}"
+        ) from error
+    if not is_eager((smooth, init)) or jax.process_count() > 1 or any(map(is_traced, closed.consts)):
         return scoring
     return TracedScoring(closed, (identity_of(closed.jaxpr), digest(closed.consts)))
 
@@ -162,10 +174,8 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
             f"{caller}: scoring needs a loss with predictions(), such as those of sparsejax.losses, got "
             f"{type(given).__name__}."
         )
-    weights = weights_of(smooth)
     if callable(scoring):
-        _check_function(caller, scoring, smooth, init, weights)
-        return
+        return  # `traced_scoring` checks it
     Y, linear = _targets(smooth, init)
     of_times = Y.ndim == 2 and linear.ndim == 1  # (time, event)
     names = tuple(name for name in SCORES if of_times == (name == "concordance"))
@@ -173,41 +183,19 @@ def check_scoring(caller: str, scoring: Scoring, smooth: Loss, init: Any, given:
         needs = "it needs times and events, as CoxLoss has" if not of_times else 'it has "concordance"'
         raise ValueError(f"{caller}: scoring={scoring!r} is not of {type(given).__name__}: {needs}.")
     check_choice(f"{caller}: scoring (unless it is a function or None)", scoring, names)
-    if scoring == "accuracy" and weights.ndim > 1:
+    if scoring == "accuracy" and weights_of(smooth).ndim > 1:
         raise ValueError(
             f"{caller}: accuracy is of whole rows, but the loss has weights by entry: use f1, f1_micro or "
             "roc_auc."
         )
-    of_labels = not of_times and scoring != "r2"
-    if of_labels and not is_traced(Y) and not answer_of(_are_labels, Y):
-        raise ValueError(
-            f"{caller}: scoring={scoring!r} needs a Y of labels, 0 and 1 or -1 and 1 (centred targets: leave "
-            f"them as they are and use intercept=True); it has {answer_of(_strangest, Y):g}."
-        )
+    if not of_times and scoring != "r2" and not is_traced(Y):
+        allowed = (-1, 1) if answer_of(_any_negative, Y) else (0, 1)
+        hint = f"scoring={scoring!r} needs a Y of labels, 0, 1 or -1, 1; do not centre it, use intercept=True"
+        check_labels(Y, allowed, caller, others=hint)
 
 
-def _are_labels(xp: Any, y: Any) -> Any:
-    return ((y == 0) | (y == 1)).all() | (xp.abs(y) == 1).all()
-
-
-def _strangest(xp: Any, y: Any) -> Any:
-    row, rest = first_of(xp, (y != 1) & ((y != 0) | (y == -1).any()) & (y != -1))
-    return y.reshape(y.shape[0], -1)[row, rest]
-
-
-def _check_function(caller: str, scoring: Scoring, smooth: Loss, init: Any, weights: jax.Array) -> None:
-    def at(smooth: Loss, W: Any, weights: jax.Array) -> jax.Array:
-        return score_of(scoring, smooth, W, smooth.intercept(W), weights)
-
-    try:
-        found = jax.eval_shape(at, smooth, init, weights)
-        if found.shape != () or not jnp.issubdtype(found.dtype, jnp.floating):
-            raise TypeError(f"it returns {found}, not one real number")
-    except Exception as error:
-        raise TypeError(
-            f"{caller}: scoring must be a function (Y, predictions, weights) -> () of all rows; those that "
-            f"are not held out have weight 0: {error}"
-        ) from error
+def _any_negative(xp: Any, y: Any) -> Any:
+    return (y < 0).any()
 
 
 def check_separable(caller: str, arguments: Any) -> None:

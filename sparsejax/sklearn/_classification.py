@@ -8,14 +8,12 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.labels import complete_labels
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted_to
-from sparsejax.sklearn._tables import as_sample_weight, precision, validated
+from sparsejax.sklearn._tables import Estimator, as_sample_weight, precision, validated
 
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -78,21 +76,12 @@ def has_probabilities(estimator: Any) -> bool:
     return estimator.loss in ("softmax", "logistic")
 
 
-class LinearClassifier(ClassifierMixin, BaseEstimator):
+class LinearClassifier(Estimator, ClassifierMixin, BaseEstimator):
     """Base of the classifiers of one label a row: decisions and predictions from ``coef_``."""
-
-    _takes_sparse: ClassVar[bool] = False
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self._takes_sparse
-        return tags
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Scores ``X coef' + intercept``, (n, classes); for two classes (n,), positive for the second."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
-        scores: np.ndarray = X @ self.coef_.T + self.intercept_
+        scores: np.ndarray = self._rows(X) @ self.coef_.T + self.intercept_
         return scores[:, 0] if len(self.coef_) == 1 else scores
 
     def predict(self, X: Any) -> np.ndarray:
@@ -107,7 +96,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
 class ProbabilisticClassifier(LinearClassifier):
     """Base of the classifiers whose loss may have probabilities."""
 
-    _takes_sparse: ClassVar[bool] = True
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
 
     @available_if(has_probabilities)
     def predict_proba(self, X: Any) -> np.ndarray:

@@ -5,8 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length
 
 from sparsejax._core.checks import check_choice
 from sparsejax._core.compiled import Compiled
@@ -24,7 +23,15 @@ from sparsejax.sklearn._survival_targets import (
     read_targets,
     times_and_events,
 )
-from sparsejax.sklearn._tables import Table, as_real, as_sample_weight, gathered, precision, validated
+from sparsejax.sklearn._tables import (
+    Estimator,
+    Table,
+    as_real,
+    as_sample_weight,
+    gathered,
+    precision,
+    validated,
+)
 
 MAX_MEAN_WEIGHT = 1e9  # sample weights with a mean above this, or below the inverse, are scaled to mean 1
 
@@ -32,7 +39,7 @@ _log_risk = Compiled(lambda loss, W: loss.log_risk(W))
 
 
 @dataclass(eq=False, repr=False)
-class CoxModel(BaseEstimator):
+class CoxModel(Estimator, BaseEstimator):
     """Base of the Cox estimators: their common parameters, and predictions from the coefficients."""
 
     penalty: Any = "l1"
@@ -41,18 +48,11 @@ class CoxModel(BaseEstimator):
     tol: float | None = None
     max_iter: int = 20_000
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.target_tags.required = True
-        tags.target_tags.positive_only = True
-        return tags
+    _true_tags = ("input_tags.sparse", "target_tags.required", "target_tags.positive_only")
 
     def predict(self, X: Any) -> np.ndarray:
         """The logarithm of the relative risk, ``X coef``, (n,): the larger it is, the sooner the event."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
-        return np.asarray(X @ self.coef_)
+        return np.asarray(self._rows(X) @ self.coef_)
 
     def predict_survival_function(self, X: Any, times: Any = None, strata: Any = None) -> np.ndarray:
         r"""The probability of no event up to each time, :math:`e^{-H_0(t)\,e^h}`, (rows, times).

@@ -1,11 +1,10 @@
 """Classifiers that optimise a measure of the whole labelling, for rows and for bags of rows."""
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_numpy
 from sparsejax.models import mil, multivariate
@@ -121,7 +120,7 @@ class MultivariateClassifier(LinearClassifier):
     tol: float = 1e-3
     max_iter: int = 1000
 
-    _takes_sparse = True
+    _true_tags: ClassVar[tuple[str, ...]] = ("input_tags.sparse",)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to X (n, d), dense or of scipy.sparse, and labels y (n,)."""
@@ -131,8 +130,8 @@ class MultivariateClassifier(LinearClassifier):
         return self
 
 
-@dataclass(eq=False, repr=False)
-class MILESClassifier(LinearClassifier):
+@dataclass(eq=False, repr=False, kw_only=True)
+class MILESClassifier(MultivariateClassifier):
     r"""Classification of bags of rows by their similarity to a few rows of the training data.
 
     A row is an instance, and a bag holds the rows with the same id. Bag i becomes the vector of similarities
@@ -181,13 +180,9 @@ class MILESClassifier(LinearClassifier):
     1.0
     """
 
-    measure: Any = "f1"
-    _: KW_ONLY
-    budget: float | None = None
-    C: float = 10.0
     bandwidth: float | None = None
-    tol: float = 1e-3
-    max_iter: int = 1000
+
+    _true_tags = ()  # distances to prototypes need a dense X
 
     def fit(self, X: Any, y: Any, bag_ids: Any = None) -> Self:
         """Fit to X (n, d), labels y (n,), equal within a bag, and bag ids (n,), which can be sorted."""
@@ -211,8 +206,7 @@ class MILESClassifier(LinearClassifier):
 
     def decision_function(self, X: Any, bag_ids: Any = None) -> np.ndarray:
         """Scores of each row's bag, (n, classes); for two classes (n,), positive for the second."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = self._rows(X)
         if bag_ids is None and self._has_bags:
             raise ValueError(
                 "bag_ids is missing, but fit had it: give those of these rows, or np.arange(len(X)) if each "

@@ -6,7 +6,6 @@ from typing import Any, Self
 import jax
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax import kernels, penalties
 from sparsejax._core.checks import as_int, as_positive, as_strength, check_choice
@@ -14,11 +13,11 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
-from sparsejax.sklearn._tables import filled, gathered, precision, validated
+from sparsejax.sklearn._tables import Estimator, filled, gathered, precision, validated
 
 
 @dataclass(eq=False, repr=False)
-class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator):
     r"""Regression of several outputs on kernels of the inputs and of the other outputs.
 
     .. math:: f^j(x, y^{-j}) = \sum_i u^j_i\, k(x, x_i) + \sum_i v^j_i\, k_j(y^{-j}, y^{-j}_i) + b^j ,
@@ -102,8 +101,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """The outputs, (n, outputs), or (n,) where y was 1-d."""
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = self._rows(X)
         with precision(self._X):
             if self._model is None:
                 u = self.coef_ if self.input == "linear" else self.dual_coef_
@@ -140,7 +138,7 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         check_choice("input", self.input, ("kernel", "linear"))
         check_choice("kernel", self.kernel, ("gaussian", "polynomial", "linear"))
         as_int("degree", self.degree, 1)
-        self._X, self._model = X, None
+        self._X, self._model, self._bandwidth = X, None, None
         if self.input == "kernel" and self.kernel == "gaussian":
             given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             self._bandwidth = np.asarray(as_positive("bandwidth", given, X.dtype))
@@ -155,11 +153,5 @@ class OFALassoRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
         """The features of the lasso of a single output: X (m, d), or its kernels with the rows of the fit."""
         if self.input == "linear":
             return X
-        A, Z = filled(X), filled(self._X)
-        if self.kernel == "gaussian":
-            K = kernels.gaussian(A, Z, bandwidth=self._bandwidth)
-        elif self.kernel == "polynomial":
-            K = kernels.polynomial(A, Z, degree=self.degree)
-        else:
-            K = kernels.linear(A, Z)
+        K = kernels.kernel_of(self.kernel, self.degree, self._bandwidth, filled(X), filled(self._X))
         return np.asarray(K)[: len(X), : len(self._X)]

@@ -8,18 +8,17 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.metrics import r2_score
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length
 
 from sparsejax import losses
 from sparsejax.losses import LinearModelLoss
 from sparsejax.sklearn._problems import REGRESSION, Fitted, choose, fitted_to, mean_of
-from sparsejax.sklearn._tables import as_sample_weight, precision, validated
+from sparsejax.sklearn._tables import Estimator, as_sample_weight, precision, validated
 from sparsejax.sklearn._targets import Targets, as_exposure, as_targets, checked_y, default_smoothing, exposed
 
 
 @dataclass(eq=False, repr=False)
-class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class LinearRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator):
     """Base of the linear regressors: their common parameters, and predictions from ``coef_``."""
 
     penalty: Any = "l21"
@@ -31,10 +30,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
     tol: float | None = None
     max_iter: int = 20_000
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
+    _true_tags = ("input_tags.sparse",)
 
     def predict(self, X: Any, offset: Any = None) -> np.ndarray:
         """Predictions, (n,) or (n, outputs): ``X coef' + intercept``, or the mean that the loss gives.
@@ -46,8 +42,7 @@ class LinearRegressor(MultiOutputMixin, RegressorMixin, BaseEstimator):
           X: (n, d).
           offset: (n,), added to ``X coef' + intercept``, for ``loss="poisson"`` only.
         """
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
+        X = self._rows(X)
         exposure = as_exposure(offset, self.loss, X.shape[0])
         H: np.ndarray = X @ self.coef_.T + self.intercept_
         if self._mean is None:

@@ -5,8 +5,6 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import Tags
-from sklearn.utils.validation import check_is_fitted
 
 from sparsejax._core.checks import as_nonnegative, as_strength
 from sparsejax._core.labels import complete_labels
@@ -17,7 +15,15 @@ from sparsejax.penalties import ExclusiveGroupLasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._classification import encoded, of_classes
 from sparsejax.sklearn._problems import fitted, loss_of
-from sparsejax.sklearn._tables import as_labels, as_sample_weight, centred, gathered, precision, validated
+from sparsejax.sklearn._tables import (
+    Estimator,
+    as_labels,
+    as_sample_weight,
+    centred,
+    gathered,
+    precision,
+    validated,
+)
 
 
 def _of_one_kind(labels: np.ndarray) -> np.ndarray:
@@ -30,7 +36,7 @@ def _of_one_kind(labels: np.ndarray) -> np.ndarray:
 
 
 @dataclass(eq=False, repr=False)
-class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
+class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
     r"""Linear classification by the labels of several views at once, such as objects and moods.
 
     A combination holds one label of each view. Every combination is a column of Y, which is 1 for the rows
@@ -88,10 +94,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
     tol: float | None = None
     max_iter: int = 20_000
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
+    _true_tags = ("target_tags.multi_output",)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and the labels y (n, views), or (n,) of one view."""
@@ -122,9 +125,7 @@ class LabelViewsClassifier(ClassifierMixin, BaseEstimator):
 
         They estimate probabilities linearly, so they may lie outside [0, 1]: use them to rank.
         """
-        check_is_fitted(self)
-        X = validated(self, X, reset=False)
-        H: np.ndarray = X @ self.coef_.T + self.intercept_
+        H: np.ndarray = self._rows(X) @ self.coef_.T + self.intercept_
         if H.shape[1] == 1:  # h2 - h1; the columns of Y sum to 1, and so do h1 and h2
             H = np.concatenate([1 - H, 1 + H], axis=1) / 2
         return H.reshape(len(H), *(len(labels) for labels in self._views()))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sparsejax._core.checks import as_strength
@@ -17,7 +17,7 @@ from sparsejax.problem import Problem
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import centred, precision, validated
+from sparsejax.sklearn._tables import Estimator, centred, precision, validated
 
 # The smallest default strength, relative to lambda_max. Weaker strengths would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -26,7 +26,7 @@ LOSSES_OF_LABELS = tuple(name for name in CLASSIFICATION if name not in REGRESSI
 
 
 @dataclass(eq=False, repr=False)
-class StabilitySelector(SelectorMixin, BaseEstimator):
+class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
     r"""Select the features that a penalty selects on most subsamples of the rows.
 
     For every strength each feature has a frequency: the share of the subsamples on which its coefficients are
@@ -86,12 +86,7 @@ class StabilitySelector(SelectorMixin, BaseEstimator):
     random_state: Any = 0
     tol: float | None = None
 
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = True
-        tags.target_tags.multi_output = True
-        tags.input_tags.sparse = True
-        return tags
+    _true_tags = ("target_tags.required", "target_tags.multi_output", "input_tags.sparse")
 
     def fit(self, X: Any, y: Any) -> Self:
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""

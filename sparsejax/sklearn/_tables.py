@@ -2,13 +2,13 @@
 
 import contextlib
 import hashlib
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import numpy as np
 from scipy import sparse
-from sklearn.utils import assert_all_finite, get_tags
-from sklearn.utils.validation import validate_data
+from sklearn.utils import Tags, assert_all_finite, get_tags
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsejax._core.checks import as_numpy, check_comparable
 
@@ -88,6 +88,24 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
             raise
         first, *rest = text.split("\n")
         raise type(error)("\n".join([f"{first.rstrip('.')}. {found}", *rest])) from None
+
+
+class Estimator:
+    """First base of the estimators: their tags, and a check of the rows that a fitted one is given."""
+
+    _true_tags: ClassVar[tuple[str, ...]] = ()  # scikit-learn's names of them, as "input_tags.sparse"
+
+    def __sklearn_tags__(self) -> Tags:
+        tags: Tags = super().__sklearn_tags__()  # type: ignore[misc]  # of scikit-learn's bases
+        for name in self._true_tags:
+            part, flag = name.split(".")
+            setattr(getattr(tags, part), flag, True)
+        return tags
+
+    def _rows(self, X: Any) -> Any:
+        """X, validated; an error if the estimator is not fitted."""
+        check_is_fitted(self)
+        return validated(self, X, reset=False)
 
 
 def names_of(X: Any) -> Any:

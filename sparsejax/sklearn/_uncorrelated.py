@@ -6,7 +6,6 @@ from typing import Any, Self
 import numpy as np
 from scipy import sparse
 from scipy.special import expit
-from sklearn.utils import Tags
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
@@ -113,13 +112,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
     tol: float | None = None
     max_iter: int = 20_000
 
-    _takes_sparse = False  # correlations need a dense X
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.classifier_tags.multi_label = True
-        tags.target_tags.multi_output = True
-        return tags
+    # Not "input_tags.sparse": correlations need a dense X.
+    _true_tags = ("classifier_tags.multi_label", "target_tags.multi_output")
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to X (n, d) and classes y (n,), or labels y (n, labels) of 0 and 1."""

@@ -337,15 +337,6 @@ def test_verbose_of_cox_counts_the_features(capsys):
     assert f" {np.count_nonzero(model.coef_)} features\n" in capsys.readouterr().out
 
 
-def test_strengths_of_a_penalty_object_are_factors():
-    """`lambda_max` of a sum is a factor of its strengths, which must not be 0."""
-    penalty = penalties.L1(2.0) + penalties.NonNegative()
-    model = SparseRegressorCV(penalty, alphas=5, cv=CV).fit(X, Y[:, 0])
-    loss = losses.SquaredLoss(X, Y[:, 0], intercept=True)
-    np.testing.assert_allclose(model.alphas_[0], sj.lambda_max(sj.Problem(loss, penalty)), rtol=1e-6)
-    assert (model.coef_ >= 0).all() and model.coef_.any()
-
-
 def test_default_strengths_of_an_object_begin_where_it_selects_nothing():
     """Whatever its strengths are: by feature, by group, far from 1, and 0 for features that always stay."""
     y = 100 * Y[:, 0]
@@ -430,7 +421,7 @@ BAD = {
         lambda: SparseRegressor().fit(NAN, [1, 2, 3]),
         r"contains NaN\. The column 'b' holds nan",
     ),
-    "no such penalty": (lambda: SparseRegressor("lasso").fit(X, Y), "'group_lasso' or a penalty of"),
+    "penalty": (lambda: SparseRegressor("l3").fit(X, Y), "one of 'l1', .*'group_lasso' or a penalty of"),
     "no feature left out": (
         lambda: StabilitySelector("exclusive_lasso").fit(X, Y[:, 0]),
         "'exclusive_lasso' leaves no feature out",

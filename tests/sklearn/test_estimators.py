@@ -189,10 +189,11 @@ def test_penalty_objects_and_losses_of_ones_own():
     np.testing.assert_allclose(by_name.scores_, by_object.scores_, atol=1e-9)
     np.testing.assert_allclose(by_object.alpha_, 2 * by_name.alpha_)
     # a number of alphas: from the least factor of the sum that leaves no feature
-    known = penalties.L1(1.0) + penalties.NonNegative()
+    known = penalties.L1(2.0) + penalties.NonNegative()
     model = SparseRegressorCV(known, alphas=3, **options).fit(X, Y[:, 0])
     loss = losses.SquaredLoss(X, Y[:, :1], intercept=True)
     np.testing.assert_allclose(model.alphas_[0], sj.lambda_max(sj.Problem(loss, known)), rtol=1e-6)
+    assert (model.coef_ >= 0).all() and model.coef_.any()
 
 
 def test_strengths_by_feature():
@@ -483,7 +484,6 @@ def test_views_of_numbers_and_of_text():
 
 
 BAD = {
-    "penalty": (lambda: SparseRegressor("l3").fit(X, Y), "penalty must be one of 'l1', .* or a penalty of"),
     "penalty class": (lambda: SparseRegressor(penalties.L1).fit(X, Y), "penalty must be one of"),
     "loss": (lambda: SparseRegressor(loss="softmax").fit(X, Y), "loss must be one of 'squared'"),
     "loss of labels": (lambda: SparseClassifier(loss="huber").fit(X, CODES), "loss must be one of 'softmax'"),

@@ -4,7 +4,7 @@ Both from the formulas in `loss_cases` and `penalty_cases`.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -164,6 +164,18 @@ def objective_of(problem: sj.Problem) -> Callable[[Any], Any]:
 def objective(problem: sj.Problem, W: Any) -> Any:
     """F(W) in float64, or as `long_doubles` has it, with the best intercept."""
     return loss_value(problem.smooth, W) + penalty_value(problem.penalty, W)
+
+
+def near(
+    problem: sj.Problem, W: Any, optimum: Any, sizes: Iterable[float], rng: np.random.Generator
+) -> Iterator[tuple[float, float, float, float]]:
+    """A random point at each distance from W: distance, gap, excess over ``optimum``, and its scale."""
+    W = np.asarray(W)
+    at_zero = objective(problem, np.zeros_like(W))
+    for size in sizes:
+        V = W + size * rng.standard_normal(W.shape)
+        value = objective(problem, V)
+        yield size, float(sj.duality_gap(problem, V)), value - float(optimum), max(abs(value), at_zero)
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,6 @@ class Restricted:
         self.clock = clock
         # cuts: codes, losses, shares alpha/(C/n), and for how many masters they had no weight
         self.codes: list[np.ndarray] = []
-        self.known: set[bytes] = set()
         self.deltas, self.shares, self.idle_cuts = np.zeros(0), np.zeros(0), np.zeros(0, int)
         # groups: columns, square roots of d, and for how many masters they had no weight
         r = 1 if by_feature else math.ceil(budget)
@@ -55,10 +54,8 @@ class Restricted:
 
     def add_cut(self, z: np.ndarray, delta: float, share: float = 0.0) -> bool:
         """Add a cut with its code (n,) and its loss; False if the code is there already."""
-        key = z.tobytes()
-        if key in self.known:
+        if any(np.array_equal(z, code) for code in self.codes):
             return False
-        self.known.add(key)
         self.codes.append(z)
         self.deltas, self.shares = np.append(self.deltas, delta), np.append(self.shares, share)
         self.idle_cuts = np.append(self.idle_cuts, 0)
@@ -102,7 +99,6 @@ class Restricted:
         if cuts.all() and groups.all():
             return
         self.codes = [z for z, stays in zip(self.codes, cuts, strict=True) if stays]
-        self.known = {z.tobytes() for z in self.codes}
         self.index, self.root = self.index[groups], self.root[groups]
         self.G = np.ascontiguousarray(self.G[groups][:, :, cuts])
         self.deltas, self.shares, self.idle_cuts = self.deltas[cuts], self.shares[cuts], self.idle_cuts[cuts]

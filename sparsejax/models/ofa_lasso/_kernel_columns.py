@@ -109,10 +109,6 @@ def stopping(tol: Any, maxiter: Any, method: str, dtype: np.dtype) -> tuple[jax.
 
 def inputs(data: Any, X: jax.Array) -> jax.Array:
     """The columns whose coefficients are u, for the rows of X (m, k): X itself, or kernels (m, n)."""
-    return X if data.input == "linear" else kernel_of(data.kernel, data.degree, data.bandwidth, X, data.X)
-
-
-def kernel_of(kernel: Kernel, degree: int, bandwidth: jax.Array, X: jax.Array, Z: jax.Array) -> jax.Array:
-    if kernel == "gaussian":
-        return kernels.gaussian(X, Z, bandwidth=bandwidth)
-    return kernels.polynomial(X, Z, degree=degree) if kernel == "polynomial" else kernels.linear(X, Z)
+    if data.input == "linear":
+        return X
+    return kernels.kernel_of(data.kernel, data.degree, data.bandwidth, X, data.X)

@@ -9,13 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsejax import kernels
 from sparsejax._core.checks import is_traced
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Bar
 from sparsejax.models.ofa_lasso import _kernel_admm
 from sparsejax.models.ofa_lasso._active_columns import Along
 from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
-from sparsejax.models.ofa_lasso._kernel_columns import Data, inputs, kernel_of
+from sparsejax.models.ofa_lasso._kernel_columns import Data, inputs
 from sparsejax.solution import MAX_ITER
 
 FIRST_BUCKET_COLUMNS = 128  # columns of the first working set
@@ -113,7 +114,7 @@ class _Outputs:
         data, Y, q = self.data, self.data.Y, F.shape[1]
         lams, betas, start_lams = self.strengths
         others = jnp.where(jnp.arange(Y.shape[1])[None] == j, 0, Y)
-        G = kernel_of(data.kernel, data.degree, data.output_bandwidth[j], others, others)
+        G = kernels.kernel_of(data.kernel, data.degree, data.output_bandwidth[j], others, others)
         At = jnp.concatenate([(A - jnp.mean(A, axis=0, keepdims=True)).T for A in (F, G)])
         mean = jnp.mean(Y, axis=0)[j]
         y = Y[:, j] - mean
