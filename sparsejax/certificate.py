@@ -90,7 +90,6 @@ def certify(
     facts: Facts,
     split: tuple[jax.Array, ...] | None = None,
     settle: jax.Array | bool = False,
-    brief: bool = False,
 ) -> Certificate:
     """Objective, relative gap and residual of W.
 
@@ -103,13 +102,10 @@ def certify(
       split: for a penalty of several terms, approximate subgradients, one for each term.
       settle: how the split is corrected to sum to -grad f(W): False, by the same amount in each term; True,
         by `penalties.split`.
-      brief: leave out the residual, which is then infinity: a point without a gap does not count as solved.
     """
     G = facts.gradient
     parts, slope = _split(problem.penalty, W, G, split, settle), jnp.maximum(norm(G), scale.gradient)
     value, gap = facts.value + problem.penalty.value(W), relative_gap(problem, W, facts, scale, parts)
-    if brief:
-        return Certificate(value, gap, jnp.where(scale.valid, jnp.inf, jnp.nan).astype(gap.dtype))
     # A step that is shorter than the rounding error of W would leave W as it is, wherever W is.
     longer = jnp.maximum(step, MIN_STEP_SHARE * safe_divide(norm(W), slope))
     # One prox-gradient mapping for each term, (W - prox_k(W + step * part_k, step)) / step = G_k + S_k.

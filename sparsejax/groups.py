@@ -23,7 +23,7 @@ __all__ = ["Groups", "from_correlation", "from_labels", "from_lists", "label_vie
 
 MAX_DENSE_FEATURES = 1024  # features up to which the matrix of common groups is stored
 MAX_FAMILIES = 64  # largest number of families of disjoint groups: each has one bit of a uint64
-TILE_COLUMNS = 2048  # a tile of correlations has TILE_COLUMNS x TILE_COLUMNS entries
+MAX_TILE_ENTRIES = 2**22  # correlations that are computed at once, or those of one column
 
 
 class Groups(
@@ -321,14 +321,11 @@ def from_correlation(
             stacklevel=2,
         )
     columns = np.where(undefined, 0, columns / np.where(undefined, 1, norm))
-    found = []
-    for i in range(0, d, TILE_COLUMNS):
-        for j in range(i, d, TILE_COLUMNS):
-            tile = np.abs(columns[:, i : i + TILE_COLUMNS].T @ columns[:, j : j + TILE_COLUMNS])
-            s, t = np.nonzero(np.triu(tile > threshold, 1) if i == j else tile > threshold)
-            found.append(np.stack([s + i, t + j], axis=1))
+    found, rows = [], max(1, MAX_TILE_ENTRIES // d)
+    for i in range(0, d, rows):  # in order: argwhere goes row by row
+        tile = np.abs(columns[:, i : i + rows].T @ columns[:, i:])
+        found.append(np.argwhere(np.triu(tile > threshold, 1)) + i)
     pairs = np.concatenate(found)
-    pairs = pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
     return Groups(pairs.ravel(), np.repeat(np.arange(len(pairs)), 2), d, len(pairs))
 
 

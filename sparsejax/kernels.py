@@ -1,24 +1,17 @@
-r"""Kernels :math:`k(x, x')`, and the usual bandwidth for the Gaussian kernel.
+r"""Kernels :math:`k(x, x')`, and the usual bandwidth for the Gaussian kernel."""
 
-Matrices are computed in blocks of rows, so that memory holds the result and one block.
-"""
-
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
 from sparsejax._core.precision import full_precision
 
 __all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
-
-BLOCK_ROWS = 1024  # rows that are computed at once
 
 
 def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
@@ -171,54 +164,32 @@ def _rows(X: Any, Z: Any) -> tuple[jax.Array, jax.Array, bool]:
     return X, Z, same
 
 
-def _by_blocks(row: Callable[..., jax.Array], *rows: jax.Array) -> jax.Array:
-    """The function ``row`` of each row of the arrays ``rows``, stacked, for `BLOCK_ROWS` rows at a time."""
-    if rows[0].shape[0] <= BLOCK_ROWS:
-        return jax.vmap(row)(*rows)
-    return lax.map(lambda r: row(*r), rows, batch_size=BLOCK_ROWS)
-
-
-def _distances_from(X: jax.Array, Z: jax.Array) -> tuple[Callable[[jax.Array], jax.Array], jax.Array]:
-    """A function x -> ``||x - z_j||^2`` for all j, (m,), and X minus the mean of Z, whose rows x it takes."""
-    mean = jnp.mean(Z, axis=0, keepdims=True)
-    X, Z = X - mean, Z - mean
-    size = jnp.sum(Z * Z, axis=1)
-    return (lambda x: jnp.maximum(jnp.sum(x * x) + size - 2 * (Z @ x), 0)), X
-
-
-def _zero_to_itself(i: jax.Array, distances: jax.Array, same: bool) -> jax.Array:
-    """The distances of row i with exactly 0 at place i if ``same``."""
-    return jnp.where(jnp.arange(distances.shape[0]) == i, 0, distances) if same else distances
-
-
 @partial(jax.jit, static_argnames="same")
 @full_precision()
 def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax.Array:
-    distances, X = _distances_from(X, Z)
-    return _by_blocks(lambda i, x: _zero_to_itself(i, distances(x), same), jnp.arange(X.shape[0]), X)
+    mean = jnp.mean(Z, axis=0, keepdims=True)
+    X, Z = X - mean, Z - mean
+    size, other = (jnp.sum(A * A, axis=1) for A in (X, Z))
+    distances = jnp.maximum(size[:, None] + other[None] - 2 * (X @ Z.T), 0)
+    return jnp.where(jnp.eye(len(X), dtype=bool), 0, distances) if same else distances
 
 
 @partial(jax.jit, static_argnames="same")
 @full_precision()
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
-    distances, X = _distances_from(X, Z)
-
-    def row(i: jax.Array, x: jax.Array) -> jax.Array:
-        d2 = _zero_to_itself(i, distances(x), same)
-        # Two divisions, since the square of a small bandwidth would underflow. XLA takes the least bandwidths
-        # for 0, and 0/0 would be NaN.
-        return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
-
-    return _by_blocks(row, jnp.arange(X.shape[0]), X)
+    d2 = _squared_distances(X, Z, same=same)
+    # Two divisions, since the square of a small bandwidth would underflow. XLA takes the least bandwidths
+    # for 0, and 0/0 would be NaN.
+    return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
 
 
 @partial(jax.jit, static_argnames="degree")
 @full_precision()
 def _polynomial(X: jax.Array, Z: jax.Array, scale: jax.Array, offset: jax.Array, *, degree: int) -> jax.Array:
-    return _by_blocks(lambda x: (scale * (Z @ x) + offset) ** degree, X)
+    return (scale * (X @ Z.T) + offset) ** degree
 
 
 @jax.jit
 @full_precision()
 def _linear(X: jax.Array, Z: jax.Array) -> jax.Array:
-    return _by_blocks(lambda x: Z @ x, X)
+    return X @ Z.T

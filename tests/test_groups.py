@@ -134,8 +134,8 @@ def test_correlation_in_tiles(monkeypatch, rng):
     R = np.abs(np.corrcoef(X.T))
     expected = [[i, j] for i in range(23) for j in range(i + 1, 23) if R[i, j] > 0.4]
     assert 20 < len(expected) < 230
-    for tile in (4, 7, 23, 100):
-        monkeypatch.setattr(groups, "TILE_COLUMNS", tile)
+    for entries in (1, 4 * 23, 7 * 23, 23 * 23, 100 * 100):  # tiles of 1, 4, 7 and all rows
+        monkeypatch.setattr(groups, "MAX_TILE_ENTRIES", entries)
         assert groups.from_correlation(X, 0.4).tolist() == expected
 
 

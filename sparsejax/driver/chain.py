@@ -162,7 +162,7 @@ class Chain(NamedTuple):
     def steps(self) -> list[tuple[Callable[..., Any], Compiled]]:
         """The programs that may follow the first link in an eager call, each after its test ``due``."""
         found = [(link.due, _programs(link)[1]) for link in self.links[1:]]
-        return [*found, (at_the_floor, _finish_of(self.links[-1]))] if self._has_finish else found
+        return [*found, (at_the_floor, _programs(self.links[-1])[2])] if self._has_finish else found
 
 
 def run(
@@ -222,8 +222,7 @@ def _run_eagerly(
     first = chain.links[0]
     if first.declines is not None and first.declines(problem, init):
         chain = chain._replace(links=chain.links[1:])
-    start, _ = _programs(chain.links[0])
-    solution = start.alone(problem, init, tol, maxiter, arrays, history=history)
+    solution = _programs(chain.links[0])[0].alone(problem, init, tol, maxiter, arrays, history=history)
     return completed(chain, problem, solution, tol, maxiter)
 
 
@@ -256,16 +255,10 @@ def continued(
 
 
 @functools.cache
-def _programs(link: Link) -> tuple[Compiled, Compiled]:
-    """The programs of a link: from a start, and from the last point of another link."""
+def _programs(link: Link) -> tuple[Compiled, Compiled, Compiled]:
+    """The programs of a link: from a start, from the last point of another link, and its finish."""
     start, after = with_name(link.name, link.first), with_name(link.name, link.after)
-    return Compiled(start, ("history",)), Compiled(after)
-
-
-@functools.cache
-def _finish_of(link: Link) -> Compiled:
-    """The program of a link's finish."""
-    return Compiled(with_name("finish", link.finished))
+    return Compiled(start, ("history",)), Compiled(after), Compiled(with_name("finish", link.finished))
 
 
 def with_name(name: str, function: Callable[..., Any]) -> Callable[..., Any]:

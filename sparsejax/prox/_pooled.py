@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import is_traced
 from sparsejax._core.linalg import apply_if, safe_divide
+from sparsejax._core.pytree import movable
 from sparsejax.prox._arguments import factor, one_group
 
 
@@ -29,13 +30,8 @@ def _lane_by_lane(function: Callable[..., jax.Array]) -> Callable[..., jax.Array
     def rule(size: int, batched: list[bool], *args: jax.Array) -> tuple[Any, bool]:
         if jax.default_backend() != "cpu":
             return jax.vmap(function, [0 if moves else None for moves in batched])(*args), True
-        moving = [a for a, moves in zip(args, batched, strict=True) if moves]
-
-        def lane(own: list[jax.Array]) -> jax.Array:
-            left = iter(own)
-            return one(*(next(left) if moves else a for a, moves in zip(args, batched, strict=True)))
-
-        return lax.map(lane, moving), True
+        lanes, with_lane = movable(args, tuple(batched))
+        return lax.map(lambda own: one(*with_lane(own)), lanes), True
 
     return jax.jit(one)  # without jit an eager call would compile the loop every time
 

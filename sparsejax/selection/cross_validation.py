@@ -350,7 +350,7 @@ def _all_folds(
 
     def one(fold: jax.Array) -> Judged:
         changed, judge = task.parts(arguments.problem, fold_of, fold)
-        solutions = unchecked_path(arguments._replace(problem=changed), brief=True, complete=complete)
+        solutions = unchecked_path(arguments._replace(problem=changed), complete=complete)
         return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
 
     # `jax.vmap` would make each `lax.cond` compute both branches, which takes long on a CPU.

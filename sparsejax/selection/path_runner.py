@@ -169,16 +169,15 @@ class PathSolver:
     """Solves one problem for the strengths of a path, one after the other, without derivatives.
 
     With ``complete`` the whole chain of solvers runs, else its first link alone; the caller then runs the
-    other links. With ``brief`` the solutions may have no residual.
+    other links.
     """
 
-    def __init__(self, p: PathArguments, complete: bool, brief: bool = False):
+    def __init__(self, p: PathArguments, complete: bool):
         self.problem, self.tol, self.maxiter = p.problem, p.tol, p.maxiter
         self.init = feasible(p.problem.penalty, p.init)
         self.varied, self.problem_of = varied_leaves(p)
         self.resume, chain = p.resume, p.chain
         self.link, *self.others = chain.within() if complete else chain.links[:1]
-        self.brief = brief
 
     def prepare(self) -> tuple[Any, Any]:
         """The data that all solves share, and the state from which the first one starts."""
@@ -203,7 +202,7 @@ class PathSolver:
             first = init if known is None else known.units.start(init)
             scaled, limit = in_units(changed, known), self.link.limited(maxiter)
             found, state = self.resume.solve(
-                scaled, shared, first, state, self.tol, limit, self.brief, **dict(self.link.options)
+                scaled, shared, first, state, self.tol, limit, **dict(self.link.options)
             )
             solution = self.link.named(in_users_units(found, known))
         solution = continued(self.others, changed, solution, self.tol, maxiter)

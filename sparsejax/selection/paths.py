@@ -168,8 +168,8 @@ def full_penalties(arguments: PathArguments) -> Any:
     return as_given(rebuild(full))
 
 
-def unchecked_path(p: PathArguments, brief: bool = False, complete: bool = True) -> Solution:
-    """`path` without its checks, on one leading axis; with ``brief`` the solutions may have no residual.
+def unchecked_path(p: PathArguments, complete: bool = True) -> Solution:
+    """`path` without its checks, on one leading axis.
 
     Inside a trace the whole chain of solvers runs, or in mode "warm" with ``complete=False`` its first link.
     """
@@ -177,11 +177,11 @@ def unchecked_path(p: PathArguments, brief: bool = False, complete: bool = True)
     solutions: Solution
     if is_eager(constant):
         constant = with_fewer_rows(constant)
-        solutions = _path.alone(constant, brief=brief)
+        solutions = _path.alone(constant)
         for solutions in _completed(constant, solutions):  # noqa: B007, B020
             pass
     else:
-        solutions = _within(brief, complete)(constant)
+        solutions = _within(complete)(constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
     varied, problem_of = varied_leaves(p)
@@ -245,7 +245,7 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
             (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
-            call = lambda some: _path.alone(p.without_shape._replace(penalties=some), brief=False)
+            call = lambda some: _path.alone(p.without_shape._replace(penalties=some))
             solutions = run_in_slices(p, call, nothing, 0, bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
@@ -257,13 +257,13 @@ def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) 
     return solutions
 
 
-def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
+def _all_solves(p: PathArguments, *, complete: bool) -> Solution:
     """All solutions of a path, without derivatives.
 
     The whole chain of solvers runs with ``complete`` or in mode "batch", else its first link.
     """
     p = with_fewer_rows(p)  # here, so that lanes of `jax.vmap` do it one after the other
-    solves = PathSolver(p, complete, brief)
+    solves = PathSolver(p, complete)
     if p.mode == "batch":
         solve = as_one_program(p.chain, 0)
         lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, ())
@@ -277,14 +277,13 @@ def _all_solves(p: PathArguments, *, brief: bool, complete: bool) -> Solution:
     return lax.scan(step, start, solves.varied)[1]
 
 
-_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)), ("brief",))
+_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)))
 
 
 @functools.cache
-def _within(brief: bool, complete: bool) -> Callable[..., Solution]:
+def _within(complete: bool) -> Callable[..., Solution]:
     """The whole path as one function with its batching rule, to be called inside a trace."""
-    whole = functools.partial(_all_solves, brief=brief, complete=complete)
-    return by_lanes(with_name("path", whole))
+    return by_lanes(with_name("path", functools.partial(_all_solves, complete=complete)))
 
 
 def _same_structure(a: Any, b: Any) -> bool:

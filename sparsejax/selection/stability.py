@@ -364,7 +364,7 @@ def _by_subsample(
 
     def one(mask: jax.Array) -> tuple[jax.Array, jax.Array, Solution]:
         changed = problem._replace(smooth=restricted(problem.smooth, mask, most))
-        solution = unchecked_path(arguments._replace(problem=changed), brief=True)
+        solution = unchecked_path(arguments._replace(problem=changed))
         found = jax.vmap(_nonzero_rows)(solution.params)  # (strengths, d)
         union = jnp.sum(jnp.any(found, axis=0), dtype=jnp.int32)
         return found, union, solution._replace(params=solution.num_iters)

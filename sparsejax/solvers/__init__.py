@@ -141,7 +141,7 @@ SOLVERS.update({
         _admm.LINK,
         _always,
         then=(_newton_if_fit,),
-        resume=Resume(_admm.share, lambda shared, problem, init: shared.factor.mean, _admm.resume_shared),
+        resume=Resume(_admm.share, lambda shared, problem, init: shared.factor.mean, _admm.resume),
     ),
     "fista": Solver(
         fista, _fista.unfit, "accelerated proximal gradient, restart, backtracking", _fista.LINK, _always

@@ -11,7 +11,7 @@ from jax.typing import ArrayLike
 from sparsejax._core.linalg import columns, joint_norm, like, safe_divide, tiny_of
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.batching import shared_by_lanes
-from sparsejax.driver.curvature import Factor, HessianFactor, factorise
+from sparsejax.driver.curvature import HessianFactor, factorise
 from sparsejax.losses import Loss, condensed, num_rows
 from sparsejax.penalties import joined, prox_columns, prox_start, split, unpenalised
 from sparsejax.problem import Problem
@@ -44,8 +44,8 @@ REST_BEGINS, REST_ENDS, REST_SHARE = 1000, 9000, 0.005
 class Shared(NamedTuple):
     """Quantities that depend on the loss alone: all problems of a path share them."""
 
-    factor: Factor  # eigenvalues and eigenvectors of the majorizer M
-    cheap: Any  # the loss in condensed form; None if that is the loss itself
+    factor: HessianFactor  # of the majorizer M
+    cheap: Any  # the loss in condensed form; None if that is the loss itself or it is not known
 
 
 class State(NamedTuple):
@@ -144,33 +144,31 @@ def _budget(problem: Problem) -> int:
 def _iterated(
     problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int, finish: bool = False
 ) -> Solution:
-    return resume(problem, factorise(problem.smooth), init, None, tol, maxiter, history, finish=finish)[0]
+    return resume(problem, share(problem.smooth), init, None, tol, maxiter, history, finish)[0]
 
 
 def resume(
     problem: Problem,
-    factor: HessianFactor,
+    shared: Shared,
     init: jax.Array,
     rho: jax.Array | None,
     tol: jax.Array,
     maxiter: jax.Array,
     history: int = 0,
-    cheap: Any = None,
     finish: bool = False,
 ) -> tuple[Solution, jax.Array]:
     """ADMM from ``init`` and rho; the first multiplier is minus the gradient at ``init``.
 
     Args:
       problem, init, tol, maxiter, history: as `admm`.
-      factor: `factorise` or `few_shifts` of the loss.
+      shared: `share` of the loss, or for one problem alone `Shared` with `few_shifts` of the loss.
       rho: (); None means the mean eigenvalue of M.
-      cheap: the condensed loss if it is known, else None.
       finish: whether Newton steps on the support finish a solve that stalls.
 
     Returns:
       The `Solution` and the last rho.
     """
-    engine = _Engine(problem, factor, init, maxiter, cheap)
+    engine = _Engine(problem, shared.factor, init, maxiter, shared.cheap)
     loop = Loop(problem, init, engine.algorithm(rho), tol, maxiter, history, finish)
     solution, (state, _) = loop.run()
     return solution, state.rho
@@ -181,20 +179,6 @@ def share(smooth: Loss) -> Shared:
     factor = factorise(smooth)
     cheap = _cheap(smooth, factor)
     return Shared(factor, None if cheap is smooth else cheap)
-
-
-def resume_shared(
-    problem: Problem,
-    shared: Shared,
-    init: jax.Array,
-    rho: jax.Array,
-    tol: jax.Array,
-    maxiter: jax.Array,
-    brief: bool = False,
-    finish: bool = False,
-) -> tuple[Solution, jax.Array]:
-    """Same as `resume`, with `Shared` for the loss. ``brief`` has no effect: solutions have a residual."""
-    return resume(problem, shared.factor, init, rho, tol, maxiter, cheap=shared.cheap, finish=finish)
 
 
 def _cheap(smooth: Loss, factor: HessianFactor) -> Any:

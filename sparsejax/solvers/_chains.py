@@ -25,8 +25,7 @@ class Resume(NamedTuple):
 
     shared: Callable[[Any], Any]  # (loss) -> what depends on the loss alone
     first: Callable[[Any, Any, Any], Any]  # (shared, problem, init) -> the first state
-    # (problem, shared, init, state, tol, maxiter, brief) -> (Solution, state). With ``brief`` the solution
-    # may have no residual.
+    # (problem, shared, init, state, tol, maxiter, **options of the link) -> (Solution, state)
     solve: Callable[..., tuple[Solution, Any]]
 
 

@@ -194,7 +194,6 @@ def resume(
     last: Last,
     tol: jax.Array,
     maxiter: jax.Array,
-    brief: bool = False,
     history: int = 0,
     finish: bool = False,
     alone: bool = False,
@@ -205,7 +204,6 @@ def resume(
       known: `sparsejax.losses.sizes` of the loss.
       last: what the problem before passes on. If ``init`` is its W, its facts are used, and the first step
         may use its Hessian.
-      brief: without effect: the residual is known anyway.
       alone: whether there is no other problem; the program then never asks for the facts of ``last``.
     """
     problem, init, restore = flattened(problem, init)

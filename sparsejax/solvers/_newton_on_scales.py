@@ -174,8 +174,6 @@ class Newton:
         return jnp.where(least <= blocks.tiles, tiles, self.too_many).astype(jnp.int32)
 
     def recorded(self, s: State) -> State:
-        if s.history.gap.shape[0] == 0:
-            return s
         objective = jnp.where(s.point.known, s.primal, jnp.nan)
         gap = jnp.where(s.point.known, self.gap(s), jnp.nan)
         return s._replace(history=recorded(s.history, s.k, objective, gap))

@@ -205,7 +205,6 @@ def resume(
     last: Last,
     tol: jax.Array,
     maxiter: jax.Array,
-    brief: bool = False,
     history: int = 0,
     at_zero: Facts | None = None,
 ) -> tuple[Solution, Last]:
@@ -215,7 +214,6 @@ def resume(
       sizes: `sparsejax.losses.sizes` of the loss.
       last: of the problem before. Its facts are used if the start is its W, its Gram matrix if that has the
         ridge of this problem.
-      brief: without effect: the residual is known anyway.
       at_zero: of a problem alone, the facts of the loss at W = 0; then ``last`` has them.
     """
     smooth, penalty = problem.smooth, problem.penalty

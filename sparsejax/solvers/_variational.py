@@ -239,13 +239,12 @@ def resume(
     state: PathState | None,
     tol: jax.Array,
     maxiter: jax.Array,
-    brief: bool = False,
     history: int = 0,
 ) -> tuple[Solution, PathState]:
     """Solve from the state of a path, or from ``init`` if the state is None.
 
     Returns:
-      The solution, without a residual if ``brief``, and the next state.
+      The solution and the next state.
     """
     smooth, penalty = problem.smooth, problem.penalty
     quadratic, blocks = shared.quadratic, _blocks(problem, init)
@@ -262,7 +261,7 @@ def resume(
     value_at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN if a strength is NaN
     basis, free = free_features(problem, init)
     scale = Scale(value_at_zero, norm_of(shared.C), basis, shared.sizes, valid, free)
-    certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes), brief=brief)
+    certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))
     solution = judged(W, certificate, tol, end.k, end.history, scale)
     return solution, PathState(end.point, blocks.alpha, blocks.alpha * end.point.t, path.alpha, path.norms)
 

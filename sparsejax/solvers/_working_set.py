@@ -232,8 +232,8 @@ def _rounds(
         if by_fista:
             solution, rho = _by_fista(part, start, rho, wanted)
         else:
-            factor = few_shifts(part.smooth)
-            solution, rho = _admm.resume(part, factor, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
+            shared = _admm.Shared(few_shifts(part.smooth), None)
+            solution, rho = _admm.resume(part, shared, start, rho, wanted, jnp.int32(MAX_INNER_ITERATIONS))
         W = jnp.zeros_like(s.W).at[ix].set(solution.params, mode="drop")
         return s._replace(W=W, rho=rho, limited=solution.status == MAX_ITER)
 
