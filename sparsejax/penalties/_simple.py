@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, check_step, is_traced
+from sparsejax._core.checks import as_float, as_strength, check_array, check_step, is_traced
 from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._rules import feasible, in_units, rescaled, row_units
@@ -217,17 +217,10 @@ def _(penalty: Box, sigma: jax.Array, gamma: jax.Array) -> Box:
 
 def as_bound(name: str, x: Any) -> jax.Array:
     """A bound of a `Box`, () or (d,), which may be infinite but not NaN; an error for anything else."""
-    if is_traced(x):
-        return x
     try:
-        value = as_numpy(name, x)
-        value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None
-    if np.asarray(x).dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be real, got {np.asarray(x).dtype}.")
-    if value.dtype not in DTYPES:
-        raise TypeError(f"{name} has dtype {value.dtype}; float32 or float64 is needed.")
-    if value.ndim > 1 or np.isnan(value).any():
-        raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {value}.")
-    return jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))
+        bound = as_float(name, x, (0, 1), finite=False)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a real number or one a row: {error}") from None
+    if not is_traced(bound) and np.isnan(np.asarray(bound)).any():
+        raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {bound}.")
+    return bound
