@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_step
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, unit_of
+from sparsejax.groups import Groups
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._rules import (
     added,
@@ -103,6 +104,30 @@ class TransposedPenalty(Penalty):
 def _(penalty: TransposedPenalty, W: jax.Array) -> jax.Array:
     """W, unchanged: a subclass that is infinite somewhere has a rule of its own."""
     return W
+
+
+class GroupPenalty(TransposedPenalty):
+    """A penalty on groups of features; features in no group are not penalised."""
+
+    _adapter: ClassVar[bool] = True
+    strengths = ("alpha",)
+    alpha: jax.Array
+    groups: Groups
+
+    @property
+    def free(self) -> jax.Array:
+        """The unpenalised features, (f,)."""
+        return self.groups.free
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the groups have another number of features than W, or alpha another number of groups."""
+        self.groups.check(type(self).__name__, self.alpha, params_shape)
+
+
+@row_units.register(GroupPenalty)
+def _(penalty: GroupPenalty, wanted: Any) -> jax.Array:
+    """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
+    return penalty.groups.connected_maxima(wanted())
 
 
 class RowPenalty(TransposedPenalty):
