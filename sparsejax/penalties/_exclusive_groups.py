@@ -11,7 +11,7 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
-from sparsejax.penalties._rules import penalised, rescaled
+from sparsejax.penalties._rules import penalised
 from sparsejax.penalties._transposed import GroupPenalty, SmoothRowPenalty, cast, checked
 
 
@@ -136,15 +136,11 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         outside = jnp.where(penalised(self, Zt), 0, safe_norm(Zt))
         return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
 
+    def _rescaled(self, units: jax.Array) -> "ExclusiveGroupL21":
+        """Alpha of each group divided by the square of the unit of the group."""
+        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
 
-@rescaled.register(ExclusiveGroupL21)
-def _(penalty: ExclusiveGroupL21, units: jax.Array) -> ExclusiveGroupL21:
-    """Alpha of each group divided by the square of the unit of the group."""
-    return scale_strengths(penalty, [1 / penalty.groups.maxima(units) ** 2])
-
-
-@penalised.register(ExclusiveGroupL21)
-def _(penalty: ExclusiveGroupL21, Wt: jax.Array) -> jax.Array:
-    """The rows in a group with a strength that is not 0."""
-    held = jnp.broadcast_to(cast(penalty.alpha, Wt) > 0, (penalty.groups.num_groups,))
-    return penalty.groups.spread(held.astype(Wt.dtype)) > 0
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """The rows in a group with a strength that is not 0."""
+        held = jnp.broadcast_to(cast(self.alpha, Wt) > 0, (self.groups.num_groups,))
+        return self.groups.spread(held.astype(Wt.dtype)) > 0

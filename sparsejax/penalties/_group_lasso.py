@@ -11,7 +11,7 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_s
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._gauge import gauge
-from sparsejax.penalties._rules import penalised, rescaled, row_strengths
+from sparsejax.penalties._preconditioner import Map, one_by_one, times_root
 from sparsejax.penalties._terms import SeveralTerms
 from sparsejax.penalties._transposed import GroupPenalty, cast, least_ratio
 
@@ -142,20 +142,23 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
 
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        """Approximate: without the coupling of the rows of a group.
 
-@penalised.register(GroupLasso)
-def _(penalty: GroupLasso, Wt: jax.Array) -> jax.Array:
-    return penalty.held(Wt)
+        For overlapping groups the maps of the families of disjoint groups are applied one after another.
+        """
+        if len(self.terms) > 1:
+            return one_by_one(self.terms, W, scaling)
+        return times_root(self.curvature(columns(W))[None], scaling)
 
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        return self.held(Wt)
 
-@row_strengths.register(GroupLasso)
-def _(penalty: GroupLasso, d: int) -> jax.Array:
-    """The largest alpha among the groups of each feature; 0 for a feature in none."""
-    alpha, groups = jnp.asarray(penalty.alpha), penalty.groups
-    return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
+    def _row_strengths(self, d: int) -> jax.Array:
+        """The largest alpha among the groups of each feature; 0 for a feature in none."""
+        alpha, groups = jnp.asarray(self.alpha), self.groups
+        return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
 
-
-@rescaled.register(GroupLasso)
-def _(penalty: GroupLasso, units: jax.Array) -> GroupLasso:
-    """Alpha of each group divided by the unit of the group."""
-    return scale_strengths(penalty, [1 / penalty.groups.maxima(units)])
+    def _rescaled(self, units: jax.Array) -> "GroupLasso":
+        """Alpha of each group divided by the unit of the group."""
+        return scale_strengths(self, [1 / self.groups.maxima(units)])
