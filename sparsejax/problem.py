@@ -15,7 +15,6 @@ from sparsejax.losses import Loss, Units, as_loss, as_pytree, balanced
 from sparsejax.penalties import (
     Penalty,
     as_penalty,
-    feasible,
     is_penalty,
     rescaled,
     row_strengths,
@@ -203,11 +202,9 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         return ravel_pytree(self.penalty.smooth_where(self.restore(W)))[0]
 
-
-@feasible.register(FlatPenalty)
-def _(penalty: FlatPenalty, W: jax.Array) -> jax.Array:
-    """W, unchanged."""
-    return W
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """W, unchanged."""
+        return W
 
 
 class FlatLoss(Loss, leaves=("loss",), static=("restore",)):

@@ -103,7 +103,9 @@ def as_numpy(name: str, x: Any) -> np.ndarray:
 MAX_PLAIN_NUMBER = 1e30  # finite in float32, too
 
 
-def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> jax.Array:
+def as_float(
+    name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None, *, finite: bool = True
+) -> jax.Array:
     """``x`` as a finite float32 or float64 array, of ``dtype`` if given; ``name`` is for errors.
 
     Integers and booleans are converted. Only concrete values are checked: by numpy, since inside jit even
@@ -111,7 +113,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
 
     Raises:
       TypeError: x is sparse, masked, complex, not of numbers, or floating but neither float32 nor float64.
-      ValueError: its rank is not in ``ndims``, or a concrete value is not finite.
+      ValueError: its rank is not in ``ndims``, or a concrete value is not finite and ``finite`` is True.
     """
     check_process()
     if isinstance(x, float) and abs(x) < MAX_PLAIN_NUMBER and 0 in ndims:
@@ -145,7 +147,7 @@ def as_float(name: str, x: Any, ndims: tuple[int, ...], dtype: Any = None) -> ja
     if dtype is None:
         dtype = x.dtype if jnp.issubdtype(x.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(dtype)
-    if not is_traced(x):
+    if finite and not is_traced(x):
         _check_finite(name, x, dtype)
     # An array that is not of JAX is copied, since on a CPU JAX would share its memory with the caller. numpy
     # makes the copy, since JAX would compile it; numpy converts scalars too, whose JAX type may be weak.

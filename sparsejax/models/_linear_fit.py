@@ -27,13 +27,11 @@ class LinearModel(Pytree):
         return X @ self.W + self.intercept[None]
 
     def __repr__(self) -> str:
-        return summary(
-            self, self._sizes(), [self.solution] if self.solution is not None else [], self._selected
-        )
+        return summary(self, self._sizes(), [self.solution], self._selected)
 
     def _sizes(self) -> str:
         """The numbers of models, features and columns as text."""
-        batch = () if self.solution is None else jnp.shape(self.solution.status)
+        batch = jnp.shape(self.solution.status)
         features, *columns = jnp.shape(self.W)[len(batch) :]
         models = f"{list(batch)} models of " if batch else ""
         return f"{models}{features} features" + (f", {columns[0]} columns" if columns else "")

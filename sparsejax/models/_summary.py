@@ -22,7 +22,7 @@ def summary(model: Pytree, sizes: str, solutions: Sequence[Any], kept: Callable[
     parts = [sizes]
     if any(map(is_traced, jax.tree.leaves(model))):
         parts.append("traced")
-    elif solutions:
+    else:
         gap = np.max([np.max(np.asarray(solution.gap)) for solution in solutions])
         converged = all(np.asarray(solution.converged).all() for solution in solutions)
         known = "gap unknown" if np.isnan(gap) else f"gap {gap:.1e}"

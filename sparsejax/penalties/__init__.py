@@ -11,6 +11,7 @@ an entry. W may be a vector (d,): then every row has one entry. Strengths are ca
 
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._base import cast_strengths as cast_strengths
+from sparsejax.penalties._base import check_strengths as check_strengths
 from sparsejax.penalties._base import of_each_block as of_each_block
 from sparsejax.penalties._base import scale_strengths as scale_strengths
 from sparsejax.penalties._base import split_strengths as split_strengths
@@ -23,15 +24,14 @@ from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._label_views import ExclusiveGroupLasso
 from sparsejax.penalties._named_sums import ElasticNet, SparseGroupLasso
 from sparsejax.penalties._norms import L1, L21, L1Inf
-from sparsejax.penalties._on_vectors import as_given as as_given
-from sparsejax.penalties._on_vectors import for_shape_of as for_shape_of
 from sparsejax.penalties._plain import PlainPenalty as PlainPenalty
 from sparsejax.penalties._plain import as_penalty as as_penalty
 from sparsejax.penalties._plain import is_penalty as is_penalty
-from sparsejax.penalties._preconditioner import half_derivative as half_derivative
+from sparsejax.penalties._rules import as_given as as_given
 from sparsejax.penalties._rules import by_entry as by_entry
-from sparsejax.penalties._rules import check_strengths as check_strengths
 from sparsejax.penalties._rules import feasible as feasible
+from sparsejax.penalties._rules import for_shape_of as for_shape_of
+from sparsejax.penalties._rules import half_derivative as half_derivative
 from sparsejax.penalties._rules import in_units as in_units
 from sparsejax.penalties._rules import leaf_names as leaf_names
 from sparsejax.penalties._rules import prox_columns as prox_columns

@@ -8,9 +8,12 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_strength, known_cast
+from sparsejax._core.checks import as_strength, is_traced, known_cast
+from sparsejax._core.linalg import columns, like, opaque
+from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.protocol import Protocol
 from sparsejax.groups import Groups
+from sparsejax.penalties._rules import leaf_names, penalised
 
 
 class RowNorm(NamedTuple):
@@ -220,6 +223,85 @@ class Penalty(Protocol):
         """The entries in which g is smooth at W, boolean; the other entries stay at 0 nearby."""
         raise NotImplementedError
 
+    # ------------------------------------------------------------------ called by the rules of _rules.py
+
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """Boolean (d,) or (k, d): the rows or entries that g depends on; Wt (k, d) for shape and dtype."""
+        return jnp.ones(Wt.shape[1:], bool)
+
+    def _covers(self, Wt: jax.Array) -> jax.Array:
+        """Boolean (d,) or (k, d): rows or entries that can be the only nonzero ones of a subgradient of g."""
+        return penalised(self, Wt)
+
+    def _cleared(self, Z: jax.Array) -> jax.Array:
+        """Z, nearly a subgradient of g, projected onto the span of all subgradients, if that is known."""
+        return Z
+
+    def _inside(self, W: jax.Array) -> jax.Array:
+        """Boolean, shape of W: where g is known to be smooth at W. The other entries may leave 0 nearby."""
+        return self.smooth_where(W) if "support" in self.provides else jnp.zeros(W.shape, bool)
+
+    def _unpenalised(self, d: int, dtype: Any) -> jax.Array:
+        """The directions in which g is constant: indices of rows (f,), or orthonormal columns (d, f)."""
+        return self.free
+
+    def _feasible(self, W: Any) -> Any:
+        """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
+        outside = self.value(W) == jnp.inf
+        return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, self.prox(W, 0.0))
+
+    def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> Any:
+        r"""The penalty V -> gamma g(sigma V) / sigma^2: gamma sigma^(p-2) times each strength of degree p."""
+        # `opaque` keeps XLA from merging the factor into a product that underflows, see `linalg.unit_of`.
+        factors = [gamma if degree == 2 else opaque(gamma * sigma ** (degree - 2)) for degree in self.degrees]
+        return scale_strengths(self, factors)
+
+    def _row_units(self, wanted: Callable[[], jax.Array]) -> jax.Array | None:
+        """Units (d,) for `_rescaled`, near those that ``wanted()`` returns; None if g allows none."""
+        return None
+
+    def _row_strengths(self, d: int) -> jax.Array | None:
+        """Strengths of norms, () or one for each of the d rows; None if g has no such strength."""
+        return None
+
+    def _rescaled(self, units: jax.Array) -> Any:
+        """The penalty of V = W * units (d,), row by row: a strength of degree p is divided by units^p."""
+        return scale_strengths(self, [1 / units**degree for degree in self.degrees])
+
+    def _by_entry(self, params_shape: tuple[int, ...]) -> Any:
+        """The penalty with strengths by column (k,) as (1, k), so that they are not taken for rows."""
+        return self
+
+    def _prox_start(self, V: jax.Array) -> Any:
+        """The argument ``warm`` for the first call of `_prox_columns`; here the prox is not iterative."""
+        return ()
+
+    def _prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The prox of Vt, the transpose of a V in the shape of W, and ``warm`` for the next call.
+
+        It is nearly exact if ``warm`` comes from a nearby call. Solvers iterate on transposes.
+        """
+        return columns(self.prox(like(Vt, W), scaling)), warm
+
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Callable[[jax.Array], jax.Array]:
+        r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox where its value is W."""
+        return lambda V: V
+
+    def _for_shape_of(self, W: Any) -> Any:
+        """The penalty that is to be applied to W: here itself; a `Sum` wraps users' parts if W is (d,)."""
+        return self
+
+    def _as_given(self) -> Any:
+        """The inverse of `_for_shape_of`."""
+        return self
+
+    def _leaf_names(self) -> list[str]:
+        """The name of each leaf: its attribute, and in a `Sum` its term, "strength of L1"."""
+        paths = jax.tree_util.tree_flatten_with_path(self)[0]
+        return [jax.tree_util.keystr(key).lstrip(".") for key, _ in paths]
+
 
 def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[Any], Any]]:
     """The strengths of a penalty, in the order of its leaves, and the function that replaces them.
@@ -305,3 +387,12 @@ def with_valid_strengths(penalty: Penalty) -> tuple[Any, jax.Array]:
 def all_valid(xp: Any, x: Any) -> Any:
     """Whether all numbers are finite and >= 0; xp is numpy or `jax.numpy`."""
     return (xp.isfinite(x) & (x >= 0)).all()
+
+
+def check_strengths(caller: str, penalty: Penalty) -> None:
+    """Raise if a strength is negative or not finite: constructors check nothing under `jax.vmap`."""
+    leaves, names = jax.tree.leaves(penalty), leaf_names(penalty)
+    for number in strength_numbers(penalty):
+        leaf = leaves[number]
+        if not is_traced(leaf) and not answer_of(all_valid, leaf):
+            raise ValueError(f"{caller}: {names[number]} must be finite and >= 0, got {leaf}.")

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._plain import PlainPenalty, as_penalty, is_penalty
-from sparsejax.penalties._rules import feasible
+from sparsejax.penalties._plain import as_penalty, is_penalty
 
 
 class ByLeaf(Penalty, leaves=("penalties",)):
@@ -75,11 +74,9 @@ class ByLeaf(Penalty, leaves=("penalties",)):
             [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
         )
 
-
-@feasible.register(ByLeaf, PlainPenalty)
-def _(penalty: ByLeaf | PlainPenalty, W: Any) -> Any:
-    """W, unchanged: the library does not know where a user's penalty is finite."""
-    return W
+    def _feasible(self, W: Any) -> Any:
+        """W, unchanged: the library does not know where a user's penalty is finite."""
+        return W
 
 
 def _is_part(x: Any) -> bool:

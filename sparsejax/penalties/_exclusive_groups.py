@@ -1,6 +1,5 @@
 """The exclusive group l2,1 penalty, under which the features of a group compete."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,11 +11,11 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, tiny_of
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, scale_strengths
-from sparsejax.penalties._rules import penalised, rescaled, row_units
-from sparsejax.penalties._transposed import SmoothRowPenalty, cast, checked
+from sparsejax.penalties._rules import penalised
+from sparsejax.penalties._transposed import GroupPenalty, SmoothRowPenalty, cast, checked
 
 
-class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
+class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups")):
     r"""Exclusive group l2,1: the features of a group compete.
 
     .. math:: g(W) = \sum_g \alpha_g \Big(\sum_{i \in g} \|w_i\|_2\Big)^2
@@ -47,12 +46,9 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
      [0.  0. ]]
     """
 
-    strengths = ("alpha",)
     _absolute = True
     degrees = (2,)
     finite_conjugate = True
-    alpha: jax.Array
-    groups: Groups
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
         check_groups(groups)
@@ -63,15 +59,6 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         """What the class defines; no *sparse rows* if the groups need more than `MAX_FAMILIES` families."""
         hidden = {"sparse rows"} if self.groups.num_families > MAX_FAMILIES else set()
         return self._given - hidden
-
-    @property
-    def free(self) -> jax.Array:
-        """The unpenalised features, (f,)."""
-        return self.groups.free
-
-    def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if the groups have another number of features than W, or alpha another number of groups."""
-        self.groups.check("ExclusiveGroupL21", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0 and the unpenalised rows, boolean, shape of W."""
@@ -149,21 +136,11 @@ class ExclusiveGroupL21(SmoothRowPenalty, leaves=("alpha", "groups")):
         outside = jnp.where(penalised(self, Zt), 0, safe_norm(Zt))
         return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
 
+    def _rescaled(self, units: jax.Array) -> "ExclusiveGroupL21":
+        """Alpha of each group divided by the square of the unit of the group."""
+        return scale_strengths(self, [1 / self.groups.maxima(units) ** 2])
 
-@row_units.register(ExclusiveGroupL21)
-def _(penalty: ExclusiveGroupL21, wanted: Callable[[], jax.Array]) -> jax.Array:
-    """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
-    return penalty.groups.connected_maxima(wanted())
-
-
-@rescaled.register(ExclusiveGroupL21)
-def _(penalty: ExclusiveGroupL21, units: jax.Array) -> ExclusiveGroupL21:
-    """Alpha of each group divided by the square of the unit of the group."""
-    return scale_strengths(penalty, [1 / penalty.groups.maxima(units) ** 2])
-
-
-@penalised.register(ExclusiveGroupL21)
-def _(penalty: ExclusiveGroupL21, Wt: jax.Array) -> jax.Array:
-    """The rows in a group with a strength that is not 0."""
-    held = jnp.broadcast_to(cast(penalty.alpha, Wt) > 0, (penalty.groups.num_groups,))
-    return penalty.groups.spread(held.astype(Wt.dtype)) > 0
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """The rows in a group with a strength that is not 0."""
+        held = jnp.broadcast_to(cast(self.alpha, Wt) > 0, (self.groups.num_groups,))
+        return self.groups.spread(held.astype(Wt.dtype)) > 0

@@ -1,6 +1,5 @@
 """Group lasso, over groups of features that may overlap."""
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,12 +11,12 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, safe_s
 from sparsejax.groups import MAX_FAMILIES, Groups, check_groups
 from sparsejax.penalties._base import Penalty, RowNorm, scale_strengths
 from sparsejax.penalties._gauge import gauge
-from sparsejax.penalties._rules import penalised, rescaled, row_strengths, row_units
+from sparsejax.penalties._preconditioner import Map, one_by_one, times_root
 from sparsejax.penalties._terms import SeveralTerms
-from sparsejax.penalties._transposed import cast, least_ratio
+from sparsejax.penalties._transposed import GroupPenalty, cast, least_ratio
 
 
-class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
+class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     r"""Group lasso: a group of features is kept or dropped as a whole.
 
     .. math:: g(W) = \sum_g \alpha_g \|W_g\|_F, \qquad W_g \text{ the rows of group } g
@@ -43,11 +42,8 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
     [2.4 3.2 0. ]
     """
 
-    strengths = ("alpha",)
     _absolute = True
     degrees = (1,)
-    alpha: jax.Array
-    groups: Groups
     family: int | None  # the term of one family of disjoint groups; None: all of them
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
@@ -78,15 +74,6 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         if self.groups.disjoint or self.family is not None:
             return (self,)
         return tuple(self._replace(family=number) for number in range(self.groups.num_families))
-
-    @property
-    def free(self) -> jax.Array:
-        """The unpenalised features, (f,)."""
-        return self.groups.free
-
-    def check(self, params_shape: tuple[int, ...]) -> None:
-        """Raise if the groups have another number of features than W, or alpha another number of groups."""
-        self.groups.check("GroupLasso", self.alpha, params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows all of whose groups are not 0, boolean, shape of W."""
@@ -155,26 +142,23 @@ class GroupLasso(SeveralTerms, leaves=("alpha", "groups"), static=("family",)):
         inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
         return self.groups.spread(safe_divide(inside, self._norms(Wt)))
 
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        """Approximate: without the coupling of the rows of a group.
 
-@penalised.register(GroupLasso)
-def _(penalty: GroupLasso, Wt: jax.Array) -> jax.Array:
-    return penalty.held(Wt)
+        For overlapping groups the maps of the families of disjoint groups are applied one after another.
+        """
+        if len(self.terms) > 1:
+            return one_by_one(self.terms, W, scaling)
+        return times_root(self.curvature(columns(W))[None], scaling)
 
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        return self.held(Wt)
 
-@row_units.register(GroupLasso)
-def _(penalty: GroupLasso, wanted: Callable[[], jax.Array]) -> jax.Array:
-    """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
-    return penalty.groups.connected_maxima(wanted())
+    def _row_strengths(self, d: int) -> jax.Array:
+        """The largest alpha among the groups of each feature; 0 for a feature in none."""
+        alpha, groups = jnp.asarray(self.alpha), self.groups
+        return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
 
-
-@row_strengths.register(GroupLasso)
-def _(penalty: GroupLasso, d: int) -> jax.Array:
-    """The largest alpha among the groups of each feature; 0 for a feature in none."""
-    alpha, groups = jnp.asarray(penalty.alpha), penalty.groups
-    return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
-
-
-@rescaled.register(GroupLasso)
-def _(penalty: GroupLasso, units: jax.Array) -> GroupLasso:
-    """Alpha of each group divided by the unit of the group."""
-    return scale_strengths(penalty, [1 / penalty.groups.maxima(units)])
+    def _rescaled(self, units: jax.Array) -> "GroupLasso":
+        """Alpha of each group divided by the unit of the group."""
+        return scale_strengths(self, [1 / self.groups.maxima(units)])

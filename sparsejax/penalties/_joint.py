@@ -11,7 +11,8 @@ from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21, entrywise
-from sparsejax.penalties._rules import covers, inside, penalised, prox_columns, prox_start
+from sparsejax.penalties._preconditioner import Map, one_by_one
+from sparsejax.penalties._rules import covers, penalised, prox_columns, prox_start
 from sparsejax.penalties._simple import Box, SquaredL2
 from sparsejax.penalties._terms import either
 from sparsejax.penalties._transposed import RowPenalty, cast
@@ -217,6 +218,30 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return scales(Members(last, Zt), strength, Zt)
         return scales(Rows(0.0 if last is None else last.alpha, Zt), strength, Zt)
 
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        """Approximate: only the maps of the last core and of the square, one after the other."""
+        parts = [part for part in (*self.cores[-1:], self.square) if part is not None]
+        return one_by_one(parts, W, scaling)
+
+    def _inside(self, W: jax.Array) -> jax.Array:
+        """The entries strictly within the bounds in which all cores are known to be smooth."""
+        if not all("support" in core.provides for core in self.cores):
+            return jnp.zeros(W.shape, bool)
+        if self.box is None:
+            return self.smooth_where(W)
+        low, high = self.box.bounds(columns(W))
+        within = like((columns(W) > low) & (columns(W) < high), W)
+        return within & self._replace(box=None).smooth_where(W)
+
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """The rows or entries on which a core or the square depends; all under a constraint."""
+        if self.positive or self.box is not None:
+            return jnp.ones(Wt.shape[1:], bool)
+        return _in_some_part(penalised, self, Wt)
+
+    def _covers(self, Wt: jax.Array) -> jax.Array:
+        return _in_some_part(covers, self, Wt)
+
 
 def is_ridge(term: Joint, square: SquaredL2) -> bool:
     """Whether the prox of the term plus the square has a closed form.
@@ -228,31 +253,6 @@ def is_ridge(term: Joint, square: SquaredL2) -> bool:
     return all(
         isinstance(core, RowPenalty) and not isinstance(core, ExclusiveGroupL21) for core in term.cores
     )
-
-
-@inside.register(Joint)
-def _(penalty: Joint, W: jax.Array) -> jax.Array:
-    """The entries strictly within the bounds in which all cores are known to be smooth."""
-    if not all("support" in core.provides for core in penalty.cores):
-        return jnp.zeros(W.shape, bool)
-    if penalty.box is None:
-        return penalty.smooth_where(W)
-    low, high = penalty.box.bounds(columns(W))
-    within = like((columns(W) > low) & (columns(W) < high), W)
-    return within & penalty._replace(box=None).smooth_where(W)
-
-
-@penalised.register(Joint)
-def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
-    """The rows or entries on which a core or the square depends; all under a constraint."""
-    if penalty.positive or penalty.box is not None:
-        return jnp.ones(Wt.shape[1:], bool)
-    return _in_some_part(penalised, penalty, Wt)
-
-
-@covers.register(Joint)
-def _(penalty: Joint, Wt: jax.Array) -> jax.Array:
-    return _in_some_part(covers, penalty, Wt)
 
 
 def _in_some_part(rule: Any, penalty: Joint, Wt: jax.Array) -> jax.Array:

@@ -11,6 +11,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_norm
 from sparsejax.groups import Groups
+from sparsejax.penalties._preconditioner import Map, times_root
 from sparsejax.penalties._terms import SeveralTerms
 from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
@@ -112,6 +113,12 @@ class ExclusiveGroupLasso(SmoothRowPenalty, SeveralTerms, leaves=("strength", "v
         if len(self.views) > 1:
             return self._prox(Vt, scaling), warm
         return prox.view_columns(self.views[0], scaling * cast(self.strength, Vt), Vt, warm, rough=True)
+
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        """Approximate: only the diagonal of the Hessian, which is its largest part."""
+        Wt = columns(W)
+        slopes = [prox.view_slopes(view, cast(self.strength, Wt), Wt) for view in self.views]
+        return times_root(sum(slopes), scaling)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         # 0 if Z is nonzero in a row of strength 0, where g* is infinite; else inf

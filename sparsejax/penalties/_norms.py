@@ -11,7 +11,6 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
-from sparsejax.penalties._rules import by_entry, penalised, rescaled
 from sparsejax.penalties._transposed import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
@@ -149,32 +148,26 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
         zero = jnp.zeros(Wt.shape[1:], Wt.dtype)
         return zero, zero
 
+    def _rescaled(self, units: jax.Array) -> "L1":
+        return self._by_row(1 / units)
+
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """The rows, or for strengths by column or entry the entries, with a strength that is not 0."""
+        strength = self.entrywise(Wt)
+        if strength.shape[0] == 1:
+            return jnp.broadcast_to(strength[0] > 0, Wt.shape[1:])
+        return jnp.broadcast_to(strength > 0, Wt.shape)
+
+    def _by_entry(self, params_shape: tuple[int, ...]) -> "L1":
+        strength = jnp.asarray(self.strength)
+        by_column = strength.ndim == 1 and strength.shape == params_shape[1:] != params_shape[:1]
+        return self._replace(strength=strength[None]) if by_column else self
+
 
 def entrywise(parts: Sequence[Any], Wt: jax.Array) -> jax.Array:
     """The sum of the strengths of the `L1` among the parts, of rank 2, broadcastable to Wt."""
     entries = [part.entrywise(Wt) for part in parts if isinstance(part, L1)]
     return sum(entries, start=jnp.zeros((1, 1), Wt.dtype))
-
-
-@rescaled.register(L1)
-def _(penalty: L1, units: jax.Array) -> L1:
-    return penalty._by_row(1 / units)
-
-
-@penalised.register(L1)
-def _(penalty: L1, Wt: jax.Array) -> jax.Array:
-    """The rows, or for strengths by column or entry the entries, with a strength that is not 0."""
-    strength = penalty.entrywise(Wt)
-    if strength.shape[0] == 1:
-        return jnp.broadcast_to(strength[0] > 0, Wt.shape[1:])
-    return jnp.broadcast_to(strength > 0, Wt.shape)
-
-
-@by_entry.register(L1)
-def _(penalty: L1, params_shape: tuple[int, ...]) -> L1:
-    strength = jnp.asarray(penalty.strength)
-    by_column = strength.ndim == 1 and strength.shape == params_shape[1:] != params_shape[:1]
-    return penalty._replace(strength=strength[None]) if by_column else penalty
 
 
 class L21(SmoothRowPenalty, RowNormPenalty, leaves=("alpha",)):

@@ -7,7 +7,7 @@ from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._plain import PlainPenalty
-from sparsejax.penalties._rules import Rule, feasible, in_units, known_class, rescaled
+from sparsejax.penalties._rules import feasible, in_units, known_class, rescaled
 
 
 class OnVectors(Penalty, leaves=("penalty",)):
@@ -86,38 +86,20 @@ class OnVectors(Penalty, leaves=("penalty",)):
     def _times(self, factor: jax.Array) -> "OnVectors":
         return OnVectors(self.penalty * factor)
 
+    def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> "OnVectors":
+        return OnVectors(in_units(self.penalty, sigma, gamma))
+
+    def _rescaled(self, units: jax.Array) -> "OnVectors":
+        return OnVectors(rescaled(self.penalty, units))
+
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        return feasible(self.penalty, _vector(W)).reshape(W.shape)
+
 
 def on_vectors(penalty: Any) -> Any:
     """A penalty whose value or prox a user has written, as `OnVectors`; any other penalty as it is."""
     users: bool = known_class(penalty.__class__) in {Penalty, PlainPenalty}
     return OnVectors(penalty) if users else penalty
-
-
-@in_units.register(OnVectors)
-def _(penalty: OnVectors, sigma: jax.Array, gamma: jax.Array) -> OnVectors:
-    return OnVectors(in_units(penalty.penalty, sigma, gamma))
-
-
-@rescaled.register(OnVectors)
-def _(penalty: OnVectors, units: jax.Array) -> OnVectors:
-    return OnVectors(rescaled(penalty.penalty, units))
-
-
-@feasible.register(OnVectors)
-def _(penalty: OnVectors, W: jax.Array) -> jax.Array:
-    return feasible(penalty.penalty, _vector(W)).reshape(W.shape)
-
-
-@Rule
-def for_shape_of(penalty: Any, W: Any) -> Any:
-    """The penalty that is to be applied to W: here itself; a `Sum` wraps users' parts if W is (d,)."""
-    return penalty
-
-
-@Rule
-def as_given(penalty: Any) -> Any:
-    """The inverse of `for_shape_of`."""
-    return penalty
 
 
 def _vector(W: jax.Array) -> jax.Array:

@@ -1,90 +1,31 @@
-r"""Approximate square roots of the derivative of a prox, for preconditioners."""
+r"""Approximate square roots of the derivative of a prox, for `Penalty._half_derivative`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from sparsejax import prox
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
-from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._group_lasso import GroupLasso
-from sparsejax.penalties._joint import Joint
-from sparsejax.penalties._label_views import ExclusiveGroupLasso
-from sparsejax.penalties._rules import Rule
-from sparsejax.penalties._simple import SquaredL2
-from sparsejax.penalties._sum import Sum
-from sparsejax.penalties._transposed import SmoothRowPenalty, cast
+from sparsejax.penalties._rules import half_derivative
 
 Map = Callable[[jax.Array], jax.Array]  # linear, V -> an array of the shape of V
 
 
-@Rule
-def half_derivative(penalty: Penalty, W: jax.Array, scaling: jax.Array) -> Map:
-    r"""Approximately :math:`V \mapsto J^{1/2}V`, J the derivative of the prox where its value is W.
-
-    The default, for classes without a rule, is the identity.
-    """
-    return lambda V: V
-
-
-@half_derivative.register(SquaredL2)
-def _of_square(penalty: SquaredL2, W: jax.Array, scaling: jax.Array) -> Map:
-    """Exact: one factor for each row."""
-    return _times_root(jnp.broadcast_to(cast(penalty.strength, W), W.shape[:1])[None], scaling)
-
-
-@half_derivative.register(GroupLasso)
-def _of_groups(penalty: GroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: without the coupling of the rows of a group.
-
-    For overlapping groups the maps of the families of disjoint groups are applied one after another.
-    """
-    if len(penalty.terms) > 1:
-        return _one_by_one(penalty.terms, W, scaling)
-    return _times_root(penalty.curvature(columns(W))[None], scaling)
-
-
-@half_derivative.register(ExclusiveGroupLasso)
-def _of_views(penalty: ExclusiveGroupLasso, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: only the diagonal of the Hessian, which is its largest part."""
-    Wt = columns(W)
-    slopes = [prox.view_slopes(view, cast(penalty.strength, Wt), Wt) for view in penalty.views]
-    return _times_root(sum(slopes), scaling)
-
-
-def _times_root(curvature: Any, scaling: jax.Array) -> Map:
+def times_root(curvature: Any, scaling: jax.Array) -> Map:
     """The exact map for a diagonal Hessian, (1, d) or (k, d)."""
     half = 1 / jnp.sqrt(1 + scaling * curvature)
     return lambda V: like(half * columns(V), V)
 
 
-@half_derivative.register(Sum)
-def _of_sum(penalty: Sum, W: jax.Array, scaling: jax.Array) -> Map:
-    return _one_by_one(penalty.terms, W, scaling)
-
-
-@half_derivative.register(Joint)
-def _of_joint(penalty: Joint, W: jax.Array, scaling: jax.Array) -> Map:
-    """Approximate: only the maps of the last core and of the square, one after the other."""
-    parts = [part for part in (*penalty.cores[-1:], penalty.square) if part is not None]
-    return _one_by_one(parts, W, scaling)
-
-
-def _one_by_one(parts: Any, W: jax.Array, scaling: jax.Array) -> Map:
+def one_by_one(parts: Iterable[Any], W: jax.Array, scaling: jax.Array) -> Map:
+    """The maps of the parts, one after another."""
     halves = [half_derivative(part, W, scaling) for part in parts]
     return lambda V: reduce(lambda v, half: half(v), halves, V)
 
 
-@half_derivative.register(SmoothRowPenalty)
-def _of_rows(penalty: SmoothRowPenalty, W: jax.Array, scaling: jax.Array) -> Map:
-    half = _in_planes(columns(W), *(scaling * c for c in penalty.curvature(columns(W))))
-    return lambda V: like(half(columns(V)), V)
-
-
-def _in_planes(Wt: jax.Array, q: jax.Array, b: jax.Array) -> Map:
+def in_planes(Wt: jax.Array, q: jax.Array, b: jax.Array) -> Map:
     r"""The exact map for rows with the Hessians :math:`q_i(I - uu^\top) + b_i ss^\top`.
 
     q and b, each (d,), are those of `SmoothRowPenalty.curvature` times the scaling.

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import DTYPES, as_numpy, as_strength, check_array, check_step, is_traced
+from sparsejax._core.checks import as_float, as_strength, check_array, check_step, is_traced
 from sparsejax._core.linalg import like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
-from sparsejax.penalties._rules import feasible, in_units, rescaled, row_units
+from sparsejax.penalties._preconditioner import Map, times_root
 from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     SparseRowPenalty,
@@ -55,6 +55,10 @@ class SquaredL2(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """All entries, boolean, shape of W."""
         return jnp.ones(W.shape, bool)
+
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        """Exact: one factor for each row."""
+        return times_root(jnp.broadcast_to(cast(self.strength, W), W.shape[:1])[None], scaling)
 
     def _value(self, Wt: jax.Array) -> jax.Array:
         return jnp.sum(cast(self.strength, Wt) / 2 * jnp.sum(Wt * Wt, axis=0))
@@ -110,6 +114,13 @@ class NonNegative(Penalty, leaves=()):
 
     def _times(self, factor: jax.Array) -> "NonNegative":
         return self
+
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        return self.prox(W)
+
+    def _row_units(self, wanted: Callable[[], jax.Array]) -> jax.Array:
+        """The units wanted: constraints accept any units."""
+        return wanted()
 
 
 class Box(Penalty, leaves=("low", "high")):
@@ -189,45 +200,30 @@ class Box(Penalty, leaves=("low", "high")):
         low, high = (jnp.broadcast_to(cast(bound, Wt), Wt.shape[1:])[None] for bound in (self.low, self.high))
         return low, high
 
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        return self.prox(W)
 
-@feasible.register(Box, NonNegative)
-def _(penalty: Box | NonNegative, W: jax.Array) -> jax.Array:
-    return penalty.prox(W)
+    def _row_units(self, wanted: Callable[[], jax.Array]) -> jax.Array:
+        """The units wanted: constraints accept any units."""
+        return wanted()
 
+    def _rescaled(self, units: jax.Array) -> "Box":
+        """The bounds of V = W * units."""
+        low, high = (jnp.asarray(bound, units.dtype) for bound in (self.low, self.high))
+        return self._replace(low=low * units, high=high * units)
 
-@row_units.register(Box, NonNegative)
-def _(penalty: Box | NonNegative, wanted: Callable[[], jax.Array]) -> jax.Array:
-    """The units wanted: constraints accept any units."""
-    return wanted()
-
-
-@rescaled.register(Box)
-def _(penalty: Box, units: jax.Array) -> Box:
-    """The bounds of V = W * units."""
-    low, high = (jnp.asarray(bound, units.dtype) for bound in (penalty.low, penalty.high))
-    return penalty._replace(low=low * units, high=high * units)
-
-
-@in_units.register(Box)
-def _(penalty: Box, sigma: jax.Array, gamma: jax.Array) -> Box:
-    """The bounds of V = W / sigma."""
-    low, high = (jnp.asarray(bound, sigma.dtype) for bound in (penalty.low, penalty.high))
-    return penalty._replace(low=low / sigma, high=high / sigma)
+    def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Box":
+        """The bounds of V = W / sigma."""
+        low, high = (jnp.asarray(bound, sigma.dtype) for bound in (self.low, self.high))
+        return self._replace(low=low / sigma, high=high / sigma)
 
 
 def as_bound(name: str, x: Any) -> jax.Array:
     """A bound of a `Box`, () or (d,), which may be infinite but not NaN; an error for anything else."""
-    if is_traced(x):
-        return x
     try:
-        value = as_numpy(name, x)
-        value = value.astype(value.dtype if value.dtype.kind == "f" else jax.dtypes.canonicalize_dtype(float))
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a real number or one a row, got {x!r}.") from None
-    if np.asarray(x).dtype.kind not in "fiub":
-        raise TypeError(f"{name} must be real, got {np.asarray(x).dtype}.")
-    if value.dtype not in DTYPES:
-        raise TypeError(f"{name} has dtype {value.dtype}; float32 or float64 is needed.")
-    if value.ndim > 1 or np.isnan(value).any():
-        raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {value}.")
-    return jax.device_put(value.astype(jax.dtypes.canonicalize_dtype(value.dtype)))
+        bound = as_float(name, x, (0, 1), finite=False)
+    except TypeError as error:
+        raise TypeError(f"{name} must be a real number or one a row: {error}") from None
+    if not is_traced(bound) and np.isnan(np.asarray(bound)).any():
+        raise ValueError(f"{name} must be a scalar or one value a row, without NaN, got {bound}.")
+    return bound

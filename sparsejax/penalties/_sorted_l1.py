@@ -11,7 +11,6 @@ from sparsejax import prox
 from sparsejax._core.checks import as_float, as_int, as_strength, is_traced
 from sparsejax._core.linalg import columns, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._rules import penalised
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 
@@ -109,11 +108,9 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
         norms, strengths = self._sums(Zt)
         return jnp.min(safe_divide(strengths, norms, jnp.inf))
 
-
-@penalised.register(SortedL1)
-def _(penalty: SortedL1, Wt: jax.Array) -> jax.Array:
-    """All rows, unless the largest strength is 0."""
-    return jnp.broadcast_to(cast(penalty.strength, Wt)[0] > 0, Wt.shape[1:])
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """All rows, unless the largest strength is 0."""
+        return jnp.broadcast_to(cast(self.strength, Wt)[0] > 0, Wt.shape[1:])
 
 
 def _checked(strengths: jax.Array) -> jax.Array:

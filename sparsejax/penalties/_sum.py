@@ -1,7 +1,7 @@
 """Sums of penalties: a single term if the prox has a closed form, else several terms."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import jax
@@ -19,13 +19,15 @@ from sparsejax.penalties._gauge import gauge
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._joint import Joint, is_ridge
 from sparsejax.penalties._norms import L1, L21
-from sparsejax.penalties._on_vectors import OnVectors, as_given, for_shape_of, on_vectors
+from sparsejax.penalties._on_vectors import OnVectors, on_vectors
 from sparsejax.penalties._plain import as_penalty, is_penalty
+from sparsejax.penalties._preconditioner import Map, one_by_one
 from sparsejax.penalties._rules import (
     Rule,
     added,
     by_entry,
     feasible,
+    for_shape_of,
     in_units,
     leaf_names,
     prox_columns,
@@ -239,89 +241,82 @@ class Sum(SeveralTerms, leaves=("parts",)):
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         return self.terms[0].dual_scale(Zt.T)
 
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """A point near W that satisfies all constraints, applied in turn; by `within` for several terms."""
+        own = for_shape_of(self, W)
+        constraints = [part for part in own.parts if isinstance(part, (Box, NonNegative))]
+        for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
+            W = part.prox(W)
+        cores = [core for term in own.terms for core in _cores(term)]
+        sums = [core for core in cores if core._offset and not isinstance(core, Box)]
+        for core in sums:
+            W = feasible(core, W)
+        others = [*sums, *(term for term in own.terms if not term._self_contained)]
+        return within(own, [*others, *constraints], W) if others and len(own.terms) > 1 else W
 
-@feasible.register(Sum)
-def _(penalty: Sum, W: jax.Array) -> jax.Array:
-    """A point near W that satisfies all constraints, applied in turn; by `within` for several terms."""
-    penalty = for_shape_of(penalty, W)
-    constraints = [part for part in penalty.parts if isinstance(part, (Box, NonNegative))]
-    for part in sorted(constraints, key=lambda part: isinstance(part, Box)):
-        W = part.prox(W)
-    sums = [one for term in penalty.terms for one in _cores(term) if one._offset and not isinstance(one, Box)]
-    for core in sums:
-        W = feasible(core, W)
-    others = [*sums, *(term for term in penalty.terms if not term._self_contained)]
-    return within(penalty, [*others, *constraints], W) if others and len(penalty.terms) > 1 else W
+    def _unpenalised(self, d: int, dtype: Any) -> jax.Array:
+        """The unpenalised directions of the only part; none if there are several parts."""
+        return unpenalised(self.parts[0], d, dtype) if len(self.parts) == 1 else self.free
 
+    def _row_units(self, wanted: Callable[[], jax.Array]) -> jax.Array | None:
+        """The units wanted if all parts but one `GroupLasso` are sums over rows, which accept any units."""
+        kinds = RowPenalty, Box, NonNegative
+        groups = [part for part in self.parts if isinstance(part, GroupLasso)]
+        others = [part for part in self.parts if not isinstance(part, GroupLasso)]
+        competing = any(isinstance(part, ExclusiveGroupL21) for part in others)
+        if len(groups) > 1 or competing or not all(isinstance(part, kinds) for part in others):
+            return None
+        return row_units(groups[0], wanted) if groups else wanted()
 
-@unpenalised.register(Sum)
-def _(penalty: Sum, d: int, dtype: Any) -> jax.Array:
-    """The unpenalised directions of the only part; none if there are several parts."""
-    return unpenalised(penalty.parts[0], d, dtype) if len(penalty.parts) == 1 else penalty.free
+    def _of_parts(self, rule: Rule, *args: Any) -> "Sum":
+        """The sum with the result of the rule in place of each part."""
+        return self._replace(parts=tuple(rule(part, *args) for part in self.parts))
 
+    def _rescaled(self, units: jax.Array) -> "Sum":
+        return self._of_parts(rescaled, units)
 
-@row_units.register(Sum)
-def _(penalty: Sum, wanted: Callable[[], jax.Array]) -> jax.Array | None:
-    """The units wanted if all parts are sums over rows, which accept any units, beside one `GroupLasso`."""
-    kinds = RowPenalty, Box, NonNegative
-    groups = [part for part in penalty.parts if isinstance(part, GroupLasso)]
-    others = [part for part in penalty.parts if not isinstance(part, GroupLasso)]
-    if len(groups) > 1 or any(isinstance(p, ExclusiveGroupL21) or not isinstance(p, kinds) for p in others):
-        return None
-    return row_units(groups[0], wanted) if groups else wanted()
+    def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> "Sum":
+        return self._of_parts(in_units, sigma, gamma)
 
+    def _by_entry(self, params_shape: tuple[int, ...]) -> "Sum":
+        return self._of_parts(by_entry, params_shape)
 
-@row_strengths.register(Sum)
-def _(penalty: Sum, d: int) -> jax.Array | None:
-    """The sum of the strengths of the parts."""
-    return added([row_strengths(part, d) for part in penalty.parts])
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        return one_by_one(self.terms, W, scaling)
 
+    def _row_strengths(self, d: int) -> jax.Array | None:
+        """The sum of the strengths of the parts."""
+        return added([row_strengths(part, d) for part in self.parts])
 
-@leaf_names.register(Sum)
-def _(penalty: Sum) -> list[str]:
-    """The names of the leaves of each part, with its class; parts of one class are counted from 1."""
-    kinds, names = [type(part).__name__ for part in penalty.parts], []
-    for i, (kind, part) in enumerate(zip(kinds, penalty.parts, strict=True)):
-        count = f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else ""
-        names += [f"{name} of {kind}{count}" for name in leaf_names(part)]
-    return names
+    def _leaf_names(self) -> list[str]:
+        """The names of the leaves of each part, with its class; parts of one class are counted from 1."""
+        kinds, names = [type(part).__name__ for part in self.parts], []
+        for i, (kind, part) in enumerate(zip(kinds, self.parts, strict=True)):
+            count = f" {kinds[: i + 1].count(kind)}" if kinds.count(kind) > 1 else ""
+            names += [f"{name} of {kind}{count}" for name in leaf_names(part)]
+        return names
 
+    def _for_shape_of(self, W: jax.Array) -> "Sum":
+        """The sum with users' parts as `OnVectors` if W is a vector."""
+        parts = tuple(map(on_vectors, self.parts))
+        users = any(part is not own for part, own in zip(parts, self.parts, strict=True))
+        return self._replace(parts=parts) if users and [*map(jnp.ndim, jax.tree.leaves(W))] == [1] else self
 
-def _part_by_part(rule: Rule, penalty: Sum, *args: Any) -> Sum:
-    """The sum with the result of the rule in place of each part."""
-    return penalty._replace(parts=tuple(rule(part, *args) for part in penalty.parts))
+    def _prox_start(self, V: jax.Array) -> Any:
+        """The start of the only term; an empty start for several terms."""
+        return prox_start(self.terms[0], V) if len(self.terms) == 1 else ()
 
+    def _prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The prox of the only term; the iterative prox for several terms."""
+        if len(self.terms) == 1:
+            return prox_columns(self.terms[0], Vt, scaling, warm, W)
+        return self._prox(Vt, scaling), warm
 
-for _rule in (rescaled, in_units, by_entry):
-    _rule.register(Sum)(partial(_part_by_part, _rule))
-
-
-@for_shape_of.register(Sum)
-def _(penalty: Sum, W: jax.Array) -> Sum:
-    """The sum with users' parts as `OnVectors` if W is a vector."""
-    parts = tuple(map(on_vectors, penalty.parts))
-    users = any(part is not own for part, own in zip(parts, penalty.parts, strict=True))
-    return penalty._replace(parts=parts) if users and [*map(jnp.ndim, jax.tree.leaves(W))] == [1] else penalty
-
-
-@prox_start.register(Sum)
-def _(penalty: Sum, V: jax.Array) -> Any:
-    """The start of the only term; an empty start for several terms."""
-    return prox_start(penalty.terms[0], V) if len(penalty.terms) == 1 else ()
-
-
-@prox_columns.register(Sum)
-def _(penalty: Sum, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array) -> tuple[jax.Array, Any]:
-    """The prox of the only term; the iterative prox for several terms."""
-    if len(penalty.terms) == 1:
-        return prox_columns(penalty.terms[0], Vt, scaling, warm, W)
-    return penalty._prox(Vt, scaling), warm
-
-
-@as_given.register(Sum)
-def _(penalty: Sum) -> Sum:
-    own = (part.penalty if isinstance(part, OnVectors) else part for part in penalty.parts)
-    return penalty._replace(parts=tuple(own))
+    def _as_given(self) -> "Sum":
+        own = (part.penalty if isinstance(part, OnVectors) else part for part in self.parts)
+        return self._replace(parts=tuple(own))
 
 
 def least_active(penalty: Penalty) -> int:

@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_float, is_traced
 from sparsejax._core.linalg import columns, eps_of, like, safe_divide
 from sparsejax.penalties._gauge import largest_ratio
 from sparsejax.penalties._norms import L1, entrywise
-from sparsejax.penalties._rules import cleared, covers, feasible, in_units
+from sparsejax.penalties._rules import feasible
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 # Errors of the sum of a column, in units of eps times (the sum of its magnitudes + |total|): the largest that
@@ -85,6 +85,26 @@ class SumTo(TransposedPenalty, leaves=("total",)):
                 f"SumTo: no column within the bounds sums to {total:g}: sums are {least:g} to {most:g}."
             )
 
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros only."""
+        Wt = columns(W)
+        moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
+        rest = cast(self.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
+        moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
+        return like(jnp.where(_sums_to(Wt, cast(self.total, Wt), LEFT_ERROR_EPS), Wt, moved), W)
+
+    def _covers(self, Wt: jax.Array) -> jax.Array:
+        """No row: the columns of subgradients are constant, so that none is nonzero in one row alone."""
+        return jnp.zeros(Wt.shape[1:], bool)
+
+    def _cleared(self, Z: jax.Array) -> jax.Array:
+        """Each column of Z replaced by its mean: the columns of subgradients are constant."""
+        return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
+
+    def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> "SumTo":
+        """The constraint for V = W / sigma: the total is divided by sigma."""
+        return self._replace(total=jnp.asarray(self.total, sigma.dtype) / sigma)
+
 
 class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",)):
     r"""The sum of `SumTo`, of any number of `L1`, and of W >= 0 if ``positive``."""
@@ -137,47 +157,17 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
 
         return safe_divide(1.0, largest_ratio(better, Zt.dtype), jnp.inf)
 
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """Same as for `SumTo`. With W >= 0: W on the simplex, else the nearest point with its zeros."""
+        if not self.positive:
+            return feasible(SumTo._replace(SumTo(), total=self.total), W)
+        Wt, total = columns(W), cast(self.total, W)
+        low = -2 * (jnp.max(jnp.abs(Wt)) + jnp.abs(total))
+        moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
+        near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
+        return like(jnp.where(jnp.isinf(self._value(Wt)), near, Wt), W)
+
 
 def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.Array:
     room = most * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
     return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)
-
-
-@feasible.register(SumTo)
-def _(penalty: SumTo, W: jax.Array) -> jax.Array:
-    """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros only."""
-    Wt = columns(W)
-    moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
-    rest = cast(penalty.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
-    moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
-    return like(jnp.where(_sums_to(Wt, cast(penalty.total, Wt), LEFT_ERROR_EPS), Wt, moved), W)
-
-
-@feasible.register(OnASum)
-def _(penalty: OnASum, W: jax.Array) -> jax.Array:
-    """Same as for `SumTo`. With W >= 0: W if it is on the simplex, else the nearest point with its zeros."""
-    if not penalty.positive:
-        return feasible(SumTo._replace(SumTo(), total=penalty.total), W)
-    Wt, total = columns(W), cast(penalty.total, W)
-    low = -2 * (jnp.max(jnp.abs(Wt)) + jnp.abs(total))
-    moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
-    near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
-    return like(jnp.where(jnp.isinf(penalty._value(Wt)), near, Wt), W)
-
-
-@covers.register(SumTo)
-def _(penalty: SumTo, Wt: jax.Array) -> jax.Array:
-    """No row: the columns of subgradients are constant, so that none is nonzero in one row alone."""
-    return jnp.zeros(Wt.shape[1:], bool)
-
-
-@cleared.register(SumTo)
-def _(penalty: SumTo, Z: jax.Array) -> jax.Array:
-    """Each column of Z replaced by its mean: the columns of subgradients are constant."""
-    return jnp.broadcast_to(jnp.mean(Z, axis=0, keepdims=True), Z.shape)
-
-
-@in_units.register(SumTo)
-def _(penalty: SumTo, sigma: jax.Array, gamma: jax.Array) -> SumTo:
-    """The constraint for V = W / sigma: the total is divided by sigma."""
-    return penalty._replace(total=jnp.asarray(penalty.total, sigma.dtype) / sigma)

@@ -21,7 +21,6 @@ from sparsejax._core.linalg import (
 from sparsejax._core.pytree import movable, moving
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._rules import (
-    Rule,
     cleared,
     covers,
     feasible,
@@ -38,7 +37,6 @@ MAX_CG_STEPS = 2000  # conjugate gradient steps for the derivative of Dykstra's 
 Parts = tuple[jax.Array, ...]  # an array split into one part for each term; `Sum.parts` are penalties
 
 
-@Rule
 def split(
     penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = MAX_CYCLES
 ) -> tuple[jax.Array, ...]:
@@ -130,13 +128,11 @@ class SeveralTerms(TransposedPenalty):
         points = dykstra(self, Vt, scaling, jnp.int32(MAX_CYCLES))[0]
         return joined(self, points, Vt.T)
 
-
-@prox_columns.register(SeveralTerms)
-def _(
-    penalty: SeveralTerms, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-) -> tuple[jax.Array, Any]:
-    """The prox, without the change of units that `prox` makes: solvers have changed the units already."""
-    return penalty._prox(Vt, scaling), warm
+    def _prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        """The prox, without the change of units that `prox` makes: solvers have changed the units already."""
+        return self._prox(Vt, scaling), warm
 
 
 class _Cycle(NamedTuple):

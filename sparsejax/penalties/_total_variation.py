@@ -12,7 +12,6 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.penalties._gauge import largest_ratio
 from sparsejax.penalties._norms import L1
-from sparsejax.penalties._rules import cleared, covers, penalised, unpenalised
 from sparsejax.penalties._transposed import TransposedPenalty, cast
 
 
@@ -84,6 +83,22 @@ class TotalVariation(TransposedPenalty, leaves=("strength",)):
             return self, others, positive
         return FusedLasso(self, tuple(joined)), [o for o in others if o not in joined], positive
 
+    def _covers(self, Wt: jax.Array) -> jax.Array:
+        """No row: subgradients sum to 0, so that none is nonzero in one row alone."""
+        return jnp.zeros(Wt.shape[1:], bool)
+
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """All rows, unless the strength is 0."""
+        return jnp.broadcast_to(cast(self.strength, Wt) > 0, Wt.shape[1:])
+
+    def _cleared(self, Z: jax.Array) -> jax.Array:
+        """Z minus the mean of each column: subgradients sum to 0."""
+        return Z - jnp.mean(Z, axis=0, keepdims=True)
+
+    def _unpenalised(self, d: int, dtype: Any) -> jax.Array:
+        """(d, 1), of norm 1: g does not change along constant columns."""
+        return jnp.full((d, 1), d**-0.5, dtype)
+
 
 class FusedLasso(TransposedPenalty, leaves=("variation", "l1_terms")):
     r"""`TotalVariation` plus `L1` of one number.
@@ -139,27 +154,3 @@ def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> 
         return safe_divide(gain, cost, jnp.where(gain > 0, jnp.inf, 0))
 
     return largest_ratio(better, z.dtype)
-
-
-@covers.register(TotalVariation)
-def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
-    """No row: subgradients sum to 0, so that none is nonzero in one row alone."""
-    return jnp.zeros(Wt.shape[1:], bool)
-
-
-@penalised.register(TotalVariation)
-def _(penalty: TotalVariation, Wt: jax.Array) -> jax.Array:
-    """All rows, unless the strength is 0."""
-    return jnp.broadcast_to(cast(penalty.strength, Wt) > 0, Wt.shape[1:])
-
-
-@cleared.register(TotalVariation)
-def _(penalty: TotalVariation, Z: jax.Array) -> jax.Array:
-    """Z minus the mean of each column: subgradients sum to 0."""
-    return Z - jnp.mean(Z, axis=0, keepdims=True)
-
-
-@unpenalised.register(TotalVariation)
-def _(penalty: TotalVariation, d: int, dtype: Any) -> jax.Array:
-    """(d, 1), of norm 1: g does not change along constant columns."""
-    return jnp.full((d, 1), d**-0.5, dtype)

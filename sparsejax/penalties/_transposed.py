@@ -8,17 +8,10 @@ from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_step
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, unit_of
+from sparsejax.groups import Groups
 from sparsejax.penalties._base import Penalty
-from sparsejax.penalties._rules import (
-    added,
-    feasible,
-    in_units,
-    penalised,
-    prox_columns,
-    prox_start,
-    row_strengths,
-    row_units,
-)
+from sparsejax.penalties._preconditioner import Map, in_planes
+from sparsejax.penalties._rules import added, in_units
 
 
 def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
@@ -98,11 +91,31 @@ class TransposedPenalty(Penalty):
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         raise NotImplementedError
 
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """W, unchanged: a subclass that is infinite somewhere has a method of its own."""
+        return W
 
-@feasible.register(TransposedPenalty)
-def _(penalty: TransposedPenalty, W: jax.Array) -> jax.Array:
-    """W, unchanged: a subclass that is infinite somewhere has a rule of its own."""
-    return W
+
+class GroupPenalty(TransposedPenalty):
+    """A penalty on groups of features; features in no group are not penalised."""
+
+    _adapter: ClassVar[bool] = True
+    strengths = ("alpha",)
+    alpha: jax.Array
+    groups: Groups
+
+    @property
+    def free(self) -> jax.Array:
+        """The unpenalised features, (f,)."""
+        return self.groups.free
+
+    def check(self, params_shape: tuple[int, ...]) -> None:
+        """Raise if the groups have another number of features than W, or alpha another number of groups."""
+        self.groups.check(type(self).__name__, self.alpha, params_shape)
+
+    def _row_units(self, wanted: Any) -> jax.Array:
+        """One unit for all features that overlapping groups connect: the largest unit wanted among them."""
+        return self.groups.connected_maxima(wanted())
 
 
 class RowPenalty(TransposedPenalty):
@@ -126,44 +139,34 @@ class RowPenalty(TransposedPenalty):
         """The prox, nearly exact if ``warm`` comes from a nearby call, and ``warm`` for the next call."""
         return self._prox(Vt, scaling), warm
 
+    def _prox_start(self, V: jax.Array) -> Any:
+        return self.start_columns(columns(V))
 
-@prox_start.register(RowPenalty)
-def _(penalty: RowPenalty, V: jax.Array) -> Any:
-    return penalty.start_columns(columns(V))
+    def _prox_columns(
+        self, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
+    ) -> tuple[jax.Array, Any]:
+        return self.warm_columns(Vt, scaling, warm)
 
+    def _row_units(self, wanted: Any) -> jax.Array:
+        """The units wanted: a sum over rows accepts any units."""
+        return wanted()
 
-@prox_columns.register(RowPenalty)
-def _(
-    penalty: RowPenalty, Vt: jax.Array, scaling: jax.Array, warm: Any, W: jax.Array
-) -> tuple[jax.Array, Any]:
-    return penalty.warm_columns(Vt, scaling, warm)
+    def _row_strengths(self, d: int) -> jax.Array | None:
+        """The strengths of degree 1; of strengths by entry the largest of each row."""
+        found = [
+            jnp.asarray(getattr(self, name))
+            for name, degree in zip(self.strengths, self.degrees, strict=True)
+            if degree == 1
+        ]
+        by_row = [strength if strength.ndim < 2 else jnp.max(strength, axis=1) for strength in found]
+        return added([strength for strength in by_row if strength.shape in ((), (d,))])
 
-
-@row_units.register(RowPenalty)
-def _(penalty: RowPenalty, wanted: Any) -> jax.Array:
-    """The units wanted: a sum over rows accepts any units."""
-    return wanted()
-
-
-@row_strengths.register(RowPenalty)
-def _(penalty: RowPenalty, d: int) -> jax.Array | None:
-    """The strengths of degree 1; of strengths by entry the largest of each row."""
-    found = [
-        jnp.asarray(getattr(penalty, name))
-        for name, degree in zip(penalty.strengths, penalty.degrees, strict=True)
-        if degree == 1
-    ]
-    by_row = [strength if strength.ndim < 2 else jnp.max(strength, axis=1) for strength in found]
-    return added([strength for strength in by_row if strength.shape in ((), (d,))])
-
-
-@penalised.register(RowPenalty)
-def _(penalty: RowPenalty, Wt: jax.Array) -> jax.Array:
-    """The rows in which a strength is not 0."""
-    rows = jnp.zeros(Wt.shape[1:], bool)
-    for name in penalty.strengths:
-        rows |= cast(getattr(penalty, name), Wt) > 0
-    return rows
+    def _penalised(self, Wt: jax.Array) -> jax.Array:
+        """The rows in which a strength is not 0."""
+        rows = jnp.zeros(Wt.shape[1:], bool)
+        for name in self.strengths:
+            rows |= cast(getattr(self, name), Wt) > 0
+        return rows
 
 
 class SparseRowPenalty(RowPenalty):
@@ -199,6 +202,10 @@ class SmoothRowPenalty(RowPenalty):
         Here u = w_i/||w_i|| and s = sign(w_i).
         """
         raise NotImplementedError
+
+    def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
+        half = in_planes(columns(W), *(scaling * c for c in self.curvature(columns(W))))
+        return lambda V: like(half(columns(V)), V)
 
 
 def cast(strength: ArrayLike, Wt: jax.Array) -> jax.Array:

@@ -81,7 +81,8 @@ def cross_validate(
       kernel, input, bandwidth, output_bandwidth, degree, tol, maxiter: as `fit`; a default bandwidth is the
         median over the rows of the fold that are fitted.
       num_starts: as `Model.predict_with_info`.
-      progress: show a progress bar with the last gap, and stop at Ctrl-C, as `fit`.
+      progress: show a progress bar with the last gap, and stop at Ctrl-C, as `fit`: after a batch of outputs
+        has been solved for all candidates.
 
     Returns:
       `CrossValidation`.

@@ -61,8 +61,8 @@ def fit(
       method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are for ``"admm"`` only.
       tol: bound on the relative duality gap; default 1e-6, in float32 1e-4.
       maxiter: rounds of the working set, default 100; iterations of ``"admm"``, default 20000.
-      progress: show a progress bar with the last gap, by tqdm, and stop at Ctrl-C, as `sparsejax.path`. The
-        bar counts two solves for each batch of up to four outputs: without and with the part of the others.
+      progress: show a progress bar with the last gap, by tqdm, and stop at Ctrl-C after the running batch of
+        up to four outputs. The bar counts two solves for each batch: without and with the part of the others.
 
     Returns:
       `Model`. Under jit the working set has at most 256 columns; if that is too few, the status is

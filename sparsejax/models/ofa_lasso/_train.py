@@ -1,6 +1,5 @@
 """The fits of all outputs at all strengths, in one compiled call."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,15 +46,14 @@ def train(
 
     If the working set (bucket) is too small for any output, all outputs are fitted again with three times as
     many columns; inside jit, where this is not possible, the status is ``MAX_ITER``. With a bar the host
-    makes one solve after another, and raises KeyboardInterrupt after Ctrl-C.
+    solves one round of outputs after another, and raises KeyboardInterrupt after Ctrl-C.
     """
     p = data.Y.shape[0] + data.num_inputs
     traced = any(map(is_traced, jax.tree.leaves((data, lams, betas, start_lams))))
     bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
-    arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth)
-    run: Callable[..., Fitted] = _train_bucket if bar is None else partial(_one_by_one, bar)
+    arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth), bar
     while True:
-        fitted = run(*arguments, algorithm=algorithm, bucket=bucket)
+        fitted = _train_bucket(*arguments, algorithm=algorithm, bucket=bucket)
         status = fitted.lasso.status
         if traced or bucket == p or not (np.asarray(status) == FULL).any():
             break
@@ -82,124 +80,60 @@ def _rounds(shape: tuple[int, ...], q: int) -> tuple[int, int]:
     return rounds, -(-d // rounds)
 
 
-class _Output(NamedTuple):
-    """The lasso problems of one output."""
-
-    At: jax.Array  # (p, n), the centred columns, one a row
-    y: jax.Array  # (n,), centred, divided by ``unit``
-    unit: Unit
-    limits: jax.Array  # (S + L, p), limits of all problems, divided by ``unit``
-    means: jax.Array  # (p,), means of the columns
-    mean: jax.Array  # (), mean of y
-
-
-class _Outputs:
-    """The solves of all outputs at all strengths; a round solves several outputs at once."""
-
-    def __init__(
-        self,
-        data: Data,
-        strengths: tuple[jax.Array, jax.Array, jax.Array],
-        numbers: tuple[jax.Array, ...],
-        algorithm: str,
-        bucket: int,
-    ):
-        self.data, self.strengths, self.numbers = data, strengths, numbers
-        self.algorithm, self.bucket = algorithm, bucket
-        self.rounds, self.together = _rounds(data.Y.shape, data.num_inputs)
-        self.length = strengths[0].shape[0] + strengths[2].shape[0]
-
-    def output(self, F: jax.Array, j: jax.Array) -> _Output:
-        """The problems of output j; F (n, q): the columns of the inputs, which all outputs share."""
-        data, Y, q = self.data, self.data.Y, F.shape[1]
-        lams, betas, start_lams = self.strengths
-        others = jnp.where(jnp.arange(Y.shape[1])[None] == j, 0, Y)
-        G = kernels.kernel_of(data.kernel, data.degree, data.output_bandwidth[j], others, others)
-        At = jnp.concatenate([(A - jnp.mean(A, axis=0, keepdims=True)).T for A in (F, G)])
-        mean = jnp.mean(Y, axis=0)[j]
-        y = Y[:, j] - mean
-        # A residual is at most as long as y: with this strength no column of G can become active.
-        off = 1 + 2 * jnp.sqrt(jnp.max(jnp.sum(At * At, axis=1)) * jnp.sum(y * y))
-        lam = jnp.concatenate([start_lams[:, j], lams[:, j]])
-        beta = jnp.concatenate([jnp.broadcast_to(off, start_lams.shape[:1]), betas[:, j]])
-        halves = jnp.stack([lam, beta], axis=1) / 2
-        limits = jnp.repeat(halves, np.array([q, Y.shape[0]]), axis=1, total_repeat_length=At.shape[0])
-        unit = Unit.of(y)
-        means = jnp.concatenate([jnp.mean(F, axis=0), jnp.mean(G, axis=0)])
-        return _Output(At, y / unit.size, unit, unit.limits(limits), means, mean)
-
-    def stepper(self, o: _Output) -> tuple[Any, Callable[[Any, jax.Array], tuple[Any, Lasso]]]:
-        """The first state, and (state, limits) -> the next one and the solution."""
-        tol, maxiter, mu, growth = self.numbers
-        if self.algorithm == "auto":
-            path = Along(o.At, o.y, o.limits[0], tol, maxiter, self.bucket)
-            return path.start, path.step
-        if self.algorithm == "admm":
-            solve = lambda limit: _kernel_admm.admm(o.At, o.y, limit, tol, maxiter, mu)
-        else:
-            q = self.data.num_inputs
-            solve = lambda limit: _kernel_admm.printed(o.At, q, o.y, limit, tol, maxiter, mu, growth)
-        return None, lambda _, limit: (None, solve(limit))
-
-    def fitted(self, o: _Output, solved: Lasso) -> Fitted:
-        solved = o.unit.undone(solved)
-        return Fitted(solved, o.mean - solved.z @ o.means)
-
-    def all(self, F: jax.Array, j: jax.Array) -> Fitted:
-        """Solve one output at all strengths."""
-        o = self.output(F, j)
-        start, step = self.stepper(o)
-        return self.fitted(o, lax.scan(step, start, o.limits)[1])
-
-    def one(self, o: _Output, state: Any, number: Any) -> tuple[Any, Fitted]:
-        """Solve one output at one strength, and return the next state."""
-        state, solved = self.stepper(o)[1](state, o.limits[number])
-        return state, self.fitted(o, solved)
-
-    def prepare(self, number: Any) -> tuple[Any, Any]:
-        """The problems of a round of outputs and their first states; the last round repeats some."""
-        j = (number * self.together + jnp.arange(self.together)) % self.data.Y.shape[1]
-        outputs = jax.vmap(partial(self.output, inputs(self.data, self.data.X)))(j)
-        return outputs, jax.vmap(lambda o: self.stepper(o)[0])(outputs)
+def _solved(
+    data: Data, strengths: Any, numbers: Any, algorithm: str, bucket: int, F: jax.Array, j: jax.Array
+) -> Fitted:
+    """Solve output j at all strengths; F (n, q): the columns of the inputs, which all outputs share."""
+    (lams, betas, start_lams), (tol, maxiter, mu, growth) = strengths, numbers
+    Y, q = data.Y, F.shape[1]
+    others = jnp.where(jnp.arange(Y.shape[1])[None] == j, 0, Y)
+    G = kernels.kernel_of(data.kernel, data.degree, data.output_bandwidth[j], others, others)
+    # Columns and y are centred; At (p, n) has one column of F or G a row.
+    At = jnp.concatenate([(A - jnp.mean(A, axis=0, keepdims=True)).T for A in (F, G)])
+    means, mean = jnp.concatenate([jnp.mean(F, axis=0), jnp.mean(G, axis=0)]), jnp.mean(Y, axis=0)[j]
+    y = Y[:, j] - mean
+    # A residual is at most as long as y: with this strength no column of G can become active.
+    off = 1 + 2 * jnp.sqrt(jnp.max(jnp.sum(At * At, axis=1)) * jnp.sum(y * y))
+    lam = jnp.concatenate([start_lams[:, j], lams[:, j]])
+    beta = jnp.concatenate([jnp.broadcast_to(off, start_lams.shape[:1]), betas[:, j]])
+    halves = jnp.stack([lam, beta], axis=1) / 2
+    limits = jnp.repeat(halves, np.array([q, Y.shape[0]]), axis=1, total_repeat_length=At.shape[0])
+    unit = Unit.of(y)
+    y, limits = y / unit.size, unit.limits(limits)
+    if algorithm == "auto":
+        path = Along(At, y, limits[0], tol, maxiter, bucket)
+        solved = lax.scan(path.step, path.start, limits)[1]
+    elif algorithm == "admm":
+        solved = lax.map(lambda limit: _kernel_admm.admm(At, y, limit, tol, maxiter, mu), limits)
+    else:
+        one = lambda limit: _kernel_admm.printed(At, q, y, limit, tol, maxiter, mu, growth)
+        solved = lax.map(one, limits)
+    solved = unit.undone(solved)
+    return Fitted(solved, mean - solved.z @ means)
 
 
 @full_precision()
-@partial(jax.jit, static_argnames=("algorithm", "bucket"))
-def _train_bucket(data: Data, strengths: Any, numbers: Any, **options: Any) -> Fitted:
-    outputs = _Outputs(data, strengths, numbers, **options)
-    one = partial(outputs.all, inputs(data, data.X))
-    d, rounds, together = data.Y.shape[1], outputs.rounds, outputs.together
-    fitted = lax.map(one, jnp.arange(rounds * together) % d, batch_size=together)
-    return jax.tree.map(lambda leaf: leaf[:d], fitted)
+@partial(jax.jit, static_argnames=("together", "algorithm", "bucket"))
+def _train_outputs(
+    data: Data, strengths: Any, numbers: Any, j: Any, together: int, algorithm: str, bucket: int
+) -> Fitted:
+    """Solve the outputs with the numbers j, ``together`` of them at once; repeated outputs are left out."""
+    one = partial(_solved, data, strengths, numbers, algorithm, bucket, inputs(data, data.X))
+    fitted = lax.map(one, j, batch_size=together)
+    return jax.tree.map(lambda leaf: leaf[: data.Y.shape[1]], fitted)
 
 
-@full_precision()
-@partial(jax.jit, static_argnames=("algorithm", "bucket"))
-def _prepare(data: Data, strengths: Any, numbers: Any, number: int, **options: Any) -> tuple[Any, Any]:
-    return _Outputs(data, strengths, numbers, **options).prepare(number)
-
-
-@full_precision()
-@partial(jax.jit, static_argnames=("algorithm", "bucket"))
-def _solve(
-    data: Data, strengths: Any, numbers: Any, prepared: Any, state: Any, number: int, **options: Any
-) -> tuple[Any, Fitted]:
-    """Solve one strength for the outputs of a round, and return the next state."""
-    outputs = _Outputs(data, strengths, numbers, **options)
-    return jax.vmap(lambda o, state: outputs.one(o, state, number))(prepared, state)
-
-
-def _one_by_one(bar: Bar, *args: Any, **options: Any) -> Fitted:
-    """`_train_bucket` by a call for each solve, after which Ctrl-C is obeyed."""
-    outputs, found = _Outputs(*args, **options), []
-    for number in range(outputs.rounds):
-        prepared, state = _prepare(*args, number, **options)
-        solved = []
-        for i in range(outputs.length):
-            state, new = _solve(*args, prepared, state, i, **options)
-            solved.append(new)
-            bar.show(number * outputs.length + i + 1, float(np.max(new.lasso.gap)))
-            bar.check()
-        found.append(jax.tree.map(lambda *leaves: np.stack(leaves, axis=1), *solved))
-    d = outputs.data.Y.shape[1]  # the last round repeats some outputs
+def _train_bucket(data: Data, strengths: Any, numbers: Any, bar: Bar | None, **options: Any) -> Fitted:
+    """Solve all outputs; with a bar by a call for each round of outputs, after which Ctrl-C is obeyed."""
+    d, (rounds, together) = data.Y.shape[1], _rounds(data.Y.shape, data.num_inputs)
+    j = np.arange(rounds * together) % d  # the last round repeats some outputs
+    solve = partial(_train_outputs, data, strengths, numbers, together=together, **options)
+    if bar is None:
+        return solve(j)
+    found = []
+    for number, part in enumerate(np.split(j, rounds)):
+        found.append(jax.tree.map(np.asarray, solve(part)))
+        gap = found[-1].lasso.gap
+        bar.show((number + 1) * gap.shape[1], float(gap[:, -1].max()))
+        bar.check()
     return jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves)[:d]), *found)
