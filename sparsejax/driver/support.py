@@ -44,6 +44,8 @@ EXACT_INVERSE_TOL_FACTOR = 1e-2  # of tol, if the preconditioner is nearly the i
 MAX_CG_STEPS = 2000
 MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
 MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
+CORRECTIONS = 4  # of a Newton step, by a preconditioner that is nearly the inverse
+MAX_UNRESOLVED_SHARE = 0.9  # of the norm of a derivative, that these corrections would not find
 # A system is gathered on a multiple of GATHER_TILE_FEATURES, at most on MAX_GATHERED_FEATURES. It is gathered
 # on fewer than MIN_GATHERED_FEATURES only if no more are wanted.
 GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 512
@@ -146,7 +148,13 @@ def _solution(
         # `accurate` takes the root of the measure, hence the square. One or two more steps cost little
         # compared with the factorisation.
         finer = EXACT_INVERSE_TOL_FACTOR**2 if system.exact else 1
-        return accurate(system.matvec, b, system.precondition, measure * finer)
+        x = accurate(system.matvec, b, system.precondition, measure * finer)
+        if not system.exact:
+            return x
+        # What corrections leave of x lies where the curvature is far below the shift of the preconditioner.
+        # If that is most of x, the Newton steps have not settled these directions either.
+        left = _after_corrections(system, x, jnp.zeros_like(x))
+        return jnp.where(norm(left) > MAX_UNRESOLVED_SHARE * norm(x), jnp.nan, x)
 
     m = _gathered_size(problem, W)
     if m is None:
@@ -204,10 +212,8 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     def body(c: _Settling) -> _Settling:
         support = penalty.smooth_where(c.W)
         system = _system(problem, c.W, support.astype(W.dtype))
-        D, _ = conjugate_gradients(
-            system.matvec, system.gradient, system.precondition, eps**0.5, MAX_CG_STEPS
-        )
-        V = c.W - D  # the Newton step
+        D = _newton_step(system, eps)
+        V = c.W - D
         same_sign = jnp.where(V * c.W > 0, V, 0)
         stays = penalty.smooth_where(same_sign)
         unsettled = support & (~stays | _in_changed_rows(c.W, D))
@@ -224,6 +230,23 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     before = problem(W)
     falls = problem(end.W) <= before + 8 * eps * jnp.abs(before)  # 8 eps: rounding of the two values
     return jnp.where(falls, end.W, W), jnp.where(falls, end.unsettled, end.first)
+
+
+def _newton_step(system: _System, eps: float) -> jax.Array:
+    """The solution of the system for its gradient.
+
+    If the preconditioner is nearly the inverse, a few corrections by it suffice. Conjugate gradients would go
+    on to the rounding errors in directions where the matrix is singular, by steps of any length.
+    """
+    b = system.gradient
+    if not system.exact:
+        return conjugate_gradients(system.matvec, b, system.precondition, eps**0.5, MAX_CG_STEPS)[0]
+    return _after_corrections(system, jnp.zeros_like(b), b)
+
+
+def _after_corrections(system: _System, x: jax.Array, b: jax.Array) -> jax.Array:
+    correct = lambda _, x: x + system.precondition(b - system.matvec(x))
+    return lax.fori_loop(0, CORRECTIONS, correct, x)
 
 
 def _in_changed_rows(W: jax.Array, D: jax.Array) -> jax.Array:

@@ -242,6 +242,27 @@ def test_dependent_columns():
     assert bool(jnp.isnan(jump).all())
 
 
+@pytest.mark.parametrize("case", ["softmax of two classes", "copies, several columns"])
+def test_where_only_predictions_are_determined(case):
+    """Shares of a weight are free: the gradient of a held-out loss agrees with differences all the same."""
+    rng = np.random.default_rng(2)
+    X, Z = rng.standard_normal((60, 6)), rng.standard_normal((20, 6))
+    X[:, 5], Z[:, 5] = X[:, 0], Z[:, 0]
+    labels, others = X[:, 1] + 0.7 * rng.standard_normal(60) > X[:, 2], rng.integers(0, 2, 20)
+    Y, T = np.eye(2)[labels.astype(int)], np.eye(2)[others]
+    if case == "softmax of two classes":
+        X, Z, loss, penalty = X[:, :5], Z[:, :5], losses.SoftmaxLoss, penalties.L1
+    else:
+        loss, penalty = losses.SquaredLoss, penalties.L21
+
+    @jax.jit
+    def held_out(strength):
+        return loss(Z, T)(sj.solve(sj.Problem(loss(X, Y), penalty(strength)), tol=1e-11).params)
+
+    value = (held_out(0.03 + 1e-5) - held_out(0.03 - 1e-5)) / 2e-5
+    np.testing.assert_allclose(jax.grad(held_out)(0.03), value, rtol=1e-5)
+
+
 def test_near_copies_on_the_support():
     """1e-4 apart, where the gap has not settled which of them it is: NaN, not a number like 1e8."""
 
