@@ -131,7 +131,8 @@ def solve_on_support(
       unsettled: boolean, the entries that may still leave the support.
 
     Returns:
-      The shape of W; NaN where the solve fails or `MAX_UNSETTLED_SHARE` is exceeded.
+      The shape of W; NaN where the solve fails, or `MAX_UNSETTLED_SHARE` or `MAX_UNRESOLVED_SHARE` is
+      exceeded.
     """
     _, matvec = _gradient_and_matrix(problem, W, mask)
     fixed = lax.stop_gradient((problem, W, mask, measure, unsettled))
@@ -245,6 +246,7 @@ def _newton_step(system: _System, eps: float) -> jax.Array:
 
 
 def _after_corrections(system: _System, x: jax.Array, b: jax.Array) -> jax.Array:
+    """x after `CORRECTIONS` of its residual b - Ax, each by the preconditioner."""
     correct = lambda _, x: x + system.precondition(b - system.matvec(x))
     return lax.fori_loop(0, CORRECTIONS, correct, x)
 

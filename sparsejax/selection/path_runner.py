@@ -173,8 +173,7 @@ class PathSolver:
     """
 
     def __init__(self, p: PathArguments, complete: bool):
-        self.problem, self.tol, self.maxiter = p.problem, p.tol, p.maxiter
-        self.init = feasible(p.problem.penalty, p.init)
+        self.problem, self.init, self.tol, self.maxiter = p.problem, p.init, p.tol, p.maxiter
         self.varied, self.problem_of = varied_leaves(p)
         self.resume, chain = p.resume, p.chain
         self.link, *self.others = chain.within() if complete else chain.links[:1]
@@ -182,12 +181,12 @@ class PathSolver:
     def prepare(self) -> tuple[Any, Any]:
         """The data that all solves share, and the state from which the first one starts."""
         if self.resume is None:
-            return None, (self.init, None)
-        known = units_of(self.problem, self.link.rows)
+            return None, (self.init, None)  # `Link.first` moves it to where the penalty is finite
+        init, known = feasible(self.problem.penalty, self.init), units_of(self.problem, self.link.rows)
         scaled = in_units(self.problem, known)
-        start = self.init if known is None else known.units.start(self.init)
+        start = init if known is None else known.units.start(init)
         shared = self.resume.shared(scaled.smooth)
-        return (known, shared), (self.init, self.resume.first(shared, scaled, start))
+        return (known, shared), (init, self.resume.first(shared, scaled, start))
 
     def solve(self, prepared: Any, values: list[jax.Array], start: Any) -> tuple[Solution, Any]:
         """The solution for these strengths, and the state from which the next solve starts."""
