@@ -1,9 +1,10 @@
 """How many of the selected features are false? SLOPE bounds their share.
 
-An orthogonal design of 300 features, noise of variance 1, so that the share of false discoveries that SLOPE
-makes is at most q in expectation. Beside it the lasso with SLOPE's first strength for all features, which
-finds fewer, and with the last, which finds more false ones. Fifty draws for each number of true features.
-Prints both rates, writes ``false_discoveries.png``.
+The design has 300 orthogonal features, and the noise has variance 1: then the expected share of false
+features among those that SLOPE selects is at most q. Two lassos are compared with it. One has SLOPE's first
+strength for all features and finds fewer true features; the other has the last strength and selects more
+false features. Fifty draws for each number of true features. Prints the shares of false and of found
+features, writes ``false_discoveries.png``.
 """
 
 import matplotlib

@@ -1,7 +1,8 @@
 """Neighbouring features belong together: which bands matter?
 
-A spectrum of 200 channels, 80 samples; two bands matter. The strengths of both parts are chosen by folds, on
-a grid. Prints how many pieces each keeps and the errors of the weights, writes ``pieces.png``.
+A spectrum of 200 channels, in 80 samples; two bands of channels matter. Folds choose the strength of a lasso,
+and on a grid both strengths of a fused lasso. Prints for each model the number of nonzero weights, the number
+of jumps between neighbouring weights and the relative error of the weights; writes ``pieces.png``.
 """
 
 import matplotlib
@@ -40,9 +41,9 @@ def main() -> None:
     for name, (problem, candidates) in grids.items():
         result = sj.cross_validate(problem, candidates, refit=True)
         found[name] = w = np.asarray(result.solution.params)
-        pieces = np.count_nonzero(np.diff(w, prepend=0, append=0) != 0)
+        jumps = np.count_nonzero(np.diff(w, prepend=0, append=0) != 0)
         error = np.linalg.norm(w - truth) / np.linalg.norm(truth)
-        print(f"{name:12} {np.count_nonzero(w):4} weights, {pieces:4} jumps, error {error:.2f}")
+        print(f"{name:12} {np.count_nonzero(w):4} weights, {jumps:4} jumps, error {error:.2f}")
     _, axes = plt.subplots(2, 1, sharex=True, sharey=True, figsize=(7, 4), layout="constrained")
     for ax, (name, w) in zip(axes, found.items(), strict=True):
         ax.step(np.arange(CHANNELS), truth, color="0.7", where="mid", label="truth")

@@ -28,7 +28,7 @@ def simulate(seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @jax.jit
 def step(loss: sj.losses.SquaredLoss, alpha: jax.Array, W: jax.Array) -> sj.Solution:
-    """The tangent of MCP at W in place of MCP, from W on."""
+    """Minimise the loss plus MCP's tangent at W, which is l2,1 with strengths p'(||w_i||); start at W."""
     norms = jnp.linalg.norm(W, axis=1)
     slopes = jnp.maximum(alpha - norms / GAMMA, 0)
     return sj.solve(sj.Problem(loss, sj.penalties.L21(slopes)), W)

@@ -1,12 +1,12 @@
 """Which genes tell how long patients stay free of metastases? Beside Coxnet.
 
-The breast cancer data of scikit-survival (Desmedt et al., 2007): 198 patients, 51 events, 76 genes and some
-clinical values. The strength is chosen by folds within nine tenths of the patients, by the held-out partial
-likelihood, by the rule of one standard error, and as Coxnet's by the held-out concordance; all are judged by
-the concordance of the tenth that is left. Then the genes that most halves of the patients select. Prints a
-table and writes ``survival_genes.png`` into the current directory. Run it with
-``python examples/survival_genes.py``, after ``python -m pip install scikit-survival``; it takes a minute,
-a part of it compilation.
+The breast cancer data of scikit-survival (Desmedt et al., 2007) have 198 patients, 51 events, 76 genes and
+some clinical values. The script holds out a tenth of the patients, ten times. Folds of the others choose the
+strength by three rules: least held-out loss, sparsest model within one standard error of that loss, greatest
+held-out concordance. Coxnet uses the third rule. The concordance of the held-out tenth judges all models.
+Then the script names the genes that most halves of the patients select. Prints a table and writes
+``survival_genes.png`` into the current directory. Run it with ``python examples/survival_genes.py``, after
+``python -m pip install scikit-survival``; it takes a minute, a part of it compilation.
 """
 
 import warnings
@@ -69,9 +69,9 @@ def coxnet(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for fold in range(FOLDS):
-            held_out = train & (folds == fold)
+            outside = train & (folds == fold)
             W = make(train & (folds != fold))
-            score += [concordance(w, data, held_out) for w in W]
+            score += [concordance(w, data, outside) for w in W]
         return make(train)[score.argmax()]
 
 

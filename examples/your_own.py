@@ -1,7 +1,8 @@
 """How do I use my own penalty or loss?
 
-The penalty is a square of the sum of the weights, so that they balance; the loss is log cosh. Neither knows
-a dual, so that the residual decides. Prints the answer and what is said about it.
+The penalty is half the squared sum of the weights times a strength, which keeps their sum near 0. The loss is
+the mean of log cosh. Neither defines a dual, so in the two problems with this loss the gap is NaN and the
+residual decides. Prints solution and message of three problems, and a derivative.
 """
 
 import jax

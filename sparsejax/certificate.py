@@ -215,7 +215,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       `NonNegative` or a `Box`, beside `TotalVariation`, and if they are nearly collinear, it is NaN. Beside
       `SumTo` (with neither `SquaredL2` nor, for `L1`, `NonNegative`) it is NaN with two strengths of 0 of
       `L1` in a column of W, or one of another norm: a dual point needs entries of G that are equal. NaN also
-      where a negative strength or weight, under jit, makes the problem not convex.
+      where the objective is infinite at W, and where a negative strength or weight, under jit, makes the
+      problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.
@@ -252,7 +253,8 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     For exclusive l2,1 it does not depend on beta, since the slope of a square is 0 at zero. For a sum of
     penalties it is the smallest common factor of all strengths in ``problem`` that gives W = 0, and so it is
     for penalties with many strengths (`SortedL1`). For `TotalVariation` it is the strength from which every
-    column of W is constant.
+    column of W is constant. With features in no group (`GroupLasso`) it is the strength from which all
+    others are 0.
 
     Args:
       problem: its penalty must have ``dual_norm``.
@@ -309,8 +311,10 @@ def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
 
 
 def _free_directions(problem: Problem, W: jax.Array) -> jax.Array | None:
-    """Directions that cost nothing, where they are not single features."""
+    """Directions (d, f) in which the penalty is constant; None if there are none."""
     free = unpenalised(problem.penalty, W.shape[0], W.dtype) if W.ndim else problem.penalty.free
+    if free.ndim == 1 and free.shape[0]:
+        free = jnp.eye(W.shape[0], dtype=W.dtype)[:, free]
     return free if free.ndim == 2 else None
 
 

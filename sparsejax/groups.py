@@ -227,7 +227,7 @@ def read_lists(name: str, lists: Any, num_features: int) -> Groups:
         if len(np.unique(row)) < len(row):
             values, counts = np.unique(row, return_counts=True)
             raise ValueError(f"{name}: group {g} has feature {values[counts > 1][0]} more than once.")
-        rows.append(row)
+        rows.append(row.astype(int))
     members = np.concatenate(rows) if rows else np.zeros(0, int)
     ids = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     return Groups(members, ids, num_features, len(rows))
@@ -304,6 +304,8 @@ def from_correlation(
     if n < 2 or d == 0:
         raise ValueError(f"X has shape {columns.shape}; at least two rows and one column are needed.")
     root = _root_weights(weights, X)
+    counted = root[:, 0] > 0
+    columns, root = columns[counted], root[counted]
     # In units of its largest entry, by a power of 2, so that no square of a column over- or underflows.
     columns = np.ldexp(columns, -np.frexp(np.abs(columns).max(axis=0))[1])
     size = np.linalg.norm(root * columns, axis=0)

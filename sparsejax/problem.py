@@ -15,6 +15,7 @@ from sparsejax.losses import Loss, Units, as_loss, as_pytree, balanced
 from sparsejax.penalties import (
     Penalty,
     as_penalty,
+    feasible,
     is_penalty,
     rescaled,
     row_strengths,
@@ -117,8 +118,8 @@ def zeros(problem: Problem) -> jax.Array:
     """W = 0 in the shape and dtype of the parameters; a TypeError if the loss does not know the shape."""
     if "shape" not in problem.smooth.provides:
         raise TypeError(
-            "the shape of W is unknown because smooth is a plain function: give init, or use a loss "
-            "of sparsejax.losses."
+            "the shape of W is unknown because smooth is a plain function, or a loss without params_shape: "
+            "give init, or use a loss of sparsejax.losses."
         )
     shape, dtype = tuple(problem.smooth.params_shape), problem.smooth.dtype
     return on_device(0.0, np.dtype(dtype), shape) if is_eager(()) else hidden_zeros(shape, dtype)
@@ -185,6 +186,7 @@ def in_units(problem: Problem, scaled: Scaled | None) -> Problem:
 class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
     """A penalty on a pytree as a penalty on the vector of all its entries; ``restore``: vector -> pytree."""
 
+    strengths = ("penalty",)
     penalty: Any
     restore: Any
 
@@ -203,8 +205,7 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
         return ravel_pytree(self.penalty.smooth_where(self.restore(W)))[0]
 
     def _feasible(self, W: jax.Array) -> jax.Array:
-        """W, unchanged."""
-        return W
+        return ravel_pytree(feasible(self.penalty, self.restore(W)))[0]
 
 
 class FlatLoss(Loss, leaves=("loss",), static=("restore",)):

@@ -377,6 +377,11 @@ TABLE = {
         "path: penalties must be .*L21.*got L1",
     ),
     "path: array": (lambda: sj.path(problem(), np.ones(3)), TypeError, "path: penalties must be .*L21.*vmap"),
+    "path: array for a sum": (
+        lambda: sj.path(problem(L1(0.1) + L21(0.1)), np.ones(3)),
+        TypeError,
+        r"path: penalties must be (?!.*vmap)",
+    ),
     "path: a list": (
         lambda: sj.path(problem(), [L21(1), L21(2)]),
         TypeError,

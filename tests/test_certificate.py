@@ -365,3 +365,25 @@ def test_lambda_max_with_a_graph():
     p = problem("GraphLaplacian", "ExclusiveGroupLasso").replace(penalty=penalties.L21(1.0))
     at_top = sj.solve(p.replace(penalty=penalties.L21(sj.lambda_max(p))))
     assert int(at_top.num_iters) == 0 and bool(at_top.converged) and not np.any(at_top.params)
+
+
+def test_lambda_max_with_a_free_feature():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 1)) + 0.5 * rng.standard_normal((50, 3))
+    y = X @ np.array([1.0, -1.0, 3.0]) + 0.1 * rng.standard_normal(50)
+    free = X[:, 2]
+    left = y - free * (free @ y) / (free @ free)
+    penalty = penalties.GroupLasso(1.0, groups.from_lists([[0, 1]], num_features=3))
+    top = sj.lambda_max(sj.Problem(losses.SquaredLoss(X, y), penalty))
+    np.testing.assert_allclose(top, np.linalg.norm(X[:, :2].T @ left) / 50, rtol=1e-10)
+
+
+def test_gap_of_a_negative_objective():
+    c = jnp.array([3.0, -1.0, 2.0])
+    fun = lambda w: 1e6 * (jnp.sum(w * w) / 2 - c @ w) + 1e-3
+    problem = sj.Problem(fun, penalties.SquaredL2(1e5))
+    s = sj.solve(problem, jnp.zeros(3), tol=1e-9)
+    assert s.converged
+    w = c / 1.1 + 1e-3
+    P = float(problem(w))
+    np.testing.assert_allclose(sj.duality_gap(problem, w), 18.15 / abs(P), rtol=1e-3)

@@ -440,3 +440,15 @@ def test_correlation_has_no_unit(size, rng, recwarn):
     assert groups.from_correlation(size * X, 0.9).tolist() == [[0, 2]]
     assert groups.from_correlation(size * X, 0.9, centered=False, weights=w).tolist() == [[0, 2]]
     assert not recwarn.list
+
+
+def test_unsigned_members():
+    lists = [np.array([0, 1], np.uint64), [2]]
+    assert sj.groups.from_lists(lists, 4).tolist() == [[0, 1], [2]]
+
+
+def test_rows_of_weight_zero_do_not_set_the_unit():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    X[:, 1] = X[:, 0] + 0.01 * X[:, 1]
+    more, weights = np.vstack([X, [1e30, 1.0]]).astype(np.float32), np.append(np.ones(20, np.float32), 0)
+    assert sj.groups.from_correlation(more, 0.9, weights=weights).tolist() == [[0, 1]]

@@ -1,10 +1,10 @@
-"""The gallery: every script of examples/ is run when the site is built, and shown with what it leaves.
+"""The gallery: each script of examples/ runs when the site is built; its page shows its output and pictures.
 
-Its first page asks the questions of `QUESTIONS`, each with a small picture: the script's first one, or, of a
-script that draws nothing, the first lines that it prints.
+The first page of the gallery lists the scripts under the questions of `QUESTIONS`. Each script has a preview
+there: its first picture or, if it draws none, the first lines of its output.
 
-That is kept in build/gallery as long as the script has not changed: remove the folder after a change of the
-package (continuous integration starts from a fresh clone).
+The site reuses outputs in build/gallery until their script changes. Remove this folder after a change of the
+package. Continuous integration starts from a fresh clone, without the folder.
 """
 
 import ast
@@ -36,13 +36,14 @@ QUESTIONS = {
     "In your own program": ["prune_inputs", "your_own", "many_processes"],
 }  # fmt: skip
 PRINTED = 7  # lines of output in place of a picture
-# The scripts compile much and compute little: as the tests, without what makes long programs fast.
+# The scripts compile much and compute little. So XLA's optimiser is off, as in tests/conftest.py, and so are
+# passes that only make long programs faster.
 QUICK = (
     "--xla_disable_hlo_passes=tree_reduction_rewriter,while-loop-invariant-code-motion,"
     "while-loop-constant-sinking,reshape-mover,constant_folding --xla_backend_optimization_level=0 "
     "--xla_backend_extra_options=xla_cpu_disable_new_fusion_emitters --xla_cpu_parallel_codegen_split_count=1"
 )
-# The library's own options of eager calls go before these flags, so that they are set, too.
+# Compiler options of eager calls override XLA_FLAGS: RUN lowers the level in the library's options, too.
 RUN = """
 import runpy, sys
 from sparsejax.driver import OPTIONS

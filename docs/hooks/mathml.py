@@ -16,7 +16,7 @@ ElementTree.register_namespace("", NAMESPACE)
 
 
 def with_limits(element: str) -> str:
-    """What is minimised over stands beneath "min"."""
+    """The formula with the subscripts of min, max, sup and argmin beneath these words."""
     tree = ElementTree.fromstring(element)
     for node in tree.iter(f"{{{NAMESPACE}}}msub"):
         if node[0].text in BENEATH:

@@ -45,7 +45,7 @@ class Checkpoint:
             self.directory.mkdir(parents=True, exist_ok=True)
         except ValueError as error:  # a null character
             raise ValueError(f"{name} must be the path of a folder, got {directory!r}: {error}.") from None
-        for left in self.directory.glob("*" + TEMPORARY):
+        for left in self.directory.glob("*.npz.*" + TEMPORARY):
             left.unlink(missing_ok=True)  # a process was killed while it wrote this file
         self._call = {"format": FORMAT, "function": caller, **call}
         saved = self._read(CALL)
@@ -120,7 +120,7 @@ class Checkpoint:
         return ValueError(f"{self._name}: {path} is damaged ({why}). Delete {self.directory} to begin again.")
 
 
-def kept_in(store: Checkpoint | None, name: str, like: Any, call: Callable[[], Any]) -> Any:
+def saved_or_computed(store: Checkpoint | None, name: str, like: Any, call: Callable[[], Any]) -> Any:
     """The tree saved under this name; if there is none, the result of ``call()``, which is then saved."""
     found = None if store is None else store.load(name, like)
     if found is None:
@@ -162,7 +162,10 @@ def text_of(thing: Any) -> str:
         return str([text_of(part) for part in thing])
     if isinstance(thing, str | int | float | None):
         return repr(thing)
-    raise TypeError(f"checkpoint: what {thing!r} is cannot be told.")
+    raise TypeError(
+        f"checkpoint: {thing!r} cannot be identified: it must be an array, a string, a number, None, or a "
+        "tuple or list of these."
+    )
 
 
 def named(thing: Any) -> str:

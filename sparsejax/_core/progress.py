@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsejax._core.checkpoints import Checkpoint, kept_in
+from sparsejax._core.checkpoints import Checkpoint, saved_or_computed
 from sparsejax._core.checks import check_bool, is_eager
 from sparsejax._core.linalg import choose
 
@@ -377,6 +377,8 @@ def in_slices(
         if bar.stop.is_set():
             break
         numbers = np.minimum(np.arange(begin, begin + width), count - 1)
-        answers.append(kept_in(bar.checkpoint, f"slice-{begin}", like, functools.partial(call, numbers)))
+        answers.append(
+            saved_or_computed(bar.checkpoint, f"slice-{begin}", like, functools.partial(call, numbers))
+        )
         bar.show(min(begin + width, count), float(np.max(gap(answers[-1]))))
     return answers

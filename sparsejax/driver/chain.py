@@ -72,6 +72,8 @@ class Link:
         whether the link would leave everything to the next one.
       at_once: ``at_once(problem, lanes)``: whether the lanes of a batch on a CPU run in one loop; ``lanes``
         says of each leaf whether it differs from lane to lane.
+      arrays_in_units: ``arrays_in_units(units, arrays)``: the further arguments of ``run``, converted from
+        the user's units to the units of the data. None: they have no units.
 
     >>> import sparsejax as sj
     >>> sj.solvers.SOLVERS["fista"].link.name
@@ -88,6 +90,7 @@ class Link:
     finish_step: Callable[[Any, jax.Array], jax.Array] | None = None
     declines: Callable[[Problem, Any], bool] | None = None
     at_once: Callable[[Problem, Any], bool] = never
+    arrays_in_units: Callable[[Any, tuple[Any, ...]], tuple[Any, ...]] | None = None
 
     def first(
         self,
@@ -103,6 +106,8 @@ class Link:
         init = feasible(problem.penalty, init)
         known = units_of(problem, self.rows)
         start = init if known is None else known.units.start(init)
+        if known is not None and self.arrays_in_units is not None:
+            arrays = self.arrays_in_units(known.units, arrays)
         scaled, limit = in_units(problem, known), self.limited(maxiter)
         solution = self.run(scaled, start, tol, limit, history, *arrays, **dict(self.options))
         return self.named(in_users_units(solution, known))
@@ -161,8 +166,13 @@ class Chain(NamedTuple):
 
     def steps(self) -> list[tuple[Callable[..., Any], Compiled]]:
         """The programs that may follow the first link in an eager call, each after its test ``due``."""
-        found = [(link.due, _programs(link)[1]) for link in self.links[1:]]
-        return [*found, (at_the_floor, _programs(self.links[-1])[2])] if self._has_finish else found
+        last, found = self.links[-1], [(link.due, _programs(link)[1]) for link in self.links[1:]]
+
+        def finish_due(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> jax.Array:
+            """`at_the_floor`, for a solution of the last link: in a trace its ``run`` includes the finish."""
+            return at_the_floor(solution, tol, maxiter) & (solution.link == number_of(last.name))
+
+        return [*found, (finish_due, _programs(last)[2])] if self._has_finish else found
 
 
 def run(
@@ -239,7 +249,7 @@ def completed(
 
 
 def without_arrays(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> tuple[Solution, Any, Any]:
-    """The arguments of ``due`` as numpy scalars: the solution without its params and history."""
+    """The arguments of ``due`` as numpy arrays: the solution, or batch, without its params and history."""
     light = solution._replace(params=(), history=())
     return jax.tree.map(np.asarray, (light, tol, maxiter))
 
@@ -247,7 +257,10 @@ def without_arrays(solution: Solution, tol: jax.Array, maxiter: jax.Array) -> tu
 def continued(
     links: Sequence[Link], problem: Problem, solution: Solution, tol: jax.Array, maxiter: jax.Array
 ) -> Solution:
-    """Same as `completed`, inside a trace and without the finish; ``links``: those after the first."""
+    """Same as `completed`, inside a trace; ``links`` are the links after the first.
+
+    There is no program of the finish here: ``run`` of the last link of `Chain.within` includes the finish.
+    """
     for link in links:
         go_on = functools.partial(link.after, problem, tol=tol, maxiter=maxiter)
         solution = apply_if(link.due(solution, tol, maxiter), go_on, solution)

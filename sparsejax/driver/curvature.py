@@ -111,10 +111,10 @@ class Factor(NamedTuple):
 
 
 class CholeskyFactor(NamedTuple):
-    """A Cholesky factor for each rho of the Hessian A'A + rho I; for n < d of AA' + rho I.
+    """Cholesky factors of A'A + rho I, or of AA' + rho I for n < d: each new rho needs a new factor.
 
-    A Cholesky factor takes a seventh of the time of the eigenvectors, so that it is better for few values of
-    rho. The methods are the same as in `Factor`.
+    A Cholesky factor takes a seventh of the time of the eigenvectors of `Factor`, so that this class is
+    better for few values of rho. Its methods do the same as the methods of `Factor` with the same names.
     """
 
     A: jax.Array  # (n, d); only its shape is used if d <= n
@@ -222,8 +222,8 @@ def step_length(smooth: Loss) -> jax.Array:
       smooth: a loss whose quadratic model has a majorizer, as most of `sparsejax.losses` do.
 
     Returns:
-      The step length, shape (): a gradient step of this length never raises the loss. NaN if L is finite but
-      so large that 1/L underflows, so that a solve ends as non-finite.
+      The step length, shape (): a gradient step of this length never raises the loss. NaN if L is NaN,
+      infinite or so large that 1/L underflows, so that a solve ends as non-finite.
 
     Never raises.
 

@@ -22,11 +22,12 @@ The Hessian is formed for small problems only, where its factorisation is the pr
   ``3e-2 * sqrt(gap)``, or a hundredth of this if the preconditioner is nearly the inverse; at most 1e-4 and
   at least 1e-11 (1e-6 in float32). If the solution has not converged, its derivative belongs to a nearby
   problem at best; outside jit a warning says so.
-* If the support may still change, Newton steps on the features that matter first improve the point at which
-  the derivative is taken; the solution that is returned stays as it is. With many features there are no such
-  steps if the support has more of them than are gathered (`_gathered_size`: about as many as there are rows,
-  or half as many, and at most 512). If the steps do not settle the support, and entries that may still leave
-  it hold more than `MAX_UNSETTLED_SHARE` of the derivative, the derivative is NaN.
+* Unless gap or residual is at rounding error (8 eps), Newton steps on the support and the features nearest to
+  it first improve the point at which the derivative is taken; the solution that is returned stays as it is.
+  If the system is gathered on few features (`_gathered_size`: about as many as there are rows, or half as
+  many, and at most 512) and the support has more, there are no such steps. If the steps do not settle the
+  support, and entries that may still leave the support hold more than `MAX_UNSETTLED_SHARE` of the
+  derivative, the derivative is NaN.
 * A penalty that gives its prox but no support is differentiated through its prox, as a fixed point of the
   prox-gradient step, without these steps and this check.
 * Gap, residual and history have no derivative; nothing has a derivative in the start or the tolerance.
@@ -167,8 +168,11 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:
         dW = restore(_through_prox(flat_problem, W, moved, params, primal, tangent, measure))
-        # By the envelope theorem dW has no part in dF, and the value may have no derivative in W here.
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
+        # dW has a part in dF where a constraint moves. The slope is NaN where the value has no derivative, as
+        # a norm at 0; there W stays at 0.
+        slope = jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0, g), jax.grad(problem)(params))
+        dF += sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (slope, dW)), strict=True))
         return answer, (dW, dF)
     near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))
     W = W + lax.stop_gradient(near - W)  # second derivatives need the dependence of W on ``params``

@@ -296,7 +296,8 @@ class Loop:
         status = jnp.where(stalled, STALLED if leaves is None else MAX_ITER, status)
         status = jnp.where(measure <= self.tol, CONVERGED, status)
         if self.algorithm.learn is not None:
-            # A trial after the start may be infinite or NaN; the last one not NaN if no solver continues.
+            # The objective of a trial after the start may be infinite or NaN. At maxiter, if no solver can
+            # continue, it must not be NaN.
             last = status == MAX_ITER if leaves is None else jnp.zeros((), bool)
             finite |= (k > 0) & ~(last & jnp.isnan(c.objective))
         status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)

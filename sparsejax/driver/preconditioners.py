@@ -1,6 +1,7 @@
 """Preconditioners: exact or approximate inverses of the Hessian on the support.
 
-Derivatives of solutions and Newton steps solve the linear system of that Hessian by conjugate gradients.
+Derivatives of solutions and Newton steps solve the linear system of that Hessian: by conjugate gradients, or
+by a few corrections with a preconditioner that is nearly the inverse.
 ``mask`` has the shape of W: 1 on the support, 0 off it, where each preconditioner is the identity. ``gram``
 is A'A, the Hessian of the loss or a bound of it; None if it is not known yet.
 """
@@ -50,10 +51,10 @@ def dense_inverse(matvec: Product, W: jax.Array) -> Product:
 
 
 def norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None:
-    """The penalty as a norm of each row, or None.
+    """The penalty as a norm of each row; None if it is not one, or if the loss has the Laplacian of a graph.
 
-    None if the penalty has groups of rows, terms of single entries or W >= 0, and if the loss has the
-    Laplacian of a graph: the columns of W then have no Hessian in common.
+    Here a norm of each row has no groups of rows, no terms of single entries and no constraint W >= 0. With
+    a Laplacian the columns of W have no Hessian in common.
     """
     if "row norm" not in penalty.provides or smooth.quadratic_model().laplacian is not None:
         return None
@@ -139,13 +140,13 @@ def row_norm_inverse(
     Ut = jnp.where(beta > 0, safe_divide(Wt, sizes[None]), 0)
     diagonal = safe_divide(1.0, (1 - eps ** (1 / 3)) * beta, 1.0)
     root = jnp.linalg.cholesky(jnp.diag(diagonal) - V * (Ut.T @ Ut), symmetrize_input=False)
-    succeeded = jnp.all(jnp.isfinite(root))  # else there is no preconditioner
+    succeeded = jnp.all(jnp.isfinite(root))  # else the preconditioner is V, the inverse of a larger matrix
 
     def apply(R: jax.Array) -> jax.Array:
         first = columns(mask * R) @ V
         along = cho_solve((root, True), jnp.sum(Ut * first, axis=0))
-        product: jax.Array = mask * like(first + (Ut * along[None]) @ V, R) + (1 - mask) * R
-        return jnp.where(succeeded, product, R)
+        second = jnp.where(succeeded, (Ut * along[None]) @ V, 0)
+        return mask * like(first + second, R) + (1 - mask) * R
 
     return apply
 

@@ -1,8 +1,9 @@
-r"""The linear system of a derivative, and the Newton steps that settle the support before it is solved.
+r"""The linear system of the derivative of a solution W, and the Newton steps that first settle its support.
 
-The matrix is the Hessian on the support and the identity off it. If few of many features are in the support,
-the system is gathered on few features (`_gathered_size`). Conjugate gradients solve it, preconditioned by the
-inverse itself where that is cheap.
+The support holds the entries in which the penalty is smooth (``penalty.smooth_where``). The matrix is the
+Hessian of the objective on the support and the identity off it. If few of many features are in the support,
+the system is gathered on few features (`_gathered_size`). Preconditioned conjugate gradients solve it. Where
+that is cheap, the preconditioner is nearly the inverse; Newton steps then take no conjugate gradients.
 """
 
 import math
@@ -25,7 +26,7 @@ from sparsejax._core.linalg import (
 )
 from sparsejax.driver.batching import by_lanes
 from sparsejax.driver.curvature import residual_step
-from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES, chosen
+from sparsejax.driver.feature_subsets import MAX_BUCKET_FEATURES, chosen, model_of_part
 from sparsejax.driver.preconditioners import (
     Product,
     dense_inverse,
@@ -40,12 +41,18 @@ from sparsejax.penalties import by_entry, least_active
 from sparsejax.problem import Problem
 
 MAX_DENSE_UNKNOWNS = 256  # entries of W up to which the Hessian is formed and factorised
-EXACT_INVERSE_TOL_FACTOR = 1e-2  # of tol, if the preconditioner is nearly the inverse: each step gains much
-MAX_CG_STEPS = 2000
-MAX_UNSETTLED_SHARE = 0.1  # of the norm of a derivative, on entries that may still leave the support
+# If the preconditioner is nearly the inverse, each step of conjugate gradients gains much: `_solution`
+# multiplies their tolerance by this factor.
+EXACT_INVERSE_TOL_FACTOR = 1e-2
+MAX_CG_STEPS = 2000  # conjugate gradient steps for one system
+MAX_UNSETTLED_SHARE = 0.1  # largest share of the norm of a derivative on unsettled entries, see `_Settling`
 MAX_SETTLING_STEPS = 10  # Newton steps that settle a support
-CORRECTIONS = 4  # of a Newton step, by a preconditioner that is nearly the inverse
-MAX_UNRESOLVED_SHARE = 0.9  # of the norm of a derivative, that these corrections would not find
+# Steps x + P(b - Ax), with a preconditioner P that is nearly the inverse of A, see `_after_corrections`. In a
+# direction of curvature c a step multiplies the error by about s / (c + s), where s is the shift of P.
+CORRECTIONS = 4
+# Largest share of the norm of a derivative that these steps would not find. They would not find 0.9 of the
+# derivative in a direction of curvature c = 0.027 s, since (s / (c + s))^4 = 0.9.
+MAX_UNRESOLVED_SHARE = 0.9
 # A system is gathered on a multiple of GATHER_TILE_FEATURES, at most on MAX_GATHERED_FEATURES. It is gathered
 # on fewer than MIN_GATHERED_FEATURES only if no more are wanted.
 GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 512
@@ -57,8 +64,11 @@ GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 51
 def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     """The number of features on which the system is gathered; None to keep all of them.
 
-    It is half the number of rows of the data, since few supports are larger, or all rows if the cost follows
-    the support (`newton_inverse`); but at most half of the features, and at most `MAX_GATHERED_FEATURES`.
+    The number is `least_active` plus half the number of rows of the data, since few supports are larger; or
+    plus all rows if the cost follows the support (`newton_inverse`). It is rounded up to a multiple of
+    `GATHER_TILE_FEATURES`, at most half of the features and at most `MAX_GATHERED_FEATURES`. The result
+    is None if these bounds leave too few features, if the number of rows is not known, or if the loss or the
+    penalty cannot be restricted to some features.
     """
     smooth, penalty = problem.smooth, problem.penalty
     n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
@@ -72,8 +82,19 @@ def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
 
 def _on_features(problem: Problem, ix: jax.Array) -> Problem:
     """The problem restricted to the features ``ix``; the index d stands for no feature."""
+    # `by_entry` makes strengths by column (1, k), so that `rows_at` does not take them for strengths by row.
     smooth, penalty = problem.smooth, by_entry(problem.penalty, problem.smooth.params_shape)
     return problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
+
+
+def _fits(problem: Problem, on: jax.Array, m: int) -> jax.Array:
+    """Whether the features ``on`` are at most m, and `_on_features` has room for their stored entries."""
+    smooth, few = problem.smooth, jnp.sum(on) <= m
+    stored, none = smooth.quadratic_model().column_sizes, jnp.zeros(m, jnp.int32)
+    if stored is None or model_of_part(smooth, lambda loss: loss.columns_at(none)).column_sizes is None:
+        return few  # the columns are dense
+    sizes, room = stored()
+    return few & (jnp.sum(jnp.where(on, sizes, 0)) <= room)
 
 
 # ------------------------------------------------------------------ the system
@@ -98,7 +119,7 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     """The system at W, with the cheapest preconditioner that the loss and the penalty allow."""
     smooth, penalty = problem.smooth, problem.penalty
     by_tiles = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES and one_column(smooth, W)
-    # `newton_inverse` leaves two or three products with the Hessian, for which no A'A need be formed.
+    # With `newton_inverse` a solve takes so few products with the Hessian that it does not pay to form A'A.
     cheap = smooth if by_tiles else condensed(smooth)  # has the same Hessian and cheaper products
     G, matvec = _gradient_and_matrix(problem._replace(smooth=cheap), W, mask)
     # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
@@ -108,12 +129,12 @@ def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
         return _System(mask * G, matvec, dense_inverse(matvec, W), True)
     model = smooth.quadratic_model()
     if model.majorizer is None:
-        return _System(mask * G, matvec, lambda R: R, False)
+        return _System(mask * G, matvec, lambda R: R, False)  # no bound of the Hessian: the identity
     gram = cheap.G if isinstance(cheap, GramLoss) else None
-    d, several = W.shape[0], W.size > W.shape[0]
-    rows = norm_of_rows(smooth, penalty, W) if several else None
-    if rows is not None and d <= MAX_BUCKET_FEATURES and model.exact:
-        return _System(mask * G, matvec, row_norm_inverse(smooth, gram, rows, W, mask), True)
+    d, several_columns = W.shape[0], W.size > W.shape[0]
+    row_norm = norm_of_rows(smooth, penalty, W) if several_columns else None
+    if row_norm is not None and d <= MAX_BUCKET_FEATURES and model.exact:
+        return _System(mask * G, matvec, row_norm_inverse(smooth, gram, row_norm, W, mask), True)
     return _System(mask * G, matvec, splitting_inverse(smooth, gram, penalty, W, mask), False)
 
 
@@ -126,13 +147,13 @@ def solve_on_support(
       problem: the problem, whose Hessian at W is the matrix on the support.
       W: the solution.
       mask: 1 on the support and 0 off it, in the shape and dtype of W.
-      rhs: the right-hand side, in the shape of W.
+      rhs: the right-hand side, in the shape of W. Off the support the result is equal to it.
       measure: gap or residual of the solution, from which the accuracy follows (`accurate`).
-      unsettled: boolean, the entries that may still leave the support.
+      unsettled: boolean, in the shape of W: the entries that may still leave the support.
 
     Returns:
-      The shape of W; NaN where the solve fails, or `MAX_UNSETTLED_SHARE` or `MAX_UNRESOLVED_SHARE` is
-      exceeded.
+      The solution of the system, in the shape of W. It is NaN, on the support at least, if the solve fails,
+      or if `MAX_UNSETTLED_SHARE` or `MAX_UNRESOLVED_SHARE` is exceeded.
     """
     _, matvec = _gradient_and_matrix(problem, W, mask)
     fixed = lax.stop_gradient((problem, W, mask, measure, unsettled))
@@ -142,20 +163,21 @@ def solve_on_support(
 def _solution(
     problem: Problem, W: jax.Array, mask: jax.Array, measure: jax.Array, unsettled: jax.Array, b: jax.Array
 ) -> jax.Array:
-    """`solve_on_support` without derivatives, on the support's features alone where they fit."""
+    """`solve_on_support` for b, without derivatives; on `_gathered_size` features if these suffice."""
 
     def solved(problem: Problem, W: jax.Array, mask: jax.Array, b: jax.Array) -> jax.Array:
         system = _system(problem, W, mask)
-        # `accurate` takes the root of the measure, hence the square. One or two more steps cost little
-        # compared with the factorisation.
+        # In `accurate` tol follows the root of the measure: the square multiplies tol by the factor itself.
+        # The one or two more steps cost little compared with the factorisation.
         finer = EXACT_INVERSE_TOL_FACTOR**2 if system.exact else 1
         x = accurate(system.matvec, b, system.precondition, measure * finer)
         if not system.exact:
             return x
-        # What corrections leave of x lies where the curvature is far below the shift of the preconditioner.
-        # If that is most of x, the Newton steps have not settled these directions either.
-        left = _after_corrections(system, x, jnp.zeros_like(x))
-        return jnp.where(norm(left) > MAX_UNRESOLVED_SHARE * norm(x), jnp.nan, x)
+        # With b = 0 the corrections give (I - PA)^CORRECTIONS x, P the preconditioner: the part of x in
+        # directions whose curvature is far below the shift of P. The Newton steps make the same corrections
+        # (`_newton_step`), and have not settled these directions: if they hold most of x, x is not known.
+        unresolved = _after_corrections(system, x, jnp.zeros_like(x))
+        return jnp.where(norm(unresolved) > MAX_UNRESOLVED_SHARE * norm(x), jnp.nan, x)
 
     m = _gathered_size(problem, W)
     if m is None:
@@ -163,27 +185,35 @@ def _solution(
     else:
         on = jnp.any(columns(mask) > 0, axis=0)
         (ix,) = jnp.nonzero(on, size=m, fill_value=W.shape[0])
-        fits = jnp.sum(on) <= m
+        fits = _fits(problem, on, m)
 
-        def some(_: Any) -> jax.Array:
+        def on_gathered(_: Any) -> jax.Array:
             x = solved(_on_features(problem, ix), *(take(a, ix, 0) for a in (W, mask, b)))
+            # Off the support the matrix is the identity, so that x = b.
             return jnp.where(mask > 0, jnp.zeros_like(W).at[ix].add(x, mode="drop"), b)
 
-        x = apply_if(fits, some, jnp.zeros_like(b))
+        x = apply_if(fits, on_gathered, jnp.zeros_like(b))
         x = apply_if(~fits, lambda _: solved(problem, W, mask, b), x)
+    # If an unsettled entry left the support, its derivative would be 0 instead.
     lost = norm(jnp.where(unsettled, mask * x, 0)) > MAX_UNSETTLED_SHARE * norm(x)
     return jnp.where(lost, jnp.nan, x)
 
 
-_solutions = by_lanes(_solution)
+_solutions = by_lanes(_solution)  # the same function with a rule for `jax.vmap`
 
 
 def accurate(matvec: Product, b: jax.Array, precondition: Product, measure: jax.Array) -> jax.Array:
-    """The solution of ``matvec(x) = b``, as accurate as the certificate ``measure`` of W; NaN if CG fails."""
+    """The solution of ``matvec(x) = b`` by conjugate gradients, about as accurate as W; NaN if they fail.
+
+    ``measure`` is the gap of W, or the residual of W if no gap is known.
+    """
     eps = eps_of(b)
-    # A gap is quadratic in the distance to the solution: its root is the accuracy that W has.
+    # A gap is quadratic in the distance to the solution: its root is the accuracy that W has. A residual is
+    # treated in the same way. Below 8 eps there is only rounding.
     tol = jnp.clip(3e-2 * jnp.sqrt(measure), max(1e-11, 8 * eps), 1e-4).astype(b.dtype)
+    # ``confirmed``: r is b - Ax itself, not the r of the recurrence, which may have drifted from b - Ax.
     x, r = conjugate_gradients(matvec, b, precondition, tol, MAX_CG_STEPS, confirmed=True)
+    # Rounding errors may keep r above tol: a residual up to sqrt(eps) or 10 tol, relative to b, is accepted.
     failed = ~(norm(r) <= jnp.maximum(eps**0.5, 10 * tol) * norm(b))
     return jnp.where(failed, jnp.nan, x)
 
@@ -192,21 +222,25 @@ def accurate(matvec: Product, b: jax.Array, precondition: Product, measure: jax.
 
 
 class _Settling(NamedTuple):
+    """The state of the loop in `_settle`."""
+
     W: jax.Array
-    # Boolean, in the shape of W: entries that the last Newton step moved across 0, or whose row it changed by
-    # more than half.
+    # Boolean, in the shape of W: entries of the support before the last Newton step that left the support by
+    # crossing 0 in this step, or whose row the step changed by more than half.
     unsettled: jax.Array
-    first: jax.Array  # ``unsettled`` after the first step
+    first: jax.Array  # ``unsettled`` after the first step: the result if the steps raise the objective
     more: jax.Array  # () boolean, whether another step follows
     number: jax.Array  # () int32, the number of the next step, from 1
 
 
 def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """W after Newton steps until one does not change the support, and the entries that are unsettled then.
+    """W after Newton steps that settle its support, and the entries that are still unsettled (`_Settling`).
 
-    An entry that a step moves across 0 becomes 0. A proximal step after each Newton step brings in entries
-    that should not be 0. The objective may rise from step to step; if it is higher at the end than at the
-    start, the result is the given W.
+    The steps end when no entry is unsettled and the support stays the same, or after `MAX_SETTLING_STEPS`. If
+    an entry that a step moves across 0 is not in the support when set to 0, it becomes 0. If the penalty has
+    one term, a proximal step after each Newton step brings in entries that should not be 0. The objective may
+    rise from step to step. If it is higher at the end than at the start, the result is the given W, with the
+    entries that are unsettled after the first step.
     """
     penalty, step, eps = problem.penalty, residual_step(problem.smooth, W), eps_of(W)
 
@@ -215,8 +249,8 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         system = _system(problem, c.W, support.astype(W.dtype))
         D = _newton_step(system, eps)
         V = c.W - D
-        same_sign = jnp.where(V * c.W > 0, V, 0)
-        stays = penalty.smooth_where(same_sign)
+        same_sign = jnp.where(V * c.W > 0, V, 0)  # V with 0 for the entries that cross 0
+        stays = penalty.smooth_where(same_sign)  # the support of that point
         unsettled = support & (~stays | _in_changed_rows(c.W, D))
         V = jnp.where(stays, V, same_sign)
         if len(penalty.terms) == 1:  # the joint prox of several terms may be iterative
@@ -234,10 +268,11 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _newton_step(system: _System, eps: float) -> jax.Array:
-    """The solution of the system for its gradient.
+    """The solution D of the system for the gradient as its right-hand side: Newton's method goes to W - D.
 
-    If the preconditioner is nearly the inverse, a few corrections by it suffice. Conjugate gradients would go
-    on to the rounding errors in directions where the matrix is singular, by steps of any length.
+    If the preconditioner is nearly the inverse, `_after_corrections` of D = 0 suffices. In directions where
+    the matrix is singular, the gradient may be rounding error. Conjugate gradients would divide this by a
+    curvature near 0, and such a step may have any length.
     """
     b = system.gradient
     if not system.exact:
@@ -246,39 +281,44 @@ def _newton_step(system: _System, eps: float) -> jax.Array:
 
 
 def _after_corrections(system: _System, x: jax.Array, b: jax.Array) -> jax.Array:
-    """x after `CORRECTIONS` of its residual b - Ax, each by the preconditioner."""
+    """x after `CORRECTIONS` steps x + P(b - Ax), with A the matrix and P the preconditioner of the system."""
     correct = lambda _, x: x + system.precondition(b - system.matvec(x))
     return lax.fori_loop(0, CORRECTIONS, correct, x)
 
 
 def _in_changed_rows(W: jax.Array, D: jax.Array) -> jax.Array:
-    """Boolean, in the shape of W: the entries of rows whose norm is less than twice that of D's row."""
+    """Boolean, in the shape of W: entries of nonzero rows that the step W - D changes by more than half."""
     Wt = columns(W)
     rows = (2 * safe_norm(columns(D)) > safe_norm(Wt)) & jnp.any(Wt != 0, axis=0)
     return like(jnp.broadcast_to(rows, Wt.shape), W)
 
 
 def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """`_settle` on `_gathered_size` features; W itself if more are on its support, or at rounding error."""
+    """`_settle` on `_gathered_size` features, or on all of them if that is None.
+
+    If the support has more features than that, or if the measure is at rounding error, the result is W itself
+    with no unsettled entry.
+    """
     m = _gathered_size(problem, W)
     nothing = W, jnp.zeros(W.shape, bool)
-    due = measure > 8 * eps_of(W)
+    due = measure > 8 * eps_of(W)  # else the gap or residual is rounding error
     if m is None:
         return apply_if(due, lambda _: _settle(problem, W), nothing)
     on = jnp.any(mask_columns(problem.penalty.smooth_where(W)), axis=0)
-    fits = jnp.sum(on) <= m
+    fits = _fits(problem, on, m)
 
-    def some(_: Any) -> tuple[jax.Array, jax.Array]:
+    def on_gathered(_: Any) -> tuple[jax.Array, jax.Array]:
         # The features of the support, and of the others those that are nearest to entering it.
         slopes = problem.penalty.row_slopes(-jax.grad(problem.smooth)(W), W)
         ix = chosen(on, slopes, m, m)
         near, unsettled = _settle(_on_features(problem, ix), take(W, ix, 0))
+        # All other features are off the support, where W is 0.
         # mypy does not know the length of a tuple from a generator.
         return tuple(jnp.zeros(W.shape, a.dtype).at[ix].set(a, mode="drop") for a in (near, unsettled))  # type: ignore[return-value]
 
-    return apply_if(due & fits, some, nothing)
+    return apply_if(due & fits, on_gathered, nothing)
 
 
-# ``settled(problem, W, measure)``: a point nearer to the solution than W, and a boolean array of its
-# unsettled entries.
+# ``settled(problem, W, measure)``: `_settled` with a rule for `jax.vmap`. It returns the point after the
+# Newton steps, or W, and a boolean array of the entries that are still unsettled.
 settled = by_lanes(_settled)

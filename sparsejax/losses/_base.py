@@ -93,8 +93,9 @@ class Loss(Protocol):
 
     Raises:
       TypeError: when a class is made without ``__call__``, with a part of a group, with a method of an
-        earlier protocol (``majorizer``, ``least_squares_at``, ``row_units``), or as a subclass of another
-        loss that replaces a part of a group and inherits the other part; see docs/adding-a-loss.md.
+        earlier protocol (``majorizer``, ``least_squares_at``, ``row_units``) and without
+        ``quadratic_model``, or as a subclass of another loss that replaces a part of a group and inherits the
+        other part; see docs/adding-a-loss.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class LogCosh(sj.Loss, leaves=("X", "y")):

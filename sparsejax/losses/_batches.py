@@ -15,7 +15,8 @@ from sparsejax.losses._gram import GramLoss
 from sparsejax.losses._quadratic_model import QuadraticModel
 
 ROWS_AT_ONCE = 16384  # rows of a batch whose (X, Y) are copied and multiplied at once: bounds the memory
-PRODUCT_ERROR = 16  # in units of eps: relative error of the stored products, sums by BLAS of so many summands
+# Relative error of the stored products, in units of eps. BLAS adds up at most `ROWS_AT_ONCE` products.
+PRODUCT_ERROR = 16
 
 
 class BatchedSquaredLoss(
@@ -290,9 +291,9 @@ def layout_of(batch: Any, X: np.ndarray, Y: np.ndarray) -> tuple[int, tuple[int,
 
 
 def _numbers(name: str, a: Any) -> np.ndarray:
-    """``a`` as an array of numpy, of float32 as it is, else in float64 (whatever JAX's default).
+    """``a`` as a numpy array: float32 stays float32, other dtypes become float64 (whatever JAX's default).
 
-    An error if it is sparse, complex or NaN.
+    An error if ``a`` is sparse, is not of real numbers, or has a NaN or an infinity.
     """
     if is_sparse(a):
         raise TypeError(f"{name} is a sparse {type(a).__name__}; a dense array is needed.")

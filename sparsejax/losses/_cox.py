@@ -64,7 +64,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
     The constructor sorts the rows once. A value and a gradient cost O(n), with ``entry`` O(n + m log m) for m
     times of events. Sums over risk sets add positive numbers only, so that small sums have full precision
-    beside large ones. An event that is alone in its risk set adds nothing. `sparsejax.cross_validate`
+    beside large ones. An event alone in its risk set adds a constant. `sparsejax.cross_validate`
     evaluates held-out rows on the risk sets that these rows form: use few folds, or shuffle the rows so that
     each fold has events.
 
@@ -227,7 +227,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         eps = eps_of(U)
-        error = 2 * eps * self._sorted(sizes.rows) * safe_sqrt(sizes.squares @ (W * W))
+        error = 2 * eps * self._sorted(sizes.scaled_row_norms) * safe_sqrt(sizes.squares @ (W * W))
         error = jnp.where(r.weights > 0, error, 0)
         # The second-order term of an event is half the variance of the error over its risk set, which is at
         # most the largest squared error.
@@ -277,7 +277,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return s, (s - 1) * jnp.sum(self._slopes(r, mass) * r.h) + self.scale * apart
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
-        """Orthonormal columns (n, r) that span X[:, free] and a constant; 0 in rows outside all risk sets.
+        """Orthonormal columns (n, r) that span X[:, free] and a constant; 0 in rows without `_in_risk`.
 
         With several strata the columns are centred in each stratum instead.
         """
@@ -289,7 +289,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return span(self._as_rows(there[:, None] * F))
 
     def _in_risk(self) -> jax.Array:
-        """(n,) by place, 1 for rows of positive weight in the risk set of some event, else 0."""
+        """(n,) by place: 1 if the weight is > 0 and the stratum has an event by then, else 0."""
         w = self._weights()
         events = self.places.at_ends(w * self._sorted(self.event))
         strata = None if self.places.strata is None else self.places.strata[::-1]

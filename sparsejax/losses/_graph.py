@@ -97,7 +97,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def __init__(self, loss: Loss, graphs: tuple[GraphLaplacian, ...]):
         if not isinstance(loss, Loss) or "shape" not in loss.provides:
             raise TypeError(
-                "a graph is added to a loss that knows the shape of W, as all of sparsejax.losses do, got "
+                "a graph is added to a loss that knows the shape of W, as those of a linear model do, got "
                 f"{type(loss).__name__}."
             )
         if not graphs:
@@ -226,11 +226,12 @@ def value_known(loss: Any) -> bool:
 def lower_bound(loss: Any) -> ArrayLike:
     """A number () that the loss is never below: gaps are relative to objectives above it.
 
-    It is 0 for all losses but Poisson's. A class that replaces its values may be below the bound.
+    It is known for Poisson's loss only. For all others it is -inf, since a user's loss may have any value;
+    a loss >= 0 needs no bound.
     """
     inner = loss.loss if isinstance(loss, SumLoss) else loss  # graphs are not negative
     known = isinstance(inner, PoissonLoss) and type(inner).entries is PoissonLoss.entries
-    return inner.lower_bound() if known else 0.0
+    return inner.lower_bound() if known else -np.inf
 
 
 def dense(matrix: Any) -> Any:

@@ -23,10 +23,10 @@ from sparsejax.losses._sizes import Sizes, sizes_of, trace_of
 from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
-FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence")  # they define the function phi
+FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence", "mean", "reach", "_best_intercept")
 FLATTEST = 1e-3  # a quadratic model takes at least this share of |first derivative| as second derivative
 # A subclass of a complete class replaces all of these hooks that the class defines, or none.
-HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "quadratic_model", "in_units", "mean")
+HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "dual_projection", "facts", "quadratic_model", "in_units")
 # The groups of the protocol that every subclass has, and the groups that come with a hook.
 ALWAYS_PROVIDED = frozenset(("shape", "quadratic model", "data", "predictions", "columns", "units"))
 GROUPS_OF_HOOK = {"divergence": ("dual", "free features"), "dual_scaling": ("dual",)}
@@ -90,6 +90,8 @@ class LinearModelLoss(Loss):
         super().__init_subclass__(
             leaves=(*BASE_LEAVES, *extra), static=(*BASE_STATIC, *extra_static), **options
         )
+        if "__call__" in vars(cls):
+            cls._check_replaced(LinearModelLoss)
         stated = [hook for hook in GROUPS_OF_HOOK if cls._provider(hook) not in (Loss, LinearModelLoss)]
         cls._stated = ALWAYS_PROVIDED.union(*(GROUPS_OF_HOOK[hook] for hook in stated))
 
@@ -110,7 +112,8 @@ class LinearModelLoss(Loss):
             if inherited and len(inherited) < len(given):
                 raise TypeError(
                     f"{cls.__name__} replaces some of {', '.join(given)} of {parent.__name__} but keeps "
-                    f"{', '.join(inherited)}, which would no longer be true: see {cls._page}."
+                    f"{', '.join(inherited)}, which would no longer be true: replace them too, or inherit "
+                    f"from sparsejax.losses.LinearModelLoss; see {cls._page}."
                 )
 
     def __init__(
@@ -136,7 +139,7 @@ class LinearModelLoss(Loss):
             weights = as_weights(weights, Y)
         check_bool("intercept", intercept)
         self._set(X=X, Y=Y, scale=scale, weights=weights, has_intercept=bool(intercept))
-        if intercept and self.reach is None:
+        if intercept and type(self).reach is None:
             raise ValueError(f"{type(self).__name__} does not fit an intercept: it states no reach.")
         self.check_targets()
 
@@ -238,9 +241,9 @@ class LinearModelLoss(Loss):
         """
         H = self._predict(W) if H is None else H
         s = jnp.minimum(limit, 1)
-        first = self.derivatives(H)[0]
+        first, w = self.derivatives(H)[0], self._weights()
         change = self.divergence(H, first, (s - 1) * first) + (s - 1) * first * H
-        return s, self.scale * jnp.sum(self._weights() * change)
+        return s, self.scale * jnp.sum(jnp.where(w > 0, w * change, 0))
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
         """Orthonormal columns (n, r) that span X[:, free] and the intercept, where weights are not 0.
@@ -257,15 +260,16 @@ class LinearModelLoss(Loss):
 
         With ``H = XW + b`` and :math:`U = \nabla\ell(H)` the divergence is
         :math:`\ell(H) + \ell^*(U + dU) - \langle U + dU, H\rangle \ge 0`. It is infinite where U + dU is
-        outside the domain of the conjugate, as where the shortest dU exceeds a probability close to 0 or 1.
-        Another dU, by curvature, moves each by a small share. The one with the smaller divergence counts.
+        outside the domain of the conjugate. The shortest change (`_off_basis`) may leave the domain, as where
+        a probability is close to 0 or 1. The change in the metric of the second derivatives
+        (`_off_basis_by_curvature`) is small there. The change with less divergence at s = 1 counts.
         """
         H = self._predict(W) if H is None else H
         w, first = jnp.broadcast_to(self.scale * self._weights(), H.shape), self.derivatives(H)[0]
         excess = lambda change: jnp.sum(jnp.where(w > 0, w * self.divergence(H, first, change), 0))
         dU, curved = self._off_basis(first, w, basis), self._off_basis_by_curvature(H, w, basis)
         dU = jnp.where(excess(curved) < excess(dU), curved, dU)
-        # The new dual point is s (U + dU): its change from U, per unit of weight.
+        # Here dU is the change by the projection alone; in the docstring dU includes the factor s.
         change = s * dU + (s - 1) * first
         return self.X.T @ (w * change), excess(change)
 
@@ -295,7 +299,8 @@ class LinearModelLoss(Loss):
         """A bound, to second order, on the error of the value by rounding of H; huge if terms cancel in H."""
         sizes = sizes_of(self.X) if sizes is None else sizes
         lengths = safe_sqrt(sizes.squares @ (W * W))
-        reach = sizes.rows.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]  # >= |x_i| |w_j|, see `Sizes`
+        # Each entry is at least sum_l |x_il w_lj|, see `Sizes`; w_j is column j of W.
+        reach = sizes.scaled_row_norms.reshape((-1,) + (1,) * lengths.ndim) * lengths[None]
         (first, second), w = self.derivatives(H), self._weights()
         error, top = 2 * eps_of(H) * reach, second if self.curvature is None else self.curvature
         each = (2 * jnp.abs(first) + top / 2 * error) * error

@@ -58,8 +58,9 @@ class PoissonLoss(LinearModelLoss):
             return
         silent = answer_of(_silent_columns, self.Y, self._weights())
         if silent.any():
+            where = "" if self.weights is None else " in its rows of weight > 0"
             raise ValueError(
-                f"column {np.argmax(silent)} of Y has nothing but zeros, so its best intercept is "
+                f"column {np.argmax(silent)} of Y has nothing but zeros{where}, so its best intercept is "
                 "minus infinity: drop it, or use intercept=False."
             )
 

@@ -29,7 +29,9 @@ class Terms(NamedTuple):
     h: jax.Array  # the predictions
     weights: jax.Array  # of the rows, >= 0
     events: jax.Array  # the weights of the rows with an event, 0 for the others
-    tied: jax.Array  # d; 0 if the row has no event, or with Efron's ties one of weight 0 beside others
+    # d; 0 if the row has no event. With Efron's ties also 0 if the event has weight 0, and another event of
+    # the same stratum and time has a weight > 0.
+    tied: jax.Array
     share: jax.Array  # mean weight of the tied events
     lam: jax.Array  # k/d, or 0
     top: jax.Array  # m, the largest h of the rows at risk with a weight > 0

@@ -69,9 +69,7 @@ class SoftmaxLoss(LinearModelLoss):
 
     def quadratic_model(self) -> QuadraticModel:
         """The model of a loss whose columns are not separable, without ``least_squares_at``."""
-        model, X = super().quadratic_model(), self.X
-        if isinstance(X, Sparse):
-            model = model._replace(column_sizes=lambda: (X.sizes, X.data.shape[0]))
+        model = super().quadratic_model()
         return model._replace(hessian=self._hessian, separable=False, least_squares_at=None)
 
     def row_order(self) -> RowOrder | None:
@@ -114,8 +112,9 @@ class SoftmaxLoss(LinearModelLoss):
         if absent.size and counts.any():
             left = counts.size - absent.size
             which = "Y has one class only" if left == 1 else f"no row of Y has class {absent[0]}"
+            where = "" if self.weights is None else ", among its rows of weight > 0"
             raise ValueError(
-                f"{which}, so the best intercept is infinite: drop the columns without a row, or use "
+                f"{which}{where}, so the best intercept is infinite: drop the columns without a row, or use "
                 "intercept=False."
             )
 

@@ -59,7 +59,7 @@ class SquaredLoss(LinearModelLoss):
             exact=True,
             target=self._target,
             factored=self._factored if in_memory and not self.has_intercept else None,
-            condensed=self.gram if in_memory and n > d else None,
+            condensed=self._gram if in_memory and n > d else None,
         )
 
     def entries(self, H: jax.Array) -> jax.Array:
@@ -100,6 +100,11 @@ class SquaredLoss(LinearModelLoss):
             raise TypeError("gram: X is sparse, or read in batches; GramLoss takes an X'X that you compute.")
         if not self.quadratic_model().exact:
             raise TypeError("gram: weights by entry give each column its own X'X; use weights by row.")
+        found = self._gram()
+        return found._replace(constant=jnp.where(self.valid(), jnp.asarray(found.constant), jnp.nan))
+
+    def _gram(self) -> GramLoss:
+        """The result of `gram`, without checks."""
         X, Y = opaque(self.X), self._centred()
         w = jnp.broadcast_to(2 * self.scale * self._weights().reshape(-1), X.shape[:1])
         if self.has_intercept:
@@ -120,7 +125,7 @@ class SquaredLoss(LinearModelLoss):
         """Least squares on rows that are read in batches, in one pass, and are never all in memory.
 
         The products X'X and X'Y are summed in float64 with compensation, whatever the dtype of X. The memory
-        needed is one batch, its copy in float64 (unless its dtype is float64), and a few arrays of (d, d + k)
+        needed is one batch, its copy in float64 (unless it is floating), and a few arrays of (d, d + k)
         numbers for each fold. Near the optimum the loss has fewer digits than a `SquaredLoss` of the same
         rows, since only products of the data are stored.
 

@@ -7,7 +7,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from sparsejax._core.checks import is_eager
 from sparsejax._core.matrices.streamed import Chunked, Source
+from sparsejax._core.precision import tell_of_cast
 from sparsejax.losses._batches import checked_batch, layout_of
 from sparsejax.losses._cox import CoxLoss
 from sparsejax.losses._linear_model import LinearModelLoss
@@ -74,6 +76,7 @@ def from_batches(
         raise ValueError("batches is empty; at least one (X, Y) is needed.")
     source = Source(rows, tuple(counts), width[0])
     lengths = source.lengths(squares)
+    tell_of_cast("X", width[2], lambda: is_eager(()))
     dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
     streamed = Chunked(squares, lengths, source, (len(lengths), width[0]))

@@ -58,11 +58,46 @@ def survival_data(
     if weights is not None:
         check_weights(weights)
     check_labels(event, (0, 1), "CoxLoss", name="event")
-    places = places_of(times, event if is_traced(event) else np.asarray(event), strata, entry)
+    traced = any(map(is_traced, (times, event, strata, entry)))
+    at, begin = _comparable(times, entry) if traced else (times, entry)
+    places = places_of(at, event if is_traced(event) else np.asarray(event), strata, begin)
     _check_varies(event, weights, places)
-    if any(map(is_traced, (times, event, strata, entry))):
-        event = jnp.where(_allowed(times, event, strata, entry), event, jnp.nan)
+    if traced:
+        finite = True if entry is None else jnp.isfinite(jnp.asarray(entry))
+        event = jnp.where(finite & _allowed(at, event, strata, begin), event, jnp.nan)
     return Survival(_in_dtype(times, X.dtype), event, weights, places)
+
+
+def _comparable(times: Any, entry: Any) -> tuple[Any, Any]:
+    """Times and entries in which JAX finds the same order as numpy.
+
+    JAX may convert 64 bits to 32, and whole numbers to float32, which could make different times equal. Known
+    times become ranks from 1 on, and entries the number of different times that are not after them. An entry
+    beside traced whole times is rounded down. An entry stays before the same times.
+    """
+    if not is_traced(times):
+        known, number = np.unique(times, return_inverse=True)
+        return (number + 1).astype(np.int32), None if entry is None else _number_up_to(known, entry)
+    if entry is not None:
+        entry = jnp.asarray(entry)
+        if jnp.issubdtype(times.dtype, jnp.signedinteger) and jnp.issubdtype(entry.dtype, jnp.floating):
+            entry = jnp.floor(entry).astype(times.dtype)
+    return times, entry
+
+
+def _number_up_to(known: np.ndarray, entry: Any) -> Any:
+    """For each entry, the number of ``known`` times, sorted and different, that are at most the entry."""
+    if not is_traced(entry):
+        return np.searchsorted(known, entry, side="right").astype(np.int32)
+    # A time is at most an entry if the time, rounded up to a number of the dtype of the entry, is.
+    if jnp.issubdtype(entry.dtype, jnp.floating):
+        with np.errstate(over="ignore"):
+            up = known.astype(entry.dtype)
+        up = np.where(up < known, np.nextafter(up, up.dtype.type(np.inf)), up)
+    else:
+        entry = entry.astype(np.int32) if entry.dtype == bool else entry
+        up = np.minimum(np.ceil(known), np.iinfo(entry.dtype).max).astype(entry.dtype)
+    return jnp.searchsorted(jnp.asarray(up), entry, side="right").astype(np.int32)
 
 
 def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
@@ -81,11 +116,11 @@ def _allowed(time: Any, event: Any, strata: Any, entry: Any) -> jax.Array:
 def _in_dtype(times: Any, dtype: Any) -> jax.Array:
     """The times in a dtype; their ranks from 1 on, if the dtype would make different times equal.
 
-    Traced integers are always replaced by ranks, traced floating numbers never.
+    Traced times are replaced by ranks unless the dtype is floating and has all their digits.
     """
     if is_traced(times):
-        whole = jnp.issubdtype(times.dtype, jnp.integer)
-        return (jnp.searchsorted(jnp.sort(times), times) + 1 if whole else times).astype(dtype)
+        exact = jnp.issubdtype(times.dtype, jnp.floating) and jnp.promote_types(times.dtype, dtype) == dtype
+        return (times if exact else jnp.searchsorted(jnp.sort(times), times) + 1).astype(dtype)
     # A cast that changes nothing, as usual, needs no sort of the times.
     if (times.astype(dtype).astype(times.dtype) != times).any():
         different, number = np.unique(times, return_inverse=True)

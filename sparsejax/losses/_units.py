@@ -79,12 +79,13 @@ def _power(unit: jax.Array) -> jax.Array:
 
 
 def balanced(units: jax.Array, strengths: jax.Array) -> jax.Array:
-    r"""The units (d,) by `row_unit` for these strengths by row.
+    r"""The units (d,) of `row_unit`, adapted to the strengths (d,) of the rows.
 
-    With strengths :math:`\lambda_i` the multipliers of the rows are of the order of these, and the units
-    :math:`\sqrt{s_i\lambda_i}` make the ratio of `row_unit` the same in all rows. They are taken where they
-    also bring the columns nearer to one size: between :math:`\sqrt{s_i}` and :math:`s_i`, relative to typical
-    rows. Under vmap all lanes have the units of the largest roots, so that they share one X.
+    The multipliers of a row are of the order of its strength :math:`\lambda_i`. With the size :math:`s_i` of
+    column i, the units :math:`\sqrt{s_i\lambda_i}` would make the ratio of `row_unit` the same in all rows.
+    Relative to geometric means over the rows, each unit is clipped to the range from :math:`\sqrt{s_i}` to
+    :math:`s_i`, so that no strength makes the sizes of the columns less equal. A row whose strength is 0 or
+    infinite keeps its unit. Under vmap all lanes get the largest of their factors, so that they share one X.
     """
     strengths = lax.stop_gradient(strengths).astype(units.dtype)
     known = (strengths > 0) & (strengths < jnp.inf)

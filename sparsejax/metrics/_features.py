@@ -81,7 +81,8 @@ def _selection_error(A: jax.Array, Y: jax.Array) -> jax.Array:
         J = jnp.where(dependent, J, jnp.minimum(J, jnp.sum(R * R)))
         return (Q.at[rank].set(q, mode="drop"), rank + jnp.where(dependent, 0, 1), R, J), J
 
-    start = (jnp.zeros((min(n, r), n), A.dtype), jnp.int32(0), R, jnp.ones((), A.dtype))
+    whole = jnp.where(jnp.isnan(jnp.sum(R)), jnp.nan, jnp.ones((), A.dtype))  # NaN if Y is zero
+    start = (jnp.zeros((min(n, r), n), A.dtype), jnp.int32(0), R, whole)
     return lax.scan(step, start, _scaled(A).T)[1]
 
 
@@ -99,7 +100,8 @@ def mean_abs_correlation(X: ArrayLike, selected: ArrayLike, *, centered: bool = 
       centered: True for Pearson's correlation, False for cosines.
 
     Returns:
-      (), in the dtype of X, in [0, 1]; NaN if P is empty, or under jit if an index is out of range.
+      (), in the dtype of X, in [0, 1]; NaN if P is empty, or under jit if an index is out of range. Under jit
+      a repeated index counts as several columns.
 
     Raises:
       TypeError: X is not real, ``selected`` not integer, ``centered`` not a bool.

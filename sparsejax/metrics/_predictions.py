@@ -53,7 +53,7 @@ def precision_recall_f1(
 
     Returns:
       `PrecisionRecallF1`, each (), in the dtype of Y_true, or in the default float if Y_true is not floating.
-      NaN if a traced value is neither 0 nor 1.
+      NaN if a traced value is neither 0 nor 1, or a traced weight is negative or NaN.
 
     Raises:
       TypeError: an array is not real.
@@ -112,7 +112,7 @@ def _precision_recall_f1(
     right, have, get = (
         jnp.sum(jnp.where(Y, w, 0), axis=axis).astype(Y_true.dtype) for Y in (true & given, true, given)
     )
-    valid = jnp.all((true | (Y_true == 0)) & (given | (Y_pred == 0)))
+    valid = jnp.all((true | (Y_true == 0)) & (given | (Y_pred == 0))) & jnp.all(w >= 0)
 
     def mean(above: jax.Array, below: jax.Array) -> jax.Array:
         return jnp.where(valid, jnp.mean(safe_divide(above, below)), jnp.nan)
@@ -152,7 +152,8 @@ def auc(Y_true: ArrayLike, scores: ArrayLike, weights: ArrayLike | None = None) 
     Returns:
       (k,), or () for one label, in the dtype of the scores, or in the default float if they are not floating;
       in [0, 1]. NaN for a label that all samples of positive weight have, or none of them; also if a traced
-      label is neither 0 nor 1 or a traced score is NaN.
+      label is neither 0 nor 1, a traced score is NaN, or a traced weight is negative or NaN. Under jit an
+      infinite score is not noticed.
 
     Raises:
       TypeError: an array is not real.
@@ -202,7 +203,7 @@ def _labels_and_scores(
 
 @jax.jit
 def _auc(Y: jax.Array, S: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The area for each label, and whether the area is defined."""
+    """The area for each label, and whether the mean counts it: the area is defined, or its data are bad."""
     w = jnp.broadcast_to(w, Y.shape)
     if Y.ndim == 1:
         return _auc_of_label((Y, S, w))
@@ -212,7 +213,7 @@ def _auc(Y: jax.Array, S: jax.Array, w: jax.Array) -> tuple[jax.Array, jax.Array
 
 def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
     y, s, w = label
-    valid = jnp.all((y == 0) | (y == 1)) & ~jnp.any(jnp.isnan(s))
+    valid = jnp.all((y == 0) | (y == 1)) & ~jnp.any(jnp.isnan(s)) & jnp.all(w >= 0)
     s, y, w = lax.sort((s, y, w), num_keys=1)
     negative, positive = jnp.where(y == 1, 0, w), jnp.where(y == 1, w, 0)
     seen = jnp.cumsum(negative)
@@ -225,7 +226,7 @@ def _auc_of_label(label: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Ar
     defined = (positives > 0) & (negatives > 0)
     share = safe_divide((below + through).astype(s.dtype), (2 * negatives).astype(s.dtype))
     area = safe_divide(jnp.sum(positive.astype(s.dtype) * share), positives.astype(s.dtype))
-    return jnp.where(defined & valid, area, jnp.nan), defined
+    return jnp.where(defined & valid, area, jnp.nan), defined | ~valid
 
 
 def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -> jax.Array:
@@ -239,7 +240,7 @@ def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = N
 
     Returns:
       (), of Y_true's dtype, or of the default float if that is not floating; in [0, 1]. NaN if all weights
-      are 0, or a traced value is neither 0 nor 1.
+      are 0, a traced value is neither 0 nor 1, or a traced weight is negative or NaN.
 
     Raises:
       TypeError: an array is not real.
@@ -259,7 +260,7 @@ def accuracy(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = N
 @jax.jit
 def _accuracy(Y_true: jax.Array, Y_pred: jax.Array, w: jax.Array) -> jax.Array:
     Y, P, w = (x.reshape(x.shape[0], -1) for x in (Y_true, Y_pred, w))
-    valid = jnp.all(((Y == 0) | (Y == 1)) & ((P == 0) | (P == 1)))
+    valid = jnp.all(((Y == 0) | (Y == 1)) & ((P == 0) | (P == 1))) & jnp.all(w >= 0)
     right = jnp.all(Y == P, axis=1, keepdims=True)
     share = safe_divide(jnp.sum(jnp.where(right, w, 0)), jnp.sum(w), jnp.nan)
     return jnp.where(valid, share, jnp.nan)
@@ -280,7 +281,7 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
     Returns:
       (), in the dtype of Y_true, or in the default float if Y_true is not floating. As in scikit-learn, a
       constant column counts 1 if it is predicted exactly, else 0. A column with fewer than two rows of
-      positive weight gives NaN.
+      positive weight gives NaN; so does a traced value that is not finite or a traced weight below 0.
 
     Raises:
       TypeError: an array is not real.
@@ -296,6 +297,7 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
 
 @jax.jit
 def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
+    valid = jnp.all(jnp.isfinite(Y) & jnp.isfinite(P)) & jnp.all(w >= 0)
     w = jnp.broadcast_to(w, Y.shape)
     # In units of a power of two near the largest |y| of each column, so that squares do not underflow.
     exponent = jnp.frexp(jnp.max(jnp.abs(Y), axis=0, keepdims=True))[1]
@@ -306,4 +308,4 @@ def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
     least = jnp.min(jnp.where(w > 0, Y, jnp.inf), axis=0)
     whole = jnp.where(least < jnp.max(jnp.where(w > 0, Y, -jnp.inf), axis=0), whole, 0)
     shares = 1 - safe_divide(left, whole, jnp.where(left == 0, 0, 1))
-    return jnp.mean(jnp.where(jnp.sum(w > 0, axis=0) > 1, shares, jnp.nan))
+    return jnp.mean(jnp.where(valid & (jnp.sum(w > 0, axis=0) > 1), shares, jnp.nan))

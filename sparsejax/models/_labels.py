@@ -105,8 +105,9 @@ def decoded(positive: Any, classes: Classes) -> Any:
 def labels_at(classes: Classes, numbers: Any) -> np.ndarray:
     """The labels with these numbers (n,) among the classes; whole numbers are int32, as from `decoded`."""
     labels = np.asarray(classes)
-    if labels.dtype.kind in "iuf" and (labels == np.floor(labels)).all() and abs(labels).max() <= INT32_MAX:
-        labels = labels.astype(np.int32)
+    if labels.dtype.kind in "iuf" and (labels == np.floor(labels)).all():
+        small = labels.min() >= -INT32_MAX and labels.max() <= INT32_MAX
+        labels = labels.astype(np.int32) if small else labels
     found: np.ndarray = labels[np.asarray(numbers)]
     return found
 

@@ -6,6 +6,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float
+from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._summary import summary
 from sparsejax.selection.ranking import FeatureRanking, rank_features
@@ -19,6 +20,7 @@ class LinearModel(Pytree):
     intercept: jax.Array  # b, (k,) or ()
     solution: Solution
 
+    @full_precision()
     def decision_function(self, X: ArrayLike) -> jax.Array:
         """Scores XW + b for X (n, d), shape (n, k), or (n,) if W is a vector."""
         X = as_float("X", X, (2,), self.W.dtype)

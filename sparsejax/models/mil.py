@@ -57,6 +57,7 @@ class Model(Pytree, leaves=("prototypes", "weights", "bandwidth", "indices", "li
     indices: np.ndarray
     linear: multivariate.Model
 
+    @full_precision()
     def decision_function(self, instances: ArrayLike, bag_ids: Any) -> jax.Array:
         """The score of each bag, (bags,); ``instances`` and ``bag_ids`` as in `embed`."""
         if not self.weights.shape[0]:
@@ -160,7 +161,8 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
       A Python float > 0.
 
     Raises:
-      TypeError, ValueError: as `embed`; instances traced or fewer than two; a median distance of 0.
+      TypeError, ValueError: as `embed`; instances traced or fewer than two; a median distance of 0, or one
+        whose square overflows.
 
     >>> import numpy as np, sparsejax as sj
     >>> round(sj.models.mil.median_bandwidth(np.array([[0.0], [2.0], [4.0]])), 3)
@@ -178,6 +180,8 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
     median = float(np.median(d2)) if d2.size else 0.0
     if not median > 0:
         raise ValueError("the median distance of the instances is 0: give bandwidth.")
+    if np.isinf(median):
+        raise ValueError("the squared distances of the instances overflow: rescale the instances.")
     return float(np.sqrt(median / 2))
 
 
@@ -259,7 +263,9 @@ def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     if ids.min() < 0:
         raise ValueError(f"bag_ids must be >= 0; there is {ids.min()}.")
     if ids.max() >= ids.size:  # before `bincount`, which would need that many counts
-        raise ValueError(f"bag_ids must hold each of 0, ..., their greatest, but that is {ids.max()}.")
+        raise ValueError(
+            f"bag_ids must hold each of 0, ..., {ids.max()}, their largest, but have {ids.size} entries only."
+        )
     counts = np.bincount(ids, minlength=1)
     if not counts.all():
         raise ValueError(

@@ -8,20 +8,22 @@ import jax.numpy as jnp
 
 from sparsejax.penalties._base import RowNorm
 from sparsejax.penalties._norms import L1
+from sparsejax.penalties._rules import is_a
 from sparsejax.penalties._simple import SquaredL2
 
 
 def added_norms(parts: Sequence[Any], params_shape: tuple[int, ...]) -> RowNorm | None:
     """The `RowNorm` that is the sum of the parts for a W of this shape; None if the sum is no such norm.
 
-    The parts are `SquaredL2`, `L1` and penalties with a ``row_norm``. If one part is a norm of groups, no
-    other part may have a ``row_norm`` (`NonNegative` has one), and strengths of squares must be scalars. The
-    strength of an `L1` must be a scalar or have one value a row. `L1` is added to the norms if every block is
-    one entry; else it becomes the ``entries`` of the `RowNorm`, and another norm is needed.
+    The parts are `SquaredL2`, `L1` and other penalties with a ``row_norm``. If one part is a norm of groups,
+    all other parts must be `L1` or `SquaredL2`, and the strengths of the squares must be scalars. The
+    strength of an `L1` must be a scalar or have one value a row. If every block is one entry, the strength of
+    the `L1` is added to the norms. If not, it becomes the ``entries`` of the `RowNorm`, and the sum needs
+    another part with a ``row_norm``.
     """
-    squares = [jnp.asarray(part.strength) for part in parts if isinstance(part, SquaredL2)]
-    l1 = [jnp.asarray(part.strength) for part in parts if isinstance(part, L1)]
-    others = [part for part in parts if not isinstance(part, (SquaredL2, L1))]
+    squares = [jnp.asarray(part.strength) for part in parts if is_a(part, SquaredL2)]
+    l1 = [jnp.asarray(part.strength) for part in parts if is_a(part, L1)]
+    others = [part for part in parts if not is_a(part, SquaredL2, L1)]
     blocks = [part.row_norm(params_shape) for part in others]
     groups = [norm.groups for norm in blocks if norm is not None and norm.groups is not None]
     if None in blocks or not (l1 or blocks):

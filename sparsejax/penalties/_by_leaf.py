@@ -8,6 +8,7 @@ from jax.typing import ArrayLike
 
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._plain import as_penalty, is_penalty
+from sparsejax.penalties._rules import feasible
 
 
 class ByLeaf(Penalty, leaves=("penalties",)):
@@ -74,9 +75,14 @@ class ByLeaf(Penalty, leaves=("penalties",)):
             [everything(w) if part is None else part.smooth_where(w) for part, w in pairs]
         )
 
+    def _times(self, factor: jax.Array) -> "ByLeaf":
+        times = lambda part: None if part is None else part * factor
+        return ByLeaf(jax.tree.map(times, self.penalties, is_leaf=_is_part))
+
     def _feasible(self, W: Any) -> Any:
-        """W, unchanged: the library does not know where a user's penalty is finite."""
-        return W
+        """A point near W at which the penalty of each leaf is finite, if the library knows one."""
+        treedef, pairs = self._pairs(W)
+        return treedef.unflatten([w if part is None else feasible(part, w) for part, w in pairs])
 
 
 def _is_part(x: Any) -> bool:

@@ -62,8 +62,9 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The rows that are not 0 and the unpenalised rows, boolean, shape of W."""
-        on = jnp.any(columns(W) != 0, axis=0).at[self.groups.free].set(True)
-        return like(jnp.broadcast_to(on, columns(W).shape), W)
+        Wt = columns(W)
+        on = jnp.any(Wt != 0, axis=0) | ~self._penalised(Wt)
+        return like(jnp.broadcast_to(on, Wt.shape), W)
 
     def slopes(self, norms: jax.Array) -> jax.Array:
         r"""c (d,): the derivative of the penalty in the norm of row i is :math:`2c_i`; norms (d,)."""
@@ -132,7 +133,7 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         return q, jnp.zeros_like(q)
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
-        """0 if Z is not 0 in some row that is in no group, else inf."""
+        """0 if Z is not 0 in some row that is in no group with a strength, else inf."""
         outside = jnp.where(penalised(self, Zt), 0, safe_norm(Zt))
         return jnp.where(jnp.any(outside > 0), 0, jnp.inf).astype(Zt.dtype)
 

@@ -76,9 +76,10 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
         return tuple(self._replace(family=number) for number in range(self.groups.num_families))
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The rows all of whose groups are not 0, boolean, shape of W."""
+        """The rows all of whose groups are not 0 or have no strength, boolean, shape of W."""
         Wt = columns(W)
-        off = self.groups.spread(((self._norms(Wt) <= 0) & self.members()).astype(Wt.dtype)) > 0
+        kink = (self._norms(Wt) <= 0) & self.members() & (cast(self.alpha, Wt) > 0)
+        off = self.groups.spread(kink.astype(Wt.dtype)) > 0
         return like(jnp.broadcast_to(~off, Wt.shape), W)
 
     def dual_norm(self, Z: jax.Array) -> jax.Array:
@@ -126,7 +127,8 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
             return super()._prox(Vt, scaling)
         norms, alpha = self._norms(Vt), scaling * cast(self.alpha, Vt)
         # Block soft thresholding: V_g (1 - alpha_g / ||V_g||)_+ in each group of this term.
-        factor = jnp.where(norms > alpha, 1 - safe_divide(alpha, norms), 0)
+        # At alpha_g = 0 that is the identity, also at V_g = 0.
+        factor = jnp.where((norms <= alpha) & (alpha > 0), 0, 1 - safe_divide(alpha, norms))
         inside = self.members().astype(Vt.dtype)
         held = self.groups.spread(inside) > 0
         return Vt * jnp.where(held, self.groups.spread(inside * factor), 1)[None]

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from sparsejax._core.linalg import columns, like, safe_divide
+from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._blocks import Members, Rows, scales
 from sparsejax.penalties._exclusive_groups import ExclusiveGroupL21
 from sparsejax.penalties._group_lasso import GroupLasso
 from sparsejax.penalties._norms import L1, L21, entrywise
 from sparsejax.penalties._preconditioner import Map, one_by_one
-from sparsejax.penalties._rules import covers, penalised, prox_columns, prox_start
+from sparsejax.penalties._rules import covers, is_a, penalised, prox_columns, prox_start
 from sparsejax.penalties._simple import Box, SquaredL2
 from sparsejax.penalties._terms import either
 from sparsejax.penalties._transposed import RowPenalty, cast
@@ -77,13 +78,21 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
 
     @property
     def _sums(self) -> bool:
-        """Whether a core is `SumTo`, whose conjugate at 0 is not 0."""
+        """Whether a core is `SumTo`, or `OnASum`, whose conjugate at 0 may differ from 0."""
         return any(core._offset for core in self.cores)
+
+    @property
+    def _self_contained(self) -> bool:  # type: ignore[override]
+        return all(core._self_contained for core in self.cores)
+
+    def _feasible(self, W: jax.Array) -> jax.Array:
+        """W; with a user's core the prox of W at a scaling of 0 if the term is infinite at W."""
+        return W if self._self_contained else Penalty._feasible(self, W)
 
     @property
     def chain(self) -> bool:
         """Whether all cores are norms whose proxes are applied one after the other."""
-        return all(isinstance(core, (L1, L21, GroupLasso)) for core in self.cores)
+        return all(is_a(core, L1, L21, GroupLasso) for core in self.cores)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries in which all cores are smooth at W."""
@@ -213,7 +222,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
     def _scales(self, Zt: jax.Array) -> jax.Array:
         """For each row the largest s with sZ in the sum of the dual balls of the cores, (d,)."""
         strength = entrywise(self.cores, Zt)
-        last = next((core for core in self.cores if not isinstance(core, L1)), None)
+        last = next((core for core in self.cores if not is_a(core, L1)), None)
         if isinstance(last, GroupLasso):
             return scales(Members(last, Zt), strength, Zt)
         return scales(Rows(0.0 if last is None else last.alpha, Zt), strength, Zt)

@@ -11,6 +11,7 @@ from sparsejax import prox
 from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
+from sparsejax.penalties._rules import is_a
 from sparsejax.penalties._transposed import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
 
 
@@ -166,7 +167,7 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 
 def entrywise(parts: Sequence[Any], Wt: jax.Array) -> jax.Array:
     """The sum of the strengths of the `L1` among the parts, of rank 2, broadcastable to Wt."""
-    entries = [part.entrywise(Wt) for part in parts if isinstance(part, L1)]
+    entries = [part.entrywise(Wt) for part in parts if is_a(part, L1)]
     return sum(entries, start=jnp.zeros((1, 1), Wt.dtype))
 
 

@@ -40,10 +40,6 @@ class PlainPenalty(Penalty, leaves=("penalty",)):
     def smooth_where(self, W: Any) -> Any:
         return self.penalty.smooth_where(W)
 
-    def _feasible(self, W: Any) -> Any:
-        """W, unchanged: the library does not know where a user's penalty is finite."""
-        return W
-
 
 def is_penalty(x: Any) -> bool:
     """Whether x is a `Penalty`, or another instance with the methods value and prox."""

@@ -8,10 +8,11 @@ import jax
 
 
 class Rule:
-    """Calls a private method of a penalty: that of `known_class`, whatever the penalty's own class defines.
+    """Calls a private method of a penalty: the method of the class that `known_class` finds.
 
-    The method of a class holds for its subclasses. A subclass outside this library that replaces ``value`` or
-    ``prox`` gets the default of `Penalty`, since the method of its parent may not fit its function.
+    That class is in this library, so that a user's class cannot replace the method by chance. If a user's
+    class replaces ``value`` or ``prox``, the method of its base may not fit the new function: the default of
+    `Penalty` is called.
     """
 
     def __init__(self, method: str):
@@ -33,6 +34,11 @@ def known_class(cls: Any) -> Any:
         if "value" in vars(base) or "prox" in vars(base):
             break
     return cls._root  # `Penalty`, which this module cannot import
+
+
+def is_a(penalty: Any, *classes: Any) -> bool:
+    """Whether a penalty has the value and the prox of one of these classes of the library."""
+    return issubclass(known_class(penalty.__class__), classes)
 
 
 def added(found: Sequence[jax.Array | None]) -> jax.Array | None:

@@ -101,8 +101,10 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         norms = safe_norm(Vt)
-        shrunk = prox.sorted_magnitudes(norms, scaling * _checked(cast(self.strength, Vt)))
-        return Vt * safe_divide(shrunk, norms)[None]
+        strengths = scaling * _checked(cast(self.strength, Vt))
+        shrunk = prox.sorted_magnitudes(norms, strengths)
+        # Without strengths the prox is the identity, also at 0.
+        return jnp.where(strengths[0] == 0, Vt, Vt * safe_divide(shrunk, norms)[None])
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         norms, strengths = self._sums(Zt)

@@ -29,6 +29,7 @@ from sparsejax.penalties._rules import (
     feasible,
     for_shape_of,
     in_units,
+    is_a,
     leaf_names,
     prox_columns,
     prox_start,
@@ -54,9 +55,9 @@ class Sum(SeveralTerms, leaves=("parts",)):
     * anything with `SquaredL2`: :math:`\operatorname{prox}_{t(g + m\|\cdot\|^2/2)}(V) =
       \operatorname{prox}_{t/(1+tm)\,g}(V/(1+tm))`, by completing the square; with strengths by row where g is
       a sum over rows;
-    * `NonNegative` with a penalty that depends on :math:`|W|` only and increases in it, as all of this
-      library do except `TotalVariation` and `SumTo`: the prox at :math:`\max(V, 0)`, since 0 is best for an
-      entry that is negative in V;
+    * `NonNegative` with a penalty that depends on :math:`|W|` only and does not decrease in it, as all of
+      this library do except `Box`, `TotalVariation` and `SumTo`: the prox at :math:`\max(V, 0)`, since 0 is
+      best for an entry that is negative in V;
     * `Box` with `L1`: the prox, clipped to the interval in each entry, since a convex function of one
       variable increases with the distance from its minimiser;
     * `TotalVariation` with `L1` of one number, and `SumTo` with any `L1` and with `NonNegative`.
@@ -108,10 +109,11 @@ class Sum(SeveralTerms, leaves=("parts",)):
     @property
     def terms(self) -> tuple[Any, ...]:
         """Terms with an exact prox each: boxes in the last one, and W >= 0 unless `SumTo` has joined it."""
-        squares = [part for part in self.parts if isinstance(part, SquaredL2)]
+        squares = [part for part in self.parts if is_a(part, SquaredL2)]
         boxes = [part for part in self.parts if isinstance(part, Box)]
         positive = any(isinstance(part, NonNegative) for part in self.parts)
-        others = [part for part in self.parts if not isinstance(part, (SquaredL2, Box, NonNegative))]
+        others = [part for part in self.parts if not isinstance(part, (Box, NonNegative))]
+        others = [part for part in others if not is_a(part, SquaredL2)]
         cores, positive = _joined(others, positive)
         # Terms of norms; then one square and one box for all squares and boxes; the constraint W >= 0 joins
         # the last term if its penalties allow, else the box.
@@ -128,7 +130,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
             positive = False
         # The box joins the last term if that is `L1` or empty, else it is a term of its own.
         last = groups.pop() if groups else []
-        alone = box is not None and not all(isinstance(core, L1) for core in last)
+        alone = box is not None and not all(is_a(core, L1) for core in last)
         first = [Joint.of(chain) for chain in groups]
         end = Joint.of(last, positive=positive, box=None if alone else box)
         terms = [*first, end] if last or positive or not alone else first
@@ -151,7 +153,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len(terms) > 1:
             found -= {"sparse rows"}
             found |= {"terms"}
-        if all(isinstance(part, SquaredL2) or "row norm" in part.provides for part in self.parts):
+        if all(is_a(part, SquaredL2) or "row norm" in part.provides for part in self.parts):
             found |= {"row norm"}
         if all("units" in part.provides for part in self.parts):
             found |= {"units"}
@@ -252,7 +254,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         for core in sums:
             W = feasible(core, W)
         others = [*sums, *(term for term in own.terms if not term._self_contained)]
-        return within(own, [*others, *constraints], W) if others and len(own.terms) > 1 else W
+        needed = others and (len(own.terms) > 1 or not own._self_contained)
+        return within(own, [*others, *constraints], W) if needed else W
 
     def _unpenalised(self, d: int, dtype: Any) -> jax.Array:
         """The unpenalised directions of the only part; none if there are several parts."""
@@ -357,11 +360,11 @@ def _joined(cores: list[Any], positive: bool) -> tuple[list[Any], bool]:
 
 def _chains(cores: list[Any]) -> list[list[Any]]:
     """Lists of cores, one for each term: the proxes of a list, one after another, make its joint prox."""
-    entries = [core for core in cores if isinstance(core, L1)]
-    others = [core for core in cores if not isinstance(core, L1)]
+    entries = [core for core in cores if is_a(core, L1)]
+    others = [core for core in cores if not is_a(core, L1)]
     if not entries:
         return [[core] for core in others]
-    partner = next((c for c in others if isinstance(c, (L21, GroupLasso))), None)
+    partner = next((c for c in others if is_a(c, L21, GroupLasso)), None)
     single = [[core] for core in others if core is not partner]
     return [*single, entries if partner is None else [*entries, partner]]
 

@@ -147,6 +147,7 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         r"""1 over the largest :math:`(z_i - z_j)/(s_i + s_j)` in a column, by Dinkelbach's iteration."""
         if self.positive:
             return jnp.full((), jnp.inf, Zt.dtype)
+        Zt = jnp.asarray(Zt)  # traced numbers index it, which an array of numpy refuses
         strength = jnp.broadcast_to(entrywise(self.entries, Zt), Zt.shape)
         rows = jnp.arange(Zt.shape[0])
 

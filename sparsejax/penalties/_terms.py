@@ -40,12 +40,13 @@ Parts = tuple[jax.Array, ...]  # an array split into one part for each term; `Su
 def split(
     penalty: Any, Z: jax.Array, W: jax.Array, guess: Parts | None = None, cycles: int = MAX_CYCLES
 ) -> tuple[jax.Array, ...]:
-    """Parts that sum to Z, one for each term; if Z is a subgradient of g at W, each nearly one of its term.
+    """Parts that sum to Z, one for each term.
 
-    There are two candidates: ``guess``, and the gradient of each term in the entries in which the term is
-    smooth at W, with ``guess`` in the other entries. Both are corrected to the sum Z. The one with the larger
-    ``dual_scale`` is returned; the second one, if the penalty has no dual. Without a guess, Dykstra's
-    algorithm gives one: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
+    If Z is a subgradient of g at W, each part is nearly a subgradient of its term. The first candidate is
+    ``guess``. The second is the gradient of each term in the entries in which the term is smooth at W, and
+    ``guess`` in the others. Both are corrected to the sum Z. The result is the candidate with the larger
+    ``dual_scale``, or the second candidate if the penalty has no dual. Without a guess, Dykstra's algorithm
+    gives one: for a subgradient Z, ``W = prox(W + tZ, t)``, and the algorithm splits tZ.
 
     Args:
       penalty: g, with ``terms``.

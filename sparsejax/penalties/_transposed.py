@@ -231,6 +231,6 @@ def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:
 def squared_conjugate(m: jax.Array, beta: jax.Array) -> jax.Array:
     """sum_i m_i^2 / (4 beta_i), (), over the rows with beta_i > 0: the conjugate of sum_i beta_i ||w_i||^2.
 
-    m_i is the dual norm of row i, for any norm.
+    m_i is the dual norm of row i, for any norm. For exclusive l2,1, m_i is the `tail_threshold` of row i.
     """
     return jnp.sum(safe_divide(m * m, 4 * beta))

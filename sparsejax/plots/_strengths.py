@@ -148,10 +148,14 @@ def cross_validation(
         )
     score, loss = as_real("plots.cross_validation: result", result.score), np.asarray(result.fold_loss)
     is_loss = np.array_equal(score, -loss, equal_nan=True)
-    with np.errstate(invalid="ignore"):
-        mean = _finite((loss if is_loss else score).mean(axis=0))
-        error = _finite(np.asarray(result.standard_error))
     best, sparse = _index(result.index), _index(result.index_1se)
+    # A grid that varies along one axis alone, as that of the betas of an estimator, is a single line.
+    varied = [axis for axis, count in enumerate(score.shape[1:]) if count > 1] or [len(best) - 1]
+    shape = score.shape[1:] if len(varied) > 1 else (score.shape[1 + varied[0]],)
+    best, sparse = ((at if len(varied) > 1 else (at[varied[0]],)) for at in (best, sparse))
+    with np.errstate(invalid="ignore"):
+        mean = _finite((loss if is_loss else score).mean(axis=0)).reshape(shape)
+        error = _finite(np.asarray(result.standard_error)).reshape(shape)
     lines = list(np.ndindex(mean.shape[:-1]))
     axis_of = {line: _strengths_in(result.penalties, line, mean.shape, strengths) for line in lines}
     axes = axes_of("plots.cross_validation", ax)
@@ -172,7 +176,7 @@ def cross_validation(
     _lines_at(axes, positions)
     rings = {"color": ink(axes), "fillstyle": "none", "markersize": 8, "linestyle": ""}
     axes.plot([*positions.values()], [mean[best], mean[sparse]], "o", **rings)
-    _finish(axes, x, ~np.all(result.converged, axis=0)[best[:-1]], label)
+    _finish(axes, x, ~np.all(result.converged, axis=0).reshape(shape)[best[:-1]], label)
     axes.set_ylabel(f"{'held-out loss' if is_loss else 'score'}, mean of {len(score)} folds")
     legend(axes)
     return axes
@@ -225,13 +229,14 @@ def stability(
     share = as_real(f"{name}: result", result.frequencies)
     x, order = _one_axis(name, share[..., 0], strengths)
     labels = names_of(f"{name}: feature_names", feature_names, share.shape[1])
-    selected, largest = np.asarray(result.selected), share.max(axis=0)
+    selected, largest = np.asarray(result.selected), np.nan_to_num(share).max(axis=0)
     threshold = None if threshold is None else as_number(f"{name}: threshold", threshold)
-    fits = threshold is None or (0 < threshold <= 1 and np.array_equal(largest >= threshold - 1e-6, selected))
+    expected = (largest >= (threshold or 0) - 1e-6) & ~np.isnan(share).any()  # with a NaN none is selected
+    fits = threshold is None or (0 < threshold <= 1 and np.array_equal(expected, selected))
     if not fits:
         raise ValueError(f"{name}: threshold {threshold:g} is not the one that selected these features.")
     axes = axes_of(name, ax)
-    ranks = np.lexsort((-share.mean(axis=0), -largest))
+    ranks = np.lexsort((-np.nan_to_num(share).mean(axis=0), -largest))
     chosen, rejected = ranks[selected[ranks]], ranks[~selected[ranks] & (largest[ranks] > 0)]
     first, others = chosen[: len(STYLES)], chosen[len(STYLES) :]
     shown = _without_zeros(share[order])
@@ -305,10 +310,12 @@ def _marks_of(chosen: Any, count: int) -> dict[str, int]:
     if not isinstance(chosen, CrossValidation):
         return {"chosen": as_int("plots.path: chosen", chosen, 0, count - 1)}
     candidates = chosen.score.shape[1:]
-    # Results of the estimators have the axes (betas, alphas); with one beta the candidates form a path.
-    if math.prod(candidates) != count or candidates[-1] != count:
+    # Results of the estimators have the axes (betas, alphas); with one beta, or one alpha, the candidates
+    # form a path.
+    if chosen.outputs is not None or math.prod(candidates) != count or count not in candidates:
         raise ValueError(f"plots.path: chosen has candidates {candidates}, but the path has ({count},).")
-    both = _index(chosen.index)[-1], _index(chosen.index_1se)[-1]
+    axis = candidates.index(count) - len(candidates)
+    both = _index(chosen.index)[axis], _index(chosen.index_1se)[axis]
     return dict(zip(CHOICES, both, strict=True))
 
 

@@ -53,5 +53,6 @@ def view_columns(
     """The prox of one view, and the thresholds (d,); ``theta`` and ``rough`` as `exclusive_l21_columns`."""
     norms = view_norms(view, Vt)
     shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, rough)
-    factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms))
+    identity = jnp.broadcast_to(strength == 0, norms.shape).astype(norms.dtype)  # also at norms of 0
+    factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms, identity))
     return Vt * factor[view.sorted_group_ids], theta

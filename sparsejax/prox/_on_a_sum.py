@@ -65,10 +65,15 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     high = jnp.max(fixed[1], axis=1, keepdims=True) + share
     start = low, high, low + (high - low) / 2, jnp.ones((), bool), jnp.int32(0)
     _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < MAX_STEPS), step, start)
-    # Given the entries that are not 0, nu is a mean: one more evaluation is exact and has the derivative.
-    above, below = ends(nu, *fixed)
-    known = jnp.where(above > 0, upper, jnp.where(below > 0, lower, 0))
-    count = jnp.sum((above > 0) | (below > 0), axis=1, keepdims=True).astype(V.dtype)
-    nu = jnp.where(count > 0, safe_divide(jnp.sum(known, axis=1, keepdims=True) - total, count), nu)
+    # Given the entries that are not 0, nu is a mean: one more evaluation is exact and has the derivative. The
+    # second evaluation leaves out entries that were not 0 by rounding only. An entry without a strength has
+    # no kink at 0: it counts as not 0.
+    plain = jnp.zeros(V.shape, bool) if positive else jnp.broadcast_to(strength == 0, V.shape)
+    for _ in range(2):
+        above, below = ends(nu, *fixed)
+        known = jnp.where(above > 0, upper, jnp.where((below > 0) | plain, lower, 0))
+        count = jnp.sum((above > 0) | (below > 0) | plain, axis=1, keepdims=True).astype(V.dtype)
+        nu = jnp.where(count > 0, safe_divide(jnp.sum(known, axis=1, keepdims=True) - total, count), nu)
     above, below = ends(nu, upper, lower)
-    return above - below
+    zero = (above <= 0) & (below <= 0) & ~plain
+    return jnp.where(zero, 0, jnp.where(above > 0, upper - nu, lower - nu))

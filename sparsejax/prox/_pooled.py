@@ -68,14 +68,16 @@ def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> j
         raise ValueError("prox.sorted_l1: strengths must not increase.")
     if s.shape != x.shape:
         raise ValueError(f"prox.sorted_l1: strengths has shape {s.shape}, x has {x.shape}.")
-    return jnp.sign(x) * sorted_magnitudes(jnp.abs(x), s)
+    # Without strengths the prox is the identity, also at 0, where sign(x) has no derivative.
+    return jnp.where(s[0] == 0, x, jnp.sign(x) * sorted_magnitudes(jnp.abs(x), s))
 
 
 def sorted_magnitudes(r: jax.Array, s: jax.Array) -> jax.Array:
     """The prox of the sorted l1 norm with strengths s at r >= 0, both (p,)."""
     order = falling_order(r)
     y = r[order] - s
-    pooled = jnp.maximum(means(y, falling_pieces(lax.stop_gradient(y))), 0)
+    pooled = means(y, falling_pieces(lax.stop_gradient(y)))
+    pooled = jnp.where(pooled <= 0, 0, pooled)  # not `maximum`, whose derivative at a tie is 1/2
     return jnp.zeros_like(r).at[order].set(pooled, unique_indices=True)
 
 
@@ -193,7 +195,8 @@ def piecewise(x: jax.Array, t: jax.Array) -> jax.Array:
     none = jnp.zeros(1, z.dtype)
     # On a piece the answer is the mean of x, moved by t / (length of the piece) towards each neighbour.
     pull = t * (jnp.concatenate([jumps, none]) - jnp.concatenate([none, jumps]))
-    return means(x, jnp.concatenate([jumps != 0, jnp.ones(1, bool)]), pull)
+    # At strength 0 the prox is the identity: each entry is a piece, also where neighbours are equal.
+    return means(x, jnp.concatenate([(jumps != 0) | (t == 0), jnp.ones(1, bool)]), pull)
 
 
 class _Deque(NamedTuple):

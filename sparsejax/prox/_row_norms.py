@@ -90,7 +90,7 @@ def l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
 @jax.custom_jvp
 def _l2_columns(x: jax.Array, alpha: jax.Array) -> jax.Array:
     norm = jnp.sqrt(sum_squares(x))
-    return x * jnp.where(norm > alpha, 1 - safe_divide(alpha, norm), 0)[None]
+    return x * jnp.where(norm <= alpha, 0, 1 - safe_divide(alpha, norm))[None]  # NaN if alpha is NaN
 
 
 @_l2_columns.defjvp
@@ -166,7 +166,8 @@ def _level(m: jax.Array, t: jax.Array) -> jax.Array:
         return delta - safe_divide(total - t, count), alive
 
     delta = newton(step, top, alive)
-    return jnp.where(t > 0, top - delta, top)  # for t = 0 exactly the maximum
+    # For t = 0 exactly the maximum; NaN if t is NaN.
+    return jnp.where(t > 0, top - delta, jnp.where(jnp.isnan(t), t, top))
 
 
 @_linf_columns.defjvp

@@ -115,7 +115,7 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
     # would be equivalent without rounding, but kappa is pure rounding error where alpha = ||x||.)
     kappa = 1 - safe_divide(alpha, norm)
     kappa = jnp.where(a1 > top, safe_divide(theta, a1, kappa), kappa)
-    kappa = jnp.where(alive, jnp.maximum(kappa, 0), 0)
+    kappa = jnp.where(alive, jnp.maximum(kappa, 0), jnp.where(jnp.isnan(alpha), alpha, 0))
     return jnp.sign(x) * (kappa[None] * r), theta
 
 
@@ -132,7 +132,7 @@ def _threshold(
     rises monotonically without overshooting, however the active set changes on the way.
     The equation is divided by 1 + 2 beta, so that nothing overflows.
     """
-    b, complement = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+    b, complement = beta / (0.5 + beta), 0.5 / (0.5 + beta)  # of 2 beta; 2 beta itself may overflow
 
     def step(delta: jax.Array) -> Pair:
         a1, n2, count = moments(delta, below)
@@ -141,7 +141,7 @@ def _threshold(
         p = alpha / norm
         value = complement * (delta - top) + b * a1 * (1 - p)
         slope = complement + b * (count * (1 - p) + p * a1 * a1 / n2)
-        return delta - value / slope, norm > alpha
+        return delta - safe_divide(value, slope), norm > alpha  # slope 0: delta is 0 and beta huge
 
     alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
     # theta = 2 beta A (1 - alpha/N) <= 2 beta m delta, with m entries in x, bounds delta from below, above 0.
@@ -153,12 +153,13 @@ def _threshold(
 def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, Pair]:
     # On the support, with t = ||w||, u = w/t, s = sign(w), p = alpha/t, q = 1 + p, S = ||w||_1:
     # (q I - p u u' + 2 beta s s') dw = dx - u dalpha - 2 S s dbeta; solved for its two rank-one
-    # terms in closed form. At strength 0 the support is everything: the prox is the identity.
+    # terms in closed form. At strength 0 the support is everything: the prox is the identity. With beta = 0
+    # the prox is w = (1 - alpha/||x||) x, so that every entry of a nonzero column is on the support.
     (x, alpha, beta, start), (dx, dalpha, dbeta, _) = primals, tangents
     w, theta = _shrink(x, alpha, beta, start, rough)
     alpha, beta, dalpha, dbeta = alpha[None], beta[None], dalpha[None], dbeta[None]
     add = functools.partial(jnp.sum, axis=0, keepdims=True)
-    on = (w != 0) | ((alpha == 0) & (beta == 0))
+    on = (w != 0) | ((beta == 0) & ((alpha == 0) | jnp.any(w != 0, axis=0, keepdims=True)))
     dx = jnp.where(on, dx, 0)
     s = jnp.sign(w)
     t = safe_norm(w)[None]
@@ -166,12 +167,12 @@ def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, P
     total, tau = add(jnp.abs(w)), add(jnp.abs(s))
     q, g = 1 + p, safe_divide(total, t)
     # beta enters as b = 2 beta / (1 + 2 beta), which keeps huge strengths finite.
-    b, complement = 2 * beta / (1 + 2 * beta), 1 / (1 + 2 * beta)
+    b, complement = beta / (0.5 + beta), 0.5 / (0.5 + beta)
     rhs = dx - u * dalpha - 2 * s * (total * dbeta)
     u_rhs, s_rhs = add(u * rhs), add(s * rhs)
     det = complement * q + b * tau + b * p * g * g
-    x1 = ((complement * q + b * tau) * u_rhs - b * g * s_rhs) / det
-    x2 = b * (s_rhs + p * g * u_rhs) / det
+    x1 = safe_divide((complement * q + b * tau) * u_rhs - b * g * s_rhs, det)
+    x2 = safe_divide(b * (s_rhs + p * g * u_rhs), det)
     dw = jnp.where(on, (rhs + u * (p * x1) - s * x2) / q, 0)
     return (w, theta), (dw, jnp.zeros_like(theta))
 

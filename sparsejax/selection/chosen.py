@@ -29,7 +29,8 @@ class CrossValidation(
     Attributes:
       penalties: the candidates; every strength has a leading axis of length m.
       score: (K, m), of the held-out rows, greater is better; minus ``fold_loss`` without ``scoring``.
-      fold_loss: (K, m), the loss of the held-out rows, times the sum of all weights over the sum of theirs.
+      fold_loss: (K, m), the loss of the held-out rows, multiplied by the sum of all weights and divided by
+        the sum of the weights of the held-out rows.
       num_nonzero: (K, m), number of nonzero weights of each solution.
       gap, converged: (K, m), the certificates of the solutions.
       index: the first candidate with the greatest mean score, up to rounding errors.

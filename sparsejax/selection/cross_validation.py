@@ -13,7 +13,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checkpoints import Checkpoint, kept_in
+from sparsejax._core.checkpoints import Checkpoint, saved_or_computed
 from sparsejax._core.checks import check_bool, is_eager, is_traced
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.matrices.sharded import mesh_of
@@ -123,17 +123,19 @@ def cross_validate(
       Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint. Its ``partial`` is the `CrossValidation` of
         the finished folds if there are two, else None; in mode "batch" it has all folds, and missing values
         are NaN. Without progress and checkpoint, Ctrl-C also ends long work in mode "warm" on a CPU, within
-        about a second; ``partial`` is then None.
+        about a third of a second or at the end of the running solve; ``partial`` is then None.
       TypeError, ValueError: the loss has no weights, or ``scoring`` is given and it has no predictions;
         folds, scoring or, with ``per_output``, the problem are not as above; a fold holds no row of weight
-        > 0 out, or all of them (under jit its losses are NaN), with ``per_output`` in some column; or as
-        `sparsejax.path`.
+        > 0 out, or all of them (under jit its losses are NaN), with ``per_output`` in some column; a fold of
+        `CoxLoss` holds all events out; or as `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
-      ConvergenceWarning: outside jit, once a call, some solutions did not converge.
+      ConvergenceWarning: outside jit, once a call, some solutions on the folds did not converge; with
+        ``refit`` a second warning if the solution on all rows did not.
       UserWarning: outside jit, no candidate has a finite mean score: on some fold the score is not defined,
-        for example because all its rows have one label. With ``per_output``, for some column.
+        for example because all its rows have one label. With ``per_output``, for some column. Or a fold of
+        `CoxLoss` holds no event out: its loss is 0 for all candidates.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))
@@ -158,7 +160,8 @@ def cross_validate(
         return result
     whole = functools.partial(solve, problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
     try:
-        solution = kept_in(store, "refit", solution_like(arguments.init), whole)
+        # A solution that is read from the checkpoint holds arrays of numpy.
+        solution = jax.device_put(saved_or_computed(store, "refit", solution_like(arguments.init), whole))
     except KeyboardInterrupt:
         if not progress and store is None:
             raise
@@ -226,8 +229,9 @@ def _solved(
         scoring = traced_scoring(NAME, scoring, smooth, arguments.init, per_output)
     fold_of, sizes = folds_of(folds, rows)
     check_folds_weigh(NAME, smooth, fold_of, len(sizes), per_output)
-    judge = None if checkpoint is None else text_of_scoring(scoring)
-    options = {"folds": fold_of, "scoring": judge, "refit": refit, "per_output": per_output}
+    # Inside jit a scoring function has no text, and `checkpoint_of` raises.
+    judge = None if checkpoint is None or not is_eager(arguments) else text_of_scoring(scoring)
+    options = {"folds": fold_of, "scoring": judge, "refit": bool(refit), "per_output": bool(per_output)}
     if keeps_fits:
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)

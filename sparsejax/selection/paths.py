@@ -14,7 +14,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax import penalties as known_penalties
-from sparsejax._core.checkpoints import Checkpoint, kept_in
+from sparsejax._core.checkpoints import Checkpoint, saved_or_computed
 from sparsejax._core.checks import check_choice, is_eager, is_traced, without_gradient
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sharded import answer_of
@@ -64,37 +64,40 @@ def path(
 ) -> Solution:
     """Solve ``problem`` for a batch of penalties in one compiled call.
 
-    Outside jit, a solve that the first solver leaves to another one takes a further call.
-    In mode "warm", ten strengths or more for a `SquaredLoss` in float64 with many more rows than features are
-    solved on d + k rows, the triangle of a QR decomposition of X and Y: the same problem up to rounding.
+    In mode "warm" outside jit, a solve that the first solver does not finish takes a further call, which
+    continues from its last point. In this mode a path of ten penalties or more for a `SquaredLoss` in float64
+    with many more rows than features may use d + k rows instead: the triangle R of a QR decomposition of
+    (X, Y), where Y has k columns. The problem is the same up to rounding.
 
     Args:
       problem: its penalty gives the structure; its strengths are not used.
       penalties: one penalty of the type of ``problem.penalty``, in which every varied leaf has extra leading
         axes: ``jax.vmap(sj.penalties.L21)(alphas)`` makes one axis, a `jax.vmap` within another a grid of two
         strengths. The leading axes of the varied leaves agree; the other leaves are shared.
-      init: the first start, as in `sparsejax.solve`; required if the loss is a plain function.
+      init: the start of the first solve, in mode "batch" of every solve, as in `sparsejax.solve`; required if
+        the loss is a plain function.
       mode: "warm" solves one after the other (`lax.scan`), each from the last solution: order strengths from
         large to small; of several leading axes the last one varies fastest. "batch" solves all at once
         (`jax.vmap`). "auto" is warm on a CPU, where fewer iterations save time, and batch on an accelerator,
         where parallel work does.
       tol, maxiter: as in `sparsejax.solve`, for each solve.
-      progress: show a tqdm bar with the last gap, and stop at Ctrl-C (see Raises). The same solves run by
-        another program, in chunks of about 0.3 seconds; in mode "batch" in eight chunks.
-      checkpoint: a folder for the solves made so far. They are written after a chunk of about 0.3 seconds, or
-        after so many chunks that writing takes 1/20 of the time. Called again with the same arguments after
-        the process was killed, the function continues from there, and on the same kind of machine ends with
-        the same bits. A finished result is read. A folder is refused if the data, an option, the code of your
-        own loss, or the version of JAX differs.
+      progress: show a tqdm bar with the last gap, and stop at Ctrl-C (see Raises). Another program makes the
+        same solves in chunks of about 0.3 seconds, in mode "batch" in at most eight chunks.
+      checkpoint: a folder for the solves made so far, which are written after every chunk (see ``progress``).
+        In mode "warm" a chunk takes longer than 0.3 seconds if writing takes more than 1/20 of the time.
+        Called again with the same arguments after the process was killed, the function continues from there,
+        and on the same kind of machine ends with the same bits. A finished result is read, not solved again.
+        A folder is refused if the data, an option, the code of your own loss, penalty or solver, the device,
+        or the version of sparsejax or JAX differs.
 
     Returns:
       `Solution` in which every field has the leading axes; ``solutions[i]`` is one of them.
 
     Raises:
-      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint, at the end of the running solve or chunk.
-        Its ``partial`` is the `Solution` so far; missing solutions are NaN and have the status
-        `sparsejax.solution.INTERRUPTED`. Without progress and checkpoint, and during compilation, Ctrl-C
-        takes effect only when the whole path ends.
+      Interrupted: Ctrl-C, with ``progress=True`` or a checkpoint, at the end of the running solve, chunk or
+        compilation. Its ``partial`` is the `Solution` so far; missing solutions are NaN and have the status
+        `sparsejax.solution.INTERRUPTED`. Without progress and checkpoint, Ctrl-C takes effect only when the
+        whole path ends.
       TypeError, ValueError: penalties of another type, nothing varied, axes that disagree, an unknown mode; a
         checkpoint that is damaged or of another call.
       OSError: the checkpoint cannot be written; the solves written before are intact.
@@ -125,15 +128,20 @@ def prepare_path(
     tol: ArrayLike | None,
     maxiter: ArrayLike,
 ) -> PathArguments:
-    """Check the arguments of `path`, for `path` itself and for the functions that solve paths."""
+    """Check and convert the arguments of `path`; several leading axes of the penalties become one axis.
+
+    `cross_validate` and `stability_selection` call this too; ``name`` is the public function, for errors.
+    """
     check_choice(f"{name}: mode", mode, MODES)
     given = as_protocol(name, problem).penalty
     problem, init, tol, maxiter, _ = prepare(name, problem, init, tol, maxiter)
+    # `prepare` has replaced a penalty that closes over traced arrays by a `ClosurePenalty`.
     if not _same_structure(problem.penalty, for_shape_of(given, init)):
         raise TypeError(
             f"{name}: {type(given).__name__} closes over traced arrays: make them its leaves, so that each "
             "penalty of a path has its own."
         )
+    # The form that problem.penalty has after `prepare`; `_shared_indices` refuses what is not a penalty.
     penalties = for_shape_of(as_penalty(penalties), init) if is_penalty(penalties) else penalties
     penalties = _shared_indices(name, problem.penalty, penalties)
     check_strengths(name, penalties)
@@ -144,11 +152,11 @@ def prepare_path(
         penalties = with_varied(penalties, axes, one_axis)
     if mode == "auto":
         mode = "warm" if jax.default_backend() == "cpu" else "batch"
-    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape, None)
+    return PathArguments(problem, penalties, init, tol, maxiter, axes, mode, shape, first=None)
 
 
 def with_axes(tree: Any, shape: tuple[int, ...], at: int = 0) -> Any:
-    """The tree with its axis ``at``, the penalties of a path, reshaped to the axes that the user gave."""
+    """The tree with axis ``at`` of each leaf, one entry a penalty, reshaped to the user's axes ``shape``."""
     return tree if len(shape) == 1 else _reshaped(tree, shape, at)
 
 
@@ -158,47 +166,51 @@ def _reshaped(tree: Any, shape: tuple[int, ...], at: int) -> Any:
 
 
 def full_penalties(arguments: PathArguments) -> Any:
-    """The penalties of a path in which every strength has all the leading axes that the user gave."""
+    """The penalties of a path in which every floating leaf has all the leading axes that the user gave."""
     leaves, rebuild = floating_leaves(arguments.penalties)
     shape = arguments.shape
     full = [
         jnp.broadcast_to(leaf, (*shape, *leaf.shape)) if axis is None else with_axes(jnp.asarray(leaf), shape)
         for leaf, axis in zip(leaves, arguments.axes, strict=True)
     ]
-    return as_given(rebuild(full))
+    return as_given(rebuild(full))  # the inverse of `for_shape_of` in `prepare_path`
 
 
 def unchecked_path(p: PathArguments, complete: bool = True) -> Solution:
-    """`path` without its checks, on one leading axis.
+    """`path` without its checks, on one leading axis; with derivatives if problem or penalties are traced.
 
-    Inside a trace the whole chain of solvers runs, or in mode "warm" with ``complete=False`` its first link.
+    The whole chain of solvers runs. Only inside a trace, in mode "warm", does ``complete=False`` change this:
+    the first link runs alone.
     """
     constant = jax.tree.map(without_gradient, p.without_shape)
     solutions: Solution
     if is_eager(constant):
         constant = with_fewer_rows(constant)
-        solutions = _path.alone(constant)
+        solutions = _path_program.alone(constant)
+        # `_completed` yields all solutions again after each solve; the last yield is the result.
         for solutions in _completed(constant, solutions):  # noqa: B007, B020
             pass
     else:
-        solutions = _within(complete)(constant)
+        solutions = _path_in_trace(complete)(constant)
     if not any(map(is_traced, jax.tree.leaves((p.problem, p.penalties)))):
         return solutions
+    # The derivative is of the problem as given: ``p`` carries gradients and all rows, ``constant`` does not.
     varied, problem_of = varied_leaves(p)
-    rows = p.chain.links[0].rows
-
-    def with_derivative(values: list[jax.Array], solution: Solution) -> Solution:
-        return attach(problem_of(values), solution, rows=rows)
-
+    rows = p.chain.links[0].rows  # whether the units bring the columns of X to one size, see `Link`
+    with_derivative = lambda values, solution: attach(problem_of(values), solution, rows=rows)
     return jax.vmap(with_derivative)(varied, solutions)
 
 
 def unfinished_solves(p: PathArguments, chain: Chain, solutions: Solution) -> np.ndarray:
-    """Whether the chain's first solver left each of the solutions to the next ones; outside any trace."""
+    """For each solution of the first solver whether another program continues from it; outside any trace.
+
+    The program is a later solver or, after a solve that rounding errors ended, the finish of the last solver.
+    """
     light, tol, maxiter = without_arrays(solutions, p.tol, p.maxiter)
-    due = [due(light, tol, maxiter) for due, _ in chain.steps()]
-    found: np.ndarray = np.any([np.zeros(light.status.shape, bool), *due], axis=0)
-    return found & (light.status != INTERRUPTED)
+    answers = [due(light, tol, maxiter) for due, _ in chain.steps()]
+    none = np.zeros(light.status.shape, bool)  # the answer of a chain without further programs
+    found: np.ndarray = np.any([none, *answers], axis=0)
+    return found & (light.status != INTERRUPTED)  # not solved: there is no point to continue from
 
 
 def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None = None) -> Iterator[Solution]:
@@ -215,17 +227,18 @@ def _completed(p: PathArguments, solutions: Solution, store: Checkpoint | None =
         member = problem_of([leaf[i] for leaf in varied])
         one = jax.tree.map(lambda leaf, i=i: leaf[i], solutions)
         if i - 1 in unfinished and status[i] == MAX_ITER:
-            # The completed solution for the strength before is a better start than this unfinished one.
-            one = one._replace(params=solutions.params[i - 1])
+            # Solve i - 1 has just been completed: a better start than the point at which solve i ran out of
+            # iterations. A solve that stalled keeps its own point, which is near its answer.
+            one = one._replace(params=jax.tree.map(lambda leaf, i=i: leaf[i - 1], solutions.params))
         complete = functools.partial(completed, chain, member, one, p.tol, p.maxiter)
-        found = kept_in(store, f"rest-{i}", one, complete)
+        found = saved_or_computed(store, f"rest-{i}", one, complete)
         solutions = jax.tree.map(lambda a, b, i=i: a.at[i].set(b), solutions, found)
         yield solutions
 
 
 @dataclass(frozen=True)
-class _Path:
-    """The `Task` of one path, which records every solution."""
+class _OnePath:
+    """One path as a `path_runner.Task`: it needs no data and records every solution."""
 
     def rounds(self, data: None) -> int:
         return 1
@@ -234,19 +247,21 @@ class _Path:
         return problem, None
 
     def record(self, found: Any, solution: Any, judge: None, at: Any) -> Any:
-        return jax.tree.map(lambda all, one: all.at[at[1]].set(one), found, solution)
+        _, strength = at  # the numbers of the path, here 0, and of the strength
+        return jax.tree.map(lambda whole, one: whole.at[strength].set(one), found, solution)
 
 
 def _path_in_chunks(p: PathArguments, progress: bool, store: Checkpoint | None) -> Solution:
-    """The path by many short calls, with a progress bar and a checkpoint between them."""
+    """The path by many short calls, with a progress bar and a checkpoint; `Interrupted` after Ctrl-C."""
     p, nothing = with_fewer_rows(p), unsolved(solution_like(p.init), (p.size,))
     with bar_of("path", p.size, shown=progress, checkpoint=store) as bar:
         if p.mode == "warm":
-            (place,) = run_in_chunks(p, _Path(), [(None, 1)], nothing, bar, complete=False)
+            one = [(None, 1)]  # no data, one path
+            (place,) = run_in_chunks(p, _OnePath(), one, nothing, bar, complete=False)
             solutions: Solution = place.found
         else:
-            call = lambda some: _path.alone(p.without_shape._replace(penalties=some))
-            solutions = run_in_slices(p, call, nothing, 0, bar)
+            call = lambda some: _path_program.alone(p.without_shape._replace(penalties=some))
+            solutions = run_in_slices(p, call, nothing, axis=0, bar=bar)
         more = _completed(p, solutions, store)
         while not bar.stop.is_set() and (after := next(more, None)) is not None:
             solutions = after
@@ -262,10 +277,12 @@ def _all_solves(p: PathArguments, *, complete: bool) -> Solution:
 
     The whole chain of solvers runs with ``complete`` or in mode "batch", else its first link.
     """
-    p = with_fewer_rows(p)  # here, so that lanes of `jax.vmap` do it one after the other
+    # For calls inside a trace: eager callers have done this, and rows are not reduced twice. It is a part of
+    # this function, so that on a CPU the lanes of `jax.vmap` do it one after the other.
+    p = with_fewer_rows(p)
     solves = PathSolver(p, complete)
     if p.mode == "batch":
-        solve = as_one_program(p.chain, 0)
+        solve = as_one_program(p.chain, 0)  # no history; below, no further arguments of the first link
         lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, ())
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
@@ -277,11 +294,11 @@ def _all_solves(p: PathArguments, *, complete: bool) -> Solution:
     return lax.scan(step, start, solves.varied)[1]
 
 
-_path = Compiled(with_name("path", functools.partial(_all_solves, complete=False)))
+_path_program = Compiled(with_name("path", functools.partial(_all_solves, complete=False)))
 
 
 @functools.cache
-def _within(complete: bool) -> Callable[..., Solution]:
+def _path_in_trace(complete: bool) -> Callable[..., Solution]:
     """The whole path as one function with its batching rule, to be called inside a trace."""
     return by_lanes(with_name("path", functools.partial(_all_solves, complete=complete)))
 
@@ -292,7 +309,10 @@ def _same_structure(a: Any, b: Any) -> bool:
 
 
 def _advice(penalty: Any, given: Any) -> str:
-    """How to make the penalties of a path from strengths, or from a list of penalties."""
+    """The end of an error message: how to make ``penalties`` of the strengths or list of penalties ``given``.
+
+    It is empty if ``given`` is neither, or if a user wrote the class of ``penalty``.
+    """
     leaves = jax.tree.leaves(given)
     if leaves and isinstance(given, (list, tuple)) and all(_same_structure(penalty, one) for one in given):
         return (
@@ -305,6 +325,9 @@ def _advice(penalty: Any, given: Any) -> str:
     kind, names = type(penalty).__name__, penalty.strengths
     if kind not in vars(known_penalties) or not names:
         return ""
+    # The strengths of a `Sum` or a `ByLeaf` are whole penalties, which numbers cannot replace.
+    if not jax.tree_util.all_leaves([getattr(penalty, name) for name in names]):
+        return ""
     values, make = ", ".join(names), f"sj.penalties.{kind}"
     others = [leaf for leaf in penalty._leaves if leaf not in names]
     if others:
@@ -313,7 +336,10 @@ def _advice(penalty: Any, given: Any) -> str:
 
 
 def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
-    """``penalties`` with one copy of the groups, which `jax.vmap` of a constructor has repeated."""
+    """``penalties`` without the copies of groups and other integers that `jax.vmap` of a constructor makes.
+
+    TypeError: ``penalties`` has another structure. ValueError: copies differ (traced ones are not compared).
+    """
     if not _same_structure(penalty, penalties):
         raise TypeError(
             f"{caller}: penalties must be a {type(penalty).__name__} like problem.penalty, with a leading "
@@ -339,7 +365,10 @@ def _shared_indices(caller: str, penalty: Any, penalties: Any) -> Any:
 
 
 def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int | None, ...], tuple[int, ...]]:
-    """For each floating leaf 0 if it has leading axes that ``penalty`` lacks, else None; and these axes."""
+    """Which floating leaves of ``penalties`` vary, and the shape of the leading axes that they share.
+
+    A leaf varies if it has leading axes that ``penalty`` lacks: its entry is then 0, else None.
+    """
     axes: list[int | None] = []
     shapes = set()
     leaves = zip(leaf_names(penalties), jax.tree.leaves(penalties), jax.tree.leaves(penalty), strict=True)
@@ -365,4 +394,5 @@ def _varied_axes(caller: str, penalty: Any, penalties: Any) -> tuple[tuple[int |
 
 
 def _any_nan(xp: Any, x: Any) -> Any:
+    """A question for `answer_of`, which passes numpy or jax.numpy as ``xp``."""
     return xp.isnan(x).any()

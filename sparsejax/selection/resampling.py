@@ -1,6 +1,7 @@
 """A loss on some of its rows, by weights: what folds and subsamples have in common."""
 
 import math
+import warnings
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from sparsejax._core.checks import as_int, as_numpy, is_eager, is_traced
 from sparsejax._core.linalg import safe_divide
 from sparsejax._core.matrices.sharded import answer_of, mesh_of
+from sparsejax._core.precision import users_level
 from sparsejax.losses import CoxLoss, Loss, num_rows, rows_alone
 
 ROWS_TOGETHER = 32  # the number of rows that a fit copies is a multiple of this
@@ -90,8 +92,8 @@ def copied_rows(most: int, arguments: Any) -> int | None:
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_output: bool = False) -> None:
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
-    A fold of `CoxLoss` must not hold all events out. With ``by_output`` each column of weights is checked
-    alone. Traced values are not checked.
+    A fold of `CoxLoss` must not hold all events out; one that holds none out gives a warning. With
+    ``by_output`` each column of weights is checked alone. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, (*weights, fold_of))):  # inside jit fold_of is traced, even if the weights are not
@@ -110,6 +112,9 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
             raise ValueError(
                 f"{caller}: fold {events.argmax()} holds all events out: without it nothing is left to fit."
             )
+        if 0 == events.min() < events.sum():
+            text = f"{caller}: fold {events.argmin()} holds no event out: its loss is 0 for all candidates."
+            warnings.warn(text, UserWarning, stacklevel=users_level())
 
 
 def _rows_of_folds(xp: Any, fold_of: Any, *arrays: Any, count: int) -> Any:
@@ -126,7 +131,8 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
     At fraction 1/2 the subsamples 2j and 2j + 1 are disjoint.
     """
     count = as_int("stability_selection: num_subsamples", num_subsamples, 1)
-    size = math.floor(fraction * rows + 1e-9)  # 0.29 * 100 rounds below 29, and means 29 rows
+    # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32.
+    size = math.floor(fraction * rows + min(1e-7 * rows, 0.1))
     if size < 1:
         raise ValueError(f"stability_selection: fraction {fraction:g} of {rows} rows is less than one row.")
     pairs = fraction == 0.5

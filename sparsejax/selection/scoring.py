@@ -25,10 +25,10 @@ Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
 
 
 SCORES: dict[str, Callable[..., jax.Array]] = {
-    "accuracy": lambda Y, linear, mean, w: metrics.accuracy(positive(Y), predicted(Y, mean), w),
+    "accuracy": lambda Y, linear, mean, w: metrics.accuracy(positive(Y), predicted(Y, mean, linear), w),
     # The mean over columns, and that of all entries together.
-    "f1": lambda Y, linear, mean, w: _f1(Y, mean, "macro", w),
-    "f1_micro": lambda Y, linear, mean, w: _f1(Y, mean, "micro", w),
+    "f1": lambda Y, linear, mean, w: _f1(Y, linear, mean, "macro", w),
+    "f1_micro": lambda Y, linear, mean, w: _f1(Y, linear, mean, "micro", w),
     # Of XW + b, because many probabilities would round to 1.
     "roc_auc": lambda Y, linear, mean, w: metrics.mean_auc(positive(Y), linear, w).mean,
     "r2": lambda Y, linear, mean, w: metrics.r2(Y, mean, w),
@@ -37,8 +37,8 @@ SCORES: dict[str, Callable[..., jax.Array]] = {
 }
 
 
-def _f1(Y: jax.Array, mean: jax.Array, average: Any, weights: jax.Array) -> jax.Array:
-    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean), average, weights).f1
+def _f1(Y: jax.Array, linear: jax.Array, mean: jax.Array, average: Any, weights: jax.Array) -> jax.Array:
+    return metrics.precision_recall_f1(positive(Y), predicted(Y, mean, linear), average, weights).f1
 
 
 def positive(Y: jax.Array) -> jax.Array:
@@ -46,18 +46,19 @@ def positive(Y: jax.Array) -> jax.Array:
     return (Y > 0).astype(Y.dtype)
 
 
-def predicted(Y: jax.Array, mean: jax.Array) -> jax.Array:
-    """The predicted labels, 0 and 1, from the expected values ``mean`` of Y.
+def predicted(Y: jax.Array, mean: jax.Array, linear: jax.Array) -> jax.Array:
+    """The predicted labels, 0 and 1, from the expected values ``mean`` of Y, or from XW + b, ``linear``.
 
-    If every row of Y has exactly one of several labels, a row gets the label with its largest value. Else
-    each label is 1 whose value is nearer to the positive label than to the other.
+    If every row of Y has exactly one of several labels, a row gets the label with its largest XW + b, because
+    several probabilities may round to 1. Else each label is 1 whose expected value is nearer to the positive
+    label than to the other.
     """
     threshold = jnp.where(jnp.any(Y < 0), 0, 0.5).astype(mean.dtype)
     nearer = (mean > threshold).astype(Y.dtype)
     if Y.ndim == 1 or Y.shape[1] == 1:
         return nearer
     one_each = jnp.all(jnp.sum(Y > 0, axis=1) == 1)
-    largest = jax.nn.one_hot(jnp.argmax(mean, axis=1), Y.shape[1], dtype=Y.dtype)
+    largest = jax.nn.one_hot(jnp.argmax(linear, axis=1), Y.shape[1], dtype=Y.dtype)
     return jnp.where(one_each, largest, nearer)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 from jax.typing import ArrayLike
 
-from sparsejax._core.checkpoints import Checkpoint, kept_in
+from sparsejax._core.checkpoints import Checkpoint, saved_or_computed
 from sparsejax._core.checks import as_number, is_eager
 from sparsejax._core.compiled import Compiled, cores
 from sparsejax._core.linalg import columns
@@ -184,7 +184,8 @@ class _Found(NamedTuple):
 def _result(arguments: PathArguments, found: _Found, threshold: float, fraction: float) -> StabilitySelection:
     count = found.num_selected.shape[0]
     # Counts are exact, frequencies are rounded: a feature selected 60 times in 100 reaches threshold 0.6.
-    least_count = math.ceil(threshold * count - 1e-9)
+    # 1e-7 is more than the rounding error of a threshold that is a float32.
+    least_count = math.ceil(threshold * count * (1 - 1e-7))
     dtype, d = arguments.init.dtype, arguments.init.shape[0]
     factor = 1 / ((2 * threshold - 1) * d) if fraction <= 0.5 else math.nan
     frequencies, selected, bound = _summary(found, np.int32(least_count), np.asarray(factor, dtype))
@@ -274,7 +275,7 @@ def _in_chunks(
         else:
             threads = lambda: np.int64(_num_calls(count, most) if jax.default_backend() == "cpu" else 1)
             # A checkpoint from a machine with more cores is continued with as many threads as there.
-            calls = int(kept_in(store, "threads", np.int64(0), threads))
+            calls = int(saved_or_computed(store, "threads", np.int64(0), threads))
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]

@@ -248,8 +248,13 @@ class _Search(
         solution = solve(changed, init, tol=self.solver_tol, maxiter=self.solver_maxiter)
         if "data" in self.held_out.provides and "data" in self.problem.smooth.provides:
             b = self.problem.smooth.intercept(solution.params)
-            return self.held_out.evaluate(solution.params, b), solution
-        return self.held_out(solution.params), solution
+            loss = self.held_out.evaluate(solution.params, b)
+        else:
+            loss = jnp.asarray(self.held_out(solution.params))
+        if loss.shape or not jnp.issubdtype(loss.dtype, jnp.floating):
+            raise TypeError(f"tune: held_out must return one real number, got {loss.dtype} {loss.shape}.")
+        # A held-out loss of float64 data is float64, also for a problem of float32.
+        return loss.astype(solution.objective.dtype), solution
 
     def start(self, init: Any) -> _Carry:
         """The carry before the first solve."""

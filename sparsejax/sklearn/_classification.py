@@ -32,8 +32,8 @@ def class_weights(
 ) -> np.ndarray:
     """The weight of each class, (classes,).
 
-    "balanced": the sum of all sample weights by the number of classes and the sum of the class. A dict has
-    weights >= 0 by label; a class that it does not have weighs 1.
+    "balanced": the sum of all sample weights, divided by the number of classes and by the sum of the sample
+    weights of the class. A dict has weights >= 0 by label; a label that the dict does not have gets weight 1.
     """
     if class_weight is None:
         return np.ones(len(classes))
@@ -139,7 +139,7 @@ class PenalisedClassifier(ProbabilisticClassifier):
         choose("loss", self.loss, CLASSIFICATION)
         self.classes_, codes = encoded(y, weights)
         by_class = class_weights(self.class_weight, self.classes_, codes, weights)
-        if self.fit_intercept is True and has_probabilities(self) and not by_class.all():
+        if self.fit_intercept and has_probabilities(self) and not by_class.all():
             label = self.classes_[np.argmin(by_class)]
             raise ValueError(
                 f"class_weight of {label!r} is 0, so that no row has this label, and its best intercept is "
@@ -183,8 +183,8 @@ class SparseClassifier(PenalisedClassifier):
       classes_: (k,), the labels, of any sortable kind.
       coef_: (k, d), or (1, d) for two classes, the second minus the first; exact zeros.
       intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
-        or of its value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
+      gap_: the certificate: no coefficients lower the objective by more than ``gap_`` times the objective, or
+        times its value at 0 if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

@@ -185,8 +185,8 @@ class SparseCox(CoxModel):
 
     Attributes:
       coef_: (d,), with exact zeros.
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it, or of its
-        value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
+      gap_: the certificate: no coefficients lower the objective by more than ``gap_`` times the objective, or
+        times its value at 0 if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations.
       event_times_: the different times of the events, sorted.
       strata_: the labels of the strata, sorted, or None.

@@ -294,7 +294,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
         groups, Y = groups_of(self, X.shape[1]), targets(self.loss, codes, len(self.classes_))
         total = weights * by_class[codes]
         folds = used_folds(self.cv, X, codes, total, classifier=True)
-        if self.fit_intercept is True and has_probabilities(self):
+        if self.fit_intercept and has_probabilities(self):
             self._warn_of_missing_classes(folds, codes, total)
         X, middle = centred(X, total, self.fit_intercept)
         # Rows whose class has weight 0 count in scores, so that they stay in the table.

@@ -74,7 +74,7 @@ def _of_transformers(transformer: Any, names: list[str] | None, num_features: in
     else:
         raise ValueError(
             "groups: the ColumnTransformer is not fitted, and X has no columns named by its transformers: "
-            'give it set_output(transform="pandas").'
+            'give it verbose_feature_names_out=True and set_output(transform="pandas").'
         )
     return [columns for columns in found if columns]
 

@@ -93,8 +93,8 @@ class MultivariateClassifier(LinearClassifier):
       classes_: (k,), the labels.
       coef_: (k, d), or (1, d) for two classes, of the second; exact zeros.
       intercept_: (k,) or (1,).
-      gap_: the largest of the fits' certificates: no w, with the column of ones, has an objective lower by
-        more than this share of it.
+      gap_: the largest of the fits' certificates: no w, with the column of ones, lowers the objective of a
+        fit by more than ``gap_`` times this objective.
       n_iter_: largest number of master problems of a fit.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

@@ -197,11 +197,11 @@ def _factor_at(problem: Problem, W: jax.Array, free: jax.Array) -> jax.Array:
 
 
 def least_factor(problem: Problem) -> float:
-    """The smallest factor of the strengths of the penalty at which it selects no feature.
+    """The smallest factor of the strengths of a penalty at which the penalty selects no feature.
 
-    For strengths of 1 it is `lambda_max`. Weights that no norm penalises, such as those of strength 0, are
-    fitted alone, and the slopes of the others at this fit decide. If these weights have a ridge penalty, the
-    result is approximate, since the factor multiplies the ridge, too.
+    For strengths of 1 it is `lambda_max`. Weights that no norm penalises, such as weights of strength 0, are
+    fitted with all other weights at 0. The gradient of the loss at this fit gives the factor. If weights
+    without a norm have a ridge penalty, the factor is approximate, since it multiplies the ridge, too.
     """
     joint = penalties.Sum((problem.penalty,))
     norms = tuple(part for part in joint.parts if 1 in part.degrees)

@@ -81,12 +81,13 @@ class LinearRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator
                 "loss must be a name or a function that makes a loss, such as losses.SquaredLoss, got a loss "
                 f"that already holds data, {type(self.loss).__name__}."
             )
-        if callable(self.loss):
-            return self.loss
         names = {**REGRESSION, "quantile": losses.QuantileLoss}
-        make = choose("loss", self.loss, names, " or a function that makes a loss")
-        if self.loss != "quantile" and self.quantile != 0.5:
+        given = callable(self.loss)
+        make = self.loss if given else choose("loss", self.loss, names, " or a function that makes a loss")
+        if (given or self.loss != "quantile") and self.quantile != 0.5:
             raise ValueError(f"quantile={self.quantile!r} needs loss='quantile', got loss={self.loss!r}.")
+        if given:
+            return make
         if targets.exposure is not None:
             return exposed
         if self.loss == "quantile":
@@ -148,8 +149,8 @@ class SparseRegressor(LinearRegressor):
     Attributes:
       coef_: (d,), or (outputs, d) for a y with columns; exact zeros.
       intercept_: () or (outputs,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
-        or of its value at 0, if that is larger; NaN if none is known (`sparsejax.Solution`).
+      gap_: the certificate: no coefficients lower the objective by more than ``gap_`` times the objective, or
+        times its value at 0 if that is larger; NaN if none is known (`sparsejax.Solution`).
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 

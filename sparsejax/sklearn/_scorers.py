@@ -61,7 +61,7 @@ def of_single_labels(scoring: Any, num_classes: int) -> Any:
 
 
 def _f1_of_second(Y: jax.Array, mean: jax.Array, weights: jax.Array) -> jax.Array:
-    Y, labels = (a.reshape(len(a), -1)[:, -1] for a in (positive(Y), predicted(Y, mean)))
+    Y, labels = (a.reshape(len(a), -1)[:, -1] for a in (positive(Y), predicted(Y, mean, mean)))
     return metrics.precision_recall_f1(Y, labels, weights=weights).f1
 
 

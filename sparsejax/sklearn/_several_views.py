@@ -67,8 +67,8 @@ class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
       coef_: (combinations, d), where the label of the last view varies fastest; (1, d) for one view of two
         labels, the second minus the first; exact zeros.
       intercept_: (combinations,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it, or of its
-        value at 0, if that is larger.
+      gap_: the certificate: no coefficients lower the objective by more than ``gap_`` times the objective, or
+        times its value at 0 if that is larger.
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
 
@@ -105,8 +105,9 @@ class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
         classes, codes = [view[0] for view in views], [view[1] for view in views]
         sizes = tuple(len(labels) for labels in classes)
         Y = np.eye(int(np.prod(sizes)))[np.ravel_multi_index(codes, sizes)]
-        alpha = np.asarray(as_strength("alpha", self.alpha))
-        beta = as_nonnegative("beta", self.beta, X.dtype)
+        with precision(X):
+            alpha = np.asarray(as_strength("alpha", self.alpha))
+            beta = as_nonnegative("beta", self.beta, X.dtype)
         X, middle = centred(X, weights, True)
         table = gathered(X, Y, weights, widen=alpha.ndim == 0)
         with precision(X):

@@ -36,7 +36,7 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
     float32. All rows are equally likely to be drawn: there are no sample weights. X may be a matrix or array
-    of scipy.sparse, which is made dense only up to 511 columns and 128 MB.
+    of scipy.sparse.
 
     Args:
       penalty: "l21", "l1", "l1_inf", "exclusive_l21"; or a penalty of `sparsejax.penalties`, whose
@@ -141,7 +141,8 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
                 f"{self.alphas_[0] / 100:.3g}, 10), or a lower threshold, above 0.5 so that bound_ holds. "
             )
         text += (
-            f"A subsample has {int(self.fraction * rows)} of {rows} rows, of which few support few features."
+            f"A subsample has {int(self.fraction * rows + 1e-9)} of {rows} rows: few rows can support only "
+            "few features."
         )
         warnings.warn(text, UserWarning, stacklevel=3)
 

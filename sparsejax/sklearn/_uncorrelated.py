@@ -79,9 +79,10 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
       groups_: the `sparsejax.groups.Groups`.
       coef_: (k, d), or (1, d) for two classes; exact zeros. With the logistic loss a label that all rows or
         no rows have gets zeros, and an intercept of 40 or -40.
-      intercept_: (k,) or (1,).
-      gap_: the certificate: no coefficients have an objective lower by more than this share of it,
-        or of its value at 0, if that is larger; NaN if none is known, as for hinge losses with features in no
+      intercept_: (k,) or (1,); with the squared loss and a y with columns b - 1/2, so that the score of a
+        predicted label is positive.
+      gap_: the certificate: no coefficients lower the objective by more than ``gap_`` times the objective, or
+        times its value at 0 if that is larger; NaN if none is known, as for hinge losses with features in no
         group.
       n_iter_: number of iterations made.
       n_features_in_, feature_names_in_: the number and the names of the columns of X.
@@ -140,7 +141,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         found = self._fit(X, 2 * Y - 1 if self.loss.endswith("hinge") else Y, weights, make)
         coef[fits], intercept[fits] = found.coef, found.intercept
         self.gap_, self.n_iter_ = found.gap, found.num_iters
-        # A score is positive if the label is predicted, as for classes; squares of 0 and 1 meet at 1/2.
+        # A score must be positive if the label is predicted. The squared loss is fitted to labels 0 and 1,
+        # between which 1/2 decides: 1/2 is subtracted from its intercepts.
         self.coef_, self.intercept_ = coef, intercept - (0.5 if self.loss == "squared" else 0)
         return self
 

@@ -24,7 +24,7 @@ GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that de
 # many rows of data: the columns and the Gram matrix of the first tile are then most of the cost of a solve.
 MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
-MAX_FEATURES = 2048  # features that descent moves: their Gram matrix takes 16 MB
+MAX_FEATURES = 2048  # features that descent moves, or two tiles if these hold more: a Gram matrix of 16 MB
 # With a sparse X memory for the Gram matrix and the columns is most of the cost of a solve with few active
 # features: XLA fills it with zeros, and glibc takes blocks of more than 32 MB from the system in every call.
 # Both take 20 MB here, and the other arrays of a solve some more: with 25 MB a call was too large.
@@ -86,7 +86,7 @@ class Layout(NamedTuple):
         return cls(count, size, T, T * -(-min(count * size, wanted) // T), groups)
 
     def sums(self, a: jax.Array) -> jax.Array:
-        """The sums over blocks, (count,), of an array (k, d)."""
+        """The sums over blocks, (number,), of an array (k, d)."""
         rows = jnp.sum(a, axis=0)
         return rows if self.groups is None else self.groups.sums(rows)
 
@@ -128,7 +128,7 @@ class Descent:
             return of_each_block(strength, count, problem.smooth.dtype)
 
         self.alpha, self.ridge = each(norm.alpha, layout.number), each(norm.ridge, layout.number)
-        single = layout.size == 1 and (*shape, 1)[1] == 1
+        single = norm.groups is None and (*shape, 1)[1] == 1
         # The norm of a block of one entry is the norm of that entry.
         self.blocks = None if single else self.alpha
         self.entries = self.alpha if single else None

@@ -62,7 +62,7 @@ class Gram(NamedTuple):
     used: jax.Array  # (), columns in use, whole tiles of them; G beyond them holds any finite numbers
     G: jax.Array  # (m, m), in float32
     A: jax.Array  # (m, n), in float32, the columns of A as rows
-    known: jax.Array  # (), rows of this field that are filled: ``used``, or 0 if a path has not passed it on
+    known: jax.Array  # (), rows of ``A`` that are filled: ``used``, or 0 if a path has not passed ``A`` on
 
     @property
     def few_rows(self) -> bool:

@@ -11,7 +11,7 @@ from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax._core.tiles import inverse_root
 from sparsejax.driver import Algorithm, Link, Loop, kinds, prepare
 from sparsejax.driver.curvature import residual_step
-from sparsejax.losses import BoundedSlope
+from sparsejax.losses import BoundedSlope, num_rows
 from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
 from sparsejax.solution import MAX_ITER, STALLED, Solution
@@ -93,8 +93,11 @@ def unfit(problem: Problem) -> str | None:
     norm = penalty.row_norm(shape) if "row norm" in penalty.provides else None
     if norm is None or norm.groups is not None or norm.entries is not None or norm.nonnegative:
         return f"needs the penalty L1, perhaps with SquaredL2, got {kinds(problem)}."
-    if min(model.num_rows, shape[0]) > MAX_SHORTER_SIDE:
-        return f"needs min(n, d) of at most {MAX_SHORTER_SIDE}, got {model.num_rows} x {shape[0]}: use admm."
+    n = num_rows(smooth)
+    if n is None:
+        return f"needs num_rows in the quadratic_model() of its loss, got {kinds(problem)}."
+    if min(n, shape[0]) > MAX_SHORTER_SIDE:
+        return f"needs min(n, d) of at most {MAX_SHORTER_SIDE}, got {n} x {shape[0]}: use admm."
     return None
 
 

@@ -23,7 +23,7 @@ class Point(NamedTuple):
     b: jax.Array  # (k,)
 
     def beyond(self, last: "Point", share: jax.Array) -> "Point":
-        """The point on the line from the last one through this one, by a share of their distance further."""
+        """This point plus ``share`` times the change from the point ``last`` to this point."""
         return Point(*(new + share * (new - old) for new, old in zip(self, last, strict=True)))
 
 
@@ -82,7 +82,7 @@ def iterated(
         check_every=ITERATIONS_PER_CHECK,
         facts=lambda s, W: _facts(smooth, s.at),
     )
-    solution, state = Loop(problem, init, algorithm, tol, maxiter, 0, finish=False).run()
+    solution, state = Loop(problem, init, algorithm, tol, maxiter, 0).run()
     return solution, state.step
 
 

@@ -43,8 +43,8 @@ def davis_yin(
               P = \operatorname{prox}_{g_1/L}(2Q - V - \nabla f(Q)/L), \qquad V = V + P - Q ,
 
     with L an upper bound of the curvature of the loss. The answer is Q, with zeros in every group that is
-    zero in P. The gap needs a subgradient of each term: ``L(V - Q)`` at Q, and at P ``L`` times the argument
-    of its prox minus P. The gap is computed every 25 iterations.
+    zero in P. The gap needs a subgradient of each term: ``L(V - Q)`` of :math:`g_2` at Q, and
+    :math:`L(2Q - V - P) - \nabla f(Q)` of :math:`g_1` at P. The gap is computed every 25 iterations.
 
     Args:
       problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs; a penalty of

@@ -57,7 +57,8 @@ def fista(
         the floor of the dtype, as `sparsejax.admm`.
       maxiter: iterations, >= 0.
       history: record that many iterations; every iteration of the solve is then certified.
-      stepsize: > 0, at most 1/L; larger ones can diverge, which the status tells.
+      stepsize: > 0, at most 1 over the largest curvature of the loss. With a longer step the iteration can
+        diverge; the status then says so.
 
     Returns:
       `Solution`; ``params`` is a prox point, with exact zeros.
@@ -159,4 +160,9 @@ def _forward(
     return W, step
 
 
-LINK = Link("fista", iterated)
+LINK = Link(
+    "fista",
+    iterated,
+    # In units of the data the curvature is gamma times as large.
+    arrays_in_units=lambda units, arrays: tuple(step / units.gamma for step in arrays if step is not None),
+)

@@ -17,7 +17,7 @@ SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
 # Entries that one loop iteration updates on an accelerator, by code written out for each.
 ENTRIES_PER_ITERATION = 8
 FIRST_SWEEPS = 4  # sweeps before the first Newton step, which is the last one if W is near the answer
-MAX_SWEEPS = 240  # of one call; the caller judges what they reach
+MAX_SWEEPS = 240  # after which a call begins no further sweeps; the caller judges the point reached
 
 
 def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array]:

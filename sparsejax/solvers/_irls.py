@@ -127,7 +127,7 @@ def _iterated(
     def iterate(_: jax.Array, s: State) -> State:
         nu = jnp.sqrt(safe_norm(columns(s.W)) ** 2 + s.epsilon**2)
         slopes = penalty.slopes(nu)
-        W = ridge.step(s.W, jnp.where(slopes > 0, slopes / nu, 0))
+        W = ridge.step(s.W, jnp.where(slopes == 0, 0, slopes / nu))  # NaN stays NaN
         return State(W, jnp.maximum(s.epsilon * SMOOTHING_DECAY, last))
 
     def candidate(s: State) -> jax.Array:

@@ -66,8 +66,9 @@ def newton_admm(
     each column, d x d, or a root of it, n x d, if n < d. Else it has one block, kd x kd.
 
     Args:
-      problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not
-        quadratic; a penalty of one term; blocks of the Hessian, or their roots, of at most 2048 rows.
+      problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not least
+        squares of a dense X; a penalty of one term; blocks of the Hessian, or their roots, of at most 2048
+        rows. The size of the Hessian of a plain function is not checked.
       init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not, here at
         most 2000.
 

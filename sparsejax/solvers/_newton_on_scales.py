@@ -16,7 +16,7 @@ from sparsejax.solvers._scaled_least_squares import Wide
 MAX_NEWTON_STEPS = 100
 # Most factorisations of the active set method in the first attempt at a step; later attempts have twice this.
 MAX_FACTORISATIONS = 4
-MAX_ATTEMPTS = 16  # at one step; in the last attempts the shift is so large that they are steepest descent
+MAX_ATTEMPTS = 16  # largest number of an attempt, see `State`; there the shift makes it steepest descent
 # The least shift, as a share of the diagonal of the Hessian. If the Hessian is singular, float32 without a
 # shift gives wrong steps. Other steps hardly change, and steps with nearly equal columns become better.
 DIAGONAL_SHARE = 3e-4
@@ -50,7 +50,8 @@ def start_point(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient:
     into a bucket stay.
     """
     s = safe_divide(blocks.norms(Wt), blocks.norms(gradient))
-    return unevaluated_point(quadratic, limited(blocks, scales(s, blocks.ridge)), -gradient)
+    point = unevaluated_point(quadratic, limited(blocks, scales(s, blocks.ridge)), -gradient)
+    return point._replace(known=~jnp.any(Wt != 0))  # t is 0 also for blocks whose gradient is 0 at W
 
 
 def unevaluated_point(quadratic: Any, t: jax.Array, C: jax.Array) -> Point:
@@ -71,7 +72,7 @@ class State(NamedTuple):
     primal: jax.Array  # the objective at W = diag(s) C
     dual: jax.Array  # the dual objective at the scaled residual
     tiles: jax.Array  # tiles of features in the next bucket; `Newton.too_many`: stop
-    attempt: jax.Array  # number of the next attempt at a step, from 0
+    attempt: jax.Array  # the next attempt, from 0: a failed attempt adds 1, a step taken subtracts 1
     tau: jax.Array  # >= 1, factor of the strengths in the next step
     k: jax.Array  # number of steps
     history: History

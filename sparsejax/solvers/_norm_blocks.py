@@ -221,7 +221,7 @@ def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
 
 
 def limited(blocks: Rows | Grouped, t: jax.Array) -> jax.Array:
-    """t with all but the largest entries set to 0, so that the largest bucket holds the others."""
+    """t with its largest entries, as many as the largest bucket holds; all other entries are 0."""
     numbers = blocks.chosen(jnp.zeros(t.shape, bool), t, jnp.int32(blocks.tiles)).blocks
     return jnp.zeros_like(t).at[numbers].set(take(t, numbers, 0), mode="drop")
 

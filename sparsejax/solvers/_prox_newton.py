@@ -18,7 +18,7 @@ from sparsejax.driver.curvature import residual_step
 from sparsejax.driver.feature_subsets import model_of_part
 from sparsejax.driver.loop import empty_history
 from sparsejax.losses import Facts, QuadraticModel, facts_unless_known, no_facts, num_rows
-from sparsejax.losses import sizes as sizes_of
+from sparsejax.losses import sizes as sizes_of_loss
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers._block_descent import Descent, Layout, by_blocks, has_sparse_columns
@@ -74,17 +74,17 @@ def prox_newton(
     the last one. Groups of very different sizes use the iteration of
     `variational_newton` on all features instead.
 
-    `newton_admm` (or `admm`, if `newton_admm` does not fit) continues if more entries are active than a step
-    can move, or if no step lowers the objective.
+    The first of `newton_admm`, `admm` and `fista` that takes the problem continues if more blocks are active
+    than a step can move, if no step lowers the objective, or after 50 steps.
 
     Args:
       problem: a loss of one column, such as `LogisticLoss`, `HuberLoss` or `SquaredLoss`, or `SquaredLoss` of
         several columns with weights by row; and a norm of each row or group: `L1` of one column, `L21`,
         `GroupLasso` of disjoint groups that hold all features. `SquaredL2` may be added, and `L1` too (the
-        sparse group lasso) if groups are of about one size, and `NonNegative` alone
-        or with `L1` of one column. A step moves at most 2048 features. X may be sparse with one column, up to
-        some 32 000 rows: the columns that a step moves become dense, and from 1300 rows on there are fewer of
-        them, at least 1024.
+        sparse group lasso) if groups are of about one size, and `NonNegative` alone or with `L1` of one
+        column. A step moves at most 2048 features, rounded up to whole groups, but has room for two groups of
+        any size. X may be sparse, up to some 32 000 rows: the columns that a step moves become dense, and
+        from 1300 rows on there are fewer of them, at least 1024.
       init, tol, maxiter, history: as `admm`; an iteration is a step, at most 50.
 
     Returns:
@@ -212,9 +212,10 @@ def resume(
 
     Args:
       sizes: `sparsejax.losses.sizes` of the loss.
-      last: of the problem before. Its facts are used if the start is its W, its Gram matrix if that has the
-        ridge of this problem.
-      at_zero: of a problem alone, the facts of the loss at W = 0; then ``last`` has them.
+      last: what the problem before passes on. Its facts are used if the start is its W, and its Gram matrix
+        if that matrix has the ridge of this problem.
+      at_zero: for a problem that is not part of a path, the facts of the loss at W = 0, which ``last`` holds
+        too; None in a path.
     """
     smooth, penalty = problem.smooth, problem.penalty
     init, trend = (init, last.trend) if at_zero is not None else last.trend.start(problem, init)
@@ -264,7 +265,7 @@ def resume(
 
 
 def _steps(problem: Problem, init: jax.Array, tol: jax.Array, maxiter: jax.Array, history: int) -> Solution:
-    known = sizes_of(problem.smooth)
+    known = sizes_of_loss(problem.smooth)
     zero = hidden_zeros(init.shape, init.dtype)
     at_zero = problem.smooth.facts(zero, known)
     # Most solves start at 0: with these facts the start takes no product with X.
@@ -283,8 +284,8 @@ def _learned(
 ) -> State:
     """The state with the trial as W, if the objective falls by a share of the promised change.
 
-    If the certificate is at most ``share`` of the last one, or if one more such step would reach ``tol``, the
-    next step is ``near``.
+    The next step is ``near`` if the loss is quadratic. It is also ``near`` after a whole step whose
+    certificate is at most ``share`` of the last one, or after which one more such step would reach ``tol``.
     """
     exact = problem.smooth.quadratic_model().exact
     penalised = problem.penalty.value(s.trial)
@@ -305,8 +306,9 @@ def _learned(
 def _crossing(s: State, facts: Facts) -> jax.Array:
     """The share of a refused step at whose end the tangents of the loss at W and at the trial cross.
 
-    It is 1/2 for a quadratic loss, and small for a loss with a kink near W, such as a hinge. There the loss
-    is at least what the tangents say, and at the crossing the least that they allow. It is at most 1/2.
+    A convex loss is nowhere below its tangents. If it falls at W and rises at the trial, this lower bound is
+    least where the tangents cross. The share is 1/2 for a quadratic loss, and small for a loss with a kink
+    near W, such as a hinge. It is from `MIN_CROSSING` to 1/2, and 1/2 if the tangents do not cross ahead.
     """
     change = s.length * s.change
     at_W, at_trial = jnp.sum(s.facts.gradient * change), jnp.sum(facts.gradient * change)

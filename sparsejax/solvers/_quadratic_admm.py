@@ -93,7 +93,10 @@ class Quadratic:
         return found.reshape(Rt.shape)
 
     def solve(self, penalty: Penalty, start: Answer, wanted: jax.Array) -> Answer:
-        """Minimise the quadratic plus the penalty, until a subgradient of the sum has norm ``wanted``."""
+        """Minimise the quadratic plus the penalty, until a subgradient of the sum has norm ``wanted``.
+
+        The answer may be less accurate: the iterations end after `MAX_CHECKS` of these norms.
+        """
         mean = self.trace / self.W.size + self.mu
         rho = jnp.where(start.rho > 0, start.rho, jnp.where(mean > 0, mean, self.unit))
         Z = columns(start.W)

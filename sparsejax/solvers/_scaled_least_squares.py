@@ -34,7 +34,8 @@ from sparsejax.solvers._norm_blocks import LOW
 class Wide(NamedTuple):
     """Least squares with n < d.
 
-    Its ``aux`` is a triple: K^-1 B (n, k); a root of K; and whether this root belongs to the same scales.
+    Its ``aux`` is a triple: K^-1 B (n, k); a root of K; and whether both belong to the same scales. N in the
+    shapes below is ``padded(n)``, n rounded up to whole tiles; features are 0 beyond n.
     A is ``matrix`` with rows multiplied by ``factor``; the product is not stored, which saves a copy of X.
     """
 

@@ -153,7 +153,7 @@ def _iterated(
         quick=None if cheap is problem.smooth else cheap,
         ended=lambda s: s.solved,
     )
-    return Loop(problem, init, algorithm, tol, maxiter, history, finish=True).run()[0]
+    return Loop(problem, init, algorithm, tol, maxiter, history).run()[0]
 
 
 class _Smoothing:
@@ -238,4 +238,8 @@ class _Smoothing:
         return choose(shrink, restarted, s)
 
 
-LINK = Link("smoothed_apg", _iterated)
+LINK = Link(
+    "smoothed_apg",
+    _iterated,
+    arrays_in_units=lambda units, arrays: tuple(mu / units.sigma for mu in arrays),
+)

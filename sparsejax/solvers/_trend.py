@@ -14,13 +14,13 @@ MAX_EXTRAPOLATION = 2  # largest change of the strength to extrapolate over, in 
 class Trend(NamedTuple):
     """The last two problems of a path."""
 
-    before: jax.Array  # shape of W, the solution of the last problem but one; NaN if there is none
-    strengths: jax.Array  # (2,), the mean strengths of the last problem and of the last but one
+    before: jax.Array  # shape of W, the solution of the last problem but one, or the start of the path
+    strengths: jax.Array  # (2,), mean strengths of the last problem and the last but one; NaN: there is none
 
     @classmethod
     def none(cls, init: jax.Array) -> Self:
         """The trend with which a path begins."""
-        return cls(jnp.full_like(init, jnp.nan), jnp.zeros(2, init.dtype))
+        return cls(jnp.full_like(init, jnp.nan), jnp.full(2, jnp.nan, init.dtype))
 
     def start(self, problem: Problem, init: jax.Array) -> tuple[jax.Array, "Trend"]:
         """A start for the problem, near its solution, and the trend for the problem after it.

@@ -213,8 +213,8 @@ def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
     """The point at which Newton's method starts for the next strengths of a path.
 
     The norms of the blocks are extrapolated linearly in the strength. For a single column they are linear as
-    long as no row enters or leaves the active set. The scalars t stay if there was no step before, or if the
-    new step goes back or is at least `MAX_EXTRAPOLATION` times as long.
+    long as no row enters or leaves the active set. The scalars t stay if there was no step before, if a
+    strength has not fallen in both steps, or if the new step is at least `MAX_EXTRAPOLATION` times as long.
     """
     point, alpha, norms, alpha_before, norms_before = path
     times = safe_divide(alpha - blocks.alpha, alpha_before - alpha)

@@ -58,7 +58,7 @@ def working_set(
 
     With `SoftmaxLoss` `fista` solves the problem of every working set, because the curvature of a class is
     far below the bound that `admm` needs. For a sparse X this working set is always sparse, with room for a
-    third of the features and for all entries; for a dense X of fewer than 512 features it may hold all.
+    third of the features and for all entries. For a dense X of fewer than 512 features it holds all of them.
 
     If active rows fill more than 4/5 of a working set that does not hold all features, or if rounds make no
     progress, the first of `newton_admm`, `admm` and `fista` that takes the problem continues from the last W;
@@ -97,7 +97,8 @@ def unfit(problem: Problem) -> str | None:
     model = smooth.quadratic_model()
     if not known or (model.majorizer is None and model.column_sizes is None):
         return (
-            f"needs a loss with columns_at() and a majorizer in its quadratic_model(), got {kinds(problem)}."
+            "needs a loss with columns_at(), and a majorizer in its quadratic_model() or a sparse X, got "
+            f"{kinds(problem)}."
         )
     return None
 
@@ -141,7 +142,7 @@ def _size(problem: Problem, params_shape: tuple[int, ...]) -> int:
     m = working_set_size(rows, params_shape, least_active(problem.penalty))
     if _majorized(smooth, m):
         return m
-    share = 8 if smooth.quadratic_model().separable else 3
+    share = 3 if isinstance(smooth, SoftmaxLoss) else 8
     return min(params_shape[0], max(m, params_shape[0] // share))
 
 
@@ -202,6 +203,7 @@ def _rounds(
     room = int(MAX_ACTIVE_SHARE * m) if m < d else d
     order = _row_order(smooth)
     sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()
+    most = most if order is None else smooth.X.data.shape[0]  # the room of `sparse_columns_at`
     step, rho = _first_steps(problem, init, by_fista)
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:

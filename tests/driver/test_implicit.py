@@ -7,12 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.sparse as sp
 from cases import K, N, data, problem
 from loss_cases import LOSSES, MAIN_LOSSES
 from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
-from sparsejax import losses, penalties
+from sparsejax import groups, losses, penalties
+from sparsejax._core.matrices import sparse
 from sparsejax.driver.support import MAX_DENSE_UNKNOWNS
 from sparsejax.interop import jaxopt as sjo
 
@@ -350,13 +352,45 @@ def through_a_projection(projection, size):
     np.testing.assert_allclose(jax.jvp(fit, (jnp.zeros(()),), (jnp.ones(()),))[1], slope, rtol=1e-8)
 
 
-def test_entries_without_a_strength_have_no_kink_at_zero():
+FREE = np.array([0.0, 0.05, 0.05, 0.05])  # strengths by row or, the first two, by group
+GROUPS = groups.from_labels([0, 1, 1, 1])
+
+
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        penalties.L1(FREE),
+        penalties.L21(FREE),
+        penalties.ElasticNet(0.1, 0.0),
+        penalties.ExclusiveLasso(FREE),
+        penalties.ExclusiveL21(FREE, FREE),
+        penalties.ExclusiveGroupLasso(FREE, groups.label_views(2)),
+        penalties.GroupLasso(FREE[:2], GROUPS),
+        penalties.ExclusiveGroupL21(FREE[:2], GROUPS),
+    ],
+    ids=lambda penalty: type(penalty).__name__,
+)
+def test_entries_without_a_strength_have_no_kink_at_zero(penalty):
     X = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 4)))[0]
-    free = np.array([0.0, 0.05, 0.05, 0.05])
-    for penalty in (penalties.L1(free), penalties.L21(free), penalties.ElasticNet(0.1, 0.0)):
-        solved = lambda y, penalty=penalty: sj.solve(sj.Problem(losses.SquaredLoss(X, y), penalty)).params[0]
-        slope = jax.jvp(solved, (jnp.zeros(8),), (jnp.asarray(X[:, 0]),))[1]
-        assert abs(slope - solved(X[:, 0])) < 1e-5 and slope > 0.5  # the solution is linear in this direction
+    Y = jnp.outer(X[:, 0], jnp.array([1.0, 0.0]))
+    solved = lambda Y: sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalty)).params[0, 0]
+    slope = jax.jvp(solved, (jnp.zeros((8, 2)),), (Y,))[1]
+    assert abs(slope - solved(Y)) < 1e-5 and slope > 0.5  # the solution is linear in this direction
+
+
+def test_zeros_of_a_row_without_a_squared_part_move():
+    """With beta = 0 exclusive l2,1 is l2,1: an entry of a nonzero row has no kink at 0."""
+    X = np.linalg.qr(np.random.default_rng(0).standard_normal((8, 4)))[0]
+    Y = jnp.outer(X[:, 0], jnp.array([1.0, 0.0]))
+    prox = lambda V: penalties.ExclusiveL21(0.5, 0.0).prox(V)
+    v, dv = jnp.array([[3.0, 0.0]]), jnp.array([[0.0, 1.0]])
+    np.testing.assert_allclose(jax.jvp(prox, (v,), (dv,))[1], [[0.0, 1 - 0.5 / 3]], rtol=1e-12)
+    moves = []
+    for penalty in (penalties.L21(0.01), penalties.ExclusiveL21(0.01, 0.0)):
+        solved = lambda Y, penalty=penalty: sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalty)).params
+        moves.append(jax.jvp(solved, (Y,), (Y[:, ::-1],))[1])
+    np.testing.assert_allclose(moves[0], moves[1], atol=1e-8)
+    assert moves[0][0, 1] > 0.5
 
 
 def test_float32_settles_what_is_above_its_rounding():
@@ -387,3 +421,18 @@ def test_a_derivative_of_what_did_not_converge_warns():
         jax.grad(lambda p: jnp.sum(sj.admm(p, tol=1e-8).params))(p)
     # The start and the tolerance have no derivative.
     assert float(jax.grad(lambda t: jnp.sum(sj.admm(p, tol=t).params))(1e-8)) == 0
+
+
+def test_a_support_whose_stored_entries_exceed_the_room(monkeypatch):
+    monkeypatch.setattr(sparse, "MAX_DENSE_SIZE", 0)  # from sparsejax._core.matrices import sparse
+    monkeypatch.setattr(sparse, "MIN_ROOM_ENTRIES", 1024)
+    rng = np.random.default_rng(0)
+    X = sp.random(240, 256, 0.2, random_state=1, format="csc", data_rvs=rng.standard_normal)
+    y = X[:, :100] @ rng.choice([-2.0, 2.0], 100)
+
+    def at(strength, X):
+        problem = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(strength))
+        return jnp.sum(sj.solve(problem, tol=1e-10).params ** 2)
+
+    found, expected = (jax.grad(at)(0.01, A) for A in (X, X.toarray()))
+    np.testing.assert_allclose(found, expected, rtol=1e-5)

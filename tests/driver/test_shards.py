@@ -149,7 +149,7 @@ def own_rows(mesh):
     ("names", "count"),
     [
         (("l21",), 6),
-        pytest.param(("plain", "logistic"), 7, marks=pytest.mark.matrix),
+        (("plain", "logistic"), 7),
         pytest.param(("exclusive",), 3, marks=pytest.mark.soak),
     ],
 )

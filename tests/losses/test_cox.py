@@ -628,3 +628,37 @@ def test_late_entries_of_similar_data_have_one_form():
         loss = sj.losses.CoxLoss(X[rows][:18], TIME[rows][:18], EVENT[rows][:18], entry=TIME[rows][:18] / 2)
         forms.append([leaf.shape for leaf in jax.tree.leaves(loss)])
     assert all(form == forms[0] for form in forms)
+
+
+@pytest.mark.parametrize("traced", ["event", "strata", "entry"])
+@pytest.mark.parametrize("step", [1, 1000.0])
+def test_known_times_beside_traced_values_are_compared_as_given(traced, step):
+    n = 8
+    X = np.random.default_rng(0).standard_normal((n, 2)).astype(np.float32)
+    time = 1_700_000_000_000 + step * np.arange(n)[::-1]
+    data = {"event": np.ones(n, np.float32), "strata": np.zeros(n, np.int32)}
+    with jax.enable_x64(False):
+        early = np.minimum(time - 0.75 * step, 1.7e12 - 2**18).astype(np.float32)
+        for entry in (None, time - 2.5 * step, early):
+            given = data | {"entry": entry}
+            if given[traced] is None or given[traced].dtype == np.float64:
+                continue
+            make = lambda x, given=given: sj.losses.CoxLoss(X, time, **given | {traced: x})
+            ours, theirs, W = jax.jit(make)(given[traced]), make(given[traced]), np.ones(2, np.float32)
+            np.testing.assert_allclose(ours(W), theirs(W), rtol=1e-5)
+
+
+def test_entries_between_whole_times_under_jit():
+    X = np.random.default_rng(1).standard_normal((4, 2)).astype(np.float32)
+    time = np.array([1_600_000_150, 1_600_001_000, 1_600_002_000, 1_600_003_000], np.int32)
+    entry, W = np.array([0, 1_600_000_128, 0, 0], np.float32), np.ones(2, np.float32)
+    at = lambda time, entry: sj.losses.CoxLoss(X, time, np.ones(4), entry=entry)(W)
+    with jax.enable_x64(False), jax.numpy_dtype_promotion("strict"):
+        np.testing.assert_allclose(jax.jit(at)(time, entry), at(time, entry), rtol=1e-5)
+
+
+def test_traced_times_of_more_digits_than_X_keep_their_order():
+    X = np.random.default_rng(1).standard_normal((8, 2)).astype(np.float32)
+    make = lambda time: sj.losses.CoxLoss(X, time, np.ones(8))
+    time = 1000 + 1e-7 * np.arange(8)
+    assert len(np.unique(make(time).time)) == len(np.unique(jax.jit(make)(time).time)) == 8

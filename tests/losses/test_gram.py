@@ -121,3 +121,16 @@ def test_products_of_data_are_accepted(dtype, condition):
         X = (X @ np.linalg.qr(rng.standard_normal((d, d)))[0]).astype(dtype)
         y = X @ rng.standard_normal(d).astype(dtype)
         assert GramLoss(X.T @ X, X.T @ y, 0.5 * y @ y).valid()
+
+
+def test_the_gram_form_of_a_loss_with_a_negative_weight_under_jit():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((10, 4)), rng.standard_normal(10)
+
+    def at(weights):
+        s = sj.solve(sj.Problem(SquaredLoss(X, y, weights=weights).gram(), L1(0.1)))
+        return s.converged, s.gap
+
+    assert jax.jit(at)(jnp.ones(10))[0]
+    converged, gap = jax.jit(at)(jnp.asarray(np.r_[-3.0, np.ones(9)]))
+    assert not converged and np.isnan(gap)

@@ -14,7 +14,7 @@ from sklearn.linear_model import LogisticRegression
 
 import sparsejax as sj
 from sparsejax import groups, penalties
-from sparsejax.losses import LogisticLoss, SoftmaxLoss
+from sparsejax.losses import LogisticLoss, SoftmaxLoss, rows_alone
 from sparsejax.losses._intercept import Classes, balance_classes
 
 X, H = data()
@@ -283,3 +283,14 @@ def test_the_gradient_at_zero_of_many_rows():
         used = [np.full(size << 12, np.nan) for size in range(1, 40)]
         del used  # this memory is what comes next
         np.testing.assert_allclose(sj.lambda_max(problem), expected, rtol=1e-12)
+
+
+def test_rows_that_fill_up_a_copy_leave_the_gap_of_a_softmax():
+    X = np.random.default_rng(0).standard_normal((10, 4))
+    loss = SoftmaxLoss(X, np.eye(3)[np.arange(10) % 3], intercept=True)
+    weights = jnp.asarray(np.arange(10) < 6, float)
+    gaps = [
+        sj.duality_gap(sj.Problem(f, penalties.L21(0.05)), np.eye(4, 3))
+        for f in (rows_alone(loss, weights, 8), loss.reweighted(weights))
+    ]
+    np.testing.assert_allclose(gaps[0], gaps[1], rtol=1e-12)

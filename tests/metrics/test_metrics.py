@@ -563,3 +563,28 @@ def test_bad_input(name):
     call, kind, message = BAD[name]
     with np.errstate(divide="ignore"), pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("strange", [np.nan, -1.0])
+def test_traced_weights_that_are_not_allowed(strange):
+    Y, P = np.array([[1, 0], [0, 1], [1, 1], [0, 0.0]]), np.array([[1, 0], [1, 1], [0, 1], [0, 0.0]])
+    weights = np.array([3, strange, 1, 1])
+    for call in (precision_recall_f1, accuracy, r2, auc):
+        found = jax.jit(lambda w, call=call: call(Y, P, weights=w))(weights)
+        assert all(np.isnan(x).all() for x in jax.tree.leaves(found))
+    by_entry = np.stack([np.ones(4), weights], axis=1)
+    found = jax.jit(lambda w: mean_auc(Y, P, weights=w))(by_entry)
+    assert np.isnan(found.mean) and found.left_out == 0
+
+
+def test_traced_targets_that_are_not_allowed():
+    Y = np.array([[np.nan, 1], [0, 0], [0, 1], [0, 0.0]])
+    P = np.array([[0.9, 0.1], [0.2, 0.3], [0.5, 0.4], [0, 0]])
+    assert np.isnan(jax.jit(mean_auc)(Y, P).mean)
+    for strange in (np.nan, np.inf):
+        assert np.isnan(jax.jit(r2)(np.where(np.isnan(Y), strange, Y), P))
+
+
+def test_selection_error_of_zero_targets_and_a_zero_column():
+    X = np.eye(6, 3) * np.array([0, 1, 1])
+    assert np.isnan(jax.jit(selection_error)(X, np.zeros((6, 2)), np.arange(3))).all()

@@ -3,6 +3,7 @@
 import re
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from sklearn.datasets import load_wine
@@ -214,3 +215,22 @@ def test_squared_loss_of_two_numbers(rng):
         assert set(np.asarray(model.predict(X)).tolist()) == {low, high}
     text = models.uncorrelated_group.fit(X, np.where(second, "yes", "no"), 0.01, pairs, loss="squared")
     assert (text.predict(X) == np.where(np.asarray(signs.predict(X)) > 0, "yes", "no")).all()
+
+
+def test_scores_of_models_are_in_full_precision(monkeypatch):
+    X = np.random.default_rng(0).standard_normal((30, 5)).astype(np.float32)
+    model = models.exclusive_l21.fit(X, X[:, 0] > 0, 0.01, 0.01)
+    bags, options = np.arange(12) // 3, {"measure": models.multivariate.hamming(), "budget": 2, "C": 20.0}
+    mil = models.mil.fit(X[:12], bags, [1, -1, 1, -1], bandwidth=1.0, **options)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")  # on a CPU the context has no effect
+    for scores, data in (
+        (model.decision_function, X),
+        (lambda X: mil.decision_function(X, bags), X[:12]),
+        (mil.linear.decision_function, jnp.asarray(X[:12, :1] @ np.ones((1, 12), np.float32))),
+    ):
+        program = str(jax.make_jaxpr(scores)(data))
+        assert program.count("dot_general") == program.count("(Precision.HIGHEST, Precision.HIGHEST)")
+
+
+def test_labels_of_64_bits():
+    assert models._labels.labels_at((-(2**63), 5), [0, 1]).tolist() == [-(2**63), 5]

@@ -540,3 +540,29 @@ def test_wrong_input_is_named(weights, validated, stable, tuned, recorded, X):
     with pytest.raises(TypeError, match="traced: draw outside jit"):
         jax.eval_shape(plots.support, jnp.ones(3))
     assert plt.get_fignums() == []  # nothing was opened for what could not be drawn
+
+
+def test_a_grid_of_one_alpha_is_a_line_of_betas():
+    betas = np.array([0.3, 0.1, 0.01])
+    loss = np.array([3.0, 2.0, 1.0]) + np.array([-0.1, 0.1])[:, None]
+    penalties = sj.penalties.ExclusiveLasso(0.1)._replace(beta=jnp.asarray(betas[:, None]))
+    grid = sj.CrossValidation(
+        penalties, *map(jnp.asarray, (a[..., None] for a in (loss, loss, loss, loss > 0)))
+    )
+    ax = plots.cross_validation(grid, ax=Figure().subplots())
+    np.testing.assert_allclose(ax.lines[0].get_data(), [betas, [3, 2, 1]])
+    assert ax.get_xlabel() == "beta"
+    path = sj.Solution(
+        jnp.ones((3, 4)), *np.zeros((3, 3)), np.zeros(3, np.int32), jnp.zeros(3, jnp.int32), None
+    )
+    ax = plots.path(path, betas, chosen=grid, ax=Figure().subplots())
+    assert [x.get_xdata()[0] for x in ax.lines if x.get_label() == "best"] == [0.01]
+
+
+def test_frequencies_at_a_strength_that_failed_do_not_hide_the_others():
+    share = np.array([[1.0, 0.4, 0.0], [np.nan] * 3])
+    stable = sj.StabilitySelection(
+        share, np.zeros(3, bool), np.array(np.nan), np.full(4, 2), np.zeros((4, 2)), np.ones((4, 2), bool)
+    )
+    ax = plots.stability(stable, [0.5, 0.3], threshold=0.6, ax=Figure().subplots())
+    assert ax.get_legend_handles_labels()[1][0] == "2 not selected"

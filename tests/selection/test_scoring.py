@@ -293,3 +293,9 @@ def test_an_output_without_a_score():
     problem = sj.Problem(sj.losses.LogisticLoss(smooth.X, Y, intercept=True), sj.penalties.L1(0.1))
     with pytest.warns(UserWarning, match=r"no candidate has a finite score in column\(s\) \[0\]"):
         sj.cross_validate(problem, grid, folds=4, scoring="roc_auc", per_output=True)
+
+
+def test_accuracy_where_probabilities_round_to_one():
+    H, Y = jnp.array([[50.0, 40.0, 0.0], [40.0, 50.0, 0.0], [0.0, 40.0, 50.0]]), jnp.eye(3)
+    for name in ("accuracy", "f1", "f1_micro"):
+        assert SCORES[name](Y, H, jax.nn.sigmoid(H), jnp.ones(3)) == 1

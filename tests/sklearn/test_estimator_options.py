@@ -3,8 +3,11 @@
 Each option is compared with scikit-learn, with repeated rows, or with the objective that it documents.
 """
 
+import functools
 import pickle
+import warnings
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -12,7 +15,7 @@ import sklearn
 from peers import L1_OF_SCIKIT_LEARN
 from scipy.optimize import minimize
 from sklearn.base import clone
-from sklearn.compose import ColumnTransformer
+from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
 from sklearn.metrics import balanced_accuracy_score, make_scorer
 from sklearn.model_selection import GridSearchCV, GroupKFold, PredefinedSplit
@@ -557,3 +560,38 @@ def test_names_of_groups_are_those_of_the_columns():
         np.testing.assert_allclose(model.coef_, expected, atol=1e-6)
     with pytest.raises(ValueError, match="no column of X has a name that begins with 'cat__'"):
         SparseRegressor("group_lasso", groups=["num__", "cat__"]).fit(frame[["num__x", "num__y"]], Y[:, 0])
+
+
+def test_label_views_have_strengths_of_the_precision_of_the_data():
+    X = np.random.default_rng(0).standard_normal((80, 5))
+    y = np.where(X[:, :2] > 0, "yes", "no")
+    fits = []
+    for on in (False, True):
+        with jax.enable_x64(on):
+            fits.append(LabelViewsClassifier(tol=1e-12).fit(X, y).coef_)
+    np.testing.assert_array_equal(*fits)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, np.True_])
+def test_classes_that_a_fold_lacks_are_told(fit_intercept):
+    X, y = np.random.default_rng(0).standard_normal((60, 6)), np.repeat([0, 1, 2], 20)
+    folds = [(np.flatnonzero(y != k), np.flatnonzero(y == k)) for k in range(3)]
+    model = SparseClassifierCV("l21", alphas=[0.3, 0.1], cv=folds, fit_intercept=fit_intercept)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model.fit(X, y)
+    assert sum("All rows of class" in str(one.message) for one in told) == 3
+
+
+def test_a_quantile_without_effect_is_refused():
+    X = np.random.default_rng(0).standard_normal((20, 2))
+    loss = functools.partial(sj.losses.QuantileLoss, q=0.5, smoothing=0.1)
+    with pytest.raises(ValueError, match=r"quantile=0\.9 needs loss='quantile'"):
+        SparseRegressor("l1", loss=loss, quantile=0.9).fit(X, X[:, 0])
+
+
+def test_what_an_unfitted_transformer_of_groups_needs():
+    table = pd.DataFrame(np.random.default_rng(0).standard_normal((20, 2)), columns=["a", "b"])
+    short = make_column_transformer((StandardScaler(), ["a", "b"]), verbose_feature_names_out=False)
+    with pytest.raises(ValueError, match="verbose_feature_names_out=True"):
+        SparseRegressor("group_lasso", groups=short).fit(table, table["a"])

@@ -172,3 +172,16 @@ def test_what_solve_takes():
     assert pick(fewer(11)).function is sj.variational_newton
     assert pick(CASES["groups"]()).function is sj.prox_newton
     assert pick(CASES["sparse groups"]()).function is sj.prox_newton
+
+
+@pytest.mark.parametrize("l1", [0.0, 0.1])
+def test_groups_of_one_feature(l1):
+    """Strengths are by group and not by feature, whatever the order of the groups."""
+    X, Y = made(d=40)
+    labels, alpha = np.random.default_rng(2).permutation(40), np.linspace(0.05, 0.5, 40)
+    penalty = sj.penalties.GroupLasso(alpha, sj.groups.from_labels(labels))
+    p = sj.Problem(sj.losses.SquaredLoss(X, Y[:, 0]), penalty + sj.penalties.L1(l1) if l1 else penalty)
+    solution = sj.prox_newton(p, tol=1e-8)
+    assert solution.converged and solution.solver == "prox_newton"
+    entries = sj.prox_newton(p.replace(penalty=sj.penalties.L1(alpha[labels] + l1)), tol=1e-8)
+    np.testing.assert_allclose(solution.params, entries.params, atol=1e-4)

@@ -10,6 +10,7 @@ import scipy.sparse
 
 import sparsejax as sj
 from sparsejax.solvers import pick
+from sparsejax.solvers._trend import Trend
 
 
 def made(n, d, seed=0, noise=1.0):
@@ -418,3 +419,12 @@ def test_unfit(smooth, penalty, message):
     }
     with pytest.raises(TypeError, match=message):
         sj.prox_newton(sj.Problem(losses[smooth], penalty))
+
+
+def test_one_solution_is_no_trend():
+    loss = sj.losses.SquaredLoss(np.eye(3), np.ones(3))
+    make = lambda a: sj.Problem(loss, sj.penalties.L1(a))
+    _, trend = Trend.none(jnp.zeros(3)).start(make(1.0), jnp.zeros(3))
+    start, trend = trend.start(make(2.0), jnp.ones(3))
+    np.testing.assert_array_equal(start, 1.0)
+    np.testing.assert_allclose(trend.start(make(3.0), 0.8 * jnp.ones(3))[0], 0.6, rtol=1e-6)

@@ -239,3 +239,34 @@ def test_bound_of_the_curvature(rng):
             assert true <= float(bound(A)) <= 1.06 * true
     assert float(bound(np.zeros((3, 50)))) == 0
     assert np.isnan(bound(np.full((3, 50), np.nan)))
+
+
+@pytest.mark.parametrize("scale", [1e-10, 1e10])
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit])
+def test_the_step_length_is_in_the_users_units(scale, wrap):
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((20, 5)), rng.standard_normal(20)
+    L = 2 * scale * np.linalg.norm(X, 2) ** 2
+    p = sj.Problem(sj.losses.SquaredLoss(X, y, scale=scale), sj.penalties.L1(2 * scale))
+    s = wrap(lambda p: sj.fista(p, stepsize=1 / L, maxiter=1000))(p)
+    assert s.converged
+
+
+@pytest.mark.parametrize("size", [1e9, 1e-9])
+def test_the_smoothing_is_in_the_users_units(size):
+    rng = np.random.default_rng(0)
+    X, Y, views = rng.standard_normal((20, 5)), rng.standard_normal((20, 4)), sj.groups.label_views(2, 2)
+
+    def gap(size):
+        p = sj.Problem(sj.losses.SquaredLoss(X, size * Y), sj.penalties.ExclusiveGroupLasso(0.1, views))
+        return sj.smoothed_apg(p, mu=1e-2 * size, tol=1e-12).gap
+
+    np.testing.assert_allclose(gap(size), gap(1.0), rtol=1e-3)
+
+
+def test_irls_with_a_traced_epsilon_of_nan_ends_as_non_finite():
+    rng = np.random.default_rng(0)
+    loss = sj.losses.SquaredLoss(rng.standard_normal((20, 6)), rng.standard_normal(20))
+    p = sj.Problem(loss, sj.penalties.ExclusiveGroupL21(0.1, sj.groups.from_lists([[0, 1], [1, 2, 3]], 6)))
+    s = jax.jit(lambda epsilon: sj.irls(p, epsilon=epsilon, maxiter=50))(np.nan)
+    assert s.status == sj.solution.NON_FINITE

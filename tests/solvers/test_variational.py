@@ -322,3 +322,10 @@ def test_unfit(smooth, penalty, message):
     with pytest.raises(TypeError, match=message):
         sj.variational_newton(p)
     assert pick(p).function is not sj.variational_newton
+
+
+def test_start_where_the_gradient_is_zero():
+    Y = np.arange(240.0).reshape(120, 2) - 50
+    p = sj.Problem(sj.losses.SquaredLoss(np.eye(120), Y, scale=0.5), sj.penalties.L21(2.0))
+    solution = sj.variational_newton(p, init=Y, tol=1e-8)
+    assert solution.converged and solution.solver == "variational_newton"

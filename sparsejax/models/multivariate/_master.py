@@ -25,7 +25,8 @@ import numpy as np
 from sparsejax.models.multivariate._support_norm import top_group
 
 BOUNDARY_SHARE = 0.995  # a step goes at most this share of the way to the boundary
-# Number of steps in a row in which the gap does not shrink by a tenth; of steps without predictor, of all.
+# With predictor steps the method ends after more than this number of steps in a row in which the gap has not
+# shrunk by a tenth. Without predictor steps it makes at most this number of steps.
 MAX_STALLED_STEPS = 12
 # A new cut starts with at most this part of the mean share: more would disturb the other products.
 MAX_NEW_SHARE = 0.3

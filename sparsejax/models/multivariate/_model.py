@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checks import as_float, is_traced
+from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import Classes, as_threshold, decoded, positives
 from sparsejax.models._summary import summary
@@ -126,6 +127,7 @@ class Model(
             raise AttributeError("groups are known of fits on the host only, not of traced ones.")
         return self.report.groups
 
+    @full_precision()
     def decision_function(self, X: Any) -> Any:
         """Scores Xw, (n,), for X (n, m), dense or of scipy.sparse.
 

@@ -10,10 +10,10 @@ from sparsejax.models.multivariate._data import Data
 from sparsejax.models.multivariate._points import Clock
 from sparsejax.models.multivariate._support_norm import top_group
 
-# A cut is dropped after IDLE_CUT masters in which its weight was below SMALL_CUT of the mean weight: a master
-# costs K^3, and interior points leave a tiny weight on every cut. A group or feature is dropped after
-# IDLE_GROUP masters below SMALL_GROUP of the sum. In a long solve cuts stay for a twentieth of the masters so
-# far, so that the method cannot cycle.
+# A cut is dropped after more than IDLE_CUT masters in a row in which its weight was below SMALL_CUT of the
+# mean weight: a master costs K^3, and interior points leave a tiny weight on every cut. A group or feature is
+# dropped after more than IDLE_GROUP masters below SMALL_GROUP of the sum. In a long solve cuts stay for a
+# twentieth of the masters so far, so that the method cannot cycle.
 IDLE_CUT, SMALL_CUT, IDLE_GROUP, SMALL_GROUP = 5, 0.1, 50, 1e-5
 
 

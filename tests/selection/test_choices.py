@@ -1,0 +1,39 @@
+"""Cross-validation, tuning and stability selection where events are few or dtypes differ."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsejax as sj
+from sparsejax.selection import resampling
+
+X = np.random.default_rng(0).standard_normal((40, 5))
+Y = X[:, 0] + np.random.default_rng(1).standard_normal(40)
+PROBLEM = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L1(0.1))
+STRENGTHS = jax.vmap(sj.penalties.L1)(np.array([0.3, 0.2, 0.1]))
+
+
+def test_a_fold_holds_an_event_out():
+    time, event = np.arange(1.0, 41), np.arange(40) % 5 > 0
+    p = sj.Problem(sj.losses.CoxLoss(X, time, event), sj.penalties.L1(0.1))
+    with pytest.raises(ValueError, match="fold 0 holds no event out"):
+        sj.cross_validate(p, STRENGTHS, folds=5)
+
+
+def test_a_held_out_loss_of_another_dtype():
+    with jax.enable_x64(True):
+        loss = sj.losses.SquaredLoss(X.astype(np.float32), Y.astype(np.float32))
+        problem = sj.Problem(loss, sj.penalties.L1(np.float32(0.1)))
+        assert sj.tune(problem, sj.losses.SquaredLoss(X, Y), maxiter=2).loss.dtype == np.float32
+    for wrong in (lambda W: W, jnp.count_nonzero):
+        with pytest.raises(TypeError, match="tune: held_out must return one real number"):
+            sj.tune(PROBLEM, wrong)
+
+
+def test_a_threshold_of_float32():
+    one = jax.vmap(sj.penalties.L1)(np.array([0.2]))
+    select = lambda t, seed: sj.stability_selection(PROBLEM, one, num_subsamples=10, threshold=t, seed=seed)
+    for seed in range(20):
+        np.testing.assert_array_equal(select(0.6, seed).selected, select(np.float32(0.6), seed).selected)
+    assert resampling.subsamples(1, float(np.float32(0.29)), 0, 100).sum() == 29
