@@ -119,7 +119,8 @@ def _in_dtype(times: Any, dtype: Any) -> jax.Array:
     Traced times are replaced by ranks unless the dtype is floating and has all their digits.
     """
     if is_traced(times):
-        exact = jnp.issubdtype(times.dtype, jnp.floating) and jnp.promote_types(times.dtype, dtype) == dtype
+        floating = jnp.issubdtype(times.dtype, jnp.floating)
+        exact = floating and jnp.finfo(times.dtype).nmant <= jnp.finfo(dtype).nmant
         return (times if exact else jnp.searchsorted(jnp.sort(times), times) + 1).astype(dtype)
     # A cast that changes nothing, as usual, needs no sort of the times.
     if (times.astype(dtype).astype(times.dtype) != times).any():

@@ -91,7 +91,8 @@ class ExclusiveGroupLasso(SmoothRowPenalty, SeveralTerms, leaves=("strength", "v
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """The entries whose group is nonzero in every view, and rows of strength 0, boolean, shape of W."""
         Wt = columns(W)
-        return like(prox.views_support(self.views, Wt) | (cast(self.strength, Wt) == 0), W)
+        free = jnp.broadcast_to(cast(self.strength, Wt) == 0, Wt.shape[1:])
+        return like(prox.views_support(self.views, Wt) | free[None], W)
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         """Of one view: the sum over rows of the largest ||z_{i,g}||_2^2 / (2 strength_i)."""
