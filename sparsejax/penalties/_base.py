@@ -331,13 +331,13 @@ def cast_strengths(penalty: Penalty, dtype: Any) -> Any:
 
 
 def scale_strengths(penalty: Penalty, factors: Sequence[jax.Array]) -> Any:
-    """The penalty with the leaves under each name in ``strengths`` multiplied by the factor of this name."""
+    """The penalty with the strengths under each name in ``strengths`` multiplied by the factor of the name."""
     leaves, treedef = jax.tree.flatten(penalty)
     numbered = _numbered(penalty)
     for name, factor in zip(penalty.strengths, factors, strict=True):
-        for number in jax.tree.leaves(getattr(numbered, name)):
-            leaf = jnp.asarray(leaves[int(number)])
-            leaves[int(number)] = leaf * factor.astype(leaf.dtype)
+        for number in _strengths_under(getattr(numbered, name)):
+            leaf = jnp.asarray(leaves[number])
+            leaves[number] = leaf * factor.astype(leaf.dtype)
     return jax.tree.unflatten(treedef, leaves)
 
 
@@ -354,15 +354,14 @@ def strength_numbers(penalty: Penalty) -> list[int]:
 
 def _strength_numbers(tree: Any) -> list[int]:
     """The numbers of the leaves that are strengths, for a tree that `_numbered` has made."""
-    found: list[int] = []
-    for part in jax.tree.leaves(tree, is_leaf=_is_penalty):
-        if not _is_penalty(part):
-            continue
-        for name in part.strengths:
-            held = getattr(part, name)
-            inner = [x for x in jax.tree.leaves(held, is_leaf=_is_penalty) if _is_penalty(x)]
-            found += _strength_numbers(held) if inner else [int(leaf) for leaf in jax.tree.leaves(held)]
-    return found
+    parts = [x for x in jax.tree.leaves(tree, is_leaf=_is_penalty) if _is_penalty(x)]
+    return [n for part in parts for name in part.strengths for n in _strengths_under(getattr(part, name))]
+
+
+def _strengths_under(held: Any) -> list[int]:
+    """The numbers of the leaves of ``held`` or, if it holds penalties, of their strengths."""
+    inner = any(map(_is_penalty, jax.tree.leaves(held, is_leaf=_is_penalty)))
+    return _strength_numbers(held) if inner else [int(leaf) for leaf in jax.tree.leaves(held)]
 
 
 def _is_penalty(x: Any) -> bool:

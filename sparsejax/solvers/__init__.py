@@ -46,7 +46,7 @@ def _always(problem: Problem) -> bool:
 
 
 def _many_features(problem: Problem) -> bool:
-    if not _prox_newton.room_for_columns(problem):
+    if not _prox_newton.has_room(problem):
         return False
     if problem.smooth.quadratic_model().exact:
         return _prox_newton.few_active(problem)

@@ -21,7 +21,7 @@ from sparsejax.losses import Facts, QuadraticModel, facts_unless_known, no_facts
 from sparsejax.losses import sizes as sizes_of_loss
 from sparsejax.problem import Problem
 from sparsejax.solution import Solution
-from sparsejax.solvers._block_descent import Descent, Layout, by_blocks, has_sparse_columns
+from sparsejax.solvers._block_descent import MAX_FEATURES, Descent, Layout, by_blocks, has_sparse_columns
 from sparsejax.solvers._block_problem import Gram
 from sparsejax.solvers._chains import solved_by
 from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
@@ -136,8 +136,15 @@ def _model(problem: Problem) -> QuadraticModel:
     return model_of_part(smooth, lambda smooth: smooth.columns_at(ix))
 
 
-def room_for_columns(problem: Problem) -> bool:
-    """False if X is sparse and so long that its columns, dense, would take too much memory."""
+def has_room(problem: Problem) -> bool:
+    """Whether the features that a step moves take no more memory than the solver may use.
+
+    False for a group of more than `MAX_FEATURES` features, of which there is room for two, and for a sparse X
+    so long that its columns, dense, would take too much memory.
+    """
+    norm = problem.penalty.row_norm(problem.smooth.params_shape)
+    if norm.groups is not None and norm.groups.max_size > MAX_FEATURES:
+        return False
     if not has_sparse_columns(problem):
         return True
     n = num_rows(problem.smooth) or 0

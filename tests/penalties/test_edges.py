@@ -70,6 +70,24 @@ def test_factor_of_by_leaf():
     np.testing.assert_allclose(twice.value(W), 2 * parts["w"].value(W["w"]))
 
 
+class Held(sj.Penalty, leaves=("inner",)):
+    """A penalty of one's own around another one."""
+
+    strengths = ("inner",)
+
+    def value(self, W):
+        return self.inner.value(W)
+
+    def prox(self, V, scaling=1.0):
+        return self.inner.prox(V, scaling)
+
+
+def test_factor_of_a_class_that_holds_a_penalty():
+    """The strengths of what it holds are multiplied, and not the indices of its groups."""
+    inner, W = penalties.GroupLasso(1.0, sj.groups.from_labels([0, 0, 1])), jnp.array([3.0, 4.0, 1.0])
+    assert (2 * Held(inner)).value(W) == (2 * inner).value(W) == 12
+
+
 class AtLeastOne(sj.Penalty, leaves=()):
     def value(self, W):
         return jnp.where(jnp.all(W >= 1), 0.0, jnp.inf)

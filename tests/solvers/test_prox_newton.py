@@ -428,3 +428,11 @@ def test_one_solution_is_no_trend():
     start, trend = trend.start(make(2.0), jnp.ones(3))
     np.testing.assert_array_equal(start, 1.0)
     np.testing.assert_allclose(trend.start(make(3.0), 0.8 * jnp.ones(3))[0], 0.6, rtol=1e-6)
+
+
+def test_huge_groups_are_left_to_other_solvers():
+    """A step has room for two groups of any size, and a Gram matrix of that size."""
+    loss = sj.losses.SquaredLoss(np.ones((300, 4200)), np.ones(300))
+    for size, name in ((2100, "variational_newton"), (1400, "prox_newton")):
+        groups = sj.groups.from_labels(np.arange(4200) // size)
+        assert pick(sj.Problem(loss, sj.penalties.GroupLasso(1.0, groups))).link.name == name
