@@ -331,7 +331,7 @@ def cast_strengths(penalty: Penalty, dtype: Any) -> Any:
 
 
 def scale_strengths(penalty: Penalty, factors: Sequence[jax.Array]) -> Any:
-    """The penalty with the strengths under each name in ``strengths`` multiplied by the factor of the name."""
+    """The penalty with the strengths under each name in ``strengths`` multiplied by its factor."""
     leaves, treedef = jax.tree.flatten(penalty)
     numbered = _numbered(penalty)
     for name, factor in zip(penalty.strengths, factors, strict=True):
