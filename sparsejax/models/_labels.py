@@ -25,6 +25,8 @@ SIGNS: Classes = (-1, 1)  # the classes of labels given as -1 and 1
 
 def labels_of(y: Any, n: int | None = None) -> tuple[np.ndarray, np.ndarray]:
     """The labels y (n,), checked, and the sorted different labels."""
+    if is_traced(y):
+        raise TypeError("y is traced: the labels must be known outside jit, since their number is a shape.")
     y = complete_labels("y", y)
     if n is not None and (y.ndim != 1 or len(y) != n):
         raise ValueError(f"y must have one label for each of X's {n} rows, got shape {y.shape}.")

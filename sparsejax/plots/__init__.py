@@ -6,8 +6,8 @@ matplotlib, opens no window and writes no file.
 
 Lines have the colours of Okabe & Ito, which colour-blind readers can tell apart, and differ in marker and
 dash as well. Maps of weights are in viridis and maps of correlations in blues: lightness alone tells values
-apart. Weights that are exactly zero are not drawn: a path shows the features that are nonzero at some
-strength, and a map is hatched where it is zero.
+apart. Features whose weights are all exactly zero are not drawn: a path shows those that are nonzero
+at some strength, and a map is hatched where it is zero.
 
 matplotlib is imported when the first picture is drawn. The functions cannot be called inside jit.
 """

@@ -1,8 +1,9 @@
 """Solvers, one algorithm a file, all ``(problem, init=None, *, tol, maxiter, history) -> Solution``.
 
 `SOLVERS` is the one table of solvers. An entry says which problems a solver takes, and which solvers continue
-if it does not converge. `sparsejax.solve`, `sparsejax.path`, the tests and docs/choose-a-solver.md read the
-table. To add a solver, write its file and its entry here.
+if it does not converge. `sparsejax.solve`, `sparsejax.path` and the tests read the table; a test compares the
+tables of docs/choose-a-solver.md with this one. To add a solver, write its file, its entry here and its row
+there.
 """
 
 from collections.abc import Callable

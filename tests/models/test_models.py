@@ -234,3 +234,9 @@ def test_scores_of_models_are_in_full_precision(monkeypatch):
 
 def test_labels_of_64_bits():
     assert models._labels.labels_at((-(2**63), 5), [0, 1]).tolist() == [-(2**63), 5]
+
+
+def test_traced_labels_of_several_classes_are_refused():
+    fit = lambda y: models.exclusive_l21.fit(np.eye(4, 3), y, 0.1, 0.1).W
+    with pytest.raises(TypeError, match="y is traced"):
+        jax.eval_shape(fit, np.arange(4) % 2)
