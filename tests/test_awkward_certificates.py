@@ -44,7 +44,7 @@ def test_near_copies_of_columns_and_almost_no_penalty():
         s = solve(tol)
         truth = logistic_in_long_doubles(X, Y, s.params) + 1e-20 * float(np.abs(s.params).sum())
         assert truth <= 2 * np.log(2) * (1 + 1e-9)
-        # the optimum is bounded below by any other solve's dual value: here by F - gap of this one
+        # The objective that is told is the true one, or the gap covers the difference.
         excess = (float(s.objective) - truth) / max(truth, 2 * np.log(2))
         assert abs(excess) <= 1e-6 or float(s.gap) >= abs(excess)
 
@@ -92,7 +92,7 @@ def test_a_point_above_another_is_not_better_than_their_difference():
     """A certificate that is blind to a huge W: the start's objective bounds it all the same."""
 
     class Blind(sj.Loss, leaves=("X", "Y")):
-        """Its dual_scaling promises that every point is optimal."""
+        """Least squares that states no dual: the gap rests on the conjugate of the penalty."""
 
         params_shape = property(lambda self: (self.X.shape[-1],))
         dtype = property(lambda self: self.X.dtype)

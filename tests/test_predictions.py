@@ -57,7 +57,7 @@ def test_predict_of_losses_without_a_mean():
         for linear in (False, True):
             found = sj.predict(solution, problem, NEW, linear=linear)
             np.testing.assert_allclose(found, NEW @ solution.params + b, atol=1e-12)
-    assert np.any(solution.params != 0)
+        assert np.any(solution.params != 0)
 
 
 def test_predict_of_a_path_of_a_sum_and_of_targets():

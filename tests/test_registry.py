@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from cases import (
     APPROXIMATE,
@@ -23,6 +24,9 @@ from loss_cases import INTERNAL_LOSSES, LOSS_BASES, LOSS_TOOLS, LOSSES, ONE_COLU
 from penalty_cases import PENALTIES, PENALTY_BASES, STRUCTURE
 
 import sparsejax as sj
+from sparsejax import losses, penalties
+from sparsejax.solvers import SOLVERS as TABLE
+from sparsejax.solvers import chosen_chain
 
 PAGE = Path(__file__).parents[1] / "docs" / "choose-a-solver.md"
 
@@ -98,3 +102,27 @@ def test_import_is_silent_and_leaves_jax_alone():
         capture_output=True, text=True, env=dict(os.environ), check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_table_of_solvers_changed_in_place_forgets_the_chosen_chains():
+    problem = sj.Problem(losses.SquaredLoss(np.eye(4, 3), np.ones(4)), penalties.L1(0.1))
+    table, old = TABLE, chosen_chain(problem)
+    entry = table["admm"]
+    try:
+        table |= {"admm": entry._replace(link=sj.driver.Link("other", entry.link.run))}
+        assert chosen_chain(problem).links[0].name == "other"
+    finally:
+        table["admm"] = entry
+    assert chosen_chain(problem) == old
+
+
+def test_tune_asks_a_changed_table():
+    problem = sj.Problem(losses.SquaredLoss(np.eye(4, 3), np.ones(4)), penalties.L1(0.1))
+    run = lambda: sj.tune(problem, losses.SquaredLoss(np.eye(4, 3), np.ones(4)), maxiter=1).solution.solver
+    assert run() == "admm"
+    entry = TABLE["admm"]
+    try:
+        TABLE["admm"] = entry._replace(suits=lambda problem: False)
+        assert run() == "fista"
+    finally:
+        TABLE["admm"] = entry

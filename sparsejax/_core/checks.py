@@ -70,7 +70,8 @@ def on_device(value: float, dtype: np.dtype, shape: tuple[int, ...] = ()) -> jax
     Small arrays are cached, since a transfer takes as long as the solve of a small problem.
     """
     make = _filled if math.prod(shape) <= MAX_CACHED_SIZE else _filled.__wrapped__
-    return make(value, dtype, shape, default_device())
+    # The dtype that JAX gives the array: float32 where 64-bit numbers are off, in this thread or context.
+    return make(value, jax.dtypes.canonicalize_dtype(dtype), shape, default_device())
 
 
 @functools.lru_cache(maxsize=256)

@@ -136,7 +136,7 @@ class Compiled:
     def together(self, shared: tuple[Any, ...], parts: Sequence[tuple[Any, ...]], **static: Any) -> list[Any]:
         """Call the function with ``shared`` and each of the parts, at the same time; nothing is traced.
 
-        All parts have the same shapes. There are as many threads as cores, since JAX runs the calls of one
+        All parts have the same shapes. There are at most as many threads as cores; JAX runs the calls of one
         thread one after another. The program is compiled, and ``shared`` is put on the device, before the
         threads start: a context such as `jax.enable_x64` does not reach a new thread, which would convert
         arrays of numpy to another precision. If the arrays are on several devices, the calls are made one

@@ -7,11 +7,13 @@ derivative rules, which JAX calls later.
 import contextlib
 import functools
 import inspect
+import os
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import jax
+import jaxlib
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.extend.linear_util import WrappedFun
@@ -25,14 +27,16 @@ from sparsejax._core.checks import is_traced
 RULES = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
 # Functions of these files and objects of these packages are known: with equal versions they are the same
 # everywhere.
-_FOLDERS = (jax.__file__, __file__.replace("_core", ""), np.__file__)
-_KNOWN_FILES = (*(str(Path(file).parent) for file in _FOLDERS), functools.__file__)
+_FOLDERS = [Path(file).parent for file in (jax.__file__, jaxlib.__file__, np.__file__)]
+_FOLDERS.append(Path(__file__).parents[1])  # of sparsejax
+# Each ends with a separator, since "site-packages/jax" is also the start of "site-packages/jaxopt".
+_KNOWN_FILES = (*(f"{folder}{os.sep}" for folder in _FOLDERS), functools.__file__)
 _KNOWN_PACKAGES = ("jax", "jaxlib", "sparsejax", "numpy", "functools", "builtins")
 # JAX's function that remembers the results of a derivative rule, in a dict that grows as it is called.
 _REMEMBERING = "_memoize.<locals>.memoized"
 _NAMES_ALONE = {*functools.WRAPPER_ASSIGNMENTS, "__dict__", "__weakref__"}  # attributes without effect
 _PLACES = (Mesh, AbstractMesh, Sharding)  # they say where a program runs, not what it computes
-_PLAIN = (str, bytes, int, float, complex, bool, type(None), np.generic, np.dtype)
+_PLAIN = (str, bytes, int, float, complex, bool, range, slice, type(None), np.generic, np.dtype)
 
 
 class Identity(NamedTuple):
@@ -162,7 +166,10 @@ def _held(thing: Any) -> list[Any]:
     if isinstance(thing, MethodType):
         return [thing.__func__, thing.__self__]
     if isinstance(thing, BuiltinFunctionType):
-        return [thing.__qualname__, *([] if inspect.ismodule(thing.__self__) else [thing.__self__])]
+        name = f"{thing.__module__}.{thing.__qualname__}"  # other modules have functions of the same name
+        return [name, *([] if inspect.ismodule(thing.__self__) else [thing.__self__])]
+    if isinstance(thing, np.ufunc):
+        return [thing.__name__]
     if isinstance(thing, type) or not (callable(thing) or isinstance(thing, WrappedFun)):
         return []
     names = {"__wrapped__", *(vars(thing) if "__dict__" in dir(thing) else ())}
@@ -177,5 +184,7 @@ def _held(thing: Any) -> list[Any]:
 
 
 def _known(thing: Any) -> bool:
+    if isinstance(thing, np.ufunc):  # `numpy.frompyfunc` makes one of a function of the user
+        return vars(np).get(thing.__name__) is thing
     kind = thing if isinstance(thing, type) else type(thing)
     return str(kind.__module__).split(".")[0] in _KNOWN_PACKAGES

@@ -55,7 +55,7 @@ def marked(x: Any, axes: frozenset[Any]) -> Any:
 
 def on_one_device(closed: jax.extend.core.ClosedJaxpr) -> jax.extend.core.ClosedJaxpr:
     """A program traced inside a `jax.shard_map`, without marks: for one device, with the same constants."""
-    if not varying_axes(closed.consts):
+    if not varying_axes(closed.consts) and not any(map(_axes_of_type, closed.in_avals)):
         return closed
     inputs, consts = ([_shape_on_one_device(x) for x in xs] for xs in (closed.in_avals, closed.consts))
 
@@ -100,7 +100,10 @@ def _evaluated(jaxpr: Any, consts: Any, arguments: Any) -> list[Any]:
 
 
 def _varying_axes_of(x: Any) -> frozenset[Any]:
-    kind: Any = jax.typeof(x)
+    return _axes_of_type(jax.typeof(x))
+
+
+def _axes_of_type(kind: Any) -> frozenset[Any]:
     mark = _MARK(kind)
     return mark.varying if _HAS_AXIS_TYPE else mark
 
@@ -147,7 +150,18 @@ def map_lanes_per_device(mapped: Callable[..., Any], moving: list[Any], shared: 
     outputs = jax.eval_shape(flat, *moving, *shared)
     rule = _rule([jnp.ndim(leaf) for leaf in (*moving, *shared)], count, [out.ndim for out in outputs])
     split.def_partition(partition=partition, infer_sharding_from_operands=infer, sharding_rule=rule)
-    return jax.tree.unflatten(structure, split(*moving, *shared))
+
+    # `custom_partitioning` has no rule for `jax.vmap`: under a further one the lanes are mapped without it.
+    @jax.custom_batching.custom_vmap
+    def lanes(*leaves: Any) -> Any:
+        return tuple(split(*leaves))
+
+    @lanes.def_vmap
+    def further_lanes(size: int, batched: Any, *leaves: Any) -> tuple[Any, Any]:
+        found = jax.vmap(flat, [0 if moves else None for moves in batched])(*leaves)
+        return found, tuple(True for _ in found)
+
+    return jax.tree.unflatten(structure, lanes(*moving, *shared))
 
 
 def _rule(ranks: list[int], count: int, answers: list[int]) -> str:

@@ -314,10 +314,12 @@ class Loop:
         k, status, block = carry.num_iters, carry.status, self.algorithm.block
         running = ~(point.finish | point.again) & (status == RUNNING)
         n = jnp.where(running, jnp.minimum(self.check_every, self.maxiter - k), 0)
+        # All lanes of a batch make as many iterations as the running lane that has the fewest left.
+        fewer = of_all_lanes(jnp.where(running, self.check_every - n, 0))
+        n = jnp.where(running, self.check_every - fewer, 0)
         begin, state = self.algorithm.begin, carry.state
         if begin is not None:
             state = choose(running & (k == 0), begin(state, point.facts.gradient), state)
-        # The lanes of a batch start together, so that all that still run are at the same iteration.
         n_of_all_lanes = of_all_lanes(n)
         state = apply_if(running, lambda s: block(s, n_of_all_lanes), state)
         carry = carry._replace(state=state, num_iters=k + n)

@@ -123,6 +123,7 @@ class Penalty(Protocol):
     _absolute: ClassVar[bool] = False  # whether g(W) depends on |W| alone and does not decrease in it
     _offset: bool = False  # whether s -> conjugate(s Z), where finite, is piecewise affine and need not be 0
     _valued: bool = True  # whether ``value`` is known; False for a prox without a value, which counts as 0
+    __array_ufunc__: ClassVar[None] = None  # numpy leaves ``array * penalty`` to `__rmul__`, which refuses
     __add__: ClassVar[Callable[[Any, Any], Any]]  # _sum.py sets both: they return a `Sum`
     __radd__: ClassVar[Callable[[Any, Any], Any]]
 

@@ -124,7 +124,8 @@ def stability_selection(
         one subsample a core at a time, else one at a time. "batch" solves as many subsamples at once as fit
         in about a gigabyte, each at all strengths. "auto" is warm on a CPU, else batch.
       tol, maxiter: as in `sparsejax.path`, for each subsample.
-      progress: show a bar with the last gap and stop at Ctrl-C, as in `sparsejax.path`.
+      progress: show a bar with the last gap and stop at Ctrl-C, as in `sparsejax.path`; in mode "batch" there
+        are more than eight chunks if the memory bounds the number of subsamples that are solved at once.
       checkpoint: a folder for the solves made so far, as in `sparsejax.path`.
 
     Returns:

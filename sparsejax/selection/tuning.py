@@ -11,9 +11,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import choose
 from sparsejax._core.matrices.sharded import check_one_process
-from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted, Report, bar_of, check_progress, in_chunks
 from sparsejax._core.pytree import Pytree
 from sparsejax.closures import with_program_of_function
@@ -315,18 +315,16 @@ def _no_derivative(primals: Any, tangents: Any) -> Any:
     )
 
 
-@full_precision()
-@jax.jit
+@Compiled
 def _tune(search: _Search, init: Any) -> Tuning:
     search, init = _without_derivative((search, init))
     return search.tuning(lax.while_loop(lambda c: c.status == RUNNING, search.body, search.start(init)))
 
 
-_start = full_precision()(jax.jit(_Search.start))
+_start = Compiled(_Search.start)
 
 
-@full_precision()
-@jax.jit
+@Compiled
 def _next(search: _Search, carry: _Carry) -> tuple[_Carry, Report]:
     carry = search.body(carry)
     done = jnp.where(carry.status == RUNNING, carry.n, search.maxiter)

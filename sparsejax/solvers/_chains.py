@@ -61,6 +61,11 @@ class _Table(UserDict[str, Solver]):
         super().__delitem__(name)
         self._changed()
 
+    # `UserDict.__ior__` does not call `__setitem__`.
+    def __ior__(self, other: Any) -> "_Table":  # type: ignore[misc, override]  # `__or__` is of any dict
+        self.update(other)
+        return self
+
     def _changed(self) -> None:
         _chosen.clear()
         forget_programs()

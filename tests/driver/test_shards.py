@@ -80,6 +80,9 @@ def answers(names):
         nothing_is_gathered()
     if "plain" in names:
         found["plain: rows of the device"] = own_rows(mesh)
+        found["plain: leaves and start of the device"] = own_leaves(mesh)
+    if "logistic" in names:
+        found["logistic: lanes of lanes"] = lanes_of_lanes()
     return found
 
 
@@ -145,11 +148,42 @@ def own_rows(mesh):
     return max(float(np.abs(a - b).max()) for a, b in zip(got, wanted, strict=True))
 
 
+def lanes_of_lanes():
+    loss, penalty, _ = problems()["logistic"]
+    one = lambda a, tol: sj.solve(sj.Problem(loss, penalty(a)), tol=tol).params
+    strengths, tols = jnp.array([0.05, 0.02]), jnp.array([1e-13, 1e-12])
+    got = jax.jit(jax.vmap(lambda tol: jax.vmap(lambda a: one(a, tol))(strengths)))(tols)
+    wanted = jnp.stack([jnp.stack([one(a, tol) for a in strengths]) for tol in tols])
+    return float(np.abs(got - wanted).max())
+
+
+def own_leaves(mesh):
+    """Each device has a leaf of the loss, or a start, of its own; y is the same for both."""
+    rng = np.random.default_rng(1)
+    X, y = jnp.asarray(rng.standard_normal((2, 12, 4))), jnp.asarray(rng.standard_normal(12))
+    solve = lambda loss, init: sj.solve(sj.Problem(loss, penalties.L1(0.5)), init=init, tol=1e-13).params[
+        None
+    ]
+
+    def by_leaf(X, init):
+        return solve(jax.tree_util.Partial(lambda X, W: jnp.sum((X @ W - y) ** 2) / 2, X[0]), jnp.zeros(4))
+
+    def by_start(_, init):
+        return solve(lambda W: jnp.sum((X[0] @ W - y) ** 2) / 2, init[0])
+
+    off, init = 0.0, jnp.ones((2, 4))
+    for run in (by_leaf, by_start):
+        over = jax.shard_map(run, mesh=mesh, in_specs=(P("lanes"), P("lanes")), out_specs=P("lanes"))
+        wanted = jnp.concatenate([run(X[i : i + 1], init[i : i + 1]) for i in range(2)])
+        off = max(off, float(np.abs(jax.jit(over)(X, init) - wanted).max()))
+    return off
+
+
 @pytest.mark.parametrize(
     ("names", "count"),
     [
         (("l21",), 6),
-        (("plain", "logistic"), 7),
+        (("plain", "logistic"), 9),
         pytest.param(("exclusive",), 3, marks=pytest.mark.soak),
     ],
 )

@@ -353,3 +353,12 @@ def test_bad_input_of_proximal():
     optimizer = sjx.proximal(optax.sgd(0.1), sj.penalties.L1(0.1), 0.1)
     with pytest.raises(ValueError, match="needs params"):
         optimizer.update(jnp.zeros(3), optimizer.init(jnp.zeros(3)))
+
+
+def test_defaults_of_the_wrapper():
+    fun = lambda w: jnp.sum((w - 1) ** 2) / 2
+    free = sjo.ProximalGradient(fun, tol=1e-8).run(jnp.zeros(3))
+    np.testing.assert_allclose(free.params, 1, atol=1e-6)
+    fixed = sjo.ProximalGradient(fun, sjo.prox(sj.penalties.L1), stepsize=0.5, tol=1e-8)
+    fixed = fixed.run(jnp.zeros(3), 0.25)
+    np.testing.assert_allclose(fixed.params, 0.75, atol=1e-6)

@@ -123,3 +123,9 @@ def test_a_float32_batch_is_not_copied_whole():
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1.8 * X.nbytes  # a copy in float64 alone has 2
+
+
+def test_scale():
+    loss, whole = SquaredLoss.from_batches(batches(), scale=0.3), SquaredLoss(X, Y, scale=0.3)
+    W = rng.standard_normal((6, 2))
+    np.testing.assert_allclose(loss(W), whole(W), rtol=1e-9)

@@ -563,6 +563,7 @@ def test_bad_values_give_a_status_in_jit(small):
         assert np.isnan(model.objective) and np.isnan(model.lower_bound) and not model.converged
     huge = fit(1e200 * X, y, 2.0, 1e200)
     assert huge.status in (NON_FINITE, STALLED, CONVERGED, MAX_ITER)
+    assert not huge.converged or (np.isfinite(huge.w).all() and 0 <= huge.gap <= 1e-3)
     for call, error, message in (
         (lambda: jax.jit(traced)(X, y[:5], 2.0, 5.0), ValueError, r"y must have shape \(30,\)"),
         (lambda: jax.jit(traced)(X, y, jnp.ones(2), 5.0), ValueError, "budget must be a number"),

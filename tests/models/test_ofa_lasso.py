@@ -487,6 +487,8 @@ def test_constant_and_repeated():
         (lambda X, Y: dict(method="lars"), ValueError, "method must be"),
         (lambda X, Y: dict(faithful=True), ValueError, "method='admm'"),
         (lambda X, Y: dict(method="admm", mu=0.0), ValueError, "mu must be > 0"),
+        (lambda X, Y: dict(method="admm", growth=0.5), ValueError, "growth must be >= 1, got 0.5"),
+        (lambda X, Y: dict(method="admm", growth=True), TypeError, "growth must be a number, got True"),
         (lambda X, Y: dict(tol=-1.0), ValueError, "tol must be >= 0"),
         (lambda X, Y: dict(maxiter=1.5), ValueError, "maxiter must be"),
     ],
@@ -512,3 +514,13 @@ def test_maxiter_is_reported():
     X, Y = data()
     model = ofa_lasso.fit(X, Y, LAM, BETA, maxiter=0)
     assert (model.solution.status == MAX_ITER).all() and not model.solution.converged.any()
+
+
+def test_options_of_cross_validation():
+    X, Y = data()
+    options = dict(input="linear", output_bandwidth=1.5)
+    cv = ofa_lasso.cross_validate(X, Y, [0.1], [0.05], folds=2, num_starts=3, tol=1e-10, **options)
+    out = np.arange(14) % 2 == 1
+    model = ofa_lasso.fit(X[~out], Y[~out], 0.1, 0.05, tol=1e-10, **options)
+    y = model.predict_with_info(X[out], num_starts=3).y
+    np.testing.assert_allclose(cv.fold_mae[1, 0, 0], abs(Y[out] - y).sum(1).mean(), rtol=1e-3)

@@ -435,3 +435,9 @@ def test_a_given_sum_where_newton_goes_from_bound_to_bound():
     apart, room = V[:, 0] - V[:, 1], S.sum(axis=1)
     t = np.sign(apart) * np.maximum(np.abs(apart) - room, 0) / 2
     np.testing.assert_allclose(jax.vmap(at)(V, S), np.stack([t, -t], axis=1), atol=1e-14)
+
+
+def test_a_step_size_multiplies_the_strengths(rng):
+    x, s = rng.standard_normal(7), np.linspace(1, 0.2, 7)
+    np.testing.assert_allclose(prox.sorted_l1(x, s, 0.4), prox.sorted_l1(x, 0.4 * s), atol=1e-15)
+    np.testing.assert_allclose(prox.total_variation(x, 0.5, 0.4), prox.total_variation(x, 0.2), atol=1e-15)

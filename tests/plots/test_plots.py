@@ -566,3 +566,8 @@ def test_frequencies_at_a_strength_that_failed_do_not_hide_the_others():
     )
     ax = plots.stability(stable, [0.5, 0.3], threshold=0.6, ax=Figure().subplots())
     assert ax.get_legend_handles_labels()[1][0] == "2 not selected"
+
+
+def test_stability_has_names(stable, ax):
+    plots.stability(stable, STRENGTHS, feature_names=[f"gene {i}" for i in range(D)], ax=ax)
+    assert labels(ax)[2:] == [f"gene {i}" for i in "876543"]

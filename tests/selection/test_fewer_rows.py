@@ -63,6 +63,19 @@ def test_bad_weights_give_no_answer():
         assert np.isnan(few(np.zeros(6)))
 
 
+@pytest.fixture(autouse=True)
+def folds_too(monkeypatch):
+    """A fold has 736 rows here, a subsample 576: fewer entries than save time, but enough to test."""
+    monkeypatch.setattr(fewer_rows, "MIN_ENTRIES", 2**15)
+
+
+@pytest.mark.parametrize("rows", [N, 736, 576])
+def test_these_sizes_have_fewer_rows(rows):
+    smooth = sj.losses.SquaredLoss(np.ones((rows, D)), np.ones(rows))
+    own = {"problem": sj.Problem(smooth, sj.penalties.L1(0.1)), "size": len(ALPHAS), "mode": "warm"}
+    assert fewer_rows.saves(type("Arguments", (), own))
+
+
 def strengths(penalty):
     return jax.vmap(penalty)(jnp.asarray(ALPHAS))
 

@@ -601,3 +601,19 @@ def test_labels_that_are_missing(Estimator):
     y = np.array(["a", "b", None] * 20, object)
     with pytest.raises(ValueError, match="NaN or None among its labels"):
         Estimator().fit(np.arange(60.0)[:, None], y)
+
+
+def test_the_exclusive_part_and_no_intercept():
+    model = SparseRegressor("exclusive_l21", alpha=0.02, beta=0.03).fit(X, Y)
+    loss = losses.SquaredLoss(X, Y, intercept=True)
+    certified(model, sj.Problem(loss, penalties.ExclusiveL21(0.02, 0.03)))
+    options = {"alphas": [0.3, 0.02], "betas": [0.5, 0.03], "cv": PredefinedSplit(FOLDS)}
+    chosen = SparseRegressorCV("exclusive_l21", **options).fit(X, Y)
+    assert chosen.scores_.shape == (4, 2, 2) and (chosen.alpha_, chosen.beta_) == (0.02, 0.03)
+    through = SparseRegressor("l1", alpha=0.05, fit_intercept=False, tol=FLOOR).fit(X + 1, Y[:, 0])
+    theirs = Lasso(alpha=0.05, fit_intercept=False, tol=1e-12).fit(X + 1, Y[:, 0])
+    np.testing.assert_allclose(through.coef_, theirs.coef_, atol=1e-9)
+    assert through.intercept_ == 0
+    y = X[:, 0] - X[:, 1]
+    few = StabilitySelector(alphas=[0.5, 0.3], fraction=0.3, num_subsamples=5).fit(X, y)
+    assert set(np.unique(np.round(5 * few.frequencies_, 9))) <= set(range(6))

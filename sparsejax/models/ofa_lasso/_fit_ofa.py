@@ -5,7 +5,7 @@ from typing import Literal
 
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_positive, check_bool, check_choice, is_traced
+from sparsejax._core.checks import as_positive, check_bool, check_choice, is_traced
 from sparsejax._core.progress import bar_of, check_progress
 from sparsejax.models.ofa_lasso._fitted import Model, model_of, solution_of
 from sparsejax.models.ofa_lasso._kernel_columns import MAXITER, Input, Kernel, check, stopping, strength
@@ -92,7 +92,7 @@ def fit(
     check_bool("faithful", faithful)
     if faithful and method != "admm":
         raise ValueError("faithful=True is Algorithm 1 of the paper: give method='admm' with it.")
-    mu, growth = as_positive("mu", mu, dtype), as_float("growth", growth, (0,), dtype)
+    mu, growth = as_positive("mu", mu, dtype), as_positive("growth", growth, dtype)
     if not is_traced(growth) and not growth >= 1:
         raise ValueError(f"growth must be >= 1, got {growth:g}.")
     algorithm = "printed" if faithful else method

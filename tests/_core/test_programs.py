@@ -1,0 +1,38 @@
+"""What tells programs and problems apart, so that none is taken for another one."""
+
+import functools
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import sparsejax as sj
+from sparsejax import closures, losses, penalties
+from sparsejax._core import programs
+
+of_range = lambda places: functools.lru_cache(functools.partial(np.take, indices=places))
+
+
+def test_functions_on_the_host_that_differ_are_other_programs(hosts):
+    def program(host):
+        like = jax.ShapeDtypeStruct((3,), jnp.result_type(float))
+        return closures.trace(lambda W: W @ jax.pure_callback(host, like, W), jnp.zeros(3))[0]
+
+    assert program(hosts[0]) != program(hosts[1])
+
+
+def test_files_beside_a_known_folder_are_the_users():
+    for folder in (jax.__file__, np.__file__, sj.__file__):
+        assert not f"{Path(folder).parent}_mine/losses.py".startswith(programs._KNOWN_FILES)
+        assert folder.startswith(programs._KNOWN_FILES)
+
+
+def test_a_call_while_64_bit_numbers_are_off_leaves_no_float32_behind():
+    with jax.enable_x64(True):
+        problem = sj.Problem(losses.SquaredLoss(np.eye(7, 5), np.arange(7.0)), penalties.L1(0.1))
+    with jax.enable_x64(False):
+        sj.driver.prepare("solve", problem, None, None, 10)
+    with jax.enable_x64(True):
+        init, tol = sj.driver.prepare("solve", problem, None, None, 10)[1:3]
+    assert init.dtype == tol.dtype == np.float64 and tol == 1e-6
