@@ -171,7 +171,11 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
         # dW has a part in dF where a constraint moves. The slope is NaN where the value has no derivative, as
         # a norm at 0; there W stays at 0.
-        slope = jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0, g), jax.grad(problem)(params))
+        try:
+            slope = jax.grad(problem)(params)
+        except ValueError:  # JAX has no reverse mode for a `lax.while_loop`, in the value of a user's penalty
+            return answer, (dW, jnp.nan * dF)
+        slope = jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0, g), slope)
         dF += sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (slope, dW)), strict=True))
         return answer, (dW, dF)
     near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))

@@ -226,7 +226,8 @@ class _Settling(NamedTuple):
 
     W: jax.Array
     # Boolean, in the shape of W: entries of the support before the last Newton step that left the support by
-    # crossing 0 in this step, or whose row the step changed by more than half.
+    # crossing 0 in this step, or whose row the step changed by more than half. Entries that would be on the
+    # support at 0 too are never unsettled.
     unsettled: jax.Array
     first: jax.Array  # ``unsettled`` after the first step: the result if the steps raise the objective
     more: jax.Array  # () boolean, whether another step follows
@@ -243,6 +244,7 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
     entries that are unsettled after the first step.
     """
     penalty, step, eps = problem.penalty, residual_step(problem.smooth, W), eps_of(W)
+    always = penalty.smooth_where(jnp.zeros_like(W))  # on the support at any value: no kink at 0
 
     def body(c: _Settling) -> _Settling:
         support = penalty.smooth_where(c.W)
@@ -251,11 +253,12 @@ def _settle(problem: Problem, W: jax.Array) -> tuple[jax.Array, jax.Array]:
         V = c.W - D
         same_sign = jnp.where(V * c.W > 0, V, 0)  # V with 0 for the entries that cross 0
         stays = penalty.smooth_where(same_sign)  # the support of that point
-        unsettled = support & (~stays | _in_changed_rows(c.W, D))
+        moved = support & (~stays | _in_changed_rows(c.W, D))
+        unsettled = moved & ~always
         V = jnp.where(stays, V, same_sign)
         if len(penalty.terms) == 1:  # the joint prox of several terms may be iterative
             V = penalty.prox(V - step * jax.grad(problem.smooth)(V), step)
-        changed = jnp.any(unsettled) | jnp.any(penalty.smooth_where(V) != support)
+        changed = jnp.any(moved) | jnp.any(penalty.smooth_where(V) != support)
         first = jnp.where(c.number == 1, unsettled, c.first)
         return _Settling(V, unsettled, first, changed & (c.number < MAX_SETTLING_STEPS), c.number + 1)
 

@@ -24,7 +24,7 @@ from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence", "mean", "reach", "_best_intercept")
-FLATTEST = 1e-3  # a quadratic model takes at least this share of |first derivative| as second derivative
+FLATTEST = 1e-3  # a quadratic model's second derivative is at least this share of |first|, or the bound
 # A subclass of a complete class replaces all of these hooks that the class defines, or none.
 HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "dual_projection", "facts", "quadratic_model", "in_units")
 # The groups of the protocol that every subclass has, and the groups that come with a hook.
@@ -339,8 +339,9 @@ class LinearModelLoss(Loss):
         return A, A @ W.reshape(-1, 1) - safe_divide(w * first.reshape(-1, 1), root)
 
     def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-        """The second derivative of a quadratic model of each entry: at least `FLATTEST` |first|."""
-        return jnp.maximum(second, FLATTEST * jnp.abs(first))
+        """Second derivatives of a quadratic model: at least `FLATTEST` |first|, or the bound if less."""
+        bound = jnp.inf if self.curvature is None else self.curvature
+        return jnp.maximum(second, jnp.minimum(FLATTEST * jnp.abs(first), bound))
 
     def _hessian(self, W: jax.Array, H: jax.Array | None) -> jax.Array:
         """A block for each column of W, (k, d, d), or for n < d a root of it, (k, n, d); b is eliminated."""
@@ -395,6 +396,5 @@ class LinearModelLoss(Loss):
 
     def imbalance(self, b: jax.Array, H: jax.Array) -> Pair:
         """First and second derivative in b of the weighted loss of each column, each of shape (k,) or ()."""
-        first, second = self.derivatives(H + b[None])
-        w = self._weights()
+        (first, second), w = self.derivatives(H + b[None]), self._weights()
         return jnp.sum(w * first, axis=0), jnp.sum(w * second, axis=0)

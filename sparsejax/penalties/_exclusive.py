@@ -38,11 +38,11 @@ class CompetingColumns(SmoothRowPenalty):
     def smooth_where(self, W: jax.Array) -> jax.Array:
         """Boolean, shape of W: the entries that are not 0, and entries at 0 where g has no kink.
 
-        g has no kink at 0 in a row with beta_i = 0 that is nonzero or has alpha_i = 0.
+        g has no kink at 0 in a row that is nonzero or has alpha_i = 0, if beta_i = 0 or W has one column.
         """
         Wt = columns(W)
         live = jnp.any(Wt != 0, axis=0) | (self._alpha(Wt) == 0)
-        return like((Wt != 0) | (live & (cast(self.beta, Wt) == 0))[None], W)
+        return like((Wt != 0) | (live & ((cast(self.beta, Wt) == 0) | (len(Wt) == 1)))[None], W)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         return self.warm_columns(Vt, scaling, self.start_columns(Vt), rough=False)[0]
@@ -108,8 +108,7 @@ class ExclusiveL21(CompetingColumns, SparseRowPenalty, leaves=("alpha", "beta"))
         return jnp.max(safe_norm(columns(Z)))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
-        squared = jnp.sum(jnp.abs(Wt), axis=0) ** 2
-        return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * squared)
+        return jnp.sum(cast(self.alpha, Wt) * safe_norm(Wt) + cast(self.beta, Wt) * _squared_l1(Wt))
 
     def _alpha(self, Wt: jax.Array) -> jax.Array:
         return cast(self.alpha, Wt)
@@ -163,10 +162,15 @@ class ExclusiveLasso(CompetingColumns, leaves=("beta",)):
         self._set(beta=as_strength("beta", beta))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(cast(self.beta, Wt) * jnp.sum(jnp.abs(Wt), axis=0) ** 2)
+        return jnp.sum(cast(self.beta, Wt) * _squared_l1(Wt))
 
     def curvature(self, Wt: jax.Array) -> tuple[jax.Array, jax.Array]:
         return jnp.zeros(Wt.shape[1:], Wt.dtype), 2 * jnp.broadcast_to(cast(self.beta, Wt), Wt.shape[1:])
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         return squared_conjugate(jnp.max(jnp.abs(Zt), axis=0), cast(self.beta, Zt))
+
+
+def _squared_l1(Wt: jax.Array) -> jax.Array:
+    """||w_i||_1^2 of each row, (d,); of one column as w_i^2, which has its second derivative at 0 too."""
+    return Wt[0] * Wt[0] if len(Wt) == 1 else jnp.sum(jnp.abs(Wt), axis=0) ** 2

@@ -103,8 +103,9 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
         norms = safe_norm(Vt)
         strengths = scaling * _checked(cast(self.strength, Vt))
         shrunk = prox.sorted_magnitudes(norms, strengths)
-        # Without strengths the prox is the identity, also at 0.
-        return jnp.where(strengths[0] == 0, Vt, Vt * safe_divide(shrunk, norms)[None])
+        # Without strengths the prox is the identity, also at 0. Rows > 0 depend on strengths.
+        same = (strengths[0] == 0) & (norms == 0)
+        return jnp.where(same[None], Vt, Vt * safe_divide(shrunk, norms)[None])
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         norms, strengths = self._sums(Zt)

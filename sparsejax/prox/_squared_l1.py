@@ -160,8 +160,10 @@ def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, P
     alpha, beta, dalpha, dbeta = alpha[None], beta[None], dalpha[None], dbeta[None]
     add = functools.partial(jnp.sum, axis=0, keepdims=True)
     on = (w != 0) | ((beta == 0) & ((alpha == 0) | jnp.any(w != 0, axis=0, keepdims=True)))
-    dx = jnp.where(on, dx, 0)
     s = jnp.sign(w)
+    if len(x) == 1:  # with alpha = 0 the prox of one entry is x / (1 + 2 beta), also at 0
+        on, s = on | (alpha == 0), jnp.where(w == 0, 1, s)
+    dx = jnp.where(on, dx, 0)
     t = safe_norm(w)[None]
     u, p = safe_divide(w, t), safe_divide(alpha, t)
     total, tau = add(jnp.abs(w)), add(jnp.abs(s))

@@ -1,11 +1,14 @@
 """What tells programs and problems apart, so that none is taken for another one."""
 
+import cmath
 import functools
+import math
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import sparsejax as sj
 from sparsejax import closures, losses, penalties
@@ -14,6 +17,16 @@ from sparsejax._core import programs
 of_range = lambda places: functools.lru_cache(functools.partial(np.take, indices=places))
 
 
+@pytest.mark.parametrize(
+    "hosts",
+    [
+        (np.vectorize(np.exp), np.vectorize(np.log)),
+        (np.frompyfunc(lambda w: 1.0, 1, 1), np.frompyfunc(lambda w: 5.0, 1, 1)),
+        (of_range(range(3)), of_range(range(2, -1, -1))),
+        (math.log, cmath.log),
+    ],
+    ids=["vectorize", "frompyfunc", "range", "C"],
+)
 def test_functions_on_the_host_that_differ_are_other_programs(hosts):
     def program(host):
         like = jax.ShapeDtypeStruct((3,), jnp.result_type(float))

@@ -44,3 +44,24 @@ def test_leaves():
     of = lambda a: sj.Problem(fun, penalties.ByLeaf({"w": penalties.L1(a), "b": None}))
     solve = jax.jit(lambda a: sj.solve(of(a), start))
     assert solve(0.1).converged and not solve(-0.1).converged
+
+
+class Loop(sj.Penalty, leaves=("strength",)):
+    """An l1 norm by a loop that has no reverse mode."""
+
+    strengths = ("strength",)
+
+    def value(self, W):
+        add = lambda c: (c[0] + 1, c[1] + jnp.abs(W[c[0]]))
+        return self.strength * jax.lax.while_loop(lambda c: c[0] < W.size, add, (0, jnp.zeros(())))[1]
+
+    def prox(self, V, scaling=1.0):
+        return penalties.L1(1.0).prox(V, scaling * self.strength)
+
+
+def test_a_value_without_reverse_mode_leaves_the_derivative_of_the_weights():
+    solved = lambda a, make: sj.solve(sj.Problem(LOSS, make(a)), tol=1e-10)
+    size = lambda a, make: jnp.sum(solved(a, make).params ** 2)
+    got, wanted = (jax.grad(size)(0.1, make) for make in (lambda a: Loop(jnp.asarray(a)), penalties.L1))
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    assert np.isnan(jax.grad(lambda a: solved(a, lambda a: Loop(jnp.asarray(a))).objective)(0.1))

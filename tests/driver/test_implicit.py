@@ -436,3 +436,22 @@ def test_a_support_whose_stored_entries_exceed_the_room(monkeypatch):
 
     found, expected = (jax.grad(at)(0.01, A) for A in (X, X.toarray()))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
+
+
+def test_derivatives_of_targets_in_large_units():
+    rng = np.random.default_rng(0)
+    X, y = rng.standard_normal((200, 300)), 1e6 * rng.standard_normal(200)
+    loss = losses.SquaredLoss(X, y)
+    top = 0.7 * sj.lambda_max(sj.Problem(loss, penalties.L1(1.0)))
+    params = lambda a: sj.solve(sj.Problem(loss, penalties.L1(a)), tol=1e-6).params
+    W, slope = jax.jvp(params, (top,), (jnp.ones_like(top),))
+    on = np.flatnonzero(W)
+    expected = -np.linalg.solve(X[:, on].T @ X[:, on] / 200, np.sign(W[on]))
+    np.testing.assert_allclose(slope[on], expected, rtol=1e-4)
+
+
+def test_weights_that_are_not_penalised_are_always_settled():
+    Q = np.linalg.qr(np.random.default_rng(0).standard_normal((40, 5)))[0] * 40**0.5
+    y, penalty = 2 * Q[:, 0] + Q[:, 1], penalties.L1(jnp.array([0.1, 0.1, 0.0, 0.0, 0.0]))
+    params = lambda y: sj.solve(sj.Problem(losses.HuberLoss(Q, y, delta=100.0), penalty)).params
+    np.testing.assert_allclose(jax.jvp(params, (y,), (Q[:, 3],))[1], np.eye(5)[3], atol=1e-6)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax import penalties, prox
+from sparsejax import losses, penalties, prox
 
 
 class Half(penalties.L1, leaves=("strength",)):
@@ -208,3 +208,19 @@ def test_huge_beta(beta, dtype):
 def test_numpy_array_in_dual_scale_of_log_contrast():
     penalty, Z = penalties.SumTo(0.0) + penalties.L1(1.0), np.array([[1.0, 2.0], [0.0, 1.0], [3.0, 0.0]])
     assert penalty.dual_scale(Z) == penalty.dual_scale(jnp.asarray(Z))
+
+
+def test_sorted_l1_without_strengths_has_a_derivative_in_them():
+    x, s = jnp.array([3.0, -2.0, 0.0]), jnp.array([3.0, 2.0, 1.0])
+    for prox_at in (lambda t: prox.sorted_l1(x, t * s), lambda t: penalties.SortedL1(t * s).prox(x)):
+        np.testing.assert_allclose(jax.jacfwd(prox_at)(0.0), [-3.0, 2.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(jax.jacfwd(penalties.SortedL1(0 * s).prox)(x), np.eye(3), atol=1e-12)
+
+
+@pytest.mark.parametrize("penalty", [penalties.ExclusiveLasso(0.5), penalties.ExclusiveL21(0.0, 0.5)])
+def test_one_column_competes_with_nothing(penalty):
+    X = np.random.default_rng(0).standard_normal((6, 2))
+    params = lambda penalty: lambda y: sj.solve(sj.Problem(losses.SquaredLoss(X, y), penalty)).params
+    got, ridge = (jax.jacfwd(params(g))(jnp.zeros(6)) for g in (penalty, penalties.SquaredL2(1.0)))
+    np.testing.assert_allclose(got, ridge, rtol=1e-6)
+    np.testing.assert_allclose(jax.jacfwd(penalty.prox)(jnp.zeros(2)), np.eye(2) / 2, atol=1e-12)
