@@ -58,7 +58,7 @@ def _wide(problem: Problem) -> bool:
     """Whether `variational_newton` suits the problem and `prox_newton` is not the faster one for it."""
     if not _variational.suits(problem):
         return False
-    return not (_prox_newton.unfit(problem) is None and _prox_newton.few_active(problem))
+    return not (_prox_newton.unfit(problem) is None and _many_features(problem))
 
 
 def _small(problem: Problem) -> bool:
