@@ -20,6 +20,7 @@ from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
 MIN_STEP_SHARE = 0.01  # the shortest step of a residual, times the gradient, as a share of W
 NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
+MAX_FREE_WEIGHTS = 2048  # weights of features in no group that `lambda_max` fits: their Hessian takes 32 MB
 
 
 class Scale(NamedTuple):
@@ -264,7 +265,8 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
       Shape ().
 
     Raises:
-      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`; a sum with bounds that leave out 0).
+      ValueError: no finite strength gives W = 0 (`ExclusiveLasso`; a sum with bounds that leave out 0);
+        features in no group have more than 2048 weights.
       TypeError: the shape of W is unknown because ``smooth`` is a plain function, and ``init`` is not given.
 
     >>> import jax.numpy as jnp, sparsejax as sj
@@ -314,22 +316,31 @@ def _free_directions(problem: Problem, W: jax.Array) -> jax.Array | None:
     """Directions (d, f) in which the penalty is constant; None if there are none."""
     free = unpenalised(problem.penalty, W.shape[0], W.dtype) if W.ndim else problem.penalty.free
     if free.ndim == 1 and free.shape[0]:
+        if free.shape[0] * (W.size // W.shape[0]) > MAX_FREE_WEIGHTS:
+            raise ValueError(
+                f"lambda_max: {free.shape[0]} features in no group have more than {MAX_FREE_WEIGHTS} "
+                "weights, which must be fitted first: give groups to most of them."
+            )
         free = jnp.eye(W.shape[0], dtype=W.dtype)[:, free]
     return free if free.ndim == 2 else None
 
 
 def _best_along(smooth: Loss, free: jax.Array, W: jax.Array) -> jax.Array:
     """The minimiser of a loss over these directions (d, f) from W, by Newton steps; few unknowns."""
+    fixed = lax.stop_gradient(smooth)
 
-    def of(c: jax.Array) -> jax.Array:
-        return smooth(W + free @ c)
+    def of(c: jax.Array, loss: Loss = fixed) -> jax.Array:
+        return loss(W + free @ c)
+
+    def newton(c: jax.Array, loss: Loss = fixed) -> jax.Array:
+        """The Newton step at c. Where the loss is flat in a direction the step has none of it."""
+        slope = jax.grad(of)(c, loss).reshape(-1)
+        curvature = jax.hessian(of)(c).reshape(slope.size, slope.size)
+        return (jnp.linalg.pinv(curvature, hermitian=True) @ slope).reshape(c.shape)
 
     def step(carry: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
         c, _, n = carry
-        slope = jax.grad(of)(c).reshape(-1)
-        curvature = jax.hessian(of)(c).reshape(slope.size, slope.size)
-        # Where the loss is flat in a direction the step has none of it.
-        move = (jnp.linalg.pinv(curvature, hermitian=True) @ slope).reshape(c.shape)
+        move = newton(c)
         lengths = 0.5 ** jnp.arange(NEWTON_HALVINGS, dtype=c.dtype)
         tried = c[None] - lengths.reshape(-1, *(1,) * c.ndim) * move[None]
         values = jax.vmap(of)(tried)
@@ -340,4 +351,4 @@ def _best_along(smooth: Loss, free: jax.Array, W: jax.Array) -> jax.Array:
 
     first = jnp.zeros((free.shape[1], *W.shape[1:]), W.dtype), jnp.ones((), bool), jnp.int32(0)
     c = lax.while_loop(lambda carry: carry[1] & (carry[2] < NEWTON_STEPS), step, first)[0]
-    return W + free @ c
+    return W + free @ (c - newton(c, smooth))  # a last step has the derivative of c in the loss

@@ -376,6 +376,9 @@ def test_lambda_max_with_a_free_feature():
     penalty = penalties.GroupLasso(1.0, groups.from_lists([[0, 1]], num_features=3))
     top = sj.lambda_max(sj.Problem(losses.SquaredLoss(X, y), penalty))
     np.testing.assert_allclose(top, np.linalg.norm(X[:, :2].T @ left) / 50, rtol=1e-10)
+    at = lambda y: sj.lambda_max(sj.Problem(losses.SquaredLoss(X, y), penalty))
+    change = (at(y + 1e-6 * X[:, 0]) - at(y - 1e-6 * X[:, 0])) / 2e-6
+    np.testing.assert_allclose(jax.grad(at)(y) @ X[:, 0], change, rtol=1e-6)
 
 
 def test_gap_of_a_negative_objective():

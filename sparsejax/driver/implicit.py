@@ -167,17 +167,19 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     primal, moved = movable(problem, moves)
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:
-        dW = restore(_through_prox(flat_problem, W, moved, params, primal, tangent, measure))
+        dW, c = _through_prox(flat_problem, W, moved, params, primal, tangent, measure)
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
-        # dW has a part in dF where a constraint moves. The slope is NaN where the value has no derivative, as
-        # a norm at 0; there W stays at 0.
+        # dW = c + Jz has a part in dF where a constraint moves, by c: along Jz the objective is stationary.
+        # The slope is NaN where the value has no derivative, as a norm at 0; there W stays at 0.
         try:
-            slope = jax.grad(problem)(params)
-        except ValueError:  # JAX has no reverse mode for a `lax.while_loop`, in the value of a user's penalty
-            return answer, (dW, jnp.nan * dF)
-        slope = jax.tree.map(lambda g: jnp.where(jnp.isnan(g), 0, g), slope)
-        dF += sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (slope, dW)), strict=True))
-        return answer, (dW, dF)
+            slope = jax.grad(flat_problem)(W)
+        except (
+            ValueError,
+            TypeError,
+            NotImplementedError,
+        ):  # the value of a user's penalty has no reverse mode
+            return answer, (restore(dW), jnp.nan * dF)
+        return answer, (restore(dW), dF + jnp.vdot(jnp.where(jnp.isnan(slope), 0, slope), c))
     near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))
     W = W + lax.stop_gradient(near - W)  # second derivatives need the dependence of W on ``params``
 
@@ -200,13 +202,13 @@ def _through_prox(
     primal: Any,
     tangent: Any,
     measure: jax.Array,
-) -> jax.Array:
-    r"""The derivative of the fixed point :math:`W = \operatorname{prox}_{\eta g}(W - \eta\nabla f(W))`.
+) -> tuple[jax.Array, jax.Array]:
+    r"""The derivative dW of the fixed point :math:`W = \operatorname{prox}_{\eta g}(W - \eta\nabla f(W))`.
 
     This is for a penalty that gives its prox but no support. Let J be the derivative of the prox (symmetric,
     0 <= J <= I), H the Hessian of f, and c the derivative of the right side at fixed W. Then
     ``dW = J(I - eta H) dW + c``, so that ``dW = c + Jz``, where z solves the symmetric system
-    ``(J(I - J) + eta JHJ) z = J(I - eta H) c``.
+    ``(J(I - J) + eta JHJ) z = J(I - eta H) c``. Returns dW and c.
     """
     grad, hessian = jax.linearize(jax.grad(problem.smooth), W)
     # Any eta gives the same derivative; this one is 1 / (curvature along the gradient), if that is not 0.
@@ -236,5 +238,5 @@ def _through_prox(
         return accurate(alone, jnp.where(known, b[0], 0), lambda r: r, lax.stop_gradient(measure)), b[1]
 
     system = lambda x: (matvec(x[0]), x[1])
-    z, c = lax.custom_linear_solve(system, (rhs, c), solve, symmetric=True)
-    return c + J(z)
+    z, same = lax.custom_linear_solve(system, (rhs, c), solve, symmetric=True)
+    return same + J(z), c

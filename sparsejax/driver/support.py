@@ -87,14 +87,22 @@ def _on_features(problem: Problem, ix: jax.Array) -> Problem:
     return problem._replace(smooth=smooth.columns_at(ix), penalty=penalty.rows_at(ix))
 
 
+def _stored(problem: Problem, m: int) -> tuple[jax.Array | None, int]:
+    """The stored entries of each feature, and of how many `_on_features` of m features has room.
+
+    None, 0 if the columns that it takes are dense.
+    """
+    smooth, none = problem.smooth, jnp.zeros(m, jnp.int32)
+    stored = smooth.quadratic_model().column_sizes
+    if stored is None or model_of_part(smooth, lambda loss: loss.columns_at(none)).column_sizes is None:
+        return None, 0
+    return stored()
+
+
 def _fits(problem: Problem, on: jax.Array, m: int) -> jax.Array:
     """Whether the features ``on`` are at most m, and `_on_features` has room for their stored entries."""
-    smooth, few = problem.smooth, jnp.sum(on) <= m
-    stored, none = smooth.quadratic_model().column_sizes, jnp.zeros(m, jnp.int32)
-    if stored is None or model_of_part(smooth, lambda loss: loss.columns_at(none)).column_sizes is None:
-        return few  # the columns are dense
-    sizes, room = stored()
-    return few & (jnp.sum(jnp.where(on, sizes, 0)) <= room)
+    few, (sizes, room) = jnp.sum(on) <= m, _stored(problem, m)
+    return few if sizes is None else few & (jnp.sum(jnp.where(on, sizes, 0)) <= room)
 
 
 # ------------------------------------------------------------------ the system
@@ -313,7 +321,7 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     def on_gathered(_: Any) -> tuple[jax.Array, jax.Array]:
         # The features of the support, and of the others those that are nearest to entering it.
         slopes = problem.penalty.row_slopes(-jax.grad(problem.smooth)(W), W)
-        ix = chosen(on, slopes, m, m)
+        ix = chosen(on, slopes, m, m, *_stored(problem, m))
         near, unsettled = _settle(_on_features(problem, ix), take(W, ix, 0))
         # All other features are off the support, where W is 0.
         # mypy does not know the length of a tuple from a generator.

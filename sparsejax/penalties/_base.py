@@ -248,8 +248,8 @@ class Penalty(Protocol):
 
     def _feasible(self, W: Any) -> Any:
         """A point near W at which g is finite: W, or the prox of W at a scaling of 0 if g(W) is infinite."""
-        outside = self.value(W) == jnp.inf
-        return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, self.prox(W, 0.0))
+        outside, scaling = self.value(W) == jnp.inf, jnp.zeros((), jax.tree.leaves(W)[0].dtype)
+        return jax.tree.map(lambda w, near: jnp.where(outside, near, w), W, self.prox(W, scaling))
 
     def _in_units(self, sigma: jax.Array, gamma: jax.Array) -> Any:
         r"""The penalty V -> gamma g(sigma V) / sigma^2: gamma sigma^(p-2) times each strength of degree p."""

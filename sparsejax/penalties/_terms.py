@@ -270,7 +270,7 @@ def within(penalty: Penalty, terms: Sequence[Penalty], W: jax.Array) -> jax.Arra
     def cycle(c: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         V, n = c
         for term in terms:
-            V = jnp.where(n < MAX_CYCLES // 2, feasible(term, V), term.prox(V, 0.0))
+            V = jnp.where(n < MAX_CYCLES // 2, feasible(term, V), term.prox(V, jnp.zeros((), V.dtype)))
         return V, n + 1
 
     def outside(c: tuple[jax.Array, jax.Array]) -> jax.Array:

@@ -132,7 +132,7 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
     """
     count = as_int("stability_selection: num_subsamples", num_subsamples, 1)
     # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32.
-    size = math.floor(fraction * rows + min(1e-7 * rows, 0.1))
+    size = math.floor(fraction * rows + min(1e-7 * rows, 1e-3))
     if size < 1:
         raise ValueError(f"stability_selection: fraction {fraction:g} of {rows} rows is less than one row.")
     pairs = fraction == 0.5

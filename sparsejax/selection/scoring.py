@@ -49,16 +49,17 @@ def positive(Y: jax.Array) -> jax.Array:
 def predicted(Y: jax.Array, mean: jax.Array, linear: jax.Array) -> jax.Array:
     """The predicted labels, 0 and 1, from the expected values ``mean`` of Y, or from XW + b, ``linear``.
 
-    If every row of Y has exactly one of several labels, a row gets the label with its largest XW + b, because
-    several probabilities may round to 1. Else each label is 1 whose expected value is nearer to the positive
-    label than to the other.
+    If every row of Y has exactly one of several labels, a row gets the label with its largest expected value;
+    of several, since probabilities may round to 1, the one with the largest XW + b. Else each label is 1
+    whose expected value is nearer to the positive label than to the other.
     """
     threshold = jnp.where(jnp.any(Y < 0), 0, 0.5).astype(mean.dtype)
     nearer = (mean > threshold).astype(Y.dtype)
     if Y.ndim == 1 or Y.shape[1] == 1:
         return nearer
     one_each = jnp.all(jnp.sum(Y > 0, axis=1) == 1)
-    largest = jax.nn.one_hot(jnp.argmax(linear, axis=1), Y.shape[1], dtype=Y.dtype)
+    first = jnp.where(mean == jnp.max(mean, axis=1, keepdims=True), linear, -jnp.inf)
+    largest = jax.nn.one_hot(jnp.argmax(first, axis=1), Y.shape[1], dtype=Y.dtype)
     return jnp.where(one_each, largest, nearer)
 
 

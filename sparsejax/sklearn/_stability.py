@@ -140,10 +140,8 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
                 f"Try weaker strengths, such as alphas=numpy.geomspace({self.alphas_[0]:.3g}, "
                 f"{self.alphas_[0] / 100:.3g}, 10), or a lower threshold, above 0.5 so that bound_ holds. "
             )
-        text += (
-            f"A subsample has {int(self.fraction * rows + 1e-9)} of {rows} rows: few rows can support only "
-            "few features."
-        )
+        drawn = int(self.fraction * rows + min(1e-7 * rows, 1e-3))
+        text += f"A subsample has {drawn} of {rows} rows: few rows can support only few features."
         warnings.warn(text, UserWarning, stacklevel=3)
 
     def _get_support_mask(self) -> np.ndarray:
