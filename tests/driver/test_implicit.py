@@ -424,17 +424,18 @@ def test_a_derivative_of_what_did_not_converge_warns():
 
 
 def test_a_support_whose_stored_entries_exceed_the_room(monkeypatch):
-    monkeypatch.setattr(sparse, "MAX_DENSE_SIZE", 0)  # from sparsejax._core.matrices import sparse
+    """113 of 256 columns hold 5553 entries, for 1024 of which there is room."""
+    monkeypatch.setattr(sparse, "MAX_DENSE_SIZE", 0)
     monkeypatch.setattr(sparse, "MIN_ROOM_ENTRIES", 1024)
     rng = np.random.default_rng(0)
     X = sp.random(240, 256, 0.2, random_state=1, format="csc", data_rvs=rng.standard_normal)
-    y = X[:, :100] @ rng.choice([-2.0, 2.0], 100)
+    y = X[:, :80] @ rng.choice([-2.0, 2.0], 80)
 
     def at(strength, X):
         problem = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(strength))
         return jnp.sum(sj.solve(problem, tol=1e-10).params ** 2)
 
-    found, expected = (jax.grad(at)(0.01, A) for A in (X, X.toarray()))
+    found, expected = (jax.grad(at)(0.05, A) for A in (X, X.toarray()))
     np.testing.assert_allclose(found, expected, rtol=1e-5)
 
 
