@@ -43,7 +43,7 @@ def test_files_beside_a_known_folder_are_the_users():
 
 def test_a_call_while_64_bit_numbers_are_off_leaves_no_float32_behind():
     with jax.enable_x64(True):
-        problem = sj.Problem(losses.SquaredLoss(np.eye(7, 5), np.arange(7.0)), penalties.L1(0.1))
+        problem = sj.Problem(losses.SquaredLoss(np.eye(41, 37), np.arange(41.0)), penalties.L1(0.1))
     with jax.enable_x64(False):
         sj.driver.prepare("solve", problem, None, None, 10)
     with jax.enable_x64(True):
