@@ -305,7 +305,8 @@ def from_correlation(
         raise ValueError(f"X has shape {columns.shape}; at least two rows and one column are needed.")
     root = _root_weights(weights, X)
     counted = root[:, 0] > 0
-    columns, root = columns[counted], root[counted]
+    if not counted.all():  # else no copy of X
+        columns, root = columns[counted], root[counted]
     # In units of its largest entry, by a power of 2, so that no square of a column over- or underflows.
     columns = np.ldexp(columns, -np.frexp(np.abs(columns).max(axis=0))[1])
     size = np.linalg.norm(root * columns, axis=0)

@@ -173,11 +173,8 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
         # The slope is NaN where the value has no derivative, as a norm at 0; there W stays at 0.
         try:
             slope = jax.grad(flat_problem)(W)
-        except (
-            ValueError,
-            TypeError,
-            NotImplementedError,
-        ):  # the value of a user's penalty has no reverse mode
+        except (ValueError, TypeError, NotImplementedError):
+            # The value of a user's penalty has no derivative in reverse mode, such as a `lax.while_loop`.
             return answer, (restore(dW), jnp.nan * dF)
         return answer, (restore(dW), dF + jnp.vdot(jnp.where(jnp.isnan(slope), 0, slope), c))
     near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))

@@ -99,9 +99,9 @@ def _stored(problem: Problem, m: int) -> tuple[jax.Array | None, int]:
     return stored()
 
 
-def _fits(problem: Problem, on: jax.Array, m: int) -> jax.Array:
-    """Whether the features ``on`` are at most m, and `_on_features` has room for their stored entries."""
-    few, (sizes, room) = jnp.sum(on) <= m, _stored(problem, m)
+def _fits(on: jax.Array, m: int, sizes: jax.Array | None, room: int) -> jax.Array:
+    """Whether the features ``on`` are at most m and store at most ``room`` entries, see `_stored`."""
+    few = jnp.sum(on) <= m
     return few if sizes is None else few & (jnp.sum(jnp.where(on, sizes, 0)) <= room)
 
 
@@ -193,7 +193,7 @@ def _solution(
     else:
         on = jnp.any(columns(mask) > 0, axis=0)
         (ix,) = jnp.nonzero(on, size=m, fill_value=W.shape[0])
-        fits = _fits(problem, on, m)
+        fits = _fits(on, m, *_stored(problem, m))
 
         def on_gathered(_: Any) -> jax.Array:
             x = solved(_on_features(problem, ix), *(take(a, ix, 0) for a in (W, mask, b)))
@@ -316,12 +316,13 @@ def _settled(problem: Problem, W: jax.Array, measure: jax.Array) -> tuple[jax.Ar
     if m is None:
         return apply_if(due, lambda _: _settle(problem, W), nothing)
     on = jnp.any(mask_columns(problem.penalty.smooth_where(W)), axis=0)
-    fits = _fits(problem, on, m)
+    sizes, room = _stored(problem, m)
+    fits = _fits(on, m, sizes, room)
 
     def on_gathered(_: Any) -> tuple[jax.Array, jax.Array]:
         # The features of the support, and of the others those that are nearest to entering it.
         slopes = problem.penalty.row_slopes(-jax.grad(problem.smooth)(W), W)
-        ix = chosen(on, slopes, m, m, *_stored(problem, m))
+        ix = chosen(on, slopes, m, m, sizes, room)
         near, unsettled = _settle(_on_features(problem, ix), take(W, ix, 0))
         # All other features are off the support, where W is 0.
         # mypy does not know the length of a tuple from a generator.

@@ -125,14 +125,19 @@ def _rows_of_folds(xp: Any, fold_of: Any, *arrays: Any, count: int) -> Any:
     return ((fold_of[:, None] == xp.arange(count)) & counted[:, None]).sum(axis=0)
 
 
+def subsample_size(fraction: float, rows: int) -> int:
+    """The number of rows of a subsample: the floor of ``fraction * rows``, but for rounding errors."""
+    # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32.
+    return math.floor(fraction * rows + min(1e-7 * rows, 1e-3))
+
+
 def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np.ndarray:
     """The rows of each subsample as masks, (num_subsamples, rows) boolean, drawn without replacement.
 
     At fraction 1/2 the subsamples 2j and 2j + 1 are disjoint.
     """
     count = as_int("stability_selection: num_subsamples", num_subsamples, 1)
-    # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32.
-    size = math.floor(fraction * rows + min(1e-7 * rows, 1e-3))
+    size = subsample_size(fraction, rows)
     if size < 1:
         raise ValueError(f"stability_selection: fraction {fraction:g} of {rows} rows is less than one row.")
     pairs = fraction == 0.5

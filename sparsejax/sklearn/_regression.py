@@ -84,7 +84,7 @@ class LinearRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator
         names = {**REGRESSION, "quantile": losses.QuantileLoss}
         given = callable(self.loss)
         make = self.loss if given else choose("loss", self.loss, names, " or a function that makes a loss")
-        if (given or self.loss != "quantile") and self.quantile != 0.5:
+        if self.loss != "quantile" and self.quantile != 0.5:
             raise ValueError(f"quantile={self.quantile!r} needs loss='quantile', got loss={self.loss!r}.")
         if given:
             return make

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d
 
 from sparsejax._core.checks import as_strength
 from sparsejax.problem import Problem
+from sparsejax.selection.resampling import subsample_size
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
@@ -140,7 +141,7 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
                 f"Try weaker strengths, such as alphas=numpy.geomspace({self.alphas_[0]:.3g}, "
                 f"{self.alphas_[0] / 100:.3g}, 10), or a lower threshold, above 0.5 so that bound_ holds. "
             )
-        drawn = int(self.fraction * rows + min(1e-7 * rows, 1e-3))
+        drawn = subsample_size(self.fraction, rows)
         text += f"A subsample has {drawn} of {rows} rows: few rows can support only few features."
         warnings.warn(text, UserWarning, stacklevel=3)
 
