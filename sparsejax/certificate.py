@@ -35,7 +35,7 @@ class Scale(NamedTuple):
     lower_bound: ArrayLike = 0.0  # a number () that the objective is never below
 
     def size(self, objective: jax.Array) -> jax.Array:
-        """What a gap is relative to at a point with this objective; see `duality_gap`."""
+        """The denominator of the relative gap at a point with this objective, see `duality_gap`."""
         size = jnp.maximum(jnp.abs(objective), self.value)
         return jnp.minimum(size, jnp.maximum(objective, self.value) - self.lower_bound)
 
@@ -191,8 +191,8 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
 
     If the penalty excludes W = 0 (`SumTo` of another total than 0, a `Box`), P at the nearest point that the
     penalty allows stands in place of P(0). A loss may have a large constant, as `losses.PoissonLoss` of large
-    counts has: where P and P(0), less the least value that the loss can have, are smaller than these, the gap
-    is relative to the larger of those two.
+    counts has. If the loss has a lower bound c, the gap is therefore relative to ``max(P, P(0)) - c`` where
+    this is smaller.
 
     With :math:`f(W)=\ell(XW)`, :math:`U=\nabla\ell(XW)`, :math:`G=\nabla f(W)=X^\top U` and any s,
     :math:`D(s) = -\ell^*(sU) - g^*(-sG)` is a lower bound of the minimum, and by Fenchel's equality
@@ -298,7 +298,7 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
 
 @Compiled
 def _lambda_max(problem: Problem, W: jax.Array) -> jax.Array:
-    # In units of the data; an `L1` stands in for the penalty, since its strengths must not matter.
+    # Work in units of the data: those for an `L1`, so that the strengths of the penalty do not matter.
     scaled = units_of(problem._replace(penalty=L1(jnp.zeros((), W.dtype))))
     smooth, free = problem.smooth if scaled is None else scaled.loss, _free_directions(problem, W)
     zero = hidden_zeros(W.shape, W.dtype)
@@ -333,7 +333,7 @@ def _best_along(smooth: Loss, free: jax.Array, W: jax.Array) -> jax.Array:
         return loss(W + free @ c)
 
     def newton(c: jax.Array, loss: Loss = fixed) -> jax.Array:
-        """The Newton step at c. Where the loss is flat in a direction the step has none of it."""
+        """The Newton step at c; it has no component in directions in which the loss is flat."""
         slope = jax.grad(of)(c, loss).reshape(-1)
         curvature = jax.hessian(of)(c).reshape(slope.size, slope.size)
         return (jnp.linalg.pinv(curvature, hermitian=True) @ slope).reshape(c.shape)
@@ -345,7 +345,7 @@ def _best_along(smooth: Loss, free: jax.Array, W: jax.Array) -> jax.Array:
         tried = c[None] - lengths.reshape(-1, *(1,) * c.ndim) * move[None]
         values = jax.vmap(of)(tried)
         best = tried[jnp.argmin(values)]
-        # At the last digits the values no longer tell: the whole step then.
+        # Near the minimum rounding hides the decrease of the values: then take the whole step.
         best = jnp.where(jnp.min(values) < of(c), best, tried[0])
         return best, norm(best - c) > 4 * eps_of(c) * norm(best), n + 1
 

@@ -23,7 +23,7 @@ from sparsejax.problem import Problem
 def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
     """The problem in which the arrays that its loss and penalty close over are leaves.
 
-    Of a loss that closes over traced arrays only the value and the shape of W are kept, and of such a penalty
+    A loss that closes over traced arrays keeps only its value and the shape of W, and such a penalty keeps
     only value and prox: the methods for certificate, curvature or support may close over further arrays.
     """
     problem = with_program_of_function(problem, init)

@@ -128,8 +128,8 @@ def _slope(
 ) -> jax.Array | float:
     """The slope of s -> conjugate(s Z) near the largest s, if it is affine there (`Penalty._offset`); else 0.
 
-    Of a maximum of affine functions the slope found is at most the last one, so that no s < 1 is best where
-    s = 1 is optimal.
+    If the conjugate is a maximum of affine functions, the result is at most its last slope. So the best s is
+    not below 1 where s = 1 is optimal.
     """
     if not penalty._offset:
         return 0.0

@@ -36,8 +36,8 @@ class Problem(Pytree, leaves=("smooth", "penalty")):
         with arrays, or an object of a class, is not traced again: its leaves and static parts alone decide
         whether a compiled program can be used again, so a global that it reads must not change.
       penalty: one of `sparsejax.penalties`, a `sparsejax.Penalty` of your own, or any pytree with
-        ``value(W)`` and ``prox(V, scaling)``. Of a class that does not inherit from the base only these two
-        methods are used, and the groups *dual* and *support* if the class has all their methods.
+        ``value(W)`` and ``prox(V, scaling)``. If its class does not inherit from `sparsejax.Penalty`, only
+        these two methods are used, and the groups *dual* and *support* if the class has all their methods.
 
     Raises:
       TypeError: ``smooth`` is not callable, ``penalty`` lacks value or prox, or one of them defines a group

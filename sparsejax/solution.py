@@ -32,7 +32,7 @@ MESSAGES = {
     ),
     STALLED: (
         "stopped above tol with no progress left: at the precision of the dtype (use a larger tol), or by a "
-        "published stopping rule that the certificate does not bear out"
+        "published stopping rule, although the certificate is above tol"
     ),
     HOST_FAILURE: "the solver called on the host failed",
     INTERRUPTED: "interrupted before it was done",

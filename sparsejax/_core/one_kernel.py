@@ -10,7 +10,7 @@ from jax.experimental.xla_metadata import set_xla_metadata
 # XLA on a CPU starts a kernel for each operation of a loop: about 0.1 us each, and ten times that where it
 # spreads the operations of an iteration, if they are more than eight, over threads. Inside a call with the
 # first attribute it makes one function of the whole loop; the second keeps the call from being dissolved.
-# Other versions of XLA, which may not know the first one, compute the same.
+# Versions of XLA that do not know the first attribute compute the same results.
 ATTRIBUTES = {"xla_cpu_small_call": "true", "inlineable": "false"}
 
 

@@ -196,7 +196,7 @@ HessianFactor = Factor | CholeskyFactor
 
 
 def few_shifts(smooth: Loss) -> HessianFactor:
-    """The cheaper factor for a loss with a majorizer, of which a solver needs few values of rho.
+    """The cheaper factor of a loss with a majorizer, for a solver that needs few values of rho.
 
     It is a `CholeskyFactor` for a quadratic loss without a graph, else a `Factor`. A loss that is not
     quadratic takes many iterations with one rho, in which eigenvectors save more time than they cost.

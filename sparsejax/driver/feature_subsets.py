@@ -101,9 +101,9 @@ def working_set_size(n: int, params_shape: tuple[int, ...], always: int = 0) -> 
 
 
 def model_of_part(smooth: Loss, part: Callable[[Any], Any]) -> QuadraticModel:
-    """The quadratic model of the loss ``part(smooth)``, of some features, say; use only what is static.
+    """The quadratic model of ``part(smooth)``, such as a loss of some features; use only its static fields.
 
-    The loss is traced, not computed: it may compute with its numbers to make its model.
+    ``part`` and ``quadratic_model`` are traced, not run, since they may compute with arrays.
     """
     found: list[QuadraticModel] = []
     jax.eval_shape(lambda smooth: found.append(part(smooth).quadratic_model()), smooth)

@@ -169,8 +169,8 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     if "support" not in flat_problem.penalty.provides:
         dW, c = _through_prox(flat_problem, W, moved, params, primal, tangent, measure)
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
-        # dW = c + Jz has a part in dF where a constraint moves, by c: along Jz the objective is stationary.
-        # The slope is NaN where the value has no derivative, as a norm at 0; there W stays at 0.
+        # dF also depends on dW = c + Jz where a constraint moves. Only c counts: along Jz the objective is
+        # stationary. The slope is NaN where the value has no derivative (a norm at 0); there W stays at 0.
         try:
             slope = jax.grad(flat_problem)(W)
         except (ValueError, TypeError, NotImplementedError):
@@ -226,9 +226,9 @@ def _through_prox(
 
     rhs = J(c - eta * hessian(c))
 
-    # c is a second unknown, so that ``solve`` sees its size; in reverse mode b[1] is the cotangent. If J maps
-    # the cotangent to 0 (on a ball a cotangent along W), b[0] is rounding error, for which no z exists: b[0]
-    # counts as 0.
+    # c is a second unknown, so that ``solve`` can compare b[0] with b[1], which is c or, in reverse mode, the
+    # cotangent. If J maps the cotangent to 0 (on a ball a cotangent along W), b[0] is rounding error, for
+    # which no z exists: b[0] then counts as 0.
     def solve(both: Any, b: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         known = norm(b[0]) > NOISE * eps_of(W) * norm(b[1])
         alone: Product = lambda z: both((z, jnp.zeros_like(z)))[0]

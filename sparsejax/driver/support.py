@@ -88,9 +88,9 @@ def _on_features(problem: Problem, ix: jax.Array) -> Problem:
 
 
 def _stored(problem: Problem, m: int) -> tuple[jax.Array | None, int]:
-    """The stored entries of each feature, and of how many `_on_features` of m features has room.
+    """The number of stored entries of each feature, and the number for which `_on_features` has room.
 
-    None, 0 if the columns that it takes are dense.
+    The result is None and 0 if `_on_features` of m features has dense columns.
     """
     smooth, none = problem.smooth, jnp.zeros(m, jnp.int32)
     stored = smooth.quadratic_model().column_sizes
@@ -175,8 +175,8 @@ def _solution(
 
     def solved(problem: Problem, W: jax.Array, mask: jax.Array, b: jax.Array) -> jax.Array:
         system = _system(problem, W, mask)
-        # In `accurate` tol follows the root of the measure: the square multiplies tol by the factor itself.
-        # The one or two more steps cost little compared with the factorisation.
+        # The tol of `accurate` is in proportion to the root of the measure, so the measure gets the square of
+        # the factor. The one or two more steps cost little compared with the factorisation.
         finer = EXACT_INVERSE_TOL_FACTOR**2 if system.exact else 1
         x = accurate(system.matvec, b, system.precondition, measure * finer)
         if not system.exact:
@@ -202,7 +202,7 @@ def _solution(
 
         x = apply_if(fits, on_gathered, jnp.zeros_like(b))
         x = apply_if(~fits, lambda _: solved(problem, W, mask, b), x)
-    # If an unsettled entry left the support, its derivative would be 0 instead.
+    # An unsettled entry may leave the support; its derivative would then be 0. NaN if such entries matter.
     lost = norm(jnp.where(unsettled, mask * x, 0)) > MAX_UNSETTLED_SHARE * norm(x)
     return jnp.where(lost, jnp.nan, x)
 

@@ -182,7 +182,7 @@ class ProximalGradient:
       fun: ``fun(params, *args, **kwargs)``, shape (); smooth and convex.
       prox: ``prox(x, hyperparams, scaling)``; by default there is no penalty.
       maxiter, tol: as in `sparsejax.fista`, with jaxopt's defaults; tol bounds the *relative* residual.
-      stepsize: a number > 0, at most 1/L; 0 for backtracking. jaxopt also takes a function, this class not.
+      stepsize: a number > 0, at most 1/L; 0 for backtracking. A function, as jaxopt takes, is an error.
       has_aux: whether ``fun`` returns ``(value, aux)``; aux is dropped.
 
     Raises:

@@ -122,7 +122,7 @@ class BatchedSquaredLoss(
         """The value of the loss at W with this intercept, (k,) or ()."""
         x0, y0 = self.origin
         b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape)
-        # The mean square of the residuals of a block: about their mean, and the square of their mean.
+        # Mean square of the residuals of a block = mean square about their mean + square of their mean.
         fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
         crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))
         within = jnp.maximum(fitted - 2 * crossed + self.c, 0)

@@ -38,7 +38,7 @@ class Kept(NamedTuple):
 
     h: jax.Array
     sums: tuple[jax.Array, ...]  # ``known`` of `risks_of` or of `terms_of`
-    mass: jax.Array  # ``Risks.mass()``, the weight that reaches each place; for `Terms`, that stops there
+    mass: jax.Array  # of `Risks`: the weight that reaches each place; of `Terms`: the weight that stops there
 
 
 class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"), static=("ties",)):
@@ -100,7 +100,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
     """
 
     X: Any  # an array, or `Sparse`
-    time: jax.Array  # for scores, in the dtype of X; ranks, if this dtype would make different times equal
+    time: jax.Array  # for scores: times in the dtype of X, or their ranks if this dtype would make some equal
     event: jax.Array
     scale: jax.Array
     weights: jax.Array | None

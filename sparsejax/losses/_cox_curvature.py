@@ -40,8 +40,8 @@ def bounding_rows(X: jax.Array, weights: jax.Array, events: jax.Array, places: P
     squares = jnp.sum(X * X, axis=1)
     half, kappa = _half_sums(squares, places), _leverage(X)
     small = half <= kappa * jnp.sum(squares)
-    # A row is in the risk set of an event if its time is not less: in the order of places, if it stands at or
-    # before the end of the time of the event.
+    # A row is in the risk set of an event if its time is at least the time of the event: in the order of
+    # places, the rows up to the last place with the time of the event.
     at_ends = places.at_ends(jnp.where(small, events, 0))
     bound = sums_to_come(decays_of(jnp.zeros_like(weights), strata), at_ends) / 2
     bound += kappa * jnp.sum(jnp.where(small, 0, events))
@@ -107,8 +107,8 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
     :math:`a_k = x_k - \mu_{k-1}`. So the Hessian is :math:`\sum_k c_k a_k a_k^\top`, where
     :math:`c_k = (S_{k-1}/S_k)\, g_k` and :math:`g_k` is the sum over the events of weight times probability
     of row k. The gradient is :math:`\sum_k \rho_k a_k` with
-    :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`, solved from the last row on.
-    As in other losses c is at least `FLATTEST` times :math:`|\rho|`, so A'A may exceed the Hessian.
+    :math:`\rho_k = U_k - (w_k e^{h_k}/S_k) \sum_{i \le k} U_i`, by back substitution from the last row.
+    As in other losses, a smaller c is raised to `FLATTEST` :math:`|\rho|`, so A'A may exceed the Hessian.
 
     ``stopped`` (n,) holds the g of each place. For risk sets that are not nested, by Efron's ties or delayed
     entry, A'z is the gradient and A'A is only close to the Hessian, since :math:`\mu` are the means of nested

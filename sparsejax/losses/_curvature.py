@@ -85,7 +85,7 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
 def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) -> tuple[jax.Array, jax.Array]:
     """The minimiser s of ``l*(sU) = s*linear + s^2*square`` over ``0 <= s <= limit``, and l*(sU) - l*(U).
 
-    The bound 0 is there since the domain of a conjugate need not be symmetric. All shapes are ().
+    s is not negative, since the domain of the conjugate may contain U and not -U. All shapes are ().
     """
     best = safe_divide(-linear, 2 * square, 1)
     s = jnp.clip(best, 0, limit)

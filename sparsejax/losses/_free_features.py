@@ -12,9 +12,9 @@ from sparsejax._core.tiles import inverse_root
 def span(F: jax.Array) -> jax.Array:
     """Orthonormal columns (n, min(n, r)) that span the columns of F (n, r); some are 0 if F has lower rank.
 
-    A singular value of the columns, scaled to length 1, counts as 0 if it is rounding. All entries are NaN if
-    another singular value is less than eps^(1/3) times the largest. The best parameters may then be so large
-    that they multiply the rounding error of the constraint, and no gap is known.
+    The columns are scaled to length 1. A singular value of the order of rounding errors counts as 0. All
+    entries are NaN if another singular value is less than eps^(1/3) times the largest. The best parameters
+    may then be so large that they multiply the rounding error of the constraint, and no gap is known.
     """
     U, sizes, _ = jnp.linalg.svd(F * safe_divide(1.0, safe_norm(F))[None], full_matrices=False)
     keep = sizes > max(F.shape) * eps_of(F) * sizes[0]  # the usual numerical rank, of columns of length 1
@@ -25,7 +25,7 @@ def span(F: jax.Array) -> jax.Array:
 def projected(basis: jax.Array, V: jax.Array) -> jax.Array:
     """V (n, k) or (n,) projected on the columns of a basis (n, r).
 
-    Of a basis (k, n, r), column j of V (n, k) is projected on basis j.
+    If the basis is (k, n, r), one for each column of V, column j of V (n, k) is projected on basis j.
     """
     if basis.ndim == 2:
         return basis @ (basis.T @ V)

@@ -142,7 +142,7 @@ class GramLoss(Loss, leaves=("G", "B", "constant"), static=("from_data",)):
 
 
 def tolerance(G: Any) -> float:
-    """The relative error that is allowed in `least_constant`, where G is nearly singular, and in symmetry.
+    """The relative error that is allowed in the symmetry of G and, if G is nearly singular, in the constant.
 
     If G and B come from data, B has a part of about sqrt(d eps) in directions whose eigenvalues are rounding
     errors.

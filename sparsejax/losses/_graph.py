@@ -179,7 +179,7 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
     def facts(self, W: jax.Array, sizes: Any = None) -> Facts:
         """The facts of the loss plus the facts of h, the sum of the graphs.
 
-        ``linear`` is the one of the loss: h*(s grad h(W)) = s^2 h(W) has no term that is linear in s, and
+        The graphs do not change ``linear``: h*(s grad h(W)) = s^2 h(W) has no term that is linear in s. The
         ``value`` includes h(W).
         """
         facts = self.loss.facts(W, sizes)

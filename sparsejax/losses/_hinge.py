@@ -22,8 +22,8 @@ class HingeLoss(LinearModelLoss):
     """
 
     _adapter: ClassVar[bool] = True
-    # At b > 1 + max|h| no positive label has slack, and at b < -1 - max|h| no negative label, so that 1 would
-    # suffice. 2 leaves room for labels that differ from -1 and 1 by a perturbation, as in finite differences.
+    # At b > 1 + max|h| no positive label has slack, and at b < -1 - max|h| no negative label: a reach of 1
+    # would suffice. A reach of 2 also serves labels that finite differences move away from -1 and 1.
     reach = 2.0
 
     def check_targets(self) -> None:

@@ -10,7 +10,7 @@ from sparsejax._core.linalg import eps_of, safe_divide, safe_sqrt
 
 MAX_COLUMN_STEPS = 100  # Newton or bisection steps; bisection alone needs about 60 in float64
 MAX_CLASS_STEPS = 200  # damped Newton steps
-SHORT_CLASS_STEP = 2.0**16  # in units of eps: a step as short as this ends the loop if it has not halved
+SHORT_CLASS_STEP = 2.0**16  # in eps: a step this short ends the loop if it is not below half of the last step
 FIRST_RANGE = 16.0  # range of the predictions of a row at the first temperature: softmax does not underflow
 
 
@@ -109,7 +109,7 @@ class Classes(NamedTuple):
 
 
 def damped(step: jax.Array, eps: float, temperature: jax.Array | float = 1.0) -> tuple[jax.Array, jax.Array]:
-    """The Newton step multiplied as in `balance_classes`; and the range of its entries / temperature, ()."""
+    """The damped step, see `balance_classes`; and the range of the undamped step / temperature, ()."""
     length = (jnp.max(step) - jnp.min(step)) / temperature
     return jnp.where(length > eps, jnp.log1p(length) / jnp.where(length > eps, length, 1), 1) * step, length
 

@@ -24,7 +24,7 @@ from sparsejax.losses._units import Units, power_of_two, row_units
 
 BASE_LEAVES, BASE_STATIC = ("X", "Y", "scale", "weights"), ("has_intercept",)
 FUNCTION_HOOKS = ("entries", "derivatives", "curvature", "divergence", "mean", "reach", "_best_intercept")
-FLATTEST = 1e-3  # a quadratic model's second derivative is at least this share of |first|, or the bound
+FLATTEST = 1e-3  # least second derivative of a quadratic model, over |first derivative|, up to `curvature`
 # A subclass of a complete class replaces all of these hooks that the class defines, or none.
 HOOKS = (*FUNCTION_HOOKS, "dual_scaling", "dual_projection", "facts", "quadratic_model", "in_units")
 # The groups of the protocol that every subclass has, and the groups that come with a hook.
@@ -184,7 +184,7 @@ class LinearModelLoss(Loss):
         return self.X.dtype
 
     def quadratic_model(self) -> QuadraticModel:
-        """A model by the second derivatives in H; with X in memory also by least squares."""
+        """The Hessian unless X is sparse; for X in memory also a majorizer and ``least_squares_at``."""
         X = self.X
         in_memory, plain = not isinstance(X, Products), self.weights is None and not self.has_intercept
         return QuadraticModel(
@@ -356,7 +356,7 @@ class LinearModelLoss(Loss):
         return self._replace(X=columns_at(self.X, ix))
 
     def _row_units(self) -> jax.Array:
-        """Units (d,) by the deviations of each column of X from its mean; from 0 without an intercept."""
+        """Units (d,) by the size of each column of X, about its mean or, without an intercept, about 0."""
         return row_units(lax.stop_gradient(self.X), centred=self.has_intercept)
 
     def _rescaled(self, units: jax.Array) -> Self:

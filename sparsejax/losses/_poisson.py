@@ -43,7 +43,7 @@ class PoissonLoss(LinearModelLoss):
 
     @property
     def reach(self) -> float:
-        """2 - log of the least positive number of the dtype: e^h is 0 for every h below minus this."""
+        """2 - log of the least positive number of the dtype: e^h is 0 for every h below -``reach``."""
         return 2 - float(np.log(np.finfo(self.dtype).smallest_subnormal))
 
     def check_targets(self) -> None:

@@ -22,7 +22,7 @@ class Windows(NamedTuple):
 
     first: jax.Array  # (n,), by place
     last: jax.Array  # (n,), by place; first - 1 or less if the row is at risk at no leaf
-    leaf: jax.Array  # (n,), the leaf of the time of each place; of a time without events, the leaf before it
+    leaf: jax.Array  # (n,), the leaf of each place's time, or the last leaf before a time without events
     leaves: jax.Array  # zeros, at least as many as there are leaves: only the static length is used
 
 

@@ -106,7 +106,7 @@ def terms_of(
 ) -> Terms:
     """`Terms` at h; h, weights and event are (n,), by place.
 
-    ``known`` is None, or the fields (top, others) at h, whose loops are then saved.
+    ``known`` is None, or the fields (top, others) at h, whose loops then need not run again.
     """
     ends = places.ends
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.

@@ -79,7 +79,7 @@ class Risks(NamedTuple):
         return self.mixed_divergence(s, self.stop * mass, self.onward * mass)
 
     def mixed_divergence(self, s: jax.Array | float, stopping: jax.Array, passing: jax.Array) -> jax.Array:
-        """`divergence` of mixed draws: s times those given, 1 - s times stops at each event's own row."""
+        """`divergence` of draws that are as given with share s, and else stop at each event's own row."""
         return self.divergence(s * stopping + (1 - s) * self.events, s * passing + (1 - s) * self.waiting())
 
     def moved(
@@ -133,7 +133,7 @@ def risks_of(
 ) -> Risks:
     """`Risks` at h; h, weights and event are (n,), by place.
 
-    ``known`` is None, or the fields (top, sums, log_sums) at h, whose loops and logarithms are then saved.
+    ``known`` is None, or the fields (top, sums, log_sums) at h, which are then not computed again.
     """
     # The sums do not depend on m, hence no derivative in it. Rows of weight 0 must not change m.
     fixed, ends, strata = lax.stop_gradient(h), places.ends, places.strata

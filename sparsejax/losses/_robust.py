@@ -33,8 +33,8 @@ class BoundedSlopeLoss(LinearModelLoss):
     def _model_curvature(self, H: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
         """The second derivative, but on the linear parts `SHARE_OF_BOUND` times slope / residual.
 
-        There the second derivative is 0, and steps by it would be far too long. With the full slope /
-        residual a quadratic model would be an upper bound.
+        On the linear parts the second derivative is 0: Newton steps with 0 would be far too long. A quadratic
+        model with the full slope / residual would be an upper bound of the loss.
         """
         return jnp.maximum(second, SHARE_OF_BOUND * safe_divide(jnp.abs(first), jnp.abs(H - self.Y)))
 
@@ -212,7 +212,7 @@ class QuantileLoss(BoundedSlopeLoss, leaves=("q", "smoothing")):
         self._set(q=q, smoothing=as_positive("smoothing", smoothing, self.dtype))
 
     def quadratic_model(self) -> QuadraticModel:
-        """The model without ``least_squares_at``: the curved part is too short to tell slopes beyond it."""
+        """The model without ``least_squares_at``, which would be wrong beyond the short curved part."""
         return super().quadratic_model()._replace(least_squares_at=None)
 
     @property

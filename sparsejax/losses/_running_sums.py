@@ -36,9 +36,9 @@ def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
     """``s_i = decay_i s_(i-1) + x_i`` for i = 0, ..., n - 1 from 0, linear in x (n,).
 
     The decays (n,) are between 0 and 1. No derivative is taken in them. In float32 on a CPU the rounding
-    error of each addition is computed, after Knuth, and added to the next sum: a long sum of equal small
-    numbers would else be off by a percent. Float64 needs no such correction, since the sum of a million equal
-    numbers is off by 2e-11 at most, and is twice as fast without.
+    error of each addition is computed, after Knuth, and added to the next sum: without this correction a long
+    sum of equal small numbers would be off by a percent. Float64 needs no correction, since the sum of a
+    million equal numbers is off by 2e-11 at most, and the loop is twice as fast without it.
     """
     if jax.default_backend() != "cpu" or x.dtype == np.float64:
         return decayed_rows(decay, x)

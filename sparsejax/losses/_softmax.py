@@ -204,7 +204,7 @@ class SoftmaxLoss(LinearModelLoss):
             moved = classes.step(E * (safe_sqrt(w) / total))
             factor = jnp.exp(moved)
             E, total = E * factor[None], (E @ factor)[:, None]
-        # `entries` and `derivatives`; what the step adds to <y, h> is summed by class.
+        # The formulas of `entries` and `derivatives`. The step adds <counts, moved> to the sum of w <y, h>.
         missing = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         each = jnp.log(total) - jnp.sum(self.Y * (H - top), axis=1, keepdims=True) + missing * top
         value = jnp.sum(w * each) - classes.counts @ moved

@@ -179,7 +179,7 @@ class SquaredLoss(LinearModelLoss):
         if not self.has_intercept:
             return self.Y
         Y = self.Y - self._best_intercept(jnp.zeros_like(self.Y))
-        # The mean of equal numbers may differ from them by a rounding, which would be all of the target.
+        # The mean of equal numbers may have a rounding error, which would be all that is left of the target.
         there = jnp.broadcast_to(self._weights() > 0, Y.shape)
         high, low = (jnp.max(jnp.where(there, a, -jnp.inf), axis=0, keepdims=True) for a in (self.Y, -self.Y))
         return Y - lax.stop_gradient(jnp.where(high == -low, Y, 0))

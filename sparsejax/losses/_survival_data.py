@@ -89,7 +89,7 @@ def _number_up_to(known: np.ndarray, entry: Any) -> Any:
     """For each entry, the number of ``known`` times, sorted and different, that are at most the entry."""
     if not is_traced(entry):
         return np.searchsorted(known, entry, side="right").astype(np.int32)
-    # A time is at most an entry if the time, rounded up to a number of the dtype of the entry, is.
+    # t <= entry holds if and only if t, rounded up to a number of the dtype of the entry, is <= entry.
     if jnp.issubdtype(entry.dtype, jnp.floating):
         with np.errstate(over="ignore"):
             up = known.astype(entry.dtype)

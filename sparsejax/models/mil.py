@@ -138,7 +138,7 @@ def _embed(
 
     def nearest(block: jax.Array) -> jax.Array:
         d2 = squares[:, None] + (block * block).sum(1)[None] - 2 * X @ block.T
-        # The minimum of distances, since exponentials of them may all underflow to 0.
+        # Take the minimum of the distances: a maximum of their exponentials could underflow to 0.
         return jax.ops.segment_min(d2, ids, bags, indices_are_sorted=True)
 
     d2 = jnp.maximum(lax.map(nearest, blocks), 0)

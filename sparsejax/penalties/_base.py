@@ -130,7 +130,7 @@ class Penalty(Protocol):
     def __init_subclass__(cls, **options: Any) -> None:
         slopes = vars(cls).get("row_slopes")
         if slopes is not None and len(inspect.signature(slopes).parameters) == 2:  # of Z alone
-            # mypy forbids to replace a method; a subclass may define it without W, and is called with W.
+            # A subclass may define row_slopes(Z), but callers pass W too. mypy forbids to assign a method.
             cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
         named: Any = cls.strengths  # a property of a class whose parts have the strengths

@@ -20,7 +20,7 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
 
     .. math:: g(W) = \sum_g \alpha_g \Big(\sum_{i \in g} \|w_i\|_2\Big)^2
 
-    Features of a group compete with each other, so that of redundant features few are selected; groups do not
+    Features of a group compete with each other, so that few redundant features are selected; groups do not
     compete. For a W of one column this is the exclusive lasso over groups of features of Campbell & Allen
     (Electronic J. of Statistics 11, 2017), with their factor 1/2 in alpha.
 

@@ -44,7 +44,7 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
 
     _absolute = True
     degrees = (1,)
-    family: int | None  # the term of one family of disjoint groups; None: all of them
+    family: int | None  # number of the family of disjoint groups in this term; None: all families
 
     def __init__(self, alpha: ArrayLike, groups: Groups):
         check_groups(groups)

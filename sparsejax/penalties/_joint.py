@@ -166,7 +166,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
             return self._flat_conjugate(Zt)
         m = jnp.broadcast_to(cast(self.square.strength, Zt), Zt.shape[1:])
         flat = self._replace(square=None)
-        # P = argmax <Z, P> - flat(P) - m/2 ||P||^2 is the prox of Z/m with step 1/m, row by row if m is.
+        # P = argmax <Z, P> - flat(P) - m/2 ||P||^2 is the prox of flat at Z/m with step 1/m; m may be by row.
         step = safe_divide(1.0, m)
         if jnp.ndim(self.square.strength) == 0:
             P = flat._prox(step[0] * Zt, step[0])

@@ -1,4 +1,4 @@
-"""The sorted l1 norm, SLOPE: the larger a coefficient, the larger the strength that it meets."""
+"""The sorted l1 norm, SLOPE: the larger a coefficient, the larger its strength."""
 
 import jax
 import jax.numpy as jnp
@@ -54,7 +54,7 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
             raise ValueError(f"strengths must be one value a row, (d,), got shape {strength.shape}.")
         if not is_traced(strength) and (np.diff(np.asarray(strength)) > 0).any():
             raise ValueError(
-                "strengths must not increase: the largest row meets the first one, got "
+                "strengths must not increase: the first strength is for the largest row, got "
                 f"{np.asarray(strength)}."
             )
         self._set(strength=strength)
@@ -103,7 +103,7 @@ class SortedL1(TransposedPenalty, leaves=("strength",)):
         norms = safe_norm(Vt)
         strengths = scaling * _checked(cast(self.strength, Vt))
         shrunk = prox.sorted_magnitudes(norms, strengths)
-        # Without strengths the prox is the identity, also at 0. Rows > 0 depend on strengths.
+        # At strengths of 0 the prox is the identity. Zero rows get Vt; others keep a derivative in strengths.
         same = (strengths[0] == 0) & (norms == 0)
         return jnp.where(same[None], Vt, Vt * safe_divide(shrunk, norms)[None])
 

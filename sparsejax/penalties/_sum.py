@@ -168,7 +168,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     @property
     def finite_conjugate(self) -> bool:  # type: ignore[override]  # a class attribute of the base
-        """True if the conjugate of one term is finite everywhere: its part takes what others cannot."""
+        """True if the conjugate of some term is finite everywhere: its part of Z may then be any array."""
         return any(bool(term.finite_conjugate) for term in self.terms)
 
     @property

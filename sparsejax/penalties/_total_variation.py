@@ -145,7 +145,7 @@ def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> 
     def better(t: jax.Array) -> jax.Array:
         """The ratio of the interval with the largest ``gain - t * cost``: above t, or t is the largest."""
         excess = sums - t * l1 * counts
-        starts = -excess - t * end_cost  # what an interval gains by its start at each place
+        starts = -excess - t * end_cost  # by place: what an interval that starts there gains
         best_before = lax.cummax(starts)
         end = jnp.argmax(excess[1:] - t * end_cost[1:] + best_before[:-1]) + 1
         start = jnp.argmax(jnp.where(place < end, starts, -jnp.inf))

@@ -74,8 +74,8 @@ def convergence(
     axes = axes_of(name, ax)
     for number, (key, value) in enumerate(values.items()):
         above = np.where(value > 0, value, np.nan)
-        # Markers are at 1, 1/2, 1/4, ... of the iterations, which suits linear and logarithmic axes. Those of
-        # each line are a little earlier than those of the line before.
+        # Markers are at 1, 1/2, 1/4, ... of the iterations, which suits linear and logarithmic axes. The
+        # markers of each line are a little earlier than the markers of the line before.
         marked = (len(value) - 1) * (1 - 0.05 * (number % len(STYLES))) / 2.0 ** np.arange(7)
         line = style(number) | {"markevery": np.unique(marked.astype(int)).tolist()}
         axes.plot(np.arange(len(value)), above, label=key, **line)

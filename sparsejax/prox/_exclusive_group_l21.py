@@ -202,7 +202,7 @@ def _shrink_jvp(
 def exclusive_group_l21_columns(
     Vt: jax.Array, strength: jax.Array, groups: Groups, warm: Warm | None
 ) -> tuple[jax.Array, Warm | None]:
-    """The prox of Vt (k, d), whose columns are the rows of W, and the next warm start (None if warm is)."""
+    """The prox of Vt (k, d), the transpose of V, and the next warm start, or None if ``warm`` is None."""
     rho = safe_norm(Vt)
     if warm is None:
         r = shrink(rho, strength, groups)

@@ -3,7 +3,7 @@ r"""The exclusive group lasso over views of the labels, on the transpose W' (k, 
 .. math:: g(W) = \tfrac12 \sum_i s_i \sum_v \Big( \sum_{g \in v} \|w_{i,g}\|_2 \Big)^2 ,
 
 where every view v is a partition of the k labels. The prox of one view is the prox of the exclusive lasso on
-the norms of the groups. For several views no closed form is known: the proxes applied in turn are not it.
+the norms of the groups. For several views no closed form is known: their proxes in turn do not give it.
 Strengths s, () or (d,), include the step size.
 """
 

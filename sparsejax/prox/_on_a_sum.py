@@ -50,8 +50,8 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
         low, high = jnp.where(over >= 0, nu, low), jnp.where(over <= 0, nu, high)
         new = nu + safe_divide(over, count)
         middle = low + (high - low) / 2
-        # The step from a bound may lead back, and so on for ever. So a step onto a bound, or beyond, is taken
-        # only if it is so short that it ends the loop.
+        # Newton steps could lead from one bound to the other and back for ever. So a step onto a bound, or
+        # beyond it, is taken only if it is so short that it ends the loop.
         room = 2 * eps_of(V) * size
         inside = (new > low) & (new < high) | (jnp.abs(new - nu) <= room)
         new = jnp.where((count > 0) & inside, new, middle)
@@ -65,9 +65,9 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     high = jnp.max(fixed[1], axis=1, keepdims=True) + share
     start = low, high, low + (high - low) / 2, jnp.ones((), bool), jnp.int32(0)
     _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < MAX_STEPS), step, start)
-    # Given the entries that are not 0, nu is a mean: one more evaluation is exact and has the derivative. The
-    # second evaluation leaves out entries that were not 0 by rounding only. An entry without a strength has
-    # no kink at 0: it counts as not 0.
+    # Given the entries that are not 0, nu is a mean: this loop computes it exactly, with its derivative. The
+    # second turn leaves out entries that only rounding had kept from 0. An entry of strength 0 has no kink at
+    # 0: it counts as not 0.
     plain = jnp.zeros(V.shape, bool) if positive else jnp.broadcast_to(strength == 0, V.shape)
     for _ in range(2):
         above, below = ends(nu, *fixed)

@@ -68,8 +68,8 @@ def sorted_l1(x: jax.Array, strengths: ArrayLike, scaling: ArrayLike = 1.0) -> j
         raise ValueError("prox.sorted_l1: strengths must not increase.")
     if s.shape != x.shape:
         raise ValueError(f"prox.sorted_l1: strengths has shape {s.shape}, x has {x.shape}.")
-    # Without strengths the prox is the identity, also at 0, where sign(x) has no derivative. Other entries
-    # have a derivative in the strengths there too.
+    # If all strengths are 0 the prox is the identity. Zero entries get x itself, since sign(x) has no
+    # derivative at 0; for other entries the formula also gives the derivative in the strengths.
     return jnp.where((s[0] == 0) & (x == 0), x, jnp.sign(x) * sorted_magnitudes(jnp.abs(x), s))
 
 

@@ -166,7 +166,7 @@ def _level(m: jax.Array, t: jax.Array) -> jax.Array:
         return delta - safe_divide(total - t, count), alive
 
     delta = newton(step, top, alive)
-    # For t = 0 exactly the maximum; NaN if t is NaN.
+    # For t = 0 the level is exactly the maximum of m; for t = NaN it is NaN.
     return jnp.where(t > 0, top - delta, jnp.where(jnp.isnan(t), t, top))
 
 

@@ -132,7 +132,7 @@ def _threshold(
     rises monotonically without overshooting, however the active set changes on the way.
     The equation is divided by 1 + 2 beta, so that nothing overflows.
     """
-    b, complement = beta / (0.5 + beta), 0.5 / (0.5 + beta)  # of 2 beta; 2 beta itself may overflow
+    b, complement = beta / (0.5 + beta), 0.5 / (0.5 + beta)  # 2 beta / (1 + 2 beta), 1 / (1 + 2 beta)
 
     def step(delta: jax.Array) -> Pair:
         a1, n2, count = moments(delta, below)
@@ -144,7 +144,7 @@ def _threshold(
         return delta - safe_divide(value, slope), norm > alpha  # slope 0: delta is 0 and beta huge
 
     alive = jnp.sqrt(sum_squares(top[None] - below)) > alpha
-    # theta = 2 beta A (1 - alpha/N) <= 2 beta m delta, with m entries in x, bounds delta from below, above 0.
+    # theta = 2 beta A (1 - alpha/N) <= 2 beta m delta, with m entries in x, gives a lower bound > 0 of delta.
     least = top * complement / (complement + b * below.shape[0])
     return newton(step, top, alive, least=least, guess=top - start, rough=rough), alive
 

@@ -54,9 +54,9 @@ from sparsejax.solution import warn_unconverged
 from sparsejax.solvers import solve
 
 NAME = "cross_validate"
-# Work, as `_work` counts it, of about a second: more is done in short calls, which Ctrl-C can end.
+# Work (see `_work`) that takes about a second: more work is done in short calls, which Ctrl-C can end.
 MIN_LONG_WORK = 10**7
-# Work of some twenty seconds: more is not done by the first solver alone, see `_on_folds`.
+# Work that takes some twenty seconds: the whole chain does more work at once, see `_on_folds`.
 MAX_REPEATED_WORK = 10**9
 
 
@@ -96,9 +96,9 @@ def cross_validate(
         name scores by `sparsejax.metrics`, with the weights of the loss:
 
         * "accuracy", "f1" (the mean over columns), "f1_micro": Y holds 0 and 1, or -1 and 1. If every row of
-          Y has exactly one of several labels, the label with the largest prediction is predicted. Else every
-          label is predicted whose prediction is nearer to 1 than to the other value (for `LogisticLoss`: the
-          probability is above 1/2);
+          Y has exactly one of several labels, the label with the largest prediction is predicted. Else a
+          label is predicted if its prediction is nearer to 1 than to the other value (for `LogisticLoss`: if
+          its probability is above 1/2);
         * "roc_auc": the mean over columns, of XW + b;
         * "r2": the mean over columns, of the expected value of Y;
         * "concordance": for `CoxLoss`, over all pairs of held-out rows, across strata too.
@@ -271,9 +271,9 @@ def _on_folds(arguments: PathArguments, fold_of: jax.Array, task: Folds) -> Judg
     One call solves all folds, except in mode "warm" on a CPU outside jit. In that case each core takes folds:
     long work in short calls, since a running call cannot be interrupted; other work in one call a fold.
 
-    The chain's first solver begins alone, since its program takes half to two thirds of the time to compile
-    that the whole chain takes. Folds in which it leaves a problem to another solver are solved again by the
-    whole chain; work that would take long to repeat is done by the whole chain at once.
+    At first the first solver of the chain runs alone: compiling it takes half to two thirds of the time that
+    compiling the whole chain takes. If it leaves a problem of a fold unfinished, the whole chain solves this
+    fold again. Work that would take long to repeat is done by the whole chain at once.
     """
     shared, numbers = (arguments.without_shape, fold_of), np.arange(task.count, dtype=np.int32)
     if not (arguments.mode == "warm" and jax.default_backend() == "cpu" and is_eager(shared)):

@@ -191,7 +191,7 @@ class PathSolver:
     def solve(self, prepared: Any, values: list[jax.Array], start: Any) -> tuple[Solution, Any]:
         """The solution for these strengths, and the state from which the next solve starts."""
         problem, (init, state) = self.problem_of(values), start
-        # Without iterations if a strength is not allowed: a NaN would stay in the start of all later solves.
+        # Make no iterations if a strength is not allowed: a NaN would stay in the starts of all later solves.
         penalty, valid = with_valid_strengths(problem.penalty)
         changed, maxiter = problem._replace(penalty=penalty), jnp.where(valid, self.maxiter, 0)
         if self.resume is None:

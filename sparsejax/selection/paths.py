@@ -277,8 +277,8 @@ def _all_solves(p: PathArguments, *, complete: bool) -> Solution:
 
     The whole chain of solvers runs with ``complete`` or in mode "batch", else its first link.
     """
-    # For calls inside a trace: eager callers have done this, and rows are not reduced twice. It is a part of
-    # this function, so that on a CPU the lanes of `jax.vmap` do it one after the other.
+    # Calls inside a trace reduce the rows here; eager callers have done so before, and rows are reduced only
+    # once. Inside this function, on a CPU, the lanes of `jax.vmap` reduce their rows one after the other.
     p = with_fewer_rows(p)
     solves = PathSolver(p, complete)
     if p.mode == "batch":

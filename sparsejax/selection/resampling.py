@@ -164,7 +164,7 @@ def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(
-                f"folds must be between 2 and {n}, the number of rows (of batches: of their folds), "
+                f"folds must be between 2 and {n}, the number of rows (with from_batches: of its folds), "
                 f"got {count}."
             )
         # fold f has ceil((n - f) / count) rows

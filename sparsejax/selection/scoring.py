@@ -26,13 +26,13 @@ Scoring = str | Callable[[jax.Array, jax.Array, jax.Array], Any]
 
 SCORES: dict[str, Callable[..., jax.Array]] = {
     "accuracy": lambda Y, linear, mean, w: metrics.accuracy(positive(Y), predicted(Y, mean, linear), w),
-    # The mean over columns, and that of all entries together.
+    # "f1" is the mean over columns, "f1_micro" the F1 of all entries together.
     "f1": lambda Y, linear, mean, w: _f1(Y, linear, mean, "macro", w),
     "f1_micro": lambda Y, linear, mean, w: _f1(Y, linear, mean, "micro", w),
-    # Of XW + b, because many probabilities would round to 1.
+    # The area uses XW + b, because many probabilities would round to 1.
     "roc_auc": lambda Y, linear, mean, w: metrics.mean_auc(positive(Y), linear, w).mean,
     "r2": lambda Y, linear, mean, w: metrics.r2(Y, mean, w),
-    # Of times and events.
+    # The two columns of Y are times and events.
     "concordance": lambda Y, linear, mean, w: metrics.concordance_index(Y[:, 0], Y[:, 1], linear, w),
 }
 
@@ -49,9 +49,9 @@ def positive(Y: jax.Array) -> jax.Array:
 def predicted(Y: jax.Array, mean: jax.Array, linear: jax.Array) -> jax.Array:
     """The predicted labels, 0 and 1, from the expected values ``mean`` of Y, or from XW + b, ``linear``.
 
-    If every row of Y has exactly one of several labels, a row gets the label with its largest expected value;
-    of several, since probabilities may round to 1, the one with the largest XW + b. Else each label is 1
-    whose expected value is nearer to the positive label than to the other.
+    If every row of Y has exactly one of several labels, a row gets the label with its largest expected value.
+    If several labels have this value, as probabilities may round to 1, it gets the one with the largest
+    XW + b. Otherwise a label is 1 if its expected value is nearer to the positive label than to the other.
     """
     threshold = jnp.where(jnp.any(Y < 0), 0, 0.5).astype(mean.dtype)
     nearer = (mean > threshold).astype(Y.dtype)

@@ -18,7 +18,7 @@ from sparsejax.sklearn._tables import Estimator, as_sample_weight, precision, va
 
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes of the rows whose weight is not 0, and for each row the index of its class, (n,)."""
-    if y.dtype == object:  # of which numpy and scikit-learn say only that they cannot be compared
+    if y.dtype == object:  # numpy and scikit-learn would only say that such labels cannot be compared
         complete_labels("y", y)
     check_classification_targets(y)
     classes = np.unique(y[weights > 0])

@@ -57,7 +57,7 @@ def select(estimator: Any, X: Any, codes: np.ndarray) -> Fitted:
 def threshold(measure: Any, scores: np.ndarray, y: np.ndarray) -> float:
     """The best threshold for the measure, moved to within 1 of the range of the scores.
 
-    If the measure does not depend on the threshold, or allows none, it is the threshold of fewest errors.
+    If the measure does not depend on the threshold, or allows none, the result has the fewest errors.
     """
     try:
         best = multivariate.tune_threshold(measure, scores, y)
@@ -142,7 +142,7 @@ class MILESClassifier(MultivariateClassifier):
     ``bag_ids`` is a parameter of fit, predict, decision_function and score, by metadata routing:
     ``MILESClassifier().set_fit_request(bag_ids=True)`` and so on in a Pipeline or a GridSearchCV, whose folds
     should keep bags together (GroupKFold). In a fit without ``bag_ids`` every row is its own bag; after a fit
-    with them the other methods need them too. Predictions are by row: each row gets the result of its bag.
+    with ``bag_ids`` the other methods need them too. Predictions are by row: each row gets its bag's result.
     Columns of X should be on comparable scales, as a StandardScaler makes them. There are no sample
     weights.
 

@@ -35,7 +35,7 @@ CLASSIFICATION: dict[str, Callable[..., Loss]] = {
     "huber_hinge": losses.HuberHingeLoss,
 }
 GROUP_LASSO = "group_lasso"
-MAX_RAISES = 20  # of the factor of `least_factor`, each tenfold
+MAX_RAISES = 20  # how often `least_factor` may multiply its factor by 10
 # For each name the function (alpha, beta) -> penalty, and which of the two strengths it uses.
 PENALTIES: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "l1": (lambda alpha, beta: penalties.L1(alpha), "alpha"),

@@ -80,12 +80,12 @@ def admm(
 
     :math:`\rho` starts at the mean eigenvalue of M. It is balanced between the primal and the dual residual
     every ten iterations (for one term every twenty after the 50th), for the last time at half of ``maxiter``.
-    For a quadratic loss and one term it rests at 1/200 of the mean eigenvalue from iteration 1000 to 9000, if
+    For a quadratic loss and one term rho stays at 1/200 of the mean eigenvalue from iteration 1000 to 9000 if
     ``maxiter`` is at least 2000. The duality gap of Z is computed every ten iterations; the loop ends when it
     is at most ``tol``.
 
     With small strengths and nearly separated labels, ADMM needs many iterations: if the loss is not quadratic
-    and `newton_admm` takes the problem, `newton_admm` continues after 1000 to 15 000 of them.
+    and `newton_admm` takes the problem, `newton_admm` continues after 1000 to 15 000 iterations.
 
     A graph Laplacian on the labels is a part of M and is decomposed too. A penalty of K ``terms`` has K
     copies Z, each with :math:`\rho/K`. The answer is the last copy, with zeros in every group that is zero in

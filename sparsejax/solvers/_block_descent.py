@@ -24,13 +24,13 @@ GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that de
 # many rows of data: the columns and the Gram matrix of the first tile are then most of the cost of a solve.
 MAX_FEATURES_OF_SMALL_TILES = 256
 MAX_ENTRIES_PASSED_ON = 2**22  # entries of columns that one problem of a path passes on: 16 MB
-MAX_FEATURES = 2048  # features that descent moves, or two tiles if these hold more: a Gram matrix of 16 MB
-# With a sparse X memory for the Gram matrix and the columns is most of the cost of a solve with few active
-# features: XLA fills it with zeros, and glibc takes blocks of more than 32 MB from the system in every call.
-# Both take 20 MB here, and the other arrays of a solve some more: with 25 MB a call was too large.
+MAX_FEATURES = 2048  # most features that descent moves (but at least two tiles): a Gram matrix of 16 MB
+# With a sparse X, memory for the Gram matrix and the columns is most of the cost of a solve with few active
+# features: XLA fills this memory with zeros, and glibc takes blocks of more than 32 MB from the system in
+# every call. Here both arrays take 20 MB. With 25 MB, and the other arrays of a solve, calls exceeded 32 MB.
 MAX_ENTRIES_OF_SPARSE, MIN_FEATURES_OF_SPARSE = 5 * 2**20, 1024
-# A Gram matrix holds at least 1/LEAST_PART of the features for which there is room: the size of a first step
-# from W = 0. With groups it holds at least 1/LEAST_PART_OF_GROUPS, since more features are active.
+# A Gram matrix holds at least 1/LEAST_PART of the features for which there is room, which is its size in a
+# first step from W = 0. With groups it holds at least 1/LEAST_PART_OF_GROUPS, since more features are active.
 LEAST_PART, LEAST_PART_OF_GROUPS = 8, 4
 # New tiles are added to the old Gram matrix, in which idle blocks stay, unless it would then have over
 # 1/STALE_PART more tiles than the blocks to move need.
@@ -38,7 +38,7 @@ STALE_PART = 4
 # Blocks that a step moves besides the active and the entering ones, if there are more features than rows.
 # With more rows these spare blocks may fill a further tile, which costs more than a step.
 SPARE_BLOCKS = 4
-# Largest ratio of the room that groups would take, each as large as the largest, to the number of features.
+# Each group takes the room of the largest group. Largest ratio of the room of all groups to all features.
 MAX_PADDING = 2
 
 

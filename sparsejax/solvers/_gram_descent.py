@@ -12,7 +12,7 @@ from sparsejax._core.one_kernel import compiles_loops, one_kernel
 from sparsejax.solvers._block_problem import LOW, Gram, Point, Slopes, of_blocks, plus_rows, violation
 from sparsejax.solvers._support_newton import newton_step
 
-# Sweeps between two Newton steps, of single entries and of blocks; a Newton step takes as long as 10 to 30.
+# Sweeps between two Newton steps: of single entries, of blocks. A Newton step costs 10 to 30 sweeps.
 SWEEPS_PER_NEWTON, BLOCK_SWEEPS_PER_NEWTON = 16, 10
 # Entries that one loop iteration updates on an accelerator, by code written out for each.
 ENTRIES_PER_ITERATION = 8

@@ -246,12 +246,12 @@ def learnt(tol: jax.Array, s: State, facts: Facts, certificate: Certificate) -> 
     falls &= jnp.isfinite(objective)
     at = choose(falls, Point(s.trial.W, objective, facts, s.trial.subgradient), s.at)
     less = jnp.where(s.damping > MIN_DAMPING, DAMPING_DECAY * s.damping, 0)
-    # A trial that failed may have left rho at a bad value: 0 restarts it.
+    # A trial that failed may have left rho at a bad value: for rho = 0 `Quadratic.solve` chooses a new rho.
     answer = s.trial._replace(rho=jnp.where(falls, s.trial.rho, 0))
     # After a step that failed with an old Hessian, a new Hessian comes before more damping.
     more = jnp.where(s.near, s.damping, jnp.maximum(DAMPING_GROWTH * s.damping, FIRST_DAMPING))
-    # The Hessian serves again if one more such step would meet tol. The first point is no step: the Hessian
-    # of the problem before, if there is one, serves for the step from there.
+    # The next step reuses the Hessian if one more step as good as this one would meet tol. The start was not
+    # reached by a step: from there the Hessian of the problem before is used, if there is one.
     first, measure = jnp.isinf(s.at.objective), certificate.measure
     one_more = safe_divide(measure, s.measure) * measure <= tol
     near = falls & jnp.where(first, s.near, one_more)

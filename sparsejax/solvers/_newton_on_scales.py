@@ -280,7 +280,7 @@ class _Bucket:
         features = None if scratch.features is None else scratch.features[:m]
         gram = self.quadratic.gram(features, ix, self.tiles, T)
 
-        # Two rounds, of which the second only solves for W at the new t: the solve is then compiled once.
+        # A loop of two rounds, so that the solve is compiled once; the second only solves for W at the new t.
         def turn(c: Any) -> Any:
             number, t, scratch, _ = c
             W, root, h = gram.solved(self.scales(t)[:m])

@@ -31,12 +31,12 @@ from sparsejax.solvers._trend import Trend
 
 MAX_STEPS = 50
 GAP_SHARE = 0.01  # gap of the least squares problem, as a share of the gap of the whole
-# Beyond these limits `variational_newton` is faster: entries of W per row of X, and columns, of least squares
-# of several columns; features per row, of groups.
+# Beyond these limits `variational_newton` is faster. Least squares of several columns: entries of W for each
+# row of X, and columns. Groups: features for each row.
 MAX_ENTRIES_PER_ROW, MAX_FEATURES_PER_ROW_OF_GROUPS = 80, 20
 MAX_COLUMNS = 10
-# With fewer features `sparsejax.solve` takes another solver, whose first call takes half as long; for one
-# column only if X also has fewer entries than these.
+# With fewer features than MIN_FEATURES, and for one column also fewer entries of X than MIN_ENTRIES_OF_X,
+# `sparsejax.solve` takes another solver, whose first call takes half as long.
 MIN_FEATURES, MIN_ENTRIES_OF_X = 512, 2**17
 # The columns of a sparse X are dense in a step. `sparsejax.solve` takes this solver if all columns for which
 # there is room have at most so many entries: 128 MB in float32.
@@ -128,7 +128,7 @@ def unfit(problem: Problem) -> str | None:
 
 
 def _model(problem: Problem) -> QuadraticModel:
-    """The quadratic model of the loss; of a sparse X that of one tile, whose columns may be dense."""
+    """The quadratic model of the loss; for a sparse X, of one tile of features: its columns may be dense."""
     smooth = problem.smooth
     if not (has_sparse_columns(problem) and by_blocks(problem)):
         return smooth.quadratic_model()
@@ -265,7 +265,7 @@ def resume(
     )
     limit = jnp.minimum(maxiter, MAX_STEPS)
     solution, s = Loop(problem, init, algorithm, tol, limit, history, sizes=sizes, at_zero=at_zero).run()
-    if descent is not None and s.gram is not None:  # the next problem shall not begin with what led nowhere
+    if descent is not None and s.gram is not None:  # a solve that has not converged passes on no Gram matrix
         gram = descent.passed_on(s.gram._replace(used=jnp.where(solution.converged, s.gram.used, 0)))
     taken = jnp.isfinite(s.penalised)  # else no trial was finite, and the facts are not those at W
     return solution, Last(jnp.where(taken, s.W, jnp.nan), s.facts, gram, ridge, trend)

@@ -70,7 +70,7 @@ def solve(
     check_bool("solve: throw", throw)
     problem, init, wanted, maxiter, history = prepare("solve", problem, init, tol, maxiter, history)
     chain = chosen_chain(problem)
-    solution = run(chain, problem, init, wanted, maxiter, history, quiet=throw)  # else an error says it
+    solution = run(chain, problem, init, wanted, maxiter, history, quiet=throw)  # throw: error, not warning
     if throw:
         if is_traced(solution.status):
             raise TypeError("throw=True cannot raise inside jit or vmap: use Solution.converged there.")

@@ -20,10 +20,10 @@ from sparsejax.solvers._block_problem import (
     units,
 )
 
-# Largest number of features of a Gram matrix for which a Newton step of single entries factorises. With more,
-# conjugate gradients take less time; with few they leave too much at very weak strengths.
+# A Newton step of single entries factorises a Gram matrix of at most this many features. With more features,
+# conjugate gradients take less time; with few, they would leave too much of the slope at very weak strengths.
 MAX_FACTORISED = 256
-CG_SHARE, MAX_CG_STEPS = 0.5, 30  # share of the slope that conjugate gradients leave; their most steps
+CG_SHARE, MAX_CG_STEPS = 0.5, 30  # conjugate gradients: share of the slope that they leave; most steps
 RIDGE_SHARE = 3e-6  # ridge of a Newton step, as a share of the diagonal: 25 times the eps of float32
 MIN_STEP_LENGTH = 0.01  # the shortest Newton step of blocks that is tried, as a share of the whole step
 

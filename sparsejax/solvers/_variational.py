@@ -75,8 +75,8 @@ def variational_newton(
     residual is dual feasible without scaling.
 
     If this solver stops without an answer, another one continues from its last W, eagerly and inside a trace:
-    `working_set` on three times as many features as the largest bucket holds, if these are at most half of
-    all features and it takes the problem; then, or else, `admm`. Besides too many steps, reasons to stop are:
+    first `working_set` on three times as many features as the largest bucket holds, if these are at most half
+    of all features and it takes the problem; last `admm`. Besides too many steps, reasons to stop are:
     more active rows than the largest bucket holds; a group larger than this bucket; a strength 0 of the norm;
     a tol below the rounding of the products; units of X beyond 1e18 or below 1e-18, since steps are computed
     in float32; and in float64, from W = 0, strengths below lambda_max/32 of k columns with fewer than
@@ -116,9 +116,7 @@ def unfit(problem: Problem) -> str | None:
         return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
     norm = penalty.row_norm(smooth.params_shape)
     if norm is None or norm.entries is not None or norm.nonnegative:
-        return (
-            f"needs a norm of each row or group, which {kind} is at most for a single column without a sign."
-        )
+        return f"needs a norm of each row or group, without l1 or NonNegative; {kind} is none for this W."
     model = smooth.quadratic_model()
     if model.majorizer is None or not model.exact:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."

@@ -161,8 +161,8 @@ def suits(problem: Problem) -> bool:
     always = least_active(problem.penalty)
     if n is None or d < MIN_FEATURES_TO_GATHER or 2 * working_set_size(n, (d, *columns), always) > d:
         return False
-    # Seldom are all features active that can be: their number may be 5/4 of the largest working set. If more
-    # are active than the set holds, the rounds were in vain.
+    # The features that can be active are seldom all active, so their number may be up to 5/4 of the largest
+    # working set. If more are active than the set holds, the rounds were useless.
     return bool(always == 0 or always + can_be_active(n, *columns or (1,)) <= MAX_BUCKET_FEATURES * 5 // 4)
 
 

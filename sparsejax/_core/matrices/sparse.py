@@ -56,9 +56,9 @@ class Sparse(
     each entry they multiply a row of W and add it to a row of XW. With several columns X'U uses the kernel
     that JAX has on a CPU for a BCSR matrix, and so does XW if the entries are known row by row.
 
-    Times in ms of XW and X'U, one thread. For 2e6 entries of 20 000 x 200 000 and one column: 8 and 8; scipy
-    6 and 5, the kernel 21 for X'u. For 9e5 entries and 20 columns: 15 and 8; scipy 14 and 9, one column of W
-    after another 60 and 91. A callback to scipy would not work on an accelerator or in an exported program.
+    In one thread XW and X'U take 8 and 8 ms for 2e6 entries of 20 000 x 200 000 and one column (scipy 6 and
+    5, the kernel 21 for X'u), and 15 and 8 ms for 9e5 entries and 20 columns (scipy 14 and 9, column by
+    column 60 and 91). A callback to scipy would not work on an accelerator or in an exported program.
     """
 
     data: jax.Array  # (nnz,), values; padding is 0
@@ -192,7 +192,7 @@ class Sparse(
             return jnp.zeros((m, n), self.dtype).at[slot, rows].add(data).T
 
         if dense:
-            # Every place takes time, used or not: room for a 32nd or an eighth if enough, else for all.
+            # Unused places take time too: use a 32nd or an eighth of the room if this is enough, else all.
             rooms = [max(room >> shift, 1) for shift in (5, 3, 0)]
             at = jnp.sum(ends[-1] > jnp.array(rooms[:-1], jnp.int32), dtype=jnp.int32)
             return lax.switch(at, [functools.partial(as_dense, room) for room in rooms])

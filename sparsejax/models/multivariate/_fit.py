@@ -74,10 +74,10 @@ def fit(
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
-      C: > 0. C/n is the C of the paper under its Eq. (6), where losses are divided by n. To keep the balance
-        of loss and scores for another n: the sum of scores grows with n. A loss of at most 100 does not, and
-        needs C/n proportional to 1/n^2 (SVMperf's c is ``C/n (n/50)^2``). `hamming` grows with n, and needs a
-        constant C/n (at scale 2, C/n is half of an SVM's C).
+      C: > 0. C/n is the C of the paper under its Eq. (6), where losses are divided by n. The sum of scores
+        grows with n. To keep the balance of loss and scores for another n, a loss of at most 100, which does
+        not grow, needs C/n proportional to 1/n^2 (SVMperf's c is ``C/n (n/50)^2``). `hamming` grows with n,
+        and needs a constant C/n (at scale 2, C/n is half of an SVM's C).
       tol: bound on the relative gap, >= 0. Below about 1e-9 the status will be STALLED.
       eps_delta: >= 0. The solve also ends when the absolute gap is at most ``eps_delta * C/n``, which is
         useful for separable data, where the minimum of the objective may be nearly 0.

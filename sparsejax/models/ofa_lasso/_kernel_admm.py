@@ -1,6 +1,6 @@
 """ADMM for the weighted lassos: with two blocks and a fixed parameter mu, and as the paper prints it.
 
-For ``||y - Az||^2 + 2 sum_i limit_i |z_i|``, judged by the gap of `_certificate` as the working set is.
+The objective is ``||y - Az||^2 + 2 sum_i limit_i |z_i|``. The gap of `_certificate` judges a solution.
 """
 
 from collections.abc import Callable

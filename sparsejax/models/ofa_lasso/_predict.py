@@ -50,7 +50,7 @@ class Prediction(NamedTuple):
 
 
 def disagreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y: jax.Array) -> jax.Array:
-    """The objective at y (d,); ``base`` (d,) is the part of each f_j of x, with the intercept."""
+    """The objective at y (d,); ``base`` (d,) is the part of each f_j that depends on x, plus intercept."""
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
