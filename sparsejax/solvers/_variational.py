@@ -110,13 +110,12 @@ def variational_newton(
 def unfit(problem: Problem) -> str | None:
     """Why the solver does not take the problem, in words; None if it does."""
     smooth, penalty = problem.smooth, problem.penalty
-    kind = type(penalty).__name__
-    both = f"{type(smooth).__name__} with {kind}"
+    both = f"{type(smooth).__name__} with {type(penalty).__name__}"
     if "row norm" not in penalty.provides or "shape" not in smooth.provides:
         return f"needs a penalty that is a norm of each row or group, got {both}; admm takes any."
     norm = penalty.row_norm(smooth.params_shape)
     if norm is None or norm.entries is not None or norm.nonnegative:
-        return f"needs a norm of each row or group, without l1 or NonNegative; {kind} is none for this W."
+        return f"needs a norm of each row or group of this W, without l1 or NonNegative, got {both}."
     model = smooth.quadratic_model()
     if model.majorizer is None or not model.exact:
         return f"needs a quadratic loss with one Hessian for all columns, got {both}."
