@@ -7,9 +7,9 @@ kept: medians over processes, the cases taken in turn, and their ratios over jax
 with ``prox_group_lasso`` (maxiter=500, tol=1e-6, implicit_diff=False) on the same data. X has 400 rows and
 64 columns (``wide``: 2000), ten outputs, an intercept; data and loss are made before the clock starts.
 ``fit`` is `models.exclusive_l21` with 1024 features and 40 classes. Cases of two words such as ``cox folds``
-are one of `ONE_COLUMN` and a call: a solve, a solve inside the user's jit, its gradient, a path of ten
-strengths, five folds of it. ``--fusions`` counts instead what a program consists of, as it is compiled inside
-a jit.
+are one of `ONE_COLUMN` and a call: a solve, a solve inside the user's jit, an eager `jax.grad` of a solve, a
+path of ten strengths, five folds of it. ``path`` has 20 strengths. ``--fusions`` counts instead what a
+program consists of, as it is compiled inside a jit.
 """
 
 import argparse

@@ -16,12 +16,12 @@ from matplotlib.lines import Line2D
 
 RESULTS = Path(__file__).parent / "results"
 STYLES = {"celer": (BLUE, "o"), "scikit-learn": (ORANGE, "s"), "skglm": (GREEN, "D")}
-# What is shown, the peer, the file, how its line begins, the columns of the peer and of ours.
+# What is shown, the peer, the file (and a heading in it), how its line begins, the columns of peer and ours.
 ROWS = (
-    ("path of 50, l2,1, isolet (1560 x 617, 26 columns)", "celer", "wide", "isolet 3.269", -1, -3),
-    ("path of 50, l2,1, yale", "celer", "wide", "yale 1.052", -1, -3),
-    ("path of 50, l2,1, glioma (50 x 4434, 4 columns)", "celer", "wide", "glioma 0.142", -1, -3),
-    ("path of 50, lasso, 60 x 1000", "celer", "wide", "n 60, d 1000, k 1, common 0.0 0.061", -1, -3),
+    ("path of 50, l2,1, isolet (1560 x 617, 26 columns)", "celer", "wide ## Paths", "isolet", -1, -3),
+    ("path of 50, l2,1, yale", "celer", "wide ## Paths", "yale", -1, -3),
+    ("path of 50, l2,1, glioma (50 x 4434, 4 columns)", "celer", "wide ## Paths", "glioma", -1, -3),
+    ("path of 50, lasso, 60 x 1000", "celer", "wide ## Paths", "n 60, d 1000, k 1", -1, -3),
     ("one l2,1, isolet", "scikit-learn", "wide", "isolet /10 1e-06", -1, -3),
     ("one l2,1, glioma", "celer", "wide", "glioma /10 1e-06", -2, -3),
     (
@@ -32,7 +32,7 @@ ROWS = (
         -2,
         -3,
     ),
-    ("one lasso, 100 x 100 000", "celer", "wide", "0.3 0.138", -1, -3),
+    ("one lasso, 100 x 100 000", "celer", "wide ## Lasso", "0.3", -1, -3),
     ("multinomial l1, 400 x 200", "scikit-learn", "neighbours", "multinomial l1", 6, 5),
     ("Poisson l1, 500 x 200", "skglm", "neighbours", "Poisson l1", 6, 5),
     ("Huber l1, 500 x 200", "skglm", "neighbours", "Huber l1", 6, 5),
@@ -47,8 +47,10 @@ ROWS = (
 
 
 def ratio(file: str, start: str, peer: int, ours: int) -> float:
-    """The peer's seconds over ours, of the first line of a table that begins so."""
-    for line in (RESULTS / f"{file}.md").read_text(encoding="utf-8").splitlines():
+    """The peer's seconds over ours, of the first line that begins so (below the heading, if one is named)."""
+    name, _, heading = file.partition(" ## ")
+    text = (RESULTS / f"{name}.md").read_text(encoding="utf-8")
+    for line in text[text.index(f"## {heading}") if heading else 0 :].splitlines():
         cells = re.split(r" *\| *", line.strip("| ")) if line.startswith("|") else line.split()
         if " ".join(cells).startswith(start):
             return float(cells[peer]) / float(cells[ours])

@@ -285,7 +285,8 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
                 "ExclusiveL21."
             )
         raise TypeError(f"lambda_max needs a penalty with dual_norm, got {kind}.")
-    start = zeros(problem) if init is None else as_float("init", init, tuple(range(33)))
+    dtype = problem.smooth.dtype if "shape" in problem.smooth.provides else None
+    start = zeros(problem) if init is None else as_float("init", init, tuple(range(33)), dtype)
     if "shape" in problem.smooth.provides and start.shape != tuple(problem.smooth.params_shape):
         shape = tuple(problem.smooth.params_shape)
         raise ValueError(f"lambda_max: init has shape {start.shape}; the parameters have shape {shape}.")

@@ -9,6 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
+from sparsejax._core.linalg import safe_sqrt
 from sparsejax._core.precision import full_precision
 
 __all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
@@ -134,7 +135,7 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
         raise ValueError("X has one row, and so no distance to take the median of: give a bandwidth.")
     D, pairs = _squared_distances(X, X, same=True), np.triu_indices(n, 1)
     if is_traced(D):
-        return jnp.median(jnp.sqrt(D[pairs]))
+        return jnp.median(safe_sqrt(D[pairs]))
     median = np.median(np.sqrt(np.asarray(D)[pairs]))  # numpy selects, about ten times faster than a sort
     if median == 0 or _mostly_equal(np.asarray(X)):
         raise ValueError(

@@ -71,7 +71,9 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
             f"predict: solution.params has shape {jnp.shape(W)}, and one W of this problem has {shape}: for "
             "a batch write jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)."
         )
-    X = as_matrix("X", X.astype(loss.dtype) if is_sparse(X) else X)
+    if is_sparse(X) and not jnp.issubdtype(X.dtype, jnp.complexfloating):  # `as_matrix` refuses complex X
+        X = X.astype(loss.dtype)
+    X = as_matrix("X", X)
     if X.shape[-1] != shape[0]:
         raise ValueError(f"predict: X has {X.shape[-1]} columns; the problem has {shape[0]} features.")
     if isinstance(X, jax.Array):

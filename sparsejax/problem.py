@@ -195,6 +195,10 @@ class FlatPenalty(Penalty, leaves=("penalty",), static=("restore",)):
         """The group "support" if the penalty has it; no other group."""
         return self.penalty.provides & {"support"}
 
+    @property
+    def _valued(self) -> bool:  # type: ignore[override]
+        return self.penalty._valued
+
     def value(self, W: jax.Array) -> jax.Array:
         return self.penalty.value(self.restore(W))
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import is_traced
+from sparsejax._core.checks import is_traced, without_gradient
 from sparsejax._core.matrices.streamed import Chunked
 from sparsejax._core.precision import SWITCH, users_level
 from sparsejax._core.pytree import Pytree
@@ -69,8 +69,8 @@ class ConvergenceError(RuntimeError):
 class History(NamedTuple):
     """Objective and gap at the first iterations of a solver, with the start at index 0.
 
-    Entries after the last iteration are NaN. `variational_newton` evaluates no start other than 0: index 0 is
-    then NaN.
+    Entries after the last iteration are NaN. `variational_newton` evaluates no start other than 0; at index 0
+    the history holds the first point that it evaluates, near the start.
 
     >>> import numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2)), sj.penalties.L21(0.0625))
@@ -266,7 +266,9 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
 
     Under jit there is no warning; users read ``converged`` instead.
     """
-    if is_traced(solution.status):
+    known = without_gradient(solution.gap), without_gradient(solution.residual)
+    solution = solution._replace(gap=known[0], residual=known[1])
+    if any(map(is_traced, (solution.status, solution.gap, solution.residual))):
         return
     converged, gap = np.asarray(solution.status) == CONVERGED, np.asarray(solution.gap)
     if converged.all():

@@ -426,3 +426,13 @@ def test_certificates_py_sees_a_lie(lie, found):
     answer.converged = answer.status == CONVERGED
     told = certificates.judged(answer, LONG(1), LONG(0.5), LONG(1), np.float64, None).wrong
     assert (not told) if found is None else (len(told) == 1 and found in told[0])
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_certificates_py_sees_an_objective_that_is_not_finite(value):
+    """Such as that of a W outside the constraints."""
+    answer = SimpleNamespace(
+        params=np.ones((3, 1)), objective=1.0, gap=1e-9, status=CONVERGED, converged=True
+    )
+    told = certificates.judged(answer, LONG(value), LONG(0.5), LONG(1), np.float64, None).wrong
+    assert len(told) == 1 and "certified" in told[0]

@@ -565,3 +565,65 @@ def test_large_data_of_an_accelerator_are_checked_there(within, monkeypatch):
         run(X.at[2, 1].set(jnp.nan), Y)
     with pytest.raises(ValueError, match=r"Y must hold 0 and 1 only.* it has 5"):
         run(X, Y.at[3].set(5.0))
+
+
+class Halves(sj.Loss, leaves=("target",)):
+    """A loss that knows the shape of W, which may have any number of axes."""
+
+    target: jax.Array
+
+    def __call__(self, W):
+        return jnp.sum((W - self.target) ** 2) / 2
+
+    @property
+    def params_shape(self):
+        return jnp.shape(self.target)
+
+    @property
+    def dtype(self):
+        return self.target.dtype
+
+
+class OfFour(sj.Penalty, leaves=("strength",)):
+    """A ridge with a check of its own."""
+
+    strengths = ("strength",)
+
+    def value(self, W):
+        return self.strength / 2 * jnp.sum(W * W)
+
+    def prox(self, V, scaling=1.0):
+        return V / (1 + scaling * self.strength)
+
+    def check(self, params_shape):
+        if params_shape == (6,):
+            raise ValueError("six are too many")
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
+def test_a_start_of_any_shape_that_the_loss_knows(shape):
+    problem = sj.Problem(Halves(jnp.ones(shape)), OfFour(jnp.ones(())))
+    solution = sj.fista(problem, jnp.zeros(shape), tol=1e-9)
+    np.testing.assert_allclose(solution.params, 0.5, atol=1e-8)
+    with pytest.raises(ValueError, match="init has shape"):
+        sj.fista(problem, jnp.zeros((5, 2)))
+
+
+def test_the_check_of_a_users_penalty_beside_a_plain_function():
+    problem = sj.Problem(lambda w: jnp.sum((w - 1) ** 2), OfFour(jnp.ones(())))
+    assert sj.fista(problem, jnp.zeros(4)).converged
+    with pytest.raises(ValueError, match="six are too many"):
+        sj.fista(problem, jnp.zeros(6))
+
+
+def test_lambda_max_in_the_dtype_of_the_loss():
+    loss = sj.losses.SquaredLoss(np.eye(4, 3) / 3, np.ones(4) / 7)
+    problem = sj.Problem(loss, sj.penalties.L1(0.1))
+    found = sj.lambda_max(problem, np.zeros(3, np.float32))
+    assert found.dtype == loss.dtype and found == sj.lambda_max(problem)
+
+
+def test_a_traced_maxiter_beyond_int32():
+    problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.ones(4)), sj.penalties.L1(0.01))
+    many = jnp.asarray(2**31 + 5, jnp.uint32)
+    assert jax.jit(lambda m: sj.fista(problem, maxiter=m))(many).converged

@@ -1,5 +1,6 @@
 """What the pages in docs/ show is what happens: each page is one program, run in its order."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -149,3 +150,14 @@ def test_a_page_of_the_tutorial_prints_what_it_says(page, tmp_path, monkeypatch,
     for name in re.findall(r"!\[.*?\]\((\S+\.png)\)", text):
         assert (tmp_path / name).stat().st_size > 0
         assert (DOCS / page).with_name(name).stat().st_size < 60_000
+
+
+def test_every_dot_of_the_picture_of_peers_has_its_line(monkeypatch):
+    """`benchmarks/peers.py` finds every row in the tables of results/."""
+    folder = DOCS.parent / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    spec = importlib.util.spec_from_file_location("picture_of_peers", folder / "peers.py")
+    picture = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(picture)
+    for label, _, *where in picture.ROWS:
+        assert picture.ratio(*where) > 0, label

@@ -114,3 +114,9 @@ def test_memory_of_many_rows():
 def test_bad_input(call, error, words, rows):
     with pytest.raises(error, match=words):
         call(rows[0])
+
+
+def test_gradient_of_the_median_with_equal_rows(rng):
+    X = rng.standard_normal((9, 3))
+    X[3] = X[5]
+    assert np.isfinite(jax.grad(kernels.median_bandwidth)(jnp.asarray(X))).all()

@@ -157,3 +157,9 @@ def test_a_cast_to_float32_is_told_once():
     """In a process of its own: not for float32, not in jit; and no advice to use float64 to who does."""
     done = subprocess.run([sys.executable, "-c", PRECISION], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_complex_sparse_x_is_refused():
+    problem = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(0.1))
+    with pytest.raises(TypeError, match="complex"):
+        sj.predict(sj.solve(problem), problem, scipy.sparse.csr_matrix(NEW * (1 + 1j)))

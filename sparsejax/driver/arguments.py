@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_float, as_int, as_nonnegative, default_tol, is_traced, on_device
+from sparsejax._core.checks import (
+    INT32_MAX,
+    as_float,
+    as_int,
+    as_nonnegative,
+    default_tol,
+    is_traced,
+    on_device,
+)
 from sparsejax.closures import evaluate, with_closures_as_leaves
 from sparsejax.losses import LinearModelLoss, Loss, PlainLoss
 from sparsejax.penalties import Penalty, PlainPenalty, Sum, cast_strengths
@@ -52,6 +60,8 @@ def prepare(
         init = _as_array(name, problem, init)
     else:
         init = zeros(problem) if init is None else _as_params(name, init)
+        if jax.tree_util.all_leaves([init]) and init.ndim > 0:
+            problem.penalty.check(init.shape)  # `Problem` did not know the shape
     check_penalty(name, problem.penalty, init)
     check_function(name, problem, init)
     dtype = jax.tree.leaves(init)[0].dtype
@@ -88,15 +98,16 @@ def _as_maxiter(name: str, maxiter: ArrayLike) -> jax.Array:
         return on_device(as_int(name, maxiter, 0, floats=True), np.dtype(np.int32))
     if not jnp.issubdtype(jnp.result_type(maxiter), jnp.integer):
         raise TypeError(f"{name} must be an integer, got {jnp.result_type(maxiter)} under jit.")
-    return jnp.asarray(maxiter, jnp.int32)
+    large = jnp.asarray(maxiter, jnp.float32) >= 2.0**31  # the cast would wrap around
+    return jnp.where(large, INT32_MAX, jnp.asarray(maxiter, jnp.int32))
 
 
 def _as_array(name: str, problem: Problem, init: Any) -> jax.Array:
     """``init`` as an array of the shape and dtype of W, which the loss knows; zeros for None."""
     if init is None:
         return zeros(problem)
-    start = as_float("init", init, (1, 2), problem.smooth.dtype)
     shape = tuple(problem.smooth.params_shape)
+    start = as_float("init", init, tuple(sorted({1, 2, len(shape)})), problem.smooth.dtype)
     if start.shape != shape:
         raise ValueError(f"{name}: init has shape {start.shape}; the parameters have shape {shape}.")
     return start

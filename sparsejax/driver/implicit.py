@@ -171,12 +171,14 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
         _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
         # dF also depends on dW = c + Jz where a constraint moves. Only c counts: along Jz the objective is
         # stationary. The slope is NaN where the value has no derivative (a norm at 0); there W stays at 0.
+        # An objective that lacks the value of the penalty is not stationary: all of dW counts.
+        part = c if flat_problem.penalty._valued else dW
         try:
             slope = jax.grad(flat_problem)(W)
         except (ValueError, TypeError, NotImplementedError):
             # The value of a user's penalty has no derivative in reverse mode, such as a `lax.while_loop`.
             return answer, (restore(dW), jnp.nan * dF)
-        return answer, (restore(dW), dF + jnp.vdot(jnp.where(jnp.isnan(slope), 0, slope), c))
+        return answer, (restore(dW), dF + jnp.vdot(jnp.where(jnp.isnan(slope), 0, slope), part))
     near, unsettled = settled(*lax.stop_gradient((flat_problem, W, measure)))
     W = W + lax.stop_gradient(near - W)  # second derivatives need the dependence of W on ``params``
 

@@ -90,7 +90,8 @@ class FromProx(Penalty, leaves=("hyperparams",), static=("fun", "value_fun")):
 
     @property
     def _valued(self) -> bool:  # type: ignore[override]
-        return self.value_fun is not None or isinstance(self.fun, _Projection)
+        # Not for a projection either: outside its set, where a solve may begin, the value is not 0.
+        return self.value_fun is not None
 
     def prox(self, V: Any, scaling: ArrayLike = 1.0) -> Any:
         """``fun(V, hyperparams, scaling)``."""

@@ -8,7 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from sparsejax._core.checks import as_int, as_numpy, as_positive, check_bool, is_sparse
+from sparsejax._core.checks import (
+    as_int,
+    as_intercept,
+    as_numpy,
+    as_positive,
+    check_bool,
+    check_params,
+    is_sparse,
+)
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._base import Facts, Loss, Pair
 from sparsejax.losses._gram import GramLoss
@@ -112,6 +120,7 @@ class BatchedSquaredLoss(
 
     def intercept(self, W: jax.Array) -> jax.Array:
         """The best intercept at W, (k,) or (); 0 if none is fitted."""
+        check_params(W, self.params_shape)
         x0, y0 = self.origin
         if not self.has_intercept:
             return jnp.zeros_like(y0)
@@ -120,8 +129,9 @@ class BatchedSquaredLoss(
 
     def evaluate(self, W: jax.Array, intercept: ArrayLike = 0.0) -> jax.Array:
         """The value of the loss at W with this intercept, (k,) or ()."""
+        check_params(W, self.params_shape)
         x0, y0 = self.origin
-        b = jnp.broadcast_to(jnp.asarray(intercept, self.dtype), y0.shape)
+        b = as_intercept(intercept, y0.shape, self.dtype)
         # Mean square of the residuals of a block = mean square about their mean + square of their mean.
         fitted = jnp.sum((self.G @ W) * W[None], axis=tuple(range(1, W.ndim + 1)))
         crossed = jnp.sum(self.B * W[None], axis=tuple(range(1, W.ndim + 1)))

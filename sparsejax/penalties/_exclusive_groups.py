@@ -61,9 +61,10 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         return self._given - hidden
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The rows that are not 0 and the unpenalised rows, boolean, shape of W."""
+        """The rows that are not 0, and those in no group with a strength and another row; shape of W."""
         Wt = columns(W)
-        on = jnp.any(Wt != 0, axis=0) | ~self._penalised(Wt)
+        kinked = (cast(self.alpha, Wt) > 0) & ~self._single(Wt)
+        on = jnp.any(Wt != 0, axis=0) | ~(self.groups.spread(kinked.astype(Wt.dtype)) > 0)
         return like(jnp.broadcast_to(on, Wt.shape), W)
 
     def slopes(self, norms: jax.Array) -> jax.Array:
@@ -115,7 +116,14 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         return jnp.sum(safe_divide(y * y, 4 * alpha))
 
     def _value(self, Wt: jax.Array) -> jax.Array:
-        return jnp.sum(cast(self.alpha, Wt) * self.groups.sums(safe_norm(Wt)) ** 2)
+        sums = self.groups.sums
+        # The square of one norm has its second derivative at 0 too, if it is computed without a root.
+        squares = jnp.where(self._single(Wt), sums(jnp.sum(Wt * Wt, axis=0)), sums(safe_norm(Wt)) ** 2)
+        return jnp.sum(cast(self.alpha, Wt) * squares)
+
+    def _single(self, Wt: jax.Array) -> jax.Array:
+        """The groups of one row, (G,) boolean: their term is ``alpha_g ||w_i||^2``, without a kink at 0."""
+        return self.groups.sums(jnp.ones(Wt.shape[1:], Wt.dtype)) == 1
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         return prox.exclusive_group_l21_columns(Vt, scaling * cast(self.alpha, Vt), self.groups, None)[0]

@@ -63,20 +63,27 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
     return end.high + jnp.where(jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
 
 
-def largest_ratio(better: Callable[[jax.Array], jax.Array], dtype: Any) -> jax.Array:
+def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...], dtype: Any) -> jax.Array:
     """The largest ratio numerator / denominator, (), or 0 if that is larger, by Dinkelbach's iteration.
 
-    ``better(t)`` is the ratio at the maximiser of numerator - t * denominator. It is greater than t unless t
-    is at least the largest ratio.
+    ``better(t, *values)`` is the ratio at the maximiser of numerator - t * denominator. It is greater than t
+    unless t is at least the largest ratio. The derivative in ``values`` is the derivative at the maximiser.
     """
+    fixed = lax.stop_gradient(values)
+    State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
-    def round_(c: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-        t, _, n = c
-        new = better(t)
-        return jnp.maximum(new, t), (new > t * (1 + 4 * eps_of(t))) & jnp.isfinite(new), n + 1
+    def round_(c: State) -> State:
+        t, before, _, n = c
+        new = better(t, *fixed)
+        more = (new > t * (1 + 4 * eps_of(t))) & jnp.isfinite(new)
+        return jnp.maximum(new, t), jnp.where(new > t, t, before), more, n + 1
 
-    first = jnp.zeros((), dtype), jnp.ones((), bool), jnp.int32(0)
-    return lax.while_loop(lambda c: c[1] & (c[2] < MAX_RATIO_ROUNDS), round_, first)[0]
+    zero = jnp.zeros((), dtype)
+    first = zero, zero, jnp.ones((), bool), jnp.int32(0)
+    t, before, _, _ = lax.while_loop(lambda c: c[2] & (c[3] < MAX_RATIO_ROUNDS), round_, first)
+    # Each t is the ratio at the maximiser for the t before.
+    ratio = better(before, *values)
+    return t + jnp.where((t > 0) & jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
 
 
 def _ratio(penalty: Penalty, Z: jax.Array, W: jax.Array) -> jax.Array:

@@ -89,7 +89,7 @@ class ExclusiveGroupLasso(SmoothRowPenalty, SeveralTerms, leaves=("strength", "v
         super().check(params_shape)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The entries whose group is nonzero in every view, and rows of strength 0, boolean, shape of W."""
+        """The entries whose group is nonzero in every view of several groups, and rows of strength 0."""
         Wt = columns(W)
         free = jnp.broadcast_to(cast(self.strength, Wt) == 0, Wt.shape[1:])
         return like(prox.views_support(self.views, Wt) | free[None], W)

@@ -57,7 +57,7 @@ class SumTo(TransposedPenalty, leaves=("total",)):
         return jnp.where(_sums_to(Wt, cast(self.total, Wt)), 0, jnp.inf).astype(Wt.dtype)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
-        return Vt + (cast(self.total, Vt) - jnp.sum(Vt, axis=1, keepdims=True)) / Vt.shape[1]
+        return _moved(_moved(Vt, cast(self.total, Vt)), cast(self.total, Vt))
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         apart = jnp.ptp(Zt, axis=1) > 32 * eps_of(Zt) * jnp.max(jnp.abs(Zt), axis=1)
@@ -89,9 +89,9 @@ class SumTo(TransposedPenalty, leaves=("total",)):
         """A point near W whose columns have this sum. Zeros stay 0, except in a column of zeros only."""
         Wt = columns(W)
         moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
-        rest = cast(self.total, Wt) - jnp.sum(Wt, axis=1, keepdims=True)
-        moved = Wt + jnp.where(moves, rest / jnp.sum(moves.astype(Wt.dtype), axis=1, keepdims=True), 0)
-        return like(jnp.where(_sums_to(Wt, cast(self.total, Wt), LEFT_ERROR_EPS), Wt, moved), W)
+        total = cast(self.total, Wt)
+        moved = _moved(_moved(Wt, total, moves), total, moves)
+        return like(jnp.where(_sums_to(Wt, total, LEFT_ERROR_EPS), Wt, moved), W)
 
     def _covers(self, Wt: jax.Array) -> jax.Array:
         """No row: the columns of subgradients are constant, so that none is nonzero in one row alone."""
@@ -151,12 +151,12 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         strength = jnp.broadcast_to(entrywise(self.entries, Zt), Zt.shape)
         rows = jnp.arange(Zt.shape[0])
 
-        def better(t: jax.Array) -> jax.Array:
+        def better(t: jax.Array, Zt: jax.Array, strength: jax.Array) -> jax.Array:
             i, j = jnp.argmax(Zt - t * strength, axis=1), jnp.argmin(Zt + t * strength, axis=1)
             apart, room = Zt[rows, i] - Zt[rows, j], strength[rows, i] + strength[rows, j]
             return jnp.max(safe_divide(apart, room, jnp.where(apart > 0, jnp.inf, 0)))
 
-        return safe_divide(1.0, largest_ratio(better, Zt.dtype), jnp.inf)
+        return safe_divide(1.0, largest_ratio(better, (Zt, strength), Zt.dtype), jnp.inf)
 
     def _feasible(self, W: jax.Array) -> jax.Array:
         """Same as for `SumTo`. With W >= 0: W on the simplex, else the nearest point with its zeros."""
@@ -167,6 +167,17 @@ class OnASum(TransposedPenalty, leaves=("entries", "total"), static=("positive",
         moves = (Wt != 0) | ~jnp.any(Wt != 0, axis=1, keepdims=True)
         near = prox.on_a_sum(jnp.where(moves, Wt, low), jnp.zeros((1, 1), Wt.dtype), total, True)
         return like(jnp.where(jnp.isinf(self._value(Wt)), near, Wt), W)
+
+
+def _moved(Vt: jax.Array, total: jax.Array, moves: jax.Array | bool = True) -> jax.Array:
+    """V with the entries ``moves`` of each column moved by one number, so that the column sums to ``total``.
+
+    The sum has an error of the order of eps times the entries of V: a second call brings the error down to
+    that of the entries of the result, which can be much smaller.
+    """
+    moves = jnp.broadcast_to(moves, Vt.shape)
+    rest = total - jnp.sum(Vt, axis=1, keepdims=True)
+    return Vt + jnp.where(moves, rest / jnp.sum(moves.astype(Vt.dtype), axis=1, keepdims=True), 0)
 
 
 def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.Array:

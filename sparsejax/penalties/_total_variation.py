@@ -142,7 +142,7 @@ def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> 
     end_cost = jnp.where((place > 0) & (place < z.shape[0]), variation, 0)
     sums, counts = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z)]), place.astype(z.dtype)
 
-    def better(t: jax.Array) -> jax.Array:
+    def better(t: jax.Array, sums: jax.Array, l1: jax.Array, end_cost: jax.Array) -> jax.Array:
         """The ratio of the interval with the largest ``gain - t * cost``: above t, or t is the largest."""
         excess = sums - t * l1 * counts
         starts = -excess - t * end_cost  # by place: what an interval that starts there gains
@@ -153,4 +153,4 @@ def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> 
         cost = l1 * (counts[end] - counts[start]) + end_cost[end] + end_cost[start]
         return safe_divide(gain, cost, jnp.where(gain > 0, jnp.inf, 0))
 
-    return largest_ratio(better, z.dtype)
+    return largest_ratio(better, (sums, l1, end_cost), z.dtype)

@@ -28,23 +28,32 @@ def view_norms(view: Groups, Wt: jax.Array) -> jax.Array:
 
 def views_value(views: Views, strength: jax.Array, Wt: jax.Array) -> jax.Array:
     """g(W), shape ()."""
-    sums = [jnp.sum(view_norms(view, Wt), axis=0) for view in views]
-    return 0.5 * jnp.sum(strength * sum(s * s for s in sums))
+
+    def square(view: Groups) -> jax.Array:
+        if view.num_groups == 1:  # has its second derivative at 0 too
+            return jnp.sum(Wt * Wt, axis=0)
+        return jnp.sum(view_norms(view, Wt), axis=0) ** 2
+
+    return 0.5 * jnp.sum(strength * sum(map(square, views)))
 
 
 def views_support(views: Views, Wt: jax.Array) -> jax.Array:
-    """(k, d) bool: the entries whose groups are zero in no view."""
+    """(k, d) bool: the entries whose groups are zero in no view. A view of one group has no kink at 0."""
     on = jnp.ones(Wt.shape, bool)
     for view in views:
-        on &= (view_norms(view, Wt) != 0)[view.sorted_group_ids]
+        on &= (view_norms(view, Wt) != 0)[view.sorted_group_ids] | (view.num_groups == 1)
     return on
 
 
 def view_slopes(view: Groups, strength: jax.Array, Wt: jax.Array) -> jax.Array:
-    """(k, d): factors by which Wt is multiplied to give the gradient of one view; 0 in zero groups."""
+    """(k, d): factors by which Wt is multiplied to give the gradient of one view; 0 in zero groups.
+
+    In a view of one group the factor is the strength, also at 0.
+    """
     norms = view_norms(view, Wt)
     total = strength * jnp.sum(norms, axis=0)
-    return safe_divide(total[None], norms)[view.sorted_group_ids]
+    at_zero = strength if view.num_groups == 1 else 0.0
+    return safe_divide(total[None], norms, at_zero)[view.sorted_group_ids]
 
 
 def view_columns(
@@ -53,6 +62,8 @@ def view_columns(
     """The prox of one view, and the thresholds (d,); ``theta`` and ``rough`` as `exclusive_l21_columns`."""
     norms = view_norms(view, Vt)
     shrunk, theta = exclusive_l21_columns(norms, jnp.zeros((), Vt.dtype), strength / 2, theta, rough)
-    identity = jnp.broadcast_to(strength == 0, norms.shape).astype(norms.dtype)  # also at norms of 0
-    factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms, identity))
+    # At norms of 0: the identity without a strength, the prox of a square if there is one group, else 0.
+    at_zero = 1 / (1 + strength) if view.num_groups == 1 else jnp.where(strength == 0, 1, 0)
+    at_zero = jnp.broadcast_to(at_zero, norms.shape).astype(norms.dtype)
+    factor = jnp.where(jnp.isnan(norms), norms, safe_divide(shrunk, norms, at_zero))
     return Vt * factor[view.sorted_group_ids], theta

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsejax._core.linalg import eps_of, safe_divide
+from sparsejax._core.linalg import eps_of, safe_divide, unit_of
 
 # Newton's method takes a few steps. Bisection alone would take about as many as a float64 has bits, 64.
 MAX_STEPS = 200
@@ -31,6 +31,12 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     Returns:
       Shape (k, p).
     """
+    # A number that is common to all of v changes nu alone, but would round the sum of z. To subtract it is
+    # exact. It is 0 if the entries differ as much as their size.
+    first = lax.stop_gradient(V[:, :1])
+    grid = 8 * jax.vmap(unit_of)(V - first)[0][:, None]
+    common = jnp.where(jnp.all(first == V, axis=1, keepdims=True), first, grid * jnp.round(first / grid))
+    V = V - jnp.where(jnp.isfinite(common), common, 0)
     upper, lower = V - strength, V + strength
 
     def ends(nu: jax.Array, upper: jax.Array, lower: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -65,15 +71,16 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     high = jnp.max(fixed[1], axis=1, keepdims=True) + share
     start = low, high, low + (high - low) / 2, jnp.ones((), bool), jnp.int32(0)
     _, _, nu, _, _ = lax.while_loop(lambda c: c[3] & (c[4] < MAX_STEPS), step, start)
-    # Given the entries that are not 0, nu is a mean: this loop computes it exactly, with its derivative. The
-    # second turn leaves out entries that only rounding had kept from 0. An entry of strength 0 has no kink at
-    # 0: it counts as not 0.
+    # Given the entries that are not 0, nu is a mean: each turn computes it, with its derivative, and makes
+    # all numbers relative to it, against rounding. The second turn leaves out entries that only rounding had
+    # kept from 0. An entry of strength 0 has no kink at 0: it counts as not 0.
     plain = jnp.zeros(V.shape, bool) if positive else jnp.broadcast_to(strength == 0, V.shape)
     for _ in range(2):
-        above, below = ends(nu, *fixed)
+        above, below = ends(nu, *lax.stop_gradient((upper, lower)))
         known = jnp.where(above > 0, upper, jnp.where((below > 0) | plain, lower, 0))
         count = jnp.sum((above > 0) | (below > 0) | plain, axis=1, keepdims=True).astype(V.dtype)
         nu = jnp.where(count > 0, safe_divide(jnp.sum(known, axis=1, keepdims=True) - total, count), nu)
+        upper, lower, nu = upper - nu, lower - nu, jnp.zeros_like(nu)
     above, below = ends(nu, upper, lower)
     zero = (above <= 0) & (below <= 0) & ~plain
-    return jnp.where(zero, 0, jnp.where(above > 0, upper - nu, lower - nu))
+    return jnp.where(zero, 0, jnp.where(above > 0, upper, lower))

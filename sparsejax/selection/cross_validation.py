@@ -99,7 +99,7 @@ def cross_validate(
           Y has exactly one of several labels, the label with the largest prediction is predicted. Else a
           label is predicted if its prediction is nearer to 1 than to the other value (for `LogisticLoss`: if
           its probability is above 1/2);
-        * "roc_auc": the mean over columns, of XW + b;
+        * "roc_auc": the mean over columns, of XW + b, or for `SoftmaxLoss` of the probabilities;
         * "r2": the mean over columns, of the expected value of Y;
         * "concordance": for `CoxLoss`, over all pairs of held-out rows, across strata too.
 

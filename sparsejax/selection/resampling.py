@@ -93,7 +93,8 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
     A fold of `CoxLoss` must not hold all events out; one that holds none out gives a warning. With
-    ``by_output`` each column of weights is checked alone. Traced values are not checked.
+    ``by_output`` each column of weights is checked alone. Without ``by_output`` a fold may hold no row of a
+    column out, but not all of them. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, (*weights, fold_of))):  # inside jit fold_of is traced, even if the weights are not
@@ -106,6 +107,15 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
                 where = "no row" if not own else "all rows"
                 of = f" in column {column}" if len(columns) > 1 else ""
                 raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0{of} out.")
+    if weights and weights[0].ndim > 1 and not by_output:
+        entries = answer_of(_entries_of_folds, fold_of, weights[0], count=count)
+        only = (entries.max(axis=0) > 0) & (entries.max(axis=0) == entries.sum(axis=0))
+        if only.any():
+            column = only.argmax()
+            raise ValueError(
+                f"{caller}: fold {entries[:, column].argmax()} holds all rows of weight > 0 in column "
+                f"{column} out: without it nothing is left to fit there."
+            )
     if isinstance(smooth, CoxLoss) and not is_traced(smooth.event):
         events = answer_of(_rows_of_folds, fold_of, smooth.event, *weights, count=count)
         if 0 < events.sum() == events.max():
@@ -123,6 +133,11 @@ def _rows_of_folds(xp: Any, fold_of: Any, *arrays: Any, count: int) -> Any:
     for array in arrays:
         counted &= array.reshape(len(array), -1).max(axis=1) > 0
     return ((fold_of[:, None] == xp.arange(count)) & counted[:, None]).sum(axis=0)
+
+
+def _entries_of_folds(xp: Any, fold_of: Any, weights: Any, *, count: int) -> Any:
+    """The number of entries > 0 of each column of ``weights`` (n, k) in each fold, (count, k)."""
+    return xp.stack([((weights > 0) & (fold_of == f)[:, None]).sum(axis=0) for f in range(count)])
 
 
 def subsample_size(fraction: float, rows: int) -> int:

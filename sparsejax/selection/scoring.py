@@ -17,7 +17,7 @@ from sparsejax._core.checks import check_choice, check_labels, is_eager, is_trac
 from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.precision import full_precision
 from sparsejax._core.programs import identity_of, text_of_program
-from sparsejax.losses import LinearModelLoss, Loss
+from sparsejax.losses import LinearModelLoss, Loss, SoftmaxLoss
 from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.selection.resampling import weights_of
 
@@ -29,7 +29,7 @@ SCORES: dict[str, Callable[..., jax.Array]] = {
     # "f1" is the mean over columns, "f1_micro" the F1 of all entries together.
     "f1": lambda Y, linear, mean, w: _f1(Y, linear, mean, "macro", w),
     "f1_micro": lambda Y, linear, mean, w: _f1(Y, linear, mean, "micro", w),
-    # The area uses XW + b, because many probabilities would round to 1.
+    # The area uses XW + b, or the log odds of a softmax: many probabilities would round to 1.
     "roc_auc": lambda Y, linear, mean, w: metrics.mean_auc(positive(Y), linear, w).mean,
     "r2": lambda Y, linear, mean, w: metrics.r2(Y, mean, w),
     # The two columns of Y are times and events.
@@ -67,7 +67,23 @@ def score_of(
     scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
 ) -> jax.Array:
     """The score of a fit W, ``intercept``; rows with weight 0 do not count."""
-    return _score(scoring, *smooth.predictions(W, intercept), weights)
+    Y, linear, mean = smooth.predictions(W, intercept)
+    linear = _log_odds(linear) if isinstance(smooth, SoftmaxLoss) else linear
+    return _score(scoring, Y, linear, mean, weights)
+
+
+def _log_odds(linear: jax.Array) -> jax.Array:
+    """The logarithm of p / (1 - p) for the softmax p of each row of ``linear``, (n, k).
+
+    A number that is added to a row of ``linear`` changes no p, so that entries of different rows cannot be
+    compared. Their log odds can, also where p rounds to 1.
+    """
+    largest = jnp.arange(linear.shape[1])[None] == jnp.argmax(linear, axis=1, keepdims=True)
+    total = jax.nn.logsumexp(linear, axis=1, keepdims=True)
+    others = jax.nn.logsumexp(jnp.where(largest, -jnp.inf, linear), axis=1, keepdims=True)
+    # p is at most 1/2 for all classes but the largest, so that 1 - p has all its digits.
+    share = jnp.exp(jnp.where(largest, -1, linear - total))
+    return linear - jnp.where(largest, others, total + jnp.log1p(-share))
 
 
 def _score(

@@ -208,12 +208,20 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             keep = lambda found: copy.copy(self)._keep(found.before(middle), loss, targets.y)
-            judge = None if scorer is None else self._judge(scorer, data, targets, sample_weight, folds, keep)
+            given = scorer, data, targets, sample_weight, folds, keep, loss
+            judge = None if scorer is None else self._judge(*given)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, self.scoring)
             return self._keep(found.before(middle), loss, targets.y)
 
     def _judge(
-        self, scorer: Any, X: Any, targets: Targets, sample_weight: Any, folds: np.ndarray, keep: Any
+        self,
+        scorer: Any,
+        X: Any,
+        targets: Targets,
+        sample_weight: Any,
+        folds: np.ndarray,
+        keep: Any,
+        loss: Loss,
     ) -> Judge:
         """A `Judge` by a scorer of scikit-learn; ``keep`` makes a fitted estimator from a `Fitted`.
 
@@ -235,7 +243,7 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
                 model.__dict__["predict"] = functools.partial(type(self).predict, model, offset=offset)
             return model
 
-        return judge_of(scorer, estimator_of, X, y, given, folds, targets.Y.shape[1])
+        return judge_of(scorer, estimator_of, X, y, given, folds, loss)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -305,7 +313,7 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
             if scorer is not None:
                 sample = None if sample_weight is None else weights
                 estimator_of = lambda found, rows: copy.copy(self)._keep(found.before(middle))
-                judge = judge_of(scorer, estimator_of, data, self.classes_[codes], sample, folds, Y.shape[1])
+                judge = judge_of(scorer, estimator_of, data, self.classes_[codes], sample, folds, loss)
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, weights, folds=folds, widen=False)

@@ -64,6 +64,9 @@ class LinearRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimator
         weights = as_sample_weight(sample_weight, *Y.shape)
         each = weights if weights.ndim > 1 else np.broadcast_to(weights[:, None], Y.shape)
         seen = ~np.isnan(Y) & (each > 0)
+        if not seen.any(axis=0).all():
+            column = int(np.argmin(seen.any(axis=0)))
+            raise ValueError(f"output {column} has no observed target with a sample_weight above 0.")
         scores = [
             r2_score(Y[rows, j], predicted[rows, j], sample_weight=each[rows, j])
             for j, rows in enumerate(seen.T)

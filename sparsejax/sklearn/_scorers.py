@@ -13,8 +13,9 @@ from sklearn.metrics import get_scorer
 from sklearn.utils import _safe_indexing
 
 from sparsejax import metrics
-from sparsejax._core.precision import full_precision
+from sparsejax._core.precision import full_precision, users_level
 from sparsejax.losses import Loss
+from sparsejax.predictions import intercept_of
 from sparsejax.selection.fold_task import Fits
 from sparsejax.selection.resampling import masked
 from sparsejax.selection.scoring import SCORES, positive, predicted, score_of
@@ -84,11 +85,12 @@ def judge_of(
     y: np.ndarray,
     weights: np.ndarray | None,
     folds: np.ndarray,
-    outputs: int,
+    loss: Loss,
 ) -> Judge:
     """A function that scores all fits on their held-out rows.
 
-    The scorer is called once for coefficients of 0, so that an unfit scorer raises before the first solve.
+    The scorer is called on every fold for coefficients of 0, with their best intercept, so that an unfit
+    scorer raises before the first solve. A fit that it refuses later has the score NaN, with a warning.
 
     Args:
       scorer: a scorer of scikit-learn.
@@ -96,7 +98,7 @@ def judge_of(
       X, y: the data; X is the result of `as_given`, and y has no missing values.
       weights: sample weights for the scorer, (n,), or None; rows of weight 0 are left out.
       folds: (n,), the fold that holds out each row.
-      outputs: the number of columns of coefficients.
+      loss: the loss of all rows.
     """
     metric = scorer._score_func if isinstance(scorer, _Scorer) else scorer
     used = {} if weights is None or "sample_weight" not in _arguments(metric) else {"sample_weight": weights}
@@ -114,14 +116,23 @@ def judge_of(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        score(np.zeros((outputs, X.shape[1])), np.zeros(outputs), 0)
+        nothing = np.zeros(loss.params_shape, loss.dtype)
+        intercept = np.asarray(intercept_of(loss, nothing))
+        for fold in range(folds.max() + 1):
+            score(nothing[: X.shape[1]].T, intercept, fold)
 
     def judge(fits: Fits) -> np.ndarray:
         W, b = np.asarray(fits.params), np.asarray(fits.intercept)
-        scores = np.zeros(b.shape[:3])
+        scores, refused = np.full(b.shape[:3], np.nan), []
         for fold, *at in np.ndindex(*scores.shape):
             one = (fold, *at)
-            scores[one] = score(W[one][: X.shape[1]].T, b[one], fold)
+            try:
+                scores[one] = score(W[one][: X.shape[1]].T, b[one], fold)
+            except ValueError as error:  # such as a deviance of predictions that are not positive
+                refused.append(error)
+        if refused:
+            text = f"scoring refused {len(refused)} of {scores.size} fits, which score NaN: {refused[-1]}"
+            warnings.warn(text, UserWarning, stacklevel=users_level())
         return scores
 
     return judge

@@ -21,6 +21,8 @@ MAX_OFFSET = 4  # a column whose middle is farther from 0 than this many times i
 # float64): the solvers for few features, which form X'X, are hundreds of times faster than first-order steps.
 MAX_DENSE_COLUMNS, MAX_DENSE_SIZE = 511, 2**24
 
+# The dtypes of dates and durations begin with these words in numpy, pandas and polars.
+DATES = ("date", "time", "duration")
 # Parts of the errors of numpy, pandas and scikit-learn for columns of text, of categories or of dates.
 NOT_NUMBERS = (
     "could not convert string to float",
@@ -34,6 +36,20 @@ def check_unmasked(name: str, x: Any) -> None:
     """Raise a TypeError for a masked array of numpy."""
     if isinstance(x, np.ma.MaskedArray):
         as_numpy(name, x)
+
+
+def check_no_dates(name: str, x: Any) -> None:
+    """Raise a TypeError for dates and durations, which numpy would convert to numbers of some unit."""
+    if sparse.issparse(x):
+        return
+    try:
+        dtypes, names = list(x.dtypes), names_of(x)  # of a DataFrame
+    except (AttributeError, TypeError):
+        dtypes, names = [np.asarray(x).dtype], None
+    for j, dtype in enumerate(dtypes):
+        if str(dtype).lower().startswith(DATES):
+            where = "" if names is None else f" in column {names[j]!r}"
+            raise TypeError(f"{name} has dtype {dtype}{where}; real numbers are needed.")
 
 
 def as_real(name: str, x: Any) -> np.ndarray:
@@ -70,13 +86,11 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
-    if isinstance(X, np.ndarray) and X.dtype.kind in "mM":
-        as_real("X", X)
     if sparse.issparse(X) and X.dtype.kind in "biu":
         X = X.astype(float)  # before repeated entries are added up: True + True is 2
     try:
         takes = "csr" if get_tags(estimator).input_tags.sparse else False
-        return validate_data(estimator, X, y, dtype=FLOATS, accept_sparse=takes, **options)
+        checked = validate_data(estimator, X, y, dtype=FLOATS, accept_sparse=takes, **options)
     except (ValueError, TypeError) as error:
         text = str(error)
         found = None
@@ -88,6 +102,10 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
             raise
         first, *rest = text.split("\n")
         raise type(error)("\n".join([f"{first.rstrip('.')}. {found}", *rest])) from None
+    check_no_dates("X", X)
+    if options.get("y_numeric"):
+        check_no_dates("y", y)
+    return checked
 
 
 class Estimator:

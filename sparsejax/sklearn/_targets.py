@@ -9,7 +9,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_consistent_length
 
 from sparsejax.losses import PoissonLoss
-from sparsejax.sklearn._tables import as_real, as_sample_weight, check_unmasked, names_of
+from sparsejax.sklearn._tables import as_real, as_sample_weight, check_no_dates, check_unmasked, names_of
 
 SHARE_OF_SPREAD = 0.01  # the default smoothing of a quantile, relative to the interquartile range of y
 
@@ -36,6 +36,7 @@ def checked_y(estimator: Any, y: Any) -> np.ndarray:
         kind = type(estimator).__name__
         raise ValueError(f"This {kind} estimator requires y to be passed, but the target y is None.")
     check_unmasked("y", y)
+    check_no_dates("y", y)
     names = names_of(y)
     options = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
     y = check_array(y, dtype=None, estimator=estimator, **options)
@@ -63,8 +64,9 @@ def as_targets(estimator: Any, X: Any, y: Any, sample_weight: Any, offset: Any) 
         weights = np.where(missing, 0, weights.reshape(len(y), -1))
         # A missing entry gets an observed value of its column, which the loss accepts, and weight 0.
         Y = np.where(missing, np.nanmax(Y, axis=0), Y)
-        if not weights.any():
-            raise ValueError("every row with an observed target has sample_weight 0.")
+        if not weights.any(axis=0).all():
+            where = f" in column {np.argmin(weights.any(axis=0))} of y" if y.ndim == 2 else ""
+            raise ValueError(f"every row with an observed target{where} has sample_weight 0.")
     if weights.ndim == 2 and (weights == weights[:, :1]).all():
         weights = weights[:, 0]
     return Targets(y, Y, weights, as_exposure(offset, estimator.loss, len(y)))

@@ -94,6 +94,8 @@ def unfit(problem: Problem) -> str | None:
     smooth = problem.smooth
     if len(problem.penalty.terms) > 1:
         return f"needs a penalty of one term, got {kinds(problem)}."
+    if not problem.penalty._valued:
+        return f"compares objectives, which lack the value of the penalty, got {kinds(problem)}: use fista."
     model = smooth.quadratic_model()
     if model.majorizer is not None and model.exact:
         return f"needs a loss that is not quadratic, got {kinds(problem)}."

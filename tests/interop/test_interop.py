@@ -362,3 +362,60 @@ def test_defaults_of_the_wrapper():
     fixed = sjo.ProximalGradient(fun, sjo.prox(sj.penalties.L1), stepsize=0.5, tol=1e-8)
     fixed = fixed.run(jnp.zeros(3), 0.25)
     np.testing.assert_allclose(fixed.params, 0.75, atol=1e-6)
+
+
+@pytest.mark.parametrize("start", [0.0, -2.0, 3.0])
+def test_a_set_without_the_start(start):
+    """Outside the set, at W = 0 too, the loss may be lower than at the answer."""
+    above = sjo.from_projection(lambda x: jnp.maximum(x, 1.0))
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3))
+    losses = [
+        lambda w: jnp.sum(w * w) / 2,
+        sj.losses.SquaredLoss(X, X @ np.array([0.5, 0.2, 0.1])),
+        sj.losses.LogisticLoss(X, (X[:, 0] + rng.standard_normal(40) > 0).astype(float)),
+    ]
+    for loss in losses:
+        for solver in (sj.solve, sj.fista):
+            solution = solver(sj.Problem(loss, above), jnp.full(3, start))
+            assert solution.converged
+            assert solution.params.min() == 1
+    onto = lambda w, low: {"w": jnp.maximum(w["w"], low)}
+    found = sjo.ProjectedGradient(lambda w: jnp.sum(w["w"] ** 2), onto).run({"w": jnp.full(3, start)}, 1.0)
+    assert found.state.converged
+    np.testing.assert_array_equal(found.params["w"], 1)
+
+
+def test_the_derivative_of_an_objective_without_the_value_of_the_penalty(regression):
+    """The objective is the loss alone, which is not stationary along the part of dW that a prox brings."""
+    X, Y = regression
+    loss = sj.losses.SquaredLoss(X * jnp.arange(1.0, 7.0)[None], Y[:, 0])
+    solved = lambda s: sj.fista(sj.Problem(loss, sjo.FromProx(soft, s)), tol=1e-12)
+    found = jax.grad(lambda s: solved(s).objective)(0.3)
+    np.testing.assert_allclose(found, jax.grad(lambda s: loss(solved(s).params))(0.3), rtol=1e-6)
+    difference = (solved(0.3 + 1e-5).objective - solved(0.3 - 1e-5).objective) / 2e-5
+    np.testing.assert_allclose(found, difference, rtol=1e-5)
+
+
+def test_a_prox_without_its_value_of_a_pytree():
+    """The loss is lower at the start than at the answer: the residual decides for a pytree, too."""
+    fun = lambda w: sum(jnp.sum((leaf - 1) ** 2) / 2 for leaf in jax.tree.leaves(w))
+    prox = lambda x, strength, scaling=1.0: jax.tree.map(lambda leaf: soft(leaf, strength, scaling), x)
+    for start in (jnp.ones(3), jnp.ones(()), {"a": jnp.ones(2), "b": jnp.ones(1)}):
+        solution = sj.fista(sj.Problem(fun, sjo.FromProx(prox, 0.25)), start)
+        assert solution.converged
+        for leaf in jax.tree.leaves(solution.params):
+            np.testing.assert_allclose(leaf, 0.75, atol=1e-5)
+
+
+def test_newton_needs_the_value_of_a_penalty(regression):
+    """`newton_admm` refuses every step that raises the loss, as steps to the answer may."""
+    X, Y = regression
+    loss = sj.losses.LogisticLoss(X, (Y[:, 0] > 0.1).astype(float))
+    start = sj.solve(sj.Problem(loss, sj.penalties.SquaredL2(0.01))).params
+    problem = sj.Problem(loss, sjo.FromProx(soft, 0.05))
+    with pytest.raises(TypeError, match="lack the value"):
+        sj.newton_admm(problem)
+    found, expected = sj.solve(problem, start), sj.solve(sj.Problem(loss, sj.penalties.L1(0.05)), tol=1e-9)
+    assert found.converged
+    np.testing.assert_allclose(found.params, expected.params, atol=1e-4)

@@ -129,3 +129,13 @@ def test_scale():
     loss, whole = SquaredLoss.from_batches(batches(), scale=0.3), SquaredLoss(X, Y, scale=0.3)
     W = rng.standard_normal((6, 2))
     np.testing.assert_allclose(loss(W), whole(W), rtol=1e-9)
+
+
+def test_the_shape_of_w_and_of_the_intercept_is_checked(rng):
+    X, y = rng.standard_normal((20, 3)), rng.standard_normal(20)
+    loss = sj.losses.SquaredLoss.from_batches([(X, y)])
+    for method in (loss.evaluate, loss.intercept):
+        with pytest.raises(ValueError, match="W has shape"):
+            method(jnp.ones((3, 1)))
+    with pytest.raises(ValueError, match="intercept has shape"):
+        loss.evaluate(jnp.ones(3), np.ones(3))

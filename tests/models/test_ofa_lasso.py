@@ -524,3 +524,21 @@ def test_options_of_cross_validation():
     model = ofa_lasso.fit(X[~out], Y[~out], 0.1, 0.05, tol=1e-10, **options)
     y = model.predict_with_info(X[out], num_starts=3).y
     np.testing.assert_allclose(cv.fold_mae[1, 0, 0], abs(Y[out] - y).sum(1).mean(), rtol=1e-3)
+
+
+def test_forward_derivative_outside_jit():
+    X, Y = np.random.default_rng(0).standard_normal((2, 12, 2))
+    fit = lambda lam: jnp.sum(jnp.sin(ofa_lasso.fit(X, Y, lam, 0.5).u))
+    push = lambda lam: jax.jvp(fit, (lam,), (jnp.ones_like(lam),))[1]
+    lam = jnp.asarray(0.5)
+    np.testing.assert_allclose(push(lam), jax.jit(push)(lam), rtol=1e-4)
+
+
+def test_num_starts_is_refused_before_the_fits(monkeypatch):
+    def trained(*args):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr("sparsejax.models.ofa_lasso._cross_validation.train_grid", trained)
+    X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
+    with pytest.raises(ValueError, match="num_starts must be"):
+        ofa_lasso.cross_validate(X, Y, [0.5], [0.5], num_starts=0)

@@ -441,3 +441,29 @@ def test_a_step_size_multiplies_the_strengths(rng):
     x, s = rng.standard_normal(7), np.linspace(1, 0.2, 7)
     np.testing.assert_allclose(prox.sorted_l1(x, s, 0.4), prox.sorted_l1(x, 0.4 * s), atol=1e-15)
     np.testing.assert_allclose(prox.total_variation(x, 0.5, 0.4), prox.total_variation(x, 0.2), atol=1e-15)
+
+
+@pytest.mark.parametrize("base", [penalties.TotalVariation(1.0), penalties.SumTo()])
+def test_lambda_max_has_a_gradient(base):
+    X, Y = data()
+    penalty = base + penalties.L1(0.5)
+    top = lambda t: sj.lambda_max(sj.Problem(losses.SquaredLoss(X + t * X**2, Y), penalty))
+    slope = jax.grad(top)(0.0)
+    np.testing.assert_allclose(
+        slope, (top(1e-4) - top(-1e-4)) / 2e-4, rtol=1e-5 if X.dtype == np.float64 else 0.1
+    )
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("name", ["alone", "L1", "W >= 0", "ridge"])
+def test_a_large_common_part_leaves_the_sum_right(name, dtype):
+    others = {"L1": penalties.L1(0.05), "W >= 0": penalties.NonNegative(), "ridge": penalties.SquaredL2(0.1)}
+    on = penalties.SumTo(1.0) + others[name] if name in others else penalties.SumTo(1.0)
+    rng = np.random.default_rng(0)
+    for size in (1e3, 1e4, 1e6):
+        V = (size * (1 + 0.3 * rng.standard_normal((8, 1))) + 0.3 * rng.standard_normal((8, 5))).astype(dtype)
+        for v in V:
+            assert on.value(on.prox(jnp.asarray(v))) < np.inf, size
+    X = np.random.default_rng(1).standard_normal((30, 5)).astype(dtype)
+    problem = sj.Problem(losses.HuberLoss(X, X[:, 0]), on)
+    assert sj.solve(problem, np.full(5, -1e4, dtype), tol=1e-4).converged

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax import losses, penalties, prox
+from sparsejax import groups, losses, penalties, prox
 
 
 class Half(penalties.L1, leaves=("strength",)):
@@ -217,10 +217,33 @@ def test_sorted_l1_without_strengths_has_a_derivative_in_them():
     np.testing.assert_allclose(jax.jacfwd(penalties.SortedL1(0 * s).prox)(x), np.eye(3), atol=1e-12)
 
 
-@pytest.mark.parametrize("penalty", [penalties.ExclusiveLasso(0.5), penalties.ExclusiveL21(0.0, 0.5)])
+@pytest.mark.parametrize(
+    "penalty",
+    [
+        penalties.ExclusiveLasso(0.5),
+        penalties.ExclusiveL21(0.0, 0.5),
+        penalties.ExclusiveGroupL21(0.5, groups.from_labels([0, 1])),
+    ],
+)
 def test_one_column_competes_with_nothing(penalty):
     X = np.random.default_rng(0).standard_normal((6, 2))
     params = lambda penalty: lambda y: sj.solve(sj.Problem(losses.SquaredLoss(X, y), penalty)).params
     got, ridge = (jax.jacfwd(params(g))(jnp.zeros(6)) for g in (penalty, penalties.SquaredL2(1.0)))
     np.testing.assert_allclose(got, ridge, rtol=1e-6)
     np.testing.assert_allclose(jax.jacfwd(penalty.prox)(jnp.zeros(2)), np.eye(2) / 2, atol=1e-12)
+
+
+def test_a_view_of_one_group_is_a_ridge():
+    X, at = np.random.default_rng(0).standard_normal((6, 2)), jnp.zeros((6, 2))
+    penalty = penalties.ExclusiveGroupLasso(1.0, groups.from_labels([0, 0]))
+    params = lambda penalty: lambda Y: sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalty)).params
+    got, ridge = (jax.jacfwd(params(g))(at) for g in (penalty, penalties.SquaredL2(1.0)))
+    np.testing.assert_allclose(got, ridge, atol=1e-8)
+    slopes = jax.jacfwd(penalty.prox)(jnp.zeros((2, 2))).reshape(4, 4)
+    np.testing.assert_allclose(slopes, np.eye(4) / 2, atol=1e-12)
+
+
+@pytest.mark.parametrize("g", [penalties.NonNegative(), penalties.L1(0.1), penalties.SquaredL2(0.1)])
+def test_a_tiny_point_and_a_large_total(g):
+    v = jnp.array([1e-37, 0.0], jnp.float32)
+    np.testing.assert_allclose((penalties.SumTo(100.0) + g).prox(v), [50.0, 50.0], rtol=1e-6)

@@ -18,7 +18,7 @@ from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
 from sklearn.metrics import balanced_accuracy_score, make_scorer
-from sklearn.model_selection import GridSearchCV, GroupKFold, PredefinedSplit
+from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
@@ -596,3 +596,58 @@ def test_what_an_unfitted_transformer_of_groups_needs():
     short = make_column_transformer((StandardScaler(), ["a", "b"]), verbose_feature_names_out=False)
     with pytest.raises(ValueError, match="verbose_feature_names_out=True"):
         SparseRegressor("group_lasso", groups=short).fit(table, table["a"])
+
+
+def test_the_area_of_a_softmax_ranks_probabilities():
+    """A number added to the scores of a row changes no probability, and so no area."""
+    rng = np.random.default_rng(0)
+    t = np.linspace(-2, 2, 120)
+    X = np.c_[t, rng.standard_normal((120, 3))]
+    y = np.digitize(t + 0.3 * rng.standard_normal(120), [-0.7, 0.7])
+    options = {"alphas": [0.15, 0.05, 0.01], "cv": KFold(3, shuffle=True, random_state=0)}
+    found = [SparseClassifierCV("l1", scoring=s, **options).fit(X, y) for s in ("roc_auc", "roc_auc_ovr")]
+    np.testing.assert_allclose(found[0].scores_, found[1].scores_, rtol=1e-12)
+
+
+def test_an_output_without_weighted_targets_is_refused():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 3))
+    Y = X[:, :2].copy()
+    Y[10:, 1] = np.nan
+    weights = np.r_[np.zeros(10), np.ones(20)]
+    with pytest.raises(ValueError, match="every row with an observed target in column 1 of y has"):
+        SparseRegressor().fit(X, Y, sample_weight=weights)
+    model = SparseRegressor().fit(X, Y)
+    with pytest.raises(ValueError, match="output 1 has no observed target"):
+        model.score(X, Y, sample_weight=weights)
+    with pytest.raises(ValueError, match="fold 0 holds all rows of weight > 0 in column 1 out"):
+        SparseRegressorCV(cv=KFold(3)).fit(X, Y)  # the next fault
+
+
+def test_scorers_of_positive_predictions():
+    """The check of a scorer before the solves uses the best intercept; a fit that it refuses scores NaN."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 3))
+    y = 3 + 0.3 * X[:, 0] + 0.1 * rng.standard_normal(60)
+    options = {"cv": 3, "scoring": "neg_mean_gamma_deviance"}
+    model = SparseRegressorCV("l1", alphas=[0.1, 0.01], **options).fit(X, y)
+    grid = GridSearchCV(SparseRegressor("l1"), {"alpha": [0.1, 0.01]}, **options).fit(X, y)
+    np.testing.assert_allclose(model.scores_.mean(0)[:, 0], grid.cv_results_["mean_test_score"], rtol=1e-5)
+    y = np.maximum(X[:, 0], 0.01)
+    with pytest.warns(UserWarning, match="scoring refused . of 6 fits"):
+        model = SparseRegressorCV("l1", alphas=[0.6, 0.001], **options).fit(X, y)
+    assert model.alpha_ == 0.6 and np.isnan(model.scores_[:, 1]).any()
+
+
+def test_a_scorer_is_tried_on_all_folds_before_the_solves(monkeypatch):
+    """The last fold has no row of class 2, which log_loss refuses."""
+
+    def solved(*args, **options):
+        raise AssertionError("solved")
+
+    monkeypatch.setattr("sparsejax.sklearn._folds.judged_on_folds", solved)
+    y = np.arange(90) % 3
+    y[60:] %= 2
+    X = np.random.default_rng(0).standard_normal((90, 3))
+    with pytest.raises(ValueError, match="y_true and y_prob"):
+        SparseClassifierCV("l21", scoring="neg_log_loss", cv=KFold(3), alphas=[0.1]).fit(X, y)

@@ -617,3 +617,21 @@ def test_the_exclusive_part_and_no_intercept():
     y = X[:, 0] - X[:, 1]
     few = StabilitySelector(alphas=[0.5, 0.3], fraction=0.3, num_subsamples=5).fit(X, y)
     assert set(np.unique(np.round(5 * few.frequencies_, 9))) <= set(range(6))
+
+
+DAYS = np.datetime64("2020-01-01") + np.arange(40).astype("m8[D]")
+
+
+@pytest.mark.parametrize("kind", [np.asarray, pd.Series, list, lambda days: pd.Series(days - days[0])])
+def test_dates_are_no_numbers(kind):
+    """numpy would convert them to numbers of days or nanoseconds."""
+    X, y = np.random.default_rng(0).standard_normal((40, 2)), kind(DAYS)
+    for model in SparseRegressor(), OFALassoRegressor(), StabilitySelector():
+        with pytest.raises(TypeError, match=r"y has dtype .*; real numbers are needed"):
+            model.fit(X, y)
+
+
+def test_columns_of_dates_are_no_numbers():
+    y = np.arange(40.0)
+    with pytest.raises(TypeError, match=r"X has dtype .* in column 'day'; real numbers are needed"):
+        SparseRegressor().fit(pd.DataFrame({"day": DAYS}), y)

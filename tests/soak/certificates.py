@@ -306,6 +306,10 @@ def judged(answer: sj.Solution, value: Any, best: Any, at_zero: Any, dtype: Any,
         if int(answer.status) != NON_FINITE:
             tally.wrong.append("params are not finite")
         return tally
+    if not np.isfinite(value):
+        if bool(answer.converged) or np.isfinite(float(answer.gap)):
+            tally.wrong.append(f"certified, where the objective is {float(value)}")
+        return tally
     size = max(abs(value), at_zero)
     excess = float((value - best) / size) if size > 0 else 0.0
     error = float(abs(LONG(np.asarray(answer.objective)) - value) / size) if size > 0 else 0.0

@@ -302,7 +302,7 @@ def test_the_largest_bucket(n, d, k):
 @pytest.mark.parametrize(
     ("smooth", "penalty", "message"),
     [
-        ("squared", sj.penalties.L1(0.1), "single column"),
+        ("squared", sj.penalties.L1(0.1), "of this W, without l1 or NonNegative, got SquaredLoss with L1"),
         ("squared", sj.penalties.ExclusiveL21(0.1, 0.1), "norm of each row"),
         ("logistic", sj.penalties.L21(0.1), "quadratic loss"),
         ("weights by entry", sj.penalties.L21(0.1), "quadratic loss"),

@@ -123,6 +123,7 @@ def cross_validate(
     check_progress(NAME, progress, (X, Y, lams, betas))
     results: list[tuple[jax.Array, ...]] = []
     rows, strengths = n - -(-n // folds), lams.shape[0] * (1 + betas.shape[0])
+    num_starts = as_int("num_starts", num_starts, 1, rows + 1)
     total = solves((rows, Y.shape[1]), X.shape[1] if input == "linear" else rows, strengths)
     try:
         with bar_of(NAME, folds * total) if progress else contextlib.nullcontext() as bar:
