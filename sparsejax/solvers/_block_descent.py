@@ -16,7 +16,7 @@ from sparsejax.groups import Groups
 from sparsejax.losses import Facts
 from sparsejax.penalties import of_each_block
 from sparsejax.problem import Problem
-from sparsejax.solvers._block_problem import LOW, Gram, gram_of, slopes_of
+from sparsejax.solvers._block_problem import LOW, Gram, Slopes, gram_of
 from sparsejax.solvers._gram_descent import descended
 
 GOAL_SHARE = 0.05  # share of the violation of the optimality conditions that descent leaves
@@ -187,9 +187,9 @@ class Descent:
         live &= enough  # without any feature that can move there is no sweep
         entries = None if self.entries is None else take(self.entries, ix, 0)
         blocks = None if self.blocks is None else take(self.blocks, gram.owner, 0)
-        of_ix = take(slope, ix, 1), entries, blocks, live, take(ridge, ix, 0)
-        slopes = slopes_of(at, *of_ix, self.nonnegative, layout.tile)
-        E, V = descended(gram, slopes, GOAL_SHARE)
+        of_ix = at, take(slope, ix, 1), entries, blocks, live, take(ridge, ix, 0)
+        slopes = Slopes(*of_ix, self.nonnegative, layout.tile)
+        E, V = descended(gram, slopes.lowered(), GOAL_SHARE)
         change = jnp.where(V == 0, -at, E.astype(Wt.dtype))
         if self.nonnegative:  # V > 0 in float32 may be negative in the dtype of the problem
             change = jnp.maximum(change, -at)

@@ -45,6 +45,20 @@ class Slopes(NamedTuple):
         """Whether single entries are the blocks: one column and no norms of groups."""
         return self.blocks is None and self.W.shape[0] == 1
 
+    def with_norms(self, R: jax.Array, sign: int) -> jax.Array:
+        """R (k, m) plus ``sign`` times the slopes at W of the norms that are smooth there."""
+        if self.entries is not None:
+            R = R + sign * self.entries[None] * jnp.sign(self.W)
+        if self.blocks is not None:
+            R = R + sign * to_features(self.blocks, self.size) * units(self.W, self.size)
+        return R
+
+    def lowered(self) -> "Slopes":
+        """The problem in float32, from R of the loss alone and all fields in the dtype of the problem."""
+        low: Any = lambda part: None if part is None else part.astype(LOW)
+        R, entries, blocks = low(self.with_norms(self.R, 1)), low(self.entries), low(self.blocks)
+        return self._replace(W=low(self.W), R=R, entries=entries, blocks=blocks, ridge=low(self.ridge))
+
 
 class Point(NamedTuple):
     """State of descent, arrays (k, m)."""
@@ -147,29 +161,6 @@ def units(W: jax.Array, size: int) -> jax.Array:
     return safe_divide(W, to_features(jnp.sqrt(of_blocks(W * W, size)), size))
 
 
-def slopes_of(
-    W: jax.Array,
-    gradient: jax.Array,
-    entries: Any,
-    blocks: Any,
-    live: jax.Array,
-    ridge: jax.Array,
-    nonnegative: bool,
-    tile: int,
-) -> Slopes:
-    """`Slopes` at W (k, m) with this gradient of the loss, computed in the dtype of the problem first."""
-    R = gradient
-    if entries is not None:
-        R = R + entries[None] * jnp.sign(W)
-    if blocks is not None:
-        size = W.shape[1] // blocks.shape[0]
-        R = R + to_features(blocks, size) * units(W, size)
-    low = lambda part: None if part is None else part.astype(LOW)
-    return Slopes(
-        W.astype(LOW), R.astype(LOW), low(entries), low(blocks), live, ridge.astype(LOW), nonnegative, tile
-    )
-
-
 def _turned(s: Slopes, blocks: jax.Array, V: jax.Array, E: jax.Array) -> jax.Array:
     """alpha times the change of the units V/|V| from W to V = W + E, without cancellation.
 
@@ -201,11 +192,7 @@ def violation(s: Slopes, p: Point) -> jax.Array:
     It is taken by entry, and for blocks that are 0 in the norm of the block.
     """
     slope = jnp.abs(slope_at(s, p))
-    smooth = p.R  # without the slopes of the norms at W, which the next lines subtract: the slope of the loss
-    if s.entries is not None:
-        smooth = smooth - s.entries[None] * jnp.sign(s.W)
-    if s.blocks is not None:
-        smooth = smooth - to_features(s.blocks, s.size) * units(s.W, s.size)
+    smooth = s.with_norms(p.R, -1)  # the slope of the loss
     left = jnp.maximum(-smooth, 0) if s.nonnegative else jnp.abs(smooth)  # a slope > 0 keeps an entry at 0
     left = left if s.entries is None else jnp.maximum(left - s.entries[None], 0)
     if s.blocks is None:

@@ -25,7 +25,7 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
 
     Args:
       gram: the Gram matrix of the features, by `gram_of`.
-      s: the slopes at W, by `slopes_of`.
+      s: the slopes at W, by `Slopes.lowered`.
       share: in (0, 1).
 
     Returns:
