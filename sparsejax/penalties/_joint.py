@@ -1,6 +1,5 @@
 """A term of a sum of penalties: several penalties whose joint prox has a closed form."""
 
-from collections.abc import Iterable
 from typing import Any
 
 import jax
@@ -30,18 +29,6 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
     square: SquaredL2 | None
     box: Box | None  # only with no core, or with `L1` alone
     positive: bool  # whether W >= 0 is a constraint
-
-    @classmethod
-    def of(
-        cls,
-        cores: Iterable[Any],
-        *,
-        square: SquaredL2 | None = None,
-        box: Box | None = None,
-        positive: bool = False,
-    ) -> "Joint":
-        """Build a term; whether its prox has a closed form is not checked."""
-        return cls(tuple(cores), square, box, positive)
 
     def plain(self) -> Any:
         """The only core, if the term has neither square nor constraint; else this term."""

@@ -131,18 +131,18 @@ class Sum(SeveralTerms, leaves=("parts",)):
         # The box joins the last term if that is `L1` or empty, else it is a term of its own.
         last = groups.pop() if groups else []
         alone = box is not None and not all(is_a(core, L1) for core in last)
-        first = [Joint.of(chain) for chain in groups]
-        end = Joint.of(last, positive=positive, box=None if alone else box)
+        first = [Joint(tuple(chain), None, None, positive=False) for chain in groups]
+        end = Joint(tuple(last), None, None if alone else box, positive)
         terms = [*first, end] if last or positive or not alone else first
         if square is not None:
             # The square joins the first term whose prox with the square has a closed form.
             host = next((i for i, term in enumerate(terms) if is_ridge(term, square)), None)
             if host is None:
-                terms.insert(0, Joint.of([], square=square))
+                terms.insert(0, Joint((), square, box=None, positive=False))
             else:
                 terms[host] = terms[host]._replace(square=square)
         if alone:
-            terms.append(Joint.of([], box=box))
+            terms.append(Joint((), None, box, positive=False))
         return tuple(term.plain() for term in terms)
 
     @property
