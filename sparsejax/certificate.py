@@ -12,7 +12,7 @@ from sparsejax._core.checks import as_float, check_params, is_traced
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.linalg import eps_of, hidden_zeros, joint_norm, norm, safe_divide, tiny_of
 from sparsejax.closures import with_program_of_function
-from sparsejax.dual_point import Free, dual_point, free_features
+from sparsejax.dual_point import Free, Parts, dual_point, free_features
 from sparsejax.losses import Facts, Loss, Sizes, by_row, lower_bound, sizes, value_known
 from sparsejax.penalties import L1, Penalty, feasible, for_shape_of, shared, strengths_valid, unpenalised
 from sparsejax.penalties import split as split_terms
@@ -89,7 +89,7 @@ def certify(
     step: jax.Array,
     scale: Scale,
     facts: Facts,
-    split: tuple[jax.Array, ...] | None = None,
+    split: Parts | None = None,
     settle: jax.Array | bool = False,
 ) -> Certificate:
     """Objective, relative gap and residual of W.
@@ -141,12 +141,8 @@ def _promised(slopes: list[jax.Array], step: jax.Array, scale: Scale, value: jax
 
 
 def _split(
-    penalty: Penalty,
-    W: jax.Array,
-    G: jax.Array,
-    split: tuple[jax.Array, ...] | None = None,
-    settle: jax.Array | bool = False,
-) -> tuple[jax.Array, ...]:
+    penalty: Penalty, W: jax.Array, G: jax.Array, split: Parts | None = None, settle: jax.Array | bool = False
+) -> Parts:
     """Parts of -G, one for each term, that are nearly subgradients of the terms at W."""
     if len(penalty.terms) == 1:
         return (-G,)
@@ -158,9 +154,7 @@ def _split(
     return lax.cond(settle, lambda: tuple(split_terms(penalty, -G, W, split)), lambda: even)
 
 
-def relative_gap(
-    problem: Problem, W: jax.Array, facts: Facts, scale: Scale, parts: tuple[jax.Array, ...]
-) -> jax.Array:
+def relative_gap(problem: Problem, W: jax.Array, facts: Facts, scale: Scale, parts: Parts) -> jax.Array:
     """The relative gap that `duality_gap` documents, (); NaN where no dual is known."""
     penalty, smooth = problem.penalty, problem.smooth
     G, scalable = facts.gradient, "dual" in smooth.provides

@@ -13,6 +13,7 @@ from sparsejax.losses import Facts, quadratic_scaling
 from sparsejax.penalties import Penalty, shared, unpenalised, unpenalised_entries
 from sparsejax.problem import Problem, even_strengths
 
+Parts = tuple[jax.Array, ...]  # an array for each term of the penalty
 MAX_FREE_FEATURES = 64  # largest number of features of strength 0, in each column of W, with a known gap
 
 
@@ -29,7 +30,7 @@ class DualPoint(NamedTuple):
 
     gradient: jax.Array  # shape of W
     scaled: jax.Array  # shape of W
-    parts: tuple[jax.Array, ...]  # parts of -scaled, one for each term of the penalty
+    parts: Parts  # parts of -scaled, one for each term of the penalty
     change: jax.Array  # (), the part of P - D that comes from the loss
     limit: jax.Array  # (), less than 1 if the point is not feasible: no dual point is known
     left: jax.Array  # (), rounding error of the constraint of the free features
@@ -69,11 +70,7 @@ def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Fre
 
 
 def dual_point(
-    problem: Problem,
-    W: jax.Array,
-    facts: Facts,
-    free: tuple[jax.Array | None, Free | None],
-    parts: tuple[jax.Array, ...],
+    problem: Problem, W: jax.Array, facts: Facts, free: tuple[jax.Array | None, Free | None], parts: Parts
 ) -> DualPoint:
     """The dual point of W.
 
@@ -96,7 +93,7 @@ def dual_point(
     )
 
 
-def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array, ...]) -> DualPoint:
+def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: Parts) -> DualPoint:
     """The dual point sU, with ``scaled`` = sG for the best s and ``change`` = l*(sU) - l*(U).
 
     s = 1 if the loss has no ``dual_scaling``, or if the conjugate of the penalty is finite for every s.
@@ -123,9 +120,7 @@ def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: tuple[jax.Array
     return DualPoint(G, s * G, scaled, change, limit, jnp.zeros((), G.dtype))
 
 
-def _slope(
-    penalty: Penalty, Z: jax.Array, parts: tuple[jax.Array, ...], limit: jax.Array
-) -> jax.Array | float:
+def _slope(penalty: Penalty, Z: jax.Array, parts: Parts, limit: jax.Array) -> jax.Array | float:
     """The slope of s -> conjugate(s Z) near the largest s, if it is affine there (`Penalty._offset`); else 0.
 
     If the conjugate is a maximum of affine functions, the result is at most its last slope. So the best s is
@@ -141,18 +136,13 @@ def _slope(
     return safe_divide(at(s) - at(s / 2), s / 2)
 
 
-def _several(parts: tuple[jax.Array, ...]) -> tuple[tuple[jax.Array, ...], ...]:
+def _several(parts: Parts) -> tuple[Parts, ...]:
     """Further arguments of `dual_scale`: the parts if there are several terms."""
     return () if len(parts) == 1 else (parts,)
 
 
 def _projected(
-    problem: Problem,
-    W: jax.Array,
-    facts: Facts,
-    basis: jax.Array,
-    entries: jax.Array | None,
-    parts: tuple[jax.Array, ...],
+    problem: Problem, W: jax.Array, facts: Facts, basis: jax.Array, entries: jax.Array | None, parts: Parts
 ) -> DualPoint:
     """A dual point U that is orthogonal to the predictions of the free features.
 
