@@ -22,7 +22,7 @@ from sparsejax.losses._cox_curvature import (
 from sparsejax.losses._curvature import centred
 from sparsejax.losses._free_features import span
 from sparsejax.losses._quadratic_model import QuadraticModel
-from sparsejax.losses._risk_places import Places
+from sparsejax.losses._risk_places import Places, Sums
 from sparsejax.losses._risk_terms import Terms, balanced, levels_of, stopped, terms_of
 from sparsejax.losses._risks import Risks, one_later, risks_of
 from sparsejax.losses._running_sums import running_max, running_sum
@@ -170,15 +170,15 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """Whether `Risks` applies: risk sets only grow as time falls, and tied events share one."""
         return self.ties == "breslow" and self.places.windows is None
 
-    def _risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks | Terms:
+    def _risks(self, h: jax.Array, sums: Sums = None) -> Risks | Terms:
         """The risk sets at h (n,), by place; ``sums`` as in `Kept`, if they are known."""
         return self._nested_risks(h, sums) if self._nested else self._terms(h, sums)
 
-    def _nested_risks(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Risks:
+    def _nested_risks(self, h: jax.Array, sums: Sums = None) -> Risks:
         """`Risks` for Breslow's ties without ``entry``, also if the loss has other risk sets."""
         return risks_of(h, self._weights(), self._sorted(self.event), self.places, sums)
 
-    def _terms(self, h: jax.Array, sums: tuple[jax.Array, ...] | None = None) -> Terms:
+    def _terms(self, h: jax.Array, sums: Sums = None) -> Terms:
         efron = self.ties == "efron"
         return terms_of(h, self._weights(), self._sorted(self.event), self.places, efron, sums)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from sparsejax._core.checks import is_traced
 
+Sums = tuple[jax.Array, ...] | None  # results of loops at some predictions; None: not known
 # Least length of `Windows.leaves`, so that small data of any number of event times share a program.
 MIN_LEAVES = 64
 

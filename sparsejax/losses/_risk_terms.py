@@ -10,7 +10,7 @@ from jax import lax
 
 from sparsejax._core.linalg import eps_of, safe_divide
 from sparsejax.losses._entropy import at_most_half
-from sparsejax.losses._risk_places import Places, Windows
+from sparsejax.losses._risk_places import Places, Sums, Windows
 from sparsejax.losses._risks import relative_entropy
 from sparsejax.losses._running_sums import decayed_sums, decays_of, running_max, running_sum
 
@@ -97,12 +97,7 @@ def at_end(x: jax.Array, ends: jax.Array) -> jax.Array:
 
 
 def terms_of(
-    h: jax.Array,
-    weights: jax.Array,
-    event: jax.Array,
-    places: Places,
-    efron: bool,
-    known: tuple[jax.Array, ...] | None = None,
+    h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, efron: bool, known: Sums = None
 ) -> Terms:
     """`Terms` at h; h, weights and event are (n,), by place.
 

@@ -8,7 +8,7 @@ from jax import lax
 
 from sparsejax._core.linalg import safe_divide
 from sparsejax.losses._entropy import MAX_SERIES_RATIO, at_most_half, log_excess
-from sparsejax.losses._risk_places import Places
+from sparsejax.losses._risk_places import Places, Sums
 from sparsejax.losses._running_sums import (
     decayed_sums,
     decays_of,
@@ -124,13 +124,7 @@ class Risks(NamedTuple):
         return jnp.sum(jnp.where(self.weights > 0, mass * apart, 0))
 
 
-def risks_of(
-    h: jax.Array,
-    weights: jax.Array,
-    event: jax.Array,
-    places: Places,
-    known: tuple[jax.Array, ...] | None = None,
-) -> Risks:
+def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places, known: Sums = None) -> Risks:
     """`Risks` at h; h, weights and event are (n,), by place.
 
     ``known`` is None, or the fields (top, sums, log_sums) at h, which are then not computed again.
