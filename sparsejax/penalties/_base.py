@@ -12,6 +12,7 @@ from sparsejax._core.checks import as_strength, is_traced, known_cast
 from sparsejax._core.linalg import columns, like, opaque
 from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.protocol import Protocol
+from sparsejax._core.pytree import movable
 from sparsejax.groups import Groups
 from sparsejax.penalties._rules import leaf_names, penalised
 
@@ -309,16 +310,9 @@ def split_strengths(penalty: Penalty) -> tuple[tuple[jax.Array, ...], Callable[[
 
     A name in ``strengths`` is a leaf, or an attribute that holds penalties; then all their strengths count.
     """
-    leaves, treedef = jax.tree.flatten(penalty)
     chosen = strength_numbers(penalty)
-
-    def rebuild(values: Any) -> Any:
-        new = list(leaves)
-        for number, value in zip(chosen, values, strict=True):
-            new[number] = value
-        return jax.tree.unflatten(treedef, new)
-
-    return tuple(leaves[number] for number in chosen), rebuild
+    strengths, rebuild = movable(penalty, tuple(i in chosen for i in range(len(jax.tree.leaves(penalty)))))
+    return tuple(strengths), rebuild
 
 
 def cast_strengths(penalty: Penalty, dtype: Any) -> Any:

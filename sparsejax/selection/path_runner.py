@@ -25,7 +25,7 @@ from sparsejax._core.progress import (
     in_chunks,
     in_slices,
 )
-from sparsejax._core.pytree import Pytree, floating_leaves
+from sparsejax._core.pytree import Pytree, floating_leaves, movable
 from sparsejax._core.threads import threads_for
 from sparsejax._core.version import __version__
 from sparsejax.closures import ClosureLoss, ClosurePenalty, evaluate, prox_of, value_of
@@ -78,13 +78,8 @@ class PathArguments(
 def varied_leaves(p: PathArguments) -> tuple[list[jax.Array], Callable[[list[jax.Array]], Problem]]:
     """The leaves of the penalties that vary, and the function that puts one value of each in the problem."""
     leaves, rebuild = floating_leaves(p.penalties)
-
-    def problem_of(values: list[jax.Array]) -> Problem:
-        remaining = iter(values)
-        full = [leaf if axis is None else next(remaining) for leaf, axis in zip(leaves, p.axes, strict=True)]
-        return p.problem._replace(penalty=rebuild(full))
-
-    return [leaf for leaf, axis in zip(leaves, p.axes, strict=True) if axis is not None], problem_of
+    varied, with_values = movable(leaves, tuple(axis is not None for axis in p.axes))
+    return varied, lambda values: p.problem._replace(penalty=rebuild(with_values(values)))
 
 
 def with_varied(penalties: Any, axes: tuple[int | None, ...], change: Callable[[Any], Any]) -> Any:
