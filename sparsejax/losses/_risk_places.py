@@ -81,7 +81,7 @@ def places_of(time: Any, event: Any, strata: Any = None, entry: Any = None) -> P
     windows = None
     if entry is not None:
         events = xp.asarray(event)[order] > 0
-        windows = _windows_of(xp, order, group, ends, events, (stratum, time, entry))
+        windows = _windows_of(xp, order, group, events, (stratum, time, entry))
     found = Places(order, ends, None if strata is None else dense, windows)
     as_int = lambda x: x.astype(np.int32)
     return jax.tree.map(as_int if xp is jnp else lambda x: jax.device_put(as_int(x)), found)
@@ -92,7 +92,7 @@ def _numbered(xp: Any, new: Any) -> Any:
     return xp.cumsum(xp.concatenate([xp.zeros(1, bool), new]).astype(np.int32))
 
 
-def _windows_of(xp: Any, order: Any, group: Any, ends: Any, events: Any, keys: tuple[Any, ...]) -> Windows:
+def _windows_of(xp: Any, order: Any, group: Any, events: Any, keys: tuple[Any, ...]) -> Windows:
     stratum, time, entry = keys
     n = len(order)
     # For each row, the number of rows of earlier strata, plus the number of rows of its own stratum with a

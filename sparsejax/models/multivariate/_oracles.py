@@ -15,7 +15,7 @@ BLOCK_ENTRIES = 1 << 20  # entries of a table that are searched at once
 MAX_STORED_ENTRIES = 1 << 22  # entries of a user's table of losses; a larger one is computed at every call
 
 Oracle = Callable[[np.ndarray], tuple[np.ndarray, float]]
-Search = Callable[[np.ndarray, np.ndarray, np.ndarray, np.ndarray], tuple[int, int]]
+Search = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[int, int]]
 Delta = Callable[..., Any]
 
 
@@ -49,7 +49,7 @@ def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
     a, k = np.arange(p + 1.0), 100 * (1 + square)
     steps = math.ceil(math.log2(q + 1)) + 1
 
-    def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
+    def search(low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
         low = np.append(low, -np.inf)
         b, end = np.zeros(p + 1, int), np.full(p + 1, q)
         for _ in range(steps):  # b becomes the first at which one more false positive gains nothing
@@ -93,7 +93,7 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
     if not allowed:
         raise ValueError("delta allows no table (all its values are -inf).")
 
-    def search(high: np.ndarray, low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
+    def search(low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
         value, best = -np.inf, (0, 0)
         for start in starts:
             losses = stored[start] if stored else block(start)
@@ -107,14 +107,14 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
 
 
 def _by_tables(positive: np.ndarray, delta: Delta, search: Search) -> Oracle:
-    """An oracle that sorts scores, gets a and b from ``search(high, low, P, N)``, and makes the code z."""
+    """An oracle that sorts scores, gets a and b from ``search(low, P, N)``, and makes the code z."""
     plus, minus = np.flatnonzero(positive), np.flatnonzero(~positive)
     p, q, n = len(plus), len(minus), len(positive)
 
     def oracle(v: np.ndarray) -> tuple[np.ndarray, float]:
         top, low = plus[np.argsort(-v[plus], kind="stable")], minus[np.argsort(-v[minus], kind="stable")]
         P, N = (np.concatenate([[0.0], np.cumsum(v[order])]) for order in (top, low))
-        a, b = search(v[top], v[low], P, N)
+        a, b = search(v[low], P, N)
         z = np.zeros(n, np.int8)
         z[top[a:]], z[low[:b]] = 2, -2
         return z, float(delta(float(a), float(b), float(p - a), float(q - b)))
