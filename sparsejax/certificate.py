@@ -121,11 +121,11 @@ def certify(
     if isinstance(scale.sizes, Sizes):
         error = eps_of(W) * jnp.abs(W) / longer
         rounded = [jnp.abs(mapping) + error for mapping in mappings]
-        residual = jnp.maximum(residual, _promised(rounded, step, scale, value))
+        residual = jnp.maximum(residual, _possible_decrease(rounded, step, scale, value))
     return Certificate(value, gap, jnp.where(scale.valid, residual, jnp.nan))
 
 
-def _promised(slopes: list[jax.Array], step: jax.Array, scale: Scale, value: jax.Array) -> jax.Array:
+def _possible_decrease(slopes: list[jax.Array], step: jax.Array, scale: Scale, value: jax.Array) -> jax.Array:
     """About how far the objective would fall if each entry moved alone, relative to its size.
 
     The entries of the gradient are as large as the columns of X: beside one large column, the norm of the

@@ -171,7 +171,7 @@ class Loop:
         """Run the loop; returns the `Solution` and the last state of the algorithm."""
         c = lax.while_loop(lambda c: ~c.over, self._body, self.start() if start is None else start)
         certificate = c.certificate
-        lost = jnp.isnan(certificate.objective) | ~known(self.scale)
+        lost = jnp.isnan(certificate.objective) | ~is_finite_at_zero(self.scale)
         status = jnp.where(lost, NON_FINITE, c.status)
         met = (certificate.measure <= self.tol) & (status != NON_FINITE)
         # The quick loss may have met tol at a point where the loss itself does not.
@@ -353,7 +353,7 @@ def finish(problem: Problem, solution: Solution, step: jax.Array, tol: jax.Array
     return finished._replace(num_iters=solution.num_iters, history=solution.history)
 
 
-def known(scale: Scale) -> jax.Array:
+def is_finite_at_zero(scale: Scale) -> jax.Array:
     """() boolean, whether value and gradient at W = 0 are finite; False if data or a strength are NaN."""
     return jnp.isfinite(scale.value + scale.gradient)
 
@@ -367,7 +367,7 @@ def judged(
     scale: Scale,
 ) -> Solution:
     """The solution of an algorithm with its own loop; its status: converged, non-finite, else maxiter."""
-    possible = known(scale)
+    possible = is_finite_at_zero(scale)
     finite = jnp.isfinite(certificate.objective) & ~jnp.isnan(certificate.measure) & possible
     status = jnp.where(certificate.measure <= tol, CONVERGED, MAX_ITER)
     status = jnp.where(finite, status, NON_FINITE).astype(jnp.int32)

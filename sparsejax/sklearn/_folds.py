@@ -207,11 +207,11 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         table = gathered(X, targets.columns, targets.weights, folds=folds, widen=widens(self.penalty))
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
-            keep = lambda found: copy.copy(self)._keep(found.before(middle), loss, targets.y)
+            keep = lambda found: copy.copy(self)._keep(found.uncentred(middle), loss, targets.y)
             given = scorer, data, targets, sample_weight, folds, keep, loss
             judge = None if scorer is None else self._judge(*given)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, self.scoring)
-            return self._keep(found.before(middle), loss, targets.y)
+            return self._keep(found.uncentred(middle), loss, targets.y)
 
     def _judge(
         self,
@@ -312,14 +312,14 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
             judge = None
             if scorer is not None:
                 sample = None if sample_weight is None else weights
-                estimator_of = lambda found, rows: copy.copy(self)._keep(found.before(middle))
+                estimator_of = lambda found, rows: copy.copy(self)._keep(found.uncentred(middle))
                 judge = judge_of(scorer, estimator_of, data, self.classes_[codes], sample, folds, loss)
             elif scoring is not None and self.class_weight is not None:
                 # Classes weigh more in the fit, not in the score.
                 plain = gathered(X, Y, weights, folds=folds, widen=False)
                 judge = judge_of_our_own(scoring, loss, plain.weights, table.folds)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, scoring)
-        return self._keep(found.before(middle))
+        return self._keep(found.uncentred(middle))
 
     def _warn_of_missing_classes(self, folds: np.ndarray, codes: np.ndarray, weights: np.ndarray) -> None:
         """Warn if all rows of a class are in one fold: without this fold its best intercept is infinite."""

@@ -117,7 +117,7 @@ class Fitted(NamedTuple):
     gap: float
     num_iters: int
 
-    def before(self, middle: np.ndarray) -> "Fitted":
+    def uncentred(self, middle: np.ndarray) -> "Fitted":
         """The fit to the data before ``middle`` was subtracted from them, see `centred`."""
         return self._replace(intercept=(self.intercept - self.coef @ middle).astype(self.intercept.dtype))
 
@@ -145,7 +145,7 @@ def fitted_to(
     penalty = as_penalty(estimator, X.shape[1], table.X.shape[1], groups)
     loss = loss_of(table, make, estimator.fit_intercept)
     found = fitted(Problem(loss, penalty), X.shape[1], estimator.tol, estimator.max_iter)
-    return found.before(middle), loss
+    return found.uncentred(middle), loss
 
 
 def check_max_iter(max_iter: Any, low: int = 0) -> None:

@@ -115,7 +115,7 @@ class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
             if len(sizes) > 1:
                 smooth = loss + GraphLaplacian(from_views(*sizes), beta)
             problem = Problem(smooth, ExclusiveGroupLasso(alpha, label_views(*sizes)))
-            found = fitted(problem, X.shape[1], self.tol, self.max_iter, loss).before(middle)
+            found = fitted(problem, X.shape[1], self.tol, self.max_iter, loss).uncentred(middle)
         self.classes_ = classes[0] if self._flat else classes
         self.coef_, self.intercept_ = (found.coef, found.intercept) if len(sizes) > 1 else of_classes(found)
         self.gap_, self.n_iter_ = found.gap, found.num_iters

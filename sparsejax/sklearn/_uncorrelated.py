@@ -159,7 +159,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
                 groups = self.groups_ = self.groups if given else read_lists("groups", self.groups, d)
             loss = loss_of(table, make, True)
             problem = Problem(loss, ExclusiveGroupL21(self.alpha, groups))
-            return fitted(problem, d, self.tol, self.max_iter).before(middle)
+            return fitted(problem, d, self.tol, self.max_iter).uncentred(middle)
 
     def predict(self, X: Any) -> np.ndarray:
         """The class of each row, (n,); or for each label, (n, labels), 0 or 1, or -1 or 1, as y had them."""

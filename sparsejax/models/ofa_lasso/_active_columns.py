@@ -36,7 +36,7 @@ class _Round(NamedTuple):
     status: jax.Array  # () int32
 
 
-class Along:
+class LassoPath:
     """A path of solutions for a sequence of limits (p,), each started from the one before.
 
     Args:

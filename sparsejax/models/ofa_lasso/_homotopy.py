@@ -46,14 +46,14 @@ class _Path(NamedTuple):
     done: jax.Array  # () boolean: the end of the path is reached
 
 
-def _little(dtype: np.dtype) -> float:
+def _diagonal_share(dtype: np.dtype) -> float:
     """The share of the diagonal that `proximal` adds."""
     return float(np.finfo(dtype).eps ** 0.6)
 
 
 def proximal(H: jax.Array) -> jax.Array:
     """H (m, m) with a larger diagonal, so that it is positive definite."""
-    return H + _little(H.dtype) * jnp.diag(jnp.diagonal(H))
+    return H + _diagonal_share(H.dtype) * jnp.diag(jnp.diagonal(H))
 
 
 def follow(
@@ -142,7 +142,7 @@ def _exchange(
     here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
     h = jnp.where(active.sign != 0, H[i], 0)
     g = inverse @ h
-    pivot = jnp.maximum(size - jnp.sum(h * g), _little(dtype) / 2 * size)
+    pivot = jnp.maximum(size - jnp.sum(h * g), _diagonal_share(dtype) / 2 * size)
     row = inverse[i]
     u = jnp.where(leaves, row, here.astype(dtype) - g)
     factor = jnp.where(enters, 1 / jnp.where(enters, pivot, 1), 0)

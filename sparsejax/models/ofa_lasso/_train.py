@@ -13,7 +13,7 @@ from sparsejax._core.checks import is_traced
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Bar
 from sparsejax.models.ofa_lasso import _kernel_admm
-from sparsejax.models.ofa_lasso._active_columns import Along
+from sparsejax.models.ofa_lasso._active_columns import LassoPath
 from sparsejax.models.ofa_lasso._certificate import FULL, Lasso, Unit
 from sparsejax.models.ofa_lasso._kernel_columns import Data, inputs
 from sparsejax.solution import MAX_ITER
@@ -101,7 +101,7 @@ def _solved(
     unit = Unit.of(y)
     y, limits = y / unit.size, unit.limits(limits)
     if algorithm == "auto":
-        path = Along(At, y, limits[0], tol, maxiter, bucket)
+        path = LassoPath(At, y, limits[0], tol, maxiter, bucket)
         solved = lax.scan(path.step, path.start, limits)[1]
     elif algorithm == "admm":
         solved = lax.map(lambda limit: _kernel_admm.admm(At, y, limit, tol, maxiter, mu), limits)
