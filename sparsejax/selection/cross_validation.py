@@ -151,9 +151,7 @@ def cross_validate(
     check_bool(f"{NAME}: refit", refit)
     check_bool(f"{NAME}: per_output", per_output)
     arguments = prepare_path(NAME, problem, penalties, init, mode, tol, maxiter)
-    store, found = _solved(
-        arguments, problem, folds, scoring, refit, per_output, progress, checkpoint, keeps_fits=False
-    )
+    store, found = _solved(arguments, problem, folds, scoring, refit, per_output, progress, checkpoint)
     smooth, result = arguments.problem.smooth, _result(arguments, found, per_output)
     warn_undefined(result)
     if not refit:
@@ -182,9 +180,13 @@ def judged_on_folds(
 ) -> CrossValidation:
     """Same as `cross_validate`, with scores (K, *grid) that ``judge`` computes from the fits on all folds."""
     arguments = prepare_path(NAME, problem, penalties, None, "auto", tol, maxiter)
-    _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, keeps_fits=True)
-    score = judge(with_axes(found.fits, arguments.shape, 1)).reshape(found.loss.shape)
-    result = _result(arguments, found._replace(score=jnp.asarray(score, found.loss.dtype)), False)
+
+    def scored(found: Judged) -> Judged:
+        score = judge(with_axes(found.fits, arguments.shape, 1)).reshape(found.loss.shape)
+        return found._replace(score=jnp.asarray(score, found.loss.dtype))
+
+    _, found = _solved(arguments, problem, folds, None, False, False, progress, checkpoint, scored)
+    result = _result(arguments, found, False)
     warn_undefined(result)
     return result
 
@@ -216,10 +218,12 @@ def _solved(
     per_output: bool,
     progress: bool,
     checkpoint: Any,
-    *,
-    keeps_fits: bool,
+    scored: Callable[[Judged], Judged] | None = None,
 ) -> tuple[Checkpoint | None, Judged]:
-    """Check the arguments and solve all folds; returns the checkpoint and the results."""
+    """Check the arguments and solve all folds; returns the checkpoint and the results.
+
+    ``scored`` adds scores to results with fits, also to those before Ctrl-C.
+    """
     smooth = arguments.problem.smooth
     if per_output:
         check_separable(NAME, arguments)
@@ -232,7 +236,7 @@ def _solved(
     # Inside jit a scoring function has no text, and `checkpoint_of` raises.
     judge = None if checkpoint is None or not is_eager(arguments) else text_of_scoring(scoring)
     options = {"folds": fold_of, "scoring": judge, "refit": bool(refit), "per_output": bool(per_output)}
-    if keeps_fits:
+    if scored is not None:
         options["keeps_fits"] = True
     store = checkpoint_of(NAME, checkpoint, arguments, progress, **options)
     most, out = (copied_rows(int(m), arguments) for m in (rows - min(sizes), max(sizes)))
@@ -245,11 +249,12 @@ def _solved(
     )  # eager, since losses on few rows have other derivatives in the data
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
-    task = Folds(len(sizes), scoring, most, out, per_output, keeps_fits, compact)
+    task = Folds(len(sizes), scoring, most, out, per_output, scored is not None, compact)
     if progress or store is not None:
-        found = _in_chunks(arguments, fold_of, task, progress, store)
+        found = _in_chunks(arguments, fold_of, task, progress, store, scored or (lambda found: found))
     else:
         found = _on_folds(arguments, fold_of, task)
+    found = found if scored is None else scored(found)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     return store, found
 
@@ -365,7 +370,12 @@ _cross_validate = Compiled(_all_folds, ("task", "complete"))
 
 
 def _in_chunks(
-    arguments: PathArguments, fold_of: jax.Array, task: Folds, progress: bool, store: Checkpoint | None
+    arguments: PathArguments,
+    fold_of: jax.Array,
+    task: Folds,
+    progress: bool,
+    store: Checkpoint | None,
+    scored: Callable[[Judged], Judged],
 ) -> Judged:
     """The results of all folds by many short calls, with a progress bar and a checkpoint between them."""
     nothing, folds = _unsolved_folds(arguments, fold_of, task, task.count), task.count
@@ -382,7 +392,6 @@ def _in_chunks(
         if bar.stop.is_set():
             done, text = bar.count, f"{NAME}: interrupted after {bar.count} of {count} solves"
             whole = jax.tree.map(lambda leaf: leaf[:folds], found)
-            raise Interrupted(
-                text, _result(arguments, whole, task.per_output) if folds > 1 and done else None
-            )
+            some = folds > 1 and done > 0
+            raise Interrupted(text, _result(arguments, scored(whole), task.per_output) if some else None)
     return found

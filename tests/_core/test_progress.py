@@ -21,6 +21,7 @@ import sparsejax as sj
 from sparsejax import losses, penalties
 from sparsejax._core import progress
 from sparsejax.models import mil, multivariate, ofa_lasso
+from sparsejax.selection.cross_validation import judged_on_folds
 from sparsejax.solution import CONVERGED, INTERRUPTED, MESSAGES
 
 X, Y = data(n=30)
@@ -187,6 +188,14 @@ def test_cross_validate(mode, shown):
         assert_alike(partial.fold_loss[:, :4], seen.fold_loss[:, :4])
         assert np.isnan(partial.score[:, 4:]).all() and not partial.converged[:, 4:].any()
         assert partial.index == np.argmax(plain.score[:, :4].mean(0))
+
+
+def test_a_judge_of_fits_scores_what_was_solved(shown):
+    judge = lambda fits: -np.abs(np.asarray(fits.params)).sum(-1)
+    validate = lambda: judged_on_folds(PROBLEM, STRENGTHS, judge, folds=3, tol=1e-12, progress=True)
+    whole, partial = validate(), stopped(shown, 12, validate).partial
+    np.testing.assert_allclose(partial.score, whole.score[:2], rtol=1e-9)
+    assert partial.index == 0 != np.argmin(partial.fold_loss.mean(0))
 
 
 def test_stability_selection(shown, cores_are):
