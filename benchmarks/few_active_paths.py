@@ -70,7 +70,9 @@ def rows_of(name: str, n: int, d: int, kind: str, repeats: int) -> list[list[str
         value = [float(problem._replace(penalty=form(a))(w)) for a, w in zip(alphas, W, strict=True)]
         return float(np.max(np.array(value) - np.asarray(best.objective))) / scale
 
-    tol = next(t for t in TOLERANCES if worst(path_of_skglm(X, y, kind, alphas, t)) <= one.TARGET)
+    good = (t for t in TOLERANCES if worst(path_of_skglm(X, y, kind, alphas, t)) <= one.TARGET)
+    if (tol := next(good, None)) is None:
+        raise RuntimeError(f"{name} {n} x {d}: skglm is not within {one.TARGET:g} at any of {TOLERANCES}.")
     parts = [np.arange(n) % FOLDS != f for f in range(FOLDS)]
     single = {
         "ours": lambda: sj.path(problem, penalties, tol=1e-6),

@@ -122,10 +122,10 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
     leaves, treedef = jax.tree.flatten(tree)
 
     def moved(values: Any) -> Any:
-        values = iter(values)
-        return jax.tree.unflatten(
-            treedef, [next(values) if move else leaf for leaf, move in zip(leaves, moves, strict=True)]
-        )
+        new = list(leaves)
+        for number, value in zip((i for i, move in enumerate(moves) if move), values, strict=True):
+            new[number] = value
+        return jax.tree.unflatten(treedef, new)
 
     return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved
 

@@ -56,6 +56,8 @@ MAX_UNRESOLVED_SHARE = 0.9
 # A system is gathered on a multiple of GATHER_TILE_FEATURES, at most on MAX_GATHERED_FEATURES. It is gathered
 # on fewer than MIN_GATHERED_FEATURES only if no more are wanted.
 GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 512
+# Most features for each row of the data: an l2,1 of 15 columns has up to 3.7 active features for each row.
+MAX_ROWS_SHARE = 4.0
 
 
 # ------------------------------------------------------------------ gathered features
@@ -64,17 +66,18 @@ GATHER_TILE_FEATURES, MIN_GATHERED_FEATURES, MAX_GATHERED_FEATURES = 64, 256, 51
 def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     """The number of features on which the system is gathered; None to keep all of them.
 
-    The number is `least_active` plus half the number of rows of the data, since few supports are larger; or
-    plus all rows if the cost follows the support (`newton_inverse`). It is rounded up to a multiple of
-    `GATHER_TILE_FEATURES`, at most half of the features and at most `MAX_GATHERED_FEATURES`. The result
-    is None if these bounds leave too few features, if the number of rows is not known, or if the loss or the
-    penalty cannot be restricted to some features.
+    The number is `least_active` plus half the number of rows of the data for each column of W, at most
+    `MAX_ROWS_SHARE` times the rows, since few supports are larger; or plus all rows if the cost follows the
+    support (`newton_inverse`). It is rounded up to a multiple of `GATHER_TILE_FEATURES`, at most half of
+    the features and at most `MAX_GATHERED_FEATURES`. The result is None if these bounds leave too few
+    features, if the number of rows is not known, or if the loss or the penalty cannot be restricted to some
+    features.
     """
     smooth, penalty = problem.smooth, problem.penalty
     n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
-    share = 1 if one_column(smooth, W) else 0.5
+    share = 1 if one_column(smooth, W) else min(W.size / d / 2, MAX_ROWS_SHARE)
     wanted = T * math.ceil(max(least_active(penalty) + share * n, 1) / T)
     m = min(wanted, MAX_GATHERED_FEATURES, T * (d // (2 * T)))
     return m if m >= min(wanted, MIN_GATHERED_FEATURES) else None

@@ -4,7 +4,6 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import check_step
@@ -12,7 +11,7 @@ from sparsejax._core.linalg import columns, like, safe_divide, safe_norm, unit_o
 from sparsejax.groups import Groups
 from sparsejax.penalties._base import Penalty
 from sparsejax.penalties._preconditioner import Map, in_planes
-from sparsejax.penalties._rules import added, feasible, in_units
+from sparsejax.penalties._rules import added, in_units
 
 
 def checked(penalty: Penalty, W: jax.Array, name: str) -> jax.Array:
@@ -62,9 +61,7 @@ class TransposedPenalty(Penalty):
         scaling = jnp.asarray(scaling, V.dtype)
         if "units" not in self.provides or len(self.degrees) != len(self.strengths):
             return like(self._prox(Vt, scaling), V)
-        # In this unit squares of V neither overflow nor underflow, and bounds far larger than V are finite.
-        near = feasible(*lax.stop_gradient((self, V)))
-        unit, inverse = unit_of(jnp.maximum(jnp.abs(V), jnp.abs(near)))
+        unit, inverse = unit_of(V)  # in this unit squares of V neither overflow nor underflow
         scaled = in_units(self, unit, jnp.ones((), V.dtype))
         return unit * like(scaled._prox(columns(V * inverse), scaling), V)
 

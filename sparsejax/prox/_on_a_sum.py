@@ -34,9 +34,11 @@ def on_a_sum(V: jax.Array, strength: jax.Array, total: jax.Array, positive: bool
     # A number that is common to all of v changes nu alone, but would round the sum of z. To subtract it is
     # exact. It is 0 if the entries differ as much as their size.
     first = lax.stop_gradient(V[:, :1])
-    grid = 8 * jax.vmap(unit_of)(V - first)[0][:, None]
-    common = jnp.where(jnp.all(first == V, axis=1, keepdims=True), first, grid * jnp.round(first / grid))
-    V = V - jnp.where(jnp.isfinite(common), common, 0)
+    apart = V - first
+    grid = 8 * jax.vmap(unit_of)(apart)[0][:, None]
+    common = jnp.where(jnp.all(first == V, axis=1, keepdims=True), first, grid * jnp.trunc(first / grid))
+    finite = jnp.all(jnp.isfinite(apart), axis=1, keepdims=True) & jnp.isfinite(common)
+    V = V - jnp.where(finite, common, 0)
     upper, lower = V - strength, V + strength
 
     def ends(nu: jax.Array, upper: jax.Array, lower: jax.Array) -> tuple[jax.Array, jax.Array]:

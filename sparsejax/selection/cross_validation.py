@@ -135,7 +135,8 @@ def cross_validate(
         ``refit`` a second warning if the solution on all rows did not.
       UserWarning: outside jit, no candidate has a finite mean score: on some fold the score is not defined,
         for example because all its rows have one label. With ``per_output``, for some column. Or a fold of
-        `CoxLoss` holds no event out: its loss is 0 for all candidates.
+        `CoxLoss` holds no event out; or with weights by entry a fold holds all of a column out: this loss
+        is then the same for all candidates.
 
     >>> import jax, jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> X = np.random.default_rng(0).standard_normal((30, 5))

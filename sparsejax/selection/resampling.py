@@ -93,8 +93,8 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
     """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
 
     A fold of `CoxLoss` must not hold all events out; one that holds none out gives a warning. With
-    ``by_output`` each column of weights is checked alone. Without ``by_output`` a fold may hold no row of a
-    column out, but not all of them. Traced values are not checked.
+    ``by_output`` each column of weights is checked alone. Without ``by_output``, a fold that holds
+    all rows of a column out gives a warning. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, (*weights, fold_of))):  # inside jit fold_of is traced, even if the weights are not
@@ -112,10 +112,12 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
         only = (entries.max(axis=0) > 0) & (entries.max(axis=0) == entries.sum(axis=0))
         if only.any():
             column = only.argmax()
-            raise ValueError(
+            text = (
                 f"{caller}: fold {entries[:, column].argmax()} holds all rows of weight > 0 in column "
-                f"{column} out: without it nothing is left to fit there."
+                f"{column} out: the other rows have no data for the column, whose loss on the fold is that of "
+                "W = 0 for all candidates."
             )
+            warnings.warn(text, UserWarning, stacklevel=users_level())
     if isinstance(smooth, CoxLoss) and not is_traced(smooth.event):
         events = answer_of(_rows_of_folds, fold_of, smooth.event, *weights, count=count)
         if 0 < events.sum() == events.max():

@@ -17,7 +17,7 @@ from sparsejax._core.checks import check_choice, check_labels, is_eager, is_trac
 from sparsejax._core.matrices.sharded import answer_of
 from sparsejax._core.precision import full_precision
 from sparsejax._core.programs import identity_of, text_of_program
-from sparsejax.losses import LinearModelLoss, Loss, SoftmaxLoss
+from sparsejax.losses import LinearModelLoss, Loss, SoftmaxLoss, SumLoss
 from sparsejax.penalties import L1, NonNegative, Sum
 from sparsejax.selection.resampling import weights_of
 
@@ -68,7 +68,9 @@ def score_of(
 ) -> jax.Array:
     """The score of a fit W, ``intercept``; rows with weight 0 do not count."""
     Y, linear, mean = smooth.predictions(W, intercept)
-    linear = _log_odds(linear) if isinstance(smooth, SoftmaxLoss) else linear
+    if scoring == "roc_auc":  # other scores compare entries of one row, where XW + b has no rounding errors
+        inner = smooth.loss if isinstance(smooth, SumLoss) else smooth
+        linear = _log_odds(linear) if isinstance(inner, SoftmaxLoss) else linear
     return _score(scoring, Y, linear, mean, weights)
 
 

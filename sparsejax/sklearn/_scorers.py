@@ -126,7 +126,7 @@ def judge_of(
         scores, refused = np.full(b.shape[:3], np.nan), []
         for fold, *at in np.ndindex(*scores.shape):
             one = (fold, *at)
-            if np.isnan(W[one]).any():  # not solved before Ctrl-C
+            if np.isnan(W[one]).any():  # not solved before Ctrl-C, or lost: `warn_unconverged` tells of those
                 continue
             try:
                 scores[one] = score(W[one][: X.shape[1]].T, b[one], fold)
@@ -149,7 +149,9 @@ def judge_of_our_own(scoring: Any, loss: Loss, weights: np.ndarray, folds: np.nd
             plain = masked(jnp.asarray(weights, loss.dtype), jnp.asarray(folds == fold))
             score = jax.vmap(jax.vmap(functools.partial(_score, scoring, loss), (0, 0, None)), (0, 0, None))
             scores.append(np.asarray(score(*of_fold, plain)))
-        return np.stack(scores)
+        W = np.asarray(fits.params)
+        solved = ~np.isnan(W).any(axis=tuple(range(3, W.ndim)))  # the others were not, before Ctrl-C
+        return np.where(solved, np.stack(scores), np.nan)
 
     return judge
 

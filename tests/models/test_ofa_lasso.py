@@ -161,7 +161,7 @@ def lassos(n=60, p=150, seed=1):
 
 @functools.partial(jax.jit, static_argnames="bucket")
 def solve_path(At, y, limits, tol, bucket):
-    path = _active_columns.Along(At, y, limits[0], tol, jnp.int32(100), bucket)
+    path = _active_columns.LassoPath(At, y, limits[0], tol, jnp.int32(100), bucket)
     return jax.lax.scan(path.step, path.start, limits)[1]
 
 

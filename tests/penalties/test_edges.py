@@ -241,9 +241,3 @@ def test_a_view_of_one_group_is_a_ridge():
     np.testing.assert_allclose(got, ridge, atol=1e-8)
     slopes = jax.jacfwd(penalty.prox)(jnp.zeros((2, 2))).reshape(4, 4)
     np.testing.assert_allclose(slopes, np.eye(4) / 2, atol=1e-12)
-
-
-@pytest.mark.parametrize("g", [penalties.NonNegative(), penalties.L1(0.1), penalties.SquaredL2(0.1)])
-def test_a_tiny_point_and_a_large_total(g):
-    v = jnp.array([1e-37, 0.0], jnp.float32)
-    np.testing.assert_allclose((penalties.SumTo(100.0) + g).prox(v), [50.0, 50.0], rtol=1e-6)

@@ -11,8 +11,9 @@ Each problem is solved alone and in a batch, every second cell in float32 too, e
   for as many lanes as ``--conic`` says. Objectives are the formulas of the docstrings in long doubles
   (`conic`). The lowest objective of a feasible point bounds the optimum from above: a gap below what remains
   to it is false, a point is called converged falsely if more than tol remains;
-* `duality_gap` certifies two points at random near each answer, judged alike; a point that misses a sum by
-  more than 1e-8, as most answers in float32 do, is not judged and counts as unknown;
+* `duality_gap` certifies two points at random near each answer, judged alike, if they fulfil the constraints
+  to 1e-8. An answer in float64 that does not must not be converged; one in float32, as most with a sum,
+  counts as unknown;
 * the batch is solved again in another order, with one lane of NaN: a lane is disturbed if its bits change;
 * alone, in the batch and under jit the same points converge, and objectives agree up to tol.
 """
