@@ -114,8 +114,8 @@ def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_ou
             column = only.argmax()
             text = (
                 f"{caller}: fold {entries[:, column].argmax()} holds all rows of weight > 0 in column "
-                f"{column} out: the other rows have no data for the column, whose loss on the fold is that of "
-                "W = 0 for all candidates."
+                f"{column} out: the other rows have no data for the column, whose loss on the fold is that "
+                "of W = 0 for all candidates."
             )
             warnings.warn(text, UserWarning, stacklevel=users_level())
     if isinstance(smooth, CoxLoss) and not is_traced(smooth.event):
