@@ -64,7 +64,8 @@ def draw(axis: Axes) -> None:
         color, marker = STYLES[peer]
         axis.plot([1, times], [place, place], color=color, linewidth=1.5, alpha=0.5)
         axis.plot(times, place, marker, color=color, markersize=6)
-        axis.annotate(f"{times:.2g}", (times, place), (8 if times > 1 else -8, 0), textcoords="offset points",
+        told = f"{times:.0f}" if times >= 100 else f"{times:.2g}"
+        axis.annotate(told, (times, place), (8 if times > 1 else -8, 0), textcoords="offset points",
                       va="center", ha="left" if times > 1 else "right", fontsize=8)  # fmt: skip
     axis.axvline(1, color="0.3", linewidth=1)
     axis.set_xscale("log")
