@@ -456,3 +456,16 @@ def test_weights_that_are_not_penalised_are_always_settled():
     y, penalty = 2 * Q[:, 0] + Q[:, 1], penalties.L1(jnp.array([0.1, 0.1, 0.0, 0.0, 0.0]))
     params = lambda y: sj.solve(sj.Problem(losses.HuberLoss(Q, y, delta=100.0), penalty)).params
     np.testing.assert_allclose(jax.jvp(params, (y,), (Q[:, 3],))[1], np.eye(5)[3], atol=1e-6)
+
+
+def test_a_support_of_more_features_than_rows():
+    """l2,1 of four columns has 92 active features for 35 rows: they are settled at the default tolerance."""
+    rng = np.random.default_rng(0)
+    X, Y, V = (rng.standard_normal(shape) for shape in ((35, 600), (35, 4), (10, 600)))
+    loss = losses.SquaredLoss(X, Y)
+    alpha = sj.lambda_max(sj.Problem(loss, penalties.L21(1.0))) / 30
+
+    def f(alpha, tol):
+        return jnp.sum(jnp.sin(V @ sj.solve(sj.Problem(loss, penalties.L21(alpha)), tol=tol).params))
+
+    np.testing.assert_allclose(jax.grad(f)(alpha, 1e-6), jax.grad(f)(alpha, 1e-12), rtol=5e-7)
