@@ -9,7 +9,7 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_positive, is_traced
-from sparsejax._core.linalg import safe_sqrt
+from sparsejax._core.linalg import safe_sqrt, unit_of
 from sparsejax._core.precision import full_precision
 
 __all__ = ["gaussian", "linear", "median_bandwidth", "polynomial", "squared_distances"]
@@ -178,10 +178,11 @@ def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax
 @partial(jax.jit, static_argnames="same")
 @full_precision()
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
-    d2 = _squared_distances(X, Z, same=same)
-    # Two divisions, since the square of a small bandwidth would underflow. XLA takes the least bandwidths
-    # for 0, and 0/0 would be NaN.
-    return jnp.exp(-jnp.where(d2 > 0, d2 / bandwidth / bandwidth / 2, 0))
+    # In this unit no square of an entry overflows, and the largest does not underflow.
+    unit, inverse = unit_of(jnp.concatenate([X, Z]))
+    d2 = _squared_distances(X * inverse, Z * inverse, same=same)
+    ratio = unit / bandwidth  # infinite where XLA takes the least bandwidths for 0
+    return jnp.exp(-jnp.where(d2 == 0, 0, d2 * ratio * ratio / 2))  # a d2 of NaN remains NaN
 
 
 @partial(jax.jit, static_argnames="degree")

@@ -85,7 +85,7 @@ def test_the_gap_counts_the_rounding_of_the_predictions(loss, penalty):
             truth = float(np.sum((X.astype(LONG) @ W.astype(LONG) - Y) ** 2) / (2 * len(X)))
         at_zero = float(problem(np.zeros((3, 2))))
         suboptimality = (truth - float(best.objective)) / max(truth, at_zero)
-        assert not float(sj.duality_gap(problem, W)) < suboptimality - 1e-9
+        assert float(sj.duality_gap(problem, W)) >= suboptimality - 1e-9
 
 
 def test_a_point_above_another_is_not_better_than_their_difference():
@@ -121,7 +121,7 @@ def test_a_point_above_another_is_not_better_than_their_difference():
 
     start = np.full(3, 100.0)
     s = sj.fista(sj.Problem(Blind(jnp.asarray(X), jnp.asarray(Y[:, 0])), Liar(0.1)), start, maxiter=200)
-    assert not bool(s.converged) or float(s.objective) < 1
+    assert float(s.objective) < 1
 
 
 def test_the_gap_counts_the_rounding_of_the_intercept():

@@ -143,6 +143,8 @@ try:
     make(1e300 * X)
 except ValueError as error:
     assert "too large for float32" in str(error) and "jax_enable_x64" in str(error)
+else:
+    raise AssertionError("a cast to infinity was not refused")
 problem = sj.Problem(make(X), sj.penalties.L1(0.1))
 stalled = sj.solve(problem)._replace(status=np.int32(3))
 assert 'jax.config.update("jax_enable_x64", True)' in stalled.message, stalled.message

@@ -32,8 +32,8 @@ def concordance_index(
 
     Returns:
       (), in the dtype of ``risk``, or in the default float if ``risk`` is not floating; in [0, 1]. NaN if no
-      pair is comparable, if a traced event is neither 0 nor 1, or if a traced time or risk is NaN. Under jit
-      an infinite risk or a negative weight is not noticed.
+      pair is comparable, if a traced event is neither 0 nor 1, if a traced time or risk is NaN, or if a
+      traced weight is negative. Under jit an infinite risk is not noticed.
 
     Raises:
       TypeError: an array is not real.
@@ -72,6 +72,8 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     valid = jnp.all((event == 0) | (event == 1)) & ~jnp.any(jnp.isnan(risk))
     if jnp.issubdtype(time.dtype, jnp.floating):
         valid &= ~jnp.any(jnp.isnan(time))
+    if weights is not None:
+        valid &= jnp.all(weights >= 0)
     # Weights are divided by a power of 2 near the largest weight, so that their products do not overflow.
     w = jnp.ones(n, np.int32) if weights is None else weights / unit_of(weights)[0]
     order = jnp.lexsort((event == 0, time))  # by rising time; at equal times events come first

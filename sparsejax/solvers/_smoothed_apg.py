@@ -76,7 +76,8 @@ def smoothed_apg(
     Args:
       problem: a loss with a majorizer, as those of `sparsejax.losses`, with or without graphs, and
         `ExclusiveGroupLasso`.
-      init, tol, maxiter, history: as `sparsejax.admm`.
+      init, tol, maxiter, history: as `sparsejax.admm`. With a history the smoothing can become smaller after
+        every iteration, without one after every 25, so that the iterates differ.
       mu: > 0, shape (): the smoothing, in the units of W.
       continuation: start with a large smoothing and reduce it as the smoothed problems are solved.
       faithful: Algorithm 1 as printed, without continuation: L is

@@ -135,7 +135,7 @@ def test_ten_programs(jaxopt, regression):
     assert len(ours) == 10
     for name in ours:
         chex_equal = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), ours[name], theirs[name])
-        assert max(jax.tree.leaves(chex_equal)) < 1e-5, name
+        assert np.max(jax.tree.leaves(chex_equal)) < 1e-5, name
 
 
 def test_there_and_back(jaxopt, regression):

@@ -81,6 +81,8 @@ def test_concordance_of_special_cases():
     assert np.isnan(jitted(jnp.array([1.0, jnp.nan]), jnp.ones(2), jnp.ones(2)))
     assert np.isnan(jitted(jnp.arange(2.0), jnp.array([1.0, 2.0]), jnp.ones(2)))
     assert np.isnan(jitted(jnp.arange(2.0), jnp.ones(2), jnp.array([1.0, jnp.nan])))
+    for weight in (-1.0, jnp.nan):
+        assert np.isnan(jitted(jnp.arange(3.0), jnp.ones(3), jnp.arange(3.0), jnp.array([1.0, 1.0, weight])))
 
 
 @pytest.mark.parametrize("seed", range(3))

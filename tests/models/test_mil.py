@@ -178,3 +178,14 @@ def test_bag_ids_of_two_kinds():
 def test_a_median_distance_that_overflows():
     with pytest.raises(ValueError, match="overflow"):
         mil.median_bandwidth(np.array([[0.0], [1e200], [3e200]]))
+
+
+def test_a_nan_and_the_unit_of_an_embedding(rng):
+    """A NaN instance is near nothing; the similarities do not depend on the unit."""
+    X, Z, ids = rng.standard_normal((6, 3)), rng.standard_normal((4, 3)), [0, 0, 1, 2, 2, 1]
+    known = mil.embed(X, ids, Z, 1.3)
+    for unit in (1e-200, 1e200):
+        np.testing.assert_allclose(mil.embed(unit * X, ids, unit * Z, 1.3 * unit), known, rtol=1e-12)
+    X[1, 2] = np.nan
+    S = np.asarray(jax.jit(lambda X: mil.embed(X, ids, Z, 1.3))(X))
+    assert np.isnan(S[0]).all() and np.isfinite(S[1:]).all()

@@ -231,7 +231,7 @@ def test_scores_of_models_are_in_full_precision(monkeypatch):
         (mil.linear.decision_function, jnp.asarray(X[:12, :1] @ np.ones((1, 12), np.float32))),
     ):
         program = str(jax.make_jaxpr(scores)(data))
-        assert program.count("dot_general") == program.count("(Precision.HIGHEST, Precision.HIGHEST)")
+        assert program.count("dot_general") == program.count("(Precision.HIGHEST, Precision.HIGHEST)") > 0
 
 
 def test_labels_of_64_bits():

@@ -302,8 +302,10 @@ def test_bad_values_give_a_status_in_jit(method):
         solution = fit(Y, lam)
         assert (solution.status == NON_FINITE).all() and not solution.converged.any()
     assert fit(Y, np.inf).converged.all()
-    broken = fit(Y.at[3, 1].set(jnp.nan), LAM)
-    assert int(broken.status[1]) == NON_FINITE and not broken.converged[1]
+    of_inputs = jax.jit(lambda X: ofa_lasso.fit(X, Y, LAM, BETA, **options).solution)
+    # Each output sees all rows of X, and the other outputs by their kernel.
+    for broken in (fit(Y.at[3, 1].set(jnp.nan), LAM), of_inputs(X.at[3, 1].set(jnp.nan))):
+        assert (broken.status == NON_FINITE).all() and np.isnan(broken.gap).all()
 
 
 def test_bucket_grows(monkeypatch):
@@ -542,3 +544,32 @@ def test_num_starts_is_refused_before_the_fits(monkeypatch):
     X, Y = np.random.default_rng(0).standard_normal((2, 6, 2))
     with pytest.raises(ValueError, match="num_starts must be"):
         ofa_lasso.cross_validate(X, Y, [0.5], [0.5], num_starts=0)
+
+
+@pytest.mark.parametrize(("kernel", "degree"), [("polynomial", 2), ("linear", 3)])
+def test_other_kernels(kernel, degree):
+    """The optimum of a conic solver; a prediction agrees by its definition, and is stationary."""
+    X, Y = data()
+    model = ofa_lasso.fit(X, Y, 5.0, 5.0, kernel=kernel, degree=degree, tol=1e-10)
+    gram = lambda A, B: (A @ B.T + 1) ** degree if kernel == "polynomial" else A @ B.T
+    others = [np.delete(Y, j, axis=1) for j in range(3)]
+    for j, Z in enumerate(others):
+        u, v, b = cp.Variable(14), cp.Variable(14), cp.Variable()
+        loss = cp.sum_squares(Y[:, j] - gram(X, X) @ u - gram(Z, Z) @ v - b)
+        best = cp.Problem(cp.Minimize(loss + 5 * cp.norm1(u) + 5 * cp.norm1(v))).solve(solver=cp.CLARABEL)
+        r = Y[:, j] - gram(X, X) @ model.u[j] - gram(Z, Z) @ model.v[j] - model.intercept[j]
+        value = r @ r + 5 * np.abs(model.u[j]).sum() + 5 * np.abs(model.v[j]).sum()
+        np.testing.assert_allclose(value, best, rtol=1e-6)
+        np.testing.assert_allclose(model.solution.objective[j], value, rtol=1e-10)
+    new = 0.3 * np.random.default_rng(1).standard_normal((4, 5))
+    info = model.predict_with_info(new)
+
+    def at(x, y):
+        known = (gram(x[None], X) @ model.u.T)[0] + model.intercept
+        of_others = [gram(np.delete(y, j)[None], Z)[0] @ model.v[j] for j, Z in enumerate(others)]
+        return float(np.sum((y - known - np.array(of_others)) ** 2))
+
+    for x, y, residual in zip(new, np.asarray(info.y), np.asarray(info.residual), strict=True):
+        np.testing.assert_allclose(residual, at(x, y), atol=1e-10)
+        slope = [(at(x, y + 1e-5 * e) - at(x, y - 1e-5 * e)) / 2e-5 for e in np.eye(3)]
+        np.testing.assert_allclose(slope, 0, atol=1e-4)

@@ -223,7 +223,7 @@ def test_bad_input():
         _ = loss + losses.GraphLaplacian(P[:5, :5], 0.1)
     with pytest.raises(ValueError, match="no columns"):
         _ = losses.SquaredLoss(X, Y[:, 0]) + losses.GraphLaplacian(P[:1, :1], 0.1)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="unsupported operand"):
         _ = loss + loss
     with pytest.raises(TypeError, match="added to a loss"):
         losses.SumLoss(lambda W: 0.0, (losses.GraphLaplacian(P, 0.1),))

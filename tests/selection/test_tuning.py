@@ -270,3 +270,11 @@ def test_cross_validations_in_a_batch(form):
             alone = read(chosen(of_lane, factor))
             for a, b in zip(jax.tree.leaves(lanes), jax.tree.leaves(alone), strict=True):
                 np.testing.assert_allclose(a[i, j], b, rtol=1e-3)
+
+
+def test_the_solver_has_its_own_maxiter():
+    train, test = small("SquaredLoss"), small("SquaredLoss", seed=3, n=60)
+    problem = sj.Problem(train, sj.penalties.L1(0.1))
+    with pytest.warns(sj.ConvergenceWarning, match="maxiter reached"):
+        found = sj.tune(problem, test, maxiter=2, solver_maxiter=1, solver_tol=1e-12)
+    assert found.solution.num_iters <= 1 and not found.solution.converged

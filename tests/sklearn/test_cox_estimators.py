@@ -225,3 +225,18 @@ def test_times_of_64_bits():
     late = np.array(list(zip(EVENT, 2**60 + rank, strict=True)), [("event", bool), ("time", np.int64)])
     model = SparseCox(alpha=0.05).fit(X, late)
     np.testing.assert_array_equal(model.coef_, SparseCox(alpha=0.05).fit(X, np.c_[EVENT, rank + 1]).coef_)
+
+
+def test_penalties_and_ties_by_folds():
+    """A grid of two strengths, with Efron's ties: the scores are those of fits on the rows kept."""
+    cv = KFold(3, shuffle=True, random_state=0)
+    options = {"penalty": "exclusive_l21", "ties": "efron", "tol": 1e-10}
+    alphas, betas = [0.1, 0.02], [0.1, 0.001]
+    model = SparseCoxCV(alphas=alphas, betas=betas, cv=cv, scoring="concordance", **options).fit(X, PAIRS)
+    assert model.scores_.shape == (3, 2, 2)
+    for fold, (train, test) in enumerate(cv.split(X)):
+        for i, j in np.ndindex(2, 2):
+            one = SparseCox(alpha=alphas[i], beta=betas[j], **options).fit(X[train], PAIRS[train])
+            np.testing.assert_allclose(model.scores_[fold, i, j], one.score(X[test], PAIRS[test]), atol=1e-9)
+    i, j = np.unravel_index(model.scores_.mean(0).argmax(), (2, 2))
+    assert (model.alpha_, model.beta_) == (alphas[i], betas[j])

@@ -668,3 +668,37 @@ def test_a_scorer_is_tried_on_all_folds_before_the_solves(monkeypatch):
     X = np.random.default_rng(0).standard_normal((90, 3))
     with pytest.raises(ValueError, match="contain different number of"):
         SparseClassifierCV("l21", scoring="neg_log_loss", cv=KFold(3), alphas=[0.1]).fit(X, y)
+
+
+@pytest.mark.parametrize(
+    ("make", "y"),
+    [
+        (functools.partial(SparseRegressor, alpha=0.01, tol=1e-14), Y),
+        (functools.partial(SparseRegressorCV, alphas=[0.1, 0.01], cv=2, tol=1e-14), Y),
+        (functools.partial(SparseClassifier, alpha=0.01, tol=1e-14), RARE),
+        (functools.partial(SparseClassifierCV, alphas=[0.1, 0.01], cv=2, tol=1e-14), RARE),
+        (functools.partial(SparseCoxCV, alphas=[0.1, 0.01], cv=2, tol=1e-14), np.exp(Y[:, 0])),
+        (functools.partial(UncorrelatedGroupClassifier, tol=1e-14), RARE),
+        (functools.partial(LabelViewsClassifier, tol=1e-14), np.stack([RARE, Y[:, 0] > 0], axis=1)),
+        (functools.partial(OFALassoRegressor, alpha=1e-4, tol=1e-14), Y[:, 0]),
+    ],
+)
+def test_max_iter_limits_the_work_and_warns(make, y):
+    with pytest.warns(sj.ConvergenceWarning, match="converge"):
+        model = make(max_iter=2).fit(X, y)
+    assert np.max(model.n_iter_) <= 2 and model.gap_ > 1e-14
+
+
+def test_kernels_of_ofa_lasso_and_their_bandwidths():
+    polynomial = {"kernel": "polynomial", "degree": 2}
+    for options in (polynomial, {"bandwidth": 2.0, "output_bandwidth": np.array([1.0, 2.0, 3.0])}):
+        ours = OFALassoRegressor(alpha=0.1, beta=0.2, **options).fit(X, Y)
+        core = sj.models.ofa_lasso.fit(X, Y, lam=0.1 * 120, beta=0.2 * 120, **options)
+        np.testing.assert_allclose(ours.dual_coef_, core.u, atol=1e-10)
+        np.testing.assert_allclose(ours.output_coef_, core.v, atol=1e-10)
+        np.testing.assert_allclose(ours.predict(X[:5]), core.predict(X[:5]), atol=1e-7)
+    one = OFALassoRegressor(alpha=0.5, tol=1e-13, **polynomial).fit(X, Y[:, 0])
+    K = (X @ X.T + 1) ** 2
+    np.testing.assert_allclose(one.predict(X), K @ one.dual_coef_ + one.intercept_, atol=1e-9)
+    theirs = Lasso(alpha=0.5, tol=1e-10, max_iter=10**6).fit(K, Y[:, 0])
+    np.testing.assert_allclose(one.predict(X), theirs.predict(K), atol=1e-4)

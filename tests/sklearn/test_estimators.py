@@ -64,7 +64,8 @@ CLASSIFIERS = [E for E in ALL if hasattr(E, "predict") and E().__sklearn_tags__(
 
 def certified(model, problem, loss=None):
     """The coefficients solve the core's own problem, by its own certificate."""
-    assert float(sj.duality_gap(problem, model.coef_.T)) <= max(1e-6, 1.01 * model.gap_)
+    assert 0 <= model.gap_ <= 1e-6
+    assert float(sj.duality_gap(problem, model.coef_.T)) <= 1.01e-6
     loss = problem.smooth if loss is None else loss
     np.testing.assert_allclose(model.intercept_, loss.intercept(model.coef_.T), atol=1e-8)
 

@@ -272,3 +272,39 @@ def test_irls_with_a_traced_epsilon_of_nan_ends_as_non_finite():
     p = sj.Problem(loss, sj.penalties.ExclusiveGroupL21(0.1, sj.groups.from_lists([[0, 1], [1, 2, 3]], 6)))
     s = jax.jit(lambda epsilon: sj.irls(p, epsilon=epsilon, maxiter=50))(np.nan)
     assert s.status == sj.solution.NON_FINITE
+
+
+def recorded_problem(name):
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((20, 6)), rng.standard_normal((20, 4))
+    squares, P = sj.losses.SquaredLoss(X, Y), penalties
+    if name == "interior_point":
+        return sj.Problem(sj.losses.QuantileLoss(X, Y[:, 0], 0.3, 0.1), P.L1(0.02))
+    views = P.ExclusiveGroupLasso(0.1, sj.groups.label_views(2, 2))
+    return sj.Problem(squares, P.ExclusiveL21(0.1, 0.05) if name == "alm" else views)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("alm", {}),
+        ("alm", {"faithful": True}),
+        ("davis_yin", {}),
+        ("smoothed_apg", {"mu": 1e-3}),
+        ("interior_point", {}),
+    ],
+)
+def test_history_start_and_maxiter_of_the_other_solvers(name, options):
+    """The first entry is the start, each gap bounds its objective, the answer is that without a history."""
+    problem, solver = recorded_problem(name), FUNCTIONS[name]
+    start = np.full(problem.smooth.params_shape, 0.1)
+    s = solver(problem, start, tol=1e-12, maxiter=12, history=20, **options)
+    objective, gap, k = np.asarray(s.history.objective), np.asarray(s.history.gap), int(s.num_iters)
+    np.testing.assert_allclose(objective[0], problem(start), rtol=1e-12)
+    assert 0 < k <= 12 and np.isfinite(objective[: k + 1]).all() and np.isnan(objective[k + 1 :]).all()
+    best = float(sj.solve(problem, tol=1e-11).objective)
+    size = np.maximum(np.abs(objective), float(problem(0 * start)))
+    assert (gap * size - objective >= -best - 1e-9)[: k + 1].all()
+    if name != "smoothed_apg":  # its smoothing changes where a gap is computed
+        again = solver(problem, start, tol=1e-12, maxiter=12, **options)
+        np.testing.assert_allclose(s.params, again.params, atol=1e-9)
