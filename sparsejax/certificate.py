@@ -206,12 +206,13 @@ def duality_gap(problem: Problem, W: ArrayLike) -> jax.Array:
       Shape (), >= 0. NaN where no dual is known: a plain function with a norm; a strength that is one number
       and 0, so that nothing is penalised; a `losses.GramLoss` without its constant. Features of strength 0,
       given by row or entry, have a gap with least squares and with logistic, Poisson, Huber, quantile,
-      softmax (by row) and Cox losses of a dense X, up to 64 of them in a column of W; else, under
-      `NonNegative` or a `Box`, beside `TotalVariation`, and if they are nearly collinear, it is NaN. Beside
-      `SumTo` (with neither `SquaredL2` nor, for `L1`, `NonNegative`) it is NaN with two strengths of 0 of
-      `L1` in a column of W, or one of another norm: a dual point needs entries of G that are equal. NaN also
-      where the objective is infinite at W, and where a negative strength or weight, under jit, makes the
-      problem not convex.
+      softmax (by row) and Cox losses of a dense X without a graph (not of `SquaredLoss.gram` or batches), up
+      to 64 of them in a column of W; else, under `NonNegative` or a `Box`, beside `TotalVariation`, and if
+      they are nearly collinear, it is NaN. Features in no group, and constant columns under `TotalVariation`,
+      have a gap with the same losses. Beside `SumTo` (with neither `SquaredL2` nor, for `L1`, `NonNegative`)
+      it is NaN with two strengths of 0 of `L1` in a column of W, or one of another norm: a dual point needs
+      entries of G that are equal. NaN also where the objective is infinite at W, and where a negative
+      strength or weight, under jit, makes the problem not convex.
 
     Raises:
       TypeError, ValueError: problem is not a `Problem`, or W has another shape or dtype.
@@ -247,9 +248,9 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
     in ``problem``: ``max_ij |G_ij|`` for l1, ``max_i ||G_i||_2`` for l2,1, ``max_i ||G_i||_1`` for l1,inf.
     For exclusive l2,1 it does not depend on beta, since the slope of a square is 0 at zero. For a sum of
     penalties it is the smallest common factor of all strengths in ``problem`` that gives W = 0, and so it is
-    for penalties with many strengths (`SortedL1`). For `TotalVariation` it is the strength from which every
-    column of W is constant. With features in no group (`GroupLasso`) it is the strength from which all
-    others are 0.
+    for `SortedL1`, and for strengths of `L1` by column or entry. For `TotalVariation` it is the strength from
+    which every column of W is constant. With features in no group (`GroupLasso`) it is the strength from
+    which all others are 0.
 
     Args:
       problem: its penalty must have ``dual_norm``.

@@ -299,6 +299,7 @@ def r2(Y_true: ArrayLike, Y_pred: ArrayLike, weights: ArrayLike | None = None) -
 def _r2(Y: jax.Array, P: jax.Array, w: jax.Array) -> jax.Array:
     valid = jnp.all(jnp.isfinite(Y) & jnp.isfinite(P)) & jnp.all(w >= 0)
     w = jnp.broadcast_to(w, Y.shape)
+    Y, P = (jnp.where(w > 0, x, 0) for x in (Y, P))  # the size of entries with weight 0 does not count
     # In units of a power of two near the largest |y| of each column, so that squares do not underflow.
     exponent = jnp.frexp(jnp.max(jnp.abs(Y), axis=0, keepdims=True))[1]
     Y, P = jnp.ldexp(Y, -exponent), jnp.ldexp(P, -exponent)

@@ -75,12 +75,12 @@ def positives(y: Any, classes: Classes) -> np.ndarray:
 def presence(name: str, Y: Any, dtype: Any, ndims: tuple[int, ...] = (2,)) -> tuple[jax.Array, Classes]:
     """Labels of shape (n, k) or (n,) converted to 0 and 1, and the two classes that stand for 0 and 1 in Y.
 
-    A traced Y is taken to hold 0 and 1.
+    A traced Y is taken to hold 0 and 1; a -1 in it counts as 0.
     """
     labels = not is_traced(Y) and as_numpy(name, Y).dtype == bool
     Y = as_float(name, Y, ndims, dtype)
     if is_traced(Y):
-        return Y, PRESENT
+        return jnp.where(Y == -1, 0, Y), PRESENT
     if not labels and (np.asarray(Y) == -1).any() and (np.abs(np.asarray(Y)) == 1).all():
         return (Y + 1) / 2, SIGNS
     check_labels(Y, (0, 1), name=name, others="-1 and 1 are taken, too")

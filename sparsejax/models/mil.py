@@ -152,7 +152,7 @@ def _embed(
 
 
 def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
-    """A first guess of the bandwidth: the median distance of two instances divided by the square root of 2.
+    """A first guess of the bandwidth: the square root of half the median squared distance of two instances.
 
     It is about ``sqrt(d)`` for d standardised, independent columns. If there are more than 1000 instances, a
     random sample of 1000 is used.
@@ -212,7 +212,8 @@ def fit(
       measure, budget, C: as `multivariate.fit`, whose n is the number of bags here.
       bandwidth: sigma > 0; default `median_bandwidth`.
       prototypes: (N, d); default all instances.
-      options: tol, eps_delta, maxiter, schedule, progress of `multivariate.fit`.
+      options: tol, eps_delta, maxiter, schedule, progress, init of `multivariate.fit`; init is the ``linear``
+        of a `Model` that was fitted to the same bags and prototypes.
 
     Returns:
       `Model`.

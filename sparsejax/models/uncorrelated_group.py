@@ -161,8 +161,8 @@ def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | N
     classes: Classes | None
     numbers = is_traced(Y) or as_numpy("Y", Y).dtype.kind in "iuf"
     if loss == "squared" and numbers:
+        values = [] if is_traced(Y) else np.unique(as_numpy("Y", Y)).tolist()  # as given, not in X's dtype
         Y = as_float("Y", Y, (1, 2), dtype)
-        values = [] if is_traced(Y) else np.unique(np.asarray(Y)).tolist()
         two = tuple(values) if len(values) == 2 and Y.ndim == 1 else None
         return Y, PRESENT if set(values) <= {0, 1} else SIGNS if set(values) <= {-1, 1} else two
     if np.ndim(Y) == 1 and not is_traced(Y):

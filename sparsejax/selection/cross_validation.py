@@ -104,8 +104,10 @@ def cross_validate(
         * "concordance": for `CoxLoss`, over all pairs of held-out rows, across strata too.
 
         A function ``(Y, predictions, weights) -> ()``, traced by JAX, scores as it likes. The predictions are
-        the expected values of Y: XW + b, or for `LogisticLoss` the probabilities. The function gets all rows;
-        its weights, (n,), or (n, k) if the loss has weights by entry, are 0 for rows that are not held out.
+        the expected values of Y: probabilities for `LogisticLoss` and `SoftmaxLoss`, exp(XW + b) for
+        `PoissonLoss`, else XW + b. For `CoxLoss` they are XW, and Y is (n, 2): times and events. The function
+        gets all rows, with ``per_output`` one column (n, 1) at a time; its weights, (n,), or (n, k) if the
+        loss has weights by entry, are 0 for rows that are not held out.
         A function that computes the same as an earlier one is not compiled again.
       refit: also solve for the chosen candidate on all rows.
       per_output: each column of W chooses its own strength, as neurons or voxels that share X do. The columns

@@ -36,6 +36,7 @@ class Judge(NamedTuple):
     fit: Loss  # the loss of the rows of the fit, which gives the intercept
     test: Loss  # the loss of the held-out rows
     weights: jax.Array | None  # for a score: weights of all rows, 0 for those of the fit
+    counted: jax.Array | None = None  # for a score: whether a row has a weight, in the fit or held out, (n,)
 
 
 @dataclass(frozen=True)
@@ -64,19 +65,22 @@ class Folds:
         smooth, out = problem.smooth, fold_of == fold.astype(fold_of.dtype)
         fit = restricted(smooth, ~out, self.most, self.per_output)
         test = restricted(smooth, out, self.most_out, self.per_output)
-        weights = None if self.scoring is None else masked(weights_of(smooth), out)
-        judge = Judge(fit, test, weights)
+        judge = Judge(fit, test, None)
+        if self.scoring is not None:
+            weights = weights_of(smooth)
+            counted = jnp.any(weights.reshape(len(weights), -1) > 0, axis=1)
+            judge = Judge(fit, test, masked(weights, out), counted)
         if isinstance(fit, SquaredLoss) and isinstance(test, SquaredLoss) and self.compact:
             judge = Judge(mean_row(fit), held_out_on_few_rows(test), None)
         return problem._replace(smooth=fit), judge
 
     def judged(self, judge: Judge, solution: Solution) -> Judged:
-        W, (fit, test, weights), score = solution.params, judge, None
+        W, (fit, test, weights, counted), score = solution.params, judge, None
         b = fit.intercept(W)
         at = (jnp.concatenate([W, b[None]]), jnp.zeros_like(b)) if self.compact else (W, b)
         if self.scoring is not None and weights is not None:
-            scored = score_by_output if self.per_output else score_of
-            score = scored(self.scoring, test, W, b, weights)
+            known = (self.scoring, test, W, b, weights)
+            score = score_by_output(*known) if self.per_output else score_of(*known, counted)
         without_weights = solution._replace(params=solution.num_iters)
         if self.per_output:
             each = loss_by_output(cast(LinearModelLoss, test), *at)  # `check_separable` has checked it

@@ -64,10 +64,21 @@ def predicted(Y: jax.Array, mean: jax.Array, linear: jax.Array) -> jax.Array:
 
 
 def score_of(
-    scoring: Scoring, smooth: Loss, W: jax.Array, intercept: jax.Array, weights: jax.Array
+    scoring: Scoring,
+    smooth: Loss,
+    W: jax.Array,
+    intercept: jax.Array,
+    weights: jax.Array,
+    counted: jax.Array | None = None,
 ) -> jax.Array:
-    """The score of a fit W, ``intercept``; rows with weight 0 do not count."""
+    """The score of a fit W, ``intercept``; rows with weight 0 do not count.
+
+    ``counted`` (n,) is False for the rows that have no weight in the problem at all. A name scores as if they
+    had the first label: such a row may have none, and `predicted` asks whether every row has one label.
+    """
     Y, linear, mean = smooth.predictions(W, intercept)
+    if counted is not None and isinstance(scoring, str) and Y.ndim == 2:
+        Y = jnp.where(counted[:, None], Y, jax.nn.one_hot(0, Y.shape[1], dtype=Y.dtype)[None])
     if scoring == "roc_auc":  # other scores compare entries of one row, where XW + b has no rounding errors
         inner = smooth.loss if isinstance(smooth, SumLoss) else smooth
         linear = _log_odds(linear) if isinstance(inner, SoftmaxLoss) else linear

@@ -67,9 +67,9 @@ def newton_admm(
 
     Args:
       problem: any twice differentiable loss, such as `LogisticLoss` or a plain function, that is not least
-        squares of a dense X; a penalty of one term with its value (not `interop.jaxopt.from_projection`, or
-        `FromProx` without ``value``); blocks of the Hessian, or their roots, of at most 2048 rows. The size
-        of the Hessian of a plain function is not checked.
+        squares of a dense X without weights by entry; a penalty of one term with its value (not
+        `interop.jaxopt.from_projection`, or `FromProx` without ``value``); blocks of the Hessian, or their
+        roots, of at most 2048 rows. The size of the Hessian of a plain function is not checked.
       init, tol, maxiter, history: as `fista`; an iteration is a step, taken or not, here at
         most 2000.
 

@@ -26,16 +26,16 @@ def solve(
     The choice depends on structure and shapes alone, so that it works under jit and vmap. It is the first of
     these that takes the problem:
 
-    * `interior_point` for `QuantileLoss` of one column with `L1`, perhaps with `SquaredL2`;
+    * `interior_point` for `QuantileLoss` of a dense X and one column with `L1`, perhaps with `SquaredL2`;
     * `variational_newton` for a norm of rows or groups, such as `L21` or `GroupLasso`, with least squares on
       512 features or more, if many may be active;
     * `prox_newton` for such a norm with least squares of few active features, or with another loss of one
       column and more than 64 features;
     * `working_set` for penalties with sparse rows: on many times more features than samples, or with
       `SoftmaxLoss` and a dense X, unless `newton_admm` suits the problem;
-    * `newton_admm` for another loss with a small Hessian: W of up to 64 entries, if `prox_newton` takes the
-      problem or the loss is `CoxLoss`; or up to 64 features (times columns, if the loss couples these) and at
-      least 4 rows for each feature;
+    * `newton_admm` for another loss (or least squares with weights by entry or a sparse X) with a small
+      Hessian: W of up to 64 entries, if `prox_newton` takes the problem or the loss is `CoxLoss`; or up to 64
+      features (times columns, if the loss couples these) and at least 4 rows for each feature;
     * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
     * `fista` for every other problem, such as a plain function.
 
@@ -59,7 +59,8 @@ def solve(
       TypeError, ValueError: an unfit argument, before tracing; ``throw`` inside jit or vmap.
 
     Warns:
-      ConvergenceWarning: outside jit and without ``throw``, a solution that did not converge.
+      ConvergenceWarning: outside jit and without ``throw``, a solution that did not converge; not if tol is
+        below the precision of the dtype (``tol=0``), and the solve went on to that precision.
 
     >>> import numpy as np, sparsejax as sj
     >>> X, Y = np.eye(4, 3), np.eye(4, 2)

@@ -588,3 +588,10 @@ def test_traced_targets_that_are_not_allowed():
 def test_selection_error_of_zero_targets_and_a_zero_column():
     X = np.eye(6, 3) * np.array([0, 1, 1])
     assert np.isnan(jax.jit(selection_error)(X, np.zeros((6, 2)), np.arange(3))).all()
+
+
+def test_r2_takes_no_unit_from_rows_of_weight_0():
+    Y, P = np.array([1, 2, 3, 4, 1e30], np.float32), np.array([4, 3, 2, 1, 0], np.float32)
+    for row in ((1e30, 0), (0, 1e30)):
+        Y[4], P[4] = row
+        assert r2(Y, P, np.array([1, 1, 1, 1, 0], np.float32)) == pytest.approx(-3)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.datasets import load_wine
 from sklearn.metrics import accuracy_score, fbeta_score, r2_score, roc_auc_score
 
@@ -242,3 +243,27 @@ def test_traced_labels_of_several_classes_are_refused():
     fit = lambda y: models.exclusive_l21.fit(np.eye(4, 3), y, 0.1, 0.1).W
     with pytest.raises(TypeError, match="y is traced"):
         jax.eval_shape(fit, np.arange(4) % 2)
+
+
+def test_two_numbers_are_labels_as_they_were_given():
+    X = np.random.default_rng(0).standard_normal((30, 4)).astype(np.float32)
+    y = np.where(X[:, 0] > 0, 0.9, 0.1)
+    model = models.uncorrelated_group.fit(X, y, 0.01, groups.from_labels([0, 0, 1, 1]), loss="squared")
+    assert model.classes == (0.1, 0.9) and set(model.predict(X)) == {0.1, 0.9} and model.score(X, y) > 0.8
+
+
+def test_a_sparse_X_is_refused_by_name():
+    with pytest.raises(TypeError, match="sparse csr_array; a dense array is needed"):
+        models.exclusive_l21.fit(sparse.csr_array(np.eye(4, 3)), np.array([0, 1, 0, 1]), 0.1, 0.1)
+
+
+def test_signs_under_jit_are_the_labels_that_they_are_outside():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((30, 4))
+    Y = np.sign(X[:, :2] + 0.5 * rng.standard_normal((30, 2)))
+    pairs = groups.from_labels([0, 0, 1, 1])
+
+    def weights(Y):
+        return models.uncorrelated_group.fit(X, Y, 0.05, pairs, loss="squared_hinge", tol=1e-9).W
+
+    np.testing.assert_allclose(jax.jit(weights)(Y), weights(Y), atol=1e-5)

@@ -554,7 +554,7 @@ def test_bad_values_give_a_status_in_jit(small):
         (bad, y, 2.0, 5.0, NON_FINITE), (X, 0 * y, 2.0, 5.0, HOST_FAILURE),
         (X, 0 * y + 1, 2.0, 5.0, HOST_FAILURE),
         (X, y, 0.0, 5.0, HOST_FAILURE), (X, y, np.nan, 5.0, NON_FINITE), (X, y, 2.0, np.inf, NON_FINITE),
-        (X, y, -2.0, 5.0, HOST_FAILURE), (X, y, 2.0, -5.0, HOST_FAILURE), (X, y, np.inf, 5.0, NON_FINITE),
+        (X, y, -2.0, 5.0, HOST_FAILURE), (X, y, 2.0, -5.0, HOST_FAILURE),
         (X, y, -np.inf, 5.0, NON_FINITE), (X, y, 2.0, -np.inf, NON_FINITE), (X, y, 2.0, np.nan, NON_FINITE),
     ]  # fmt: skip
     for A, t, B, C, status in cases:
@@ -692,3 +692,22 @@ def test_blas_works_on_one_thread_within(monkeypatch):
     assert within and all(set(counts) == {1} for counts in within) and threads() == before
     monkeypatch.setattr(within_one, "_pools", lambda: ())
     np.testing.assert_array_equal(fit().w, first.w)
+
+
+def test_init_of_another_measure_or_of_other_labels_is_refused():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 6))
+    y = np.where(X[:, 0] + 0.5 * rng.standard_normal(40) > 0, 1, -1)
+    other = np.where(np.arange(40) < 20, -y, y)
+    for measure in (mv.f_beta(), mv.roc_area()):
+        init = mv.fit(X, y, measure=measure, budget=2, C=0.5)
+        assert mv.fit(X, y, measure=measure, budget=2, C=1.0, init=init).converged
+        for labels, another in ((y, mv.hamming()), (other, measure)):
+            with pytest.raises(ValueError, match="other labels or for another measure"):
+                mv.fit(X, labels, measure=another, budget=2, C=20.0, init=init)
+
+
+def test_an_infinite_budget_is_m_under_jit_too():
+    X, y = np.eye(6, 3) + 0.1, np.array([1, -1, -1, 1, 1, -1])
+    fit = lambda X: mv.fit(X, y, measure=mv.hamming(), budget=np.inf, C=5.0)
+    assert jax.jit(fit)(jnp.asarray(X)).objective == pytest.approx(float(fit(X).objective), rel=1e-5)

@@ -270,3 +270,30 @@ def test_scores_that_tie_count_by_chance(measure):
     expected = np.mean(right) / (k if measure.name == "precision_at" else 3)
     for order in (np.arange(7), np.arange(7)[::-1]):
         assert measure.score(v[order], positive[order]) == pytest.approx(expected)
+
+
+def test_a_table_that_is_not_allowed_scores_nan():
+    balanced = mv.contingency(lambda a, b, c, d: np.where(b == c, 1.0 * c, -np.inf))
+    X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    model = mv.fit(X, y, measure=balanced, budget=2, C=1.0)
+    assert np.isnan(model._replace(w=np.ones(3)).score(X, y)), "3 called positive, 2 are"
+
+
+def test_scores_that_are_not_finite_are_refused():
+    X, y = np.eye(4, 3), np.array([1, -1, -1, 1])
+    model = mv.fit(X, y, measure=mv.hamming(), budget=2, C=1.0)
+    with pytest.raises(ValueError, match="not all finite"):
+        model._replace(w=np.full(3, np.nan)).score(X, y)
+
+
+def test_the_area_of_scores_that_float32_cannot_tell_apart():
+    X = np.array([[1.0, 0.0], [1.0, 1e-9], [1.0, 2e-9], [1.0, 3e-9]])
+    y = np.array([-1, -1, 1, 1])
+    model = mv.fit(X, y, measure=mv.roc_area(), budget=2, C=1.0)
+    assert model._replace(w=np.ones(2)).score(X, y) == 1
+
+
+def test_a_threshold_for_no_positive_row_names_the_cause():
+    for measure in (mv.prbep(), mv.recall_at(1)):
+        with pytest.raises(ValueError, match="y has no"):
+            mv.tune_threshold(measure, [0.1, 0.2], [-1, -1])

@@ -299,3 +299,20 @@ def test_accuracy_where_probabilities_round_to_one():
     H, Y = jnp.array([[50.0, 40.0, 0.0], [40.0, 50.0, 0.0], [0.0, 40.0, 50.0]]), jnp.eye(3)
     for name in ("accuracy", "f1", "f1_micro"):
         assert SCORES[name](Y, H, jax.nn.sigmoid(H), jnp.ones(3)) == 1
+
+
+def test_a_row_of_weight_0_without_label_does_not_change_the_score():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 5))
+    Y = np.eye(3)[np.argmax(X[:, :3] + 0.3 * rng.standard_normal((60, 3)), axis=1)]
+    weights = np.where(np.arange(60) == 0, 0.0, 1.0)
+    penalties = jax.vmap(sj.penalties.L1)(jnp.array([0.05, 0.01]))
+
+    def scores(Y, scoring):
+        loss = sj.losses.SquaredLoss(X, Y, weights=weights, intercept=True)
+        problem = sj.Problem(loss, sj.penalties.L1(0.0))
+        return sj.cross_validate(problem, penalties, folds=3, scoring=scoring).score
+
+    unlabelled = np.where(weights[:, None] > 0, Y, 0)
+    for scoring in ("accuracy", "f1"):
+        np.testing.assert_allclose(scores(unlabelled, scoring), scores(Y, scoring))

@@ -288,7 +288,7 @@ def divided(X: Any, units: jax.Array) -> Any:
 
 def as_dense(name: str, X: Any) -> jax.Array:
     """X as a checked dense matrix (n, d); warns if float64 data become float32."""
-    if not isinstance(X, jax.Array):
+    if not isinstance(X, jax.Array) and not is_sparse(X):
         X = as_numpy(name, X)
         tell_of_cast(name, X.dtype, lambda: is_eager(()))
     return as_float(name, X, (2,))

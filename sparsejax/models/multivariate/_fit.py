@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args
 
+import jax.numpy as jnp
 import numpy as np
 
 from sparsejax._core.checks import as_float, as_int, check_choice, is_traced
@@ -86,8 +87,8 @@ def fit(
         all groups of all its features. "two-layer" is Algorithm 2 of the paper, which adds one group when no
         cut is missing, but keeps cuts and searches on segments. "printed" is Algorithm 2 as printed, which
         starts each inner layer with the first cut alone and is slow.
-      init: a model fitted to the same X and y with another budget or C: the solve starts from its cuts and
-        features.
+      init: a model fitted to the same X, y and measure with another budget or C: the solve starts from its
+        cuts and features.
       progress: True for a progress bar of the masters with the gap, by tqdm; or a function that is called on
         the host with a `Progress` after every master.
       vmap_method: argument of `jax.pure_callback`, for traced calls.
@@ -132,8 +133,8 @@ def fit(
     if len(signs) != data.shape[0]:
         raise ValueError(f"X has {data.shape[0]} rows and y has {len(signs)}.")
     start = None if init is None or init.report is None else init.report.working_set
-    if start is not None and start.codes and len(start.codes[0]) != len(signs):
-        raise ValueError(f"init was fitted to {len(start.codes[0])} rows; X has {len(signs)}.")
+    if start is not None:
+        _check_cuts(start, measure, signs)
     budget, C, tol = CHECKS["budget"](budget), CHECKS["C"](C), CHECKS["tol"](tol)
     with _told(progress) as tell:
         r = solve(data, signs, budget, C, tol, tell, start)
@@ -145,6 +146,15 @@ def fit(
         raise Interrupted(f"{NAME}: interrupted after {r.num_iters} masters", model)
     warn_unconverged_fit(model)
     return model
+
+
+def _check_cuts(start: WorkingSet, measure: Measure, signs: np.ndarray) -> None:
+    """Raise unless the cuts of an earlier fit fit this measure and truth: else no bound holds."""
+    for z, delta in zip(start.codes, start.deltas, strict=True):
+        if len(z) != len(signs):
+            raise ValueError(f"init was fitted to {len(z)} rows; X has {len(signs)}.")
+        if not np.isclose(measure.loss_of_code(z, signs), delta, rtol=1e-9):
+            raise ValueError("init was fitted to other labels or for another measure.")
 
 
 def warn_unconverged_fit(model: Model) -> None:
@@ -204,6 +214,7 @@ def _fit_traced(
                 f"{name} must be a number, got shape {np.shape(value)}; use jax.vmap for several."
             )
         scalars.append(value if is_traced(value) else CHECKS[name](value))
+    scalars[0] = jnp.minimum(scalars[0], X.shape[1])  # the budget, which may be infinite
 
     def host_solve(X: Any, y: np.ndarray, *scalars: float) -> Result:
         data, signs = X if isinstance(X, Data) else Data(np.asarray(X, dtype=float)), as_signs(y)

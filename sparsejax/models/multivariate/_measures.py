@@ -72,6 +72,20 @@ class Measure:
         k = p if self.name == "prbep" else self.parameter
         return _oracles.selection(positive, k, 100.0 / (k if self.name == "precision_at" else p))
 
+    def loss_of_code(self, z: np.ndarray, positive: np.ndarray) -> float:
+        """Delta of the code z (n,) for this truth, (n,) bool; NaN if z is no code for them."""
+        added, missed = z < 0, z > 0
+        if (added & positive).any() or (missed & ~positive).any():
+            return math.nan
+        if (self.delta is None) != (z.dtype.kind == "f"):  # codes of labellings are integers
+            return math.nan
+        if self.delta is None:
+            pairs = z * (positive.sum() * (~positive).sum() / 100)
+            return float(z[positive].sum()) if np.abs(pairs - pairs.round()).max() < 1e-6 else math.nan
+        b, c, p = (float(x.sum()) for x in (added, missed, positive))
+        with np.errstate(all="ignore"):
+            return float(self.delta(p - c, b, c, len(z) - p - b))
+
     def check_count(self, n: int) -> None:
         """Raise a ValueError if k is above n, the number of examples."""
         if self.name in ("precision_at", "recall_at") and self.parameter > n:
@@ -83,9 +97,11 @@ class Measure:
         """The score of predictions v (n,) for this truth, (n,) bool; greater is better, see `Model.score`."""
         if v.shape != positive.shape:
             raise ValueError(f"y must have shape {v.shape}, a label for each row of X; got {positive.shape}.")
+        if not np.isfinite(v).all():
+            raise ValueError("the scores of the model are not all finite: look at its status.")
         n, p = len(v), int(positive.sum())
         if self.name == "roc_area":
-            return float(auc(positive, v))
+            return float(auc(positive, np.unique(v, return_inverse=True)[1]))  # ranks lose nothing in float32
         if self.name in ("prbep", "precision_at", "recall_at"):
             self.check_count(n)
             if p == 0:
@@ -101,7 +117,9 @@ class Measure:
         if self.name == "hamming":
             return (table[0] + table[3]) / n
         loss = float(_delta(self, *map(float, table)))
-        return 1 - loss / 100 if self.name == "f_beta" else -loss
+        if self.name == "f_beta":
+            return 1 - loss / 100
+        return -loss if loss > -math.inf else math.nan  # NaN: the measure does not allow the table
 
 
 def hamming(scale: float = 1.0) -> Measure:
@@ -289,6 +307,8 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     measure, v = as_measure(measure), _as_scores(v, positive)
     if measure.delta is None:
         raise ValueError("roc_area does not depend on a threshold.")
+    if measure.name in ("prbep", "recall_at") and not positive.any():
+        raise ValueError(f"y has no +1, which {measure.name} needs.")
     order = np.argsort(-v, kind="stable")
     levels, p, n = v[order], positive.sum(), len(v)
     a = np.concatenate([[0.0], np.cumsum(positive[order])])

@@ -156,6 +156,7 @@ class Model(
         The score is F for `f_beta` and the accuracy for `hamming`, both of `predict` at threshold 0. For
         `precision_at` and `recall_at` it is the precision or recall of the k rows with the largest scores;
         `prbep` takes as many rows as y has positives. For `roc_area` the score is the area under the curve,
-        and for your own loss minus the loss of `predict`.
+        and for your own loss minus the loss of `predict`, or NaN if that loss is -inf. Scores that are not
+        finite, as after a traced fit that failed, are a ValueError.
         """
         return self.measure.score(np.asarray(self.decision_function(X)), positives(y, self.classes))
