@@ -227,6 +227,7 @@ def test_times_of_64_bits():
     np.testing.assert_array_equal(model.coef_, SparseCox(alpha=0.05).fit(X, np.c_[EVENT, rank + 1]).coef_)
 
 
+@pytest.mark.matrix
 def test_penalties_and_ties_by_folds():
     """A grid of two strengths, with Efron's ties: the scores are those of fits on the rows kept."""
     cv = KFold(3, shuffle=True, random_state=0)

@@ -689,6 +689,7 @@ def test_max_iter_limits_the_work_and_warns(make, y):
     assert np.max(model.n_iter_) <= 2 and model.gap_ > 1e-14
 
 
+@pytest.mark.matrix
 def test_kernels_of_ofa_lasso_and_their_bandwidths():
     polynomial = {"kernel": "polynomial", "degree": 2}
     for options in (polynomial, {"bandwidth": 2.0, "output_bandwidth": np.array([1.0, 2.0, 3.0])}):

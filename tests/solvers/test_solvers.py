@@ -284,6 +284,7 @@ def recorded_problem(name):
     return sj.Problem(squares, P.ExclusiveL21(0.1, 0.05) if name == "alm" else views)
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize(
     ("name", "options"),
     [
