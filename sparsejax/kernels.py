@@ -178,11 +178,24 @@ def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax
 @partial(jax.jit, static_argnames="same")
 @full_precision()
 def _gaussian(X: jax.Array, Z: jax.Array, bandwidth: jax.Array, *, same: bool = False) -> jax.Array:
-    # In this unit no square of an entry overflows, and the largest does not underflow.
-    unit, inverse = unit_of(jnp.concatenate([X, Z]))
-    d2 = _squared_distances(X * inverse, Z * inverse, same=same)
-    ratio = unit / bandwidth  # infinite where XLA takes the least bandwidths for 0
-    return jnp.exp(-jnp.where(d2 == 0, 0, d2 * ratio * ratio / 2))  # a d2 of NaN remains NaN
+    X, Z, ratio = in_units(X, Z, bandwidth)
+    return similarity(_squared_distances(X, Z, same=same), ratio)
+
+
+def in_units(X: jax.Array, Z: jax.Array, bandwidth: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """X (n, d) and Z (m, d) in a unit that suits squares of distances, and unit / bandwidth, ().
+
+    The larger of the bandwidth and the largest entry of Z is 1 to 4 units. The size of X does not count: one
+    huge row would make the squares of all other rows underflow. Its own squares may overflow: the similarity
+    to all rows of Z is then 0.
+    """
+    unit, inverse = unit_of(jnp.maximum(jnp.max(jnp.abs(Z)), bandwidth))
+    return X * inverse, Z * inverse, unit / bandwidth  # infinite where XLA takes the least bandwidths for 0
+
+
+def similarity(d2: jax.Array, ratio: jax.Array) -> jax.Array:
+    """The Gaussian kernel of squared distances in the unit of `in_units`; NaN stays NaN."""
+    return jnp.exp(-jnp.where(d2 == 0, 0, d2 * ratio * ratio / 2))
 
 
 @partial(jax.jit, static_argnames="degree")

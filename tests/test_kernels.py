@@ -135,4 +135,13 @@ def test_a_nan_is_no_equal_row(rng):
     X, Z = rng.standard_normal((4, 3)), rng.standard_normal((2, 3))
     X[1, 2] = np.nan
     K = jax.jit(lambda X: kernels.gaussian(X, Z, bandwidth=1.0))(X)
-    np.testing.assert_array_equal(np.isnan(K).all(axis=1), [False, True, False, False])
+    np.testing.assert_array_equal(np.isnan(K), np.tile([[False], [True], [False], [False]], 2))
+
+
+def test_a_huge_row_leaves_the_other_similarities(rng):
+    """Its squares overflow; in its own unit the squares of all others would underflow."""
+    X, Z = rng.standard_normal((2, 4, 3)).astype(np.float32)
+    known = kernels.gaussian(X, Z, bandwidth=1.0)
+    X[3] = 1e20
+    np.testing.assert_allclose(kernels.gaussian(X, Z, bandwidth=1.0)[:3], known[:3], rtol=1e-6)
+    assert (kernels.gaussian(X, Z, bandwidth=1.0)[3] == 0).all()

@@ -18,11 +18,11 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_numpy, as_positive, is_traced
-from sparsejax._core.linalg import unit_of
 from sparsejax._core.matrices.sparse import as_dense
 from sparsejax._core.precision import full_precision
 from sparsejax._core.progress import Interrupted
 from sparsejax._core.pytree import Pytree
+from sparsejax.kernels import in_units, similarity
 from sparsejax.models import multivariate
 from sparsejax.models._labels import as_threshold, decoded, positives
 from sparsejax.models._summary import summary
@@ -131,9 +131,7 @@ def embed(instances: ArrayLike, bag_ids: Any, prototypes: ArrayLike, bandwidth: 
 def _embed(
     instances: jax.Array, ids: jax.Array, prototypes: jax.Array, bandwidth: jax.Array, bags: int
 ) -> jax.Array:
-    # In this unit no square of an entry overflows, and the largest does not underflow.
-    unit, inverse = unit_of(jnp.concatenate([instances, prototypes]))
-    instances, prototypes, ratio = instances * inverse, prototypes * inverse, unit / bandwidth
+    instances, prototypes, ratio = in_units(instances, prototypes, bandwidth)
     centre = prototypes.mean(0)
     X, P = instances - centre[None], prototypes - centre[None]
     squares, N = (X * X).sum(1), P.shape[0]
@@ -147,8 +145,7 @@ def _embed(
 
     d2 = jnp.maximum(lax.map(nearest, blocks), 0)
     d2 = jnp.moveaxis(d2, 0, 1).reshape(bags, -1)[:, :N]
-    # The ratio is infinite where XLA takes the least bandwidths for 0; a d2 of NaN remains NaN.
-    return jnp.exp(-jnp.where(d2 == 0, 0, d2 * ratio * ratio / 2))
+    return similarity(d2, ratio)
 
 
 def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:

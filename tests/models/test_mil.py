@@ -181,7 +181,7 @@ def test_a_median_distance_that_overflows():
 
 
 def test_a_nan_and_the_unit_of_an_embedding(rng):
-    """A NaN instance is near nothing; the similarities do not depend on the unit."""
+    """The bag of a NaN instance has NaN; the similarities do not depend on the unit."""
     X, Z, ids = rng.standard_normal((6, 3)), rng.standard_normal((4, 3)), [0, 0, 1, 2, 2, 1]
     known = mil.embed(X, ids, Z, 1.3)
     for unit in (1e-200, 1e200):
@@ -189,3 +189,13 @@ def test_a_nan_and_the_unit_of_an_embedding(rng):
     X[1, 2] = np.nan
     S = np.asarray(jax.jit(lambda X: mil.embed(X, ids, Z, 1.3))(X))
     assert np.isnan(S[0]).all() and np.isfinite(S[1:]).all()
+
+
+def test_a_huge_instance_leaves_other_bags(rng):
+    """Its squares overflow; in its own unit the squares of all others would underflow."""
+    X, Z = rng.standard_normal((2, 6, 3)).astype(np.float32)
+    known = mil.embed(X, [0, 0, 1, 2, 2, 1], Z, 1.0)
+    X[0] = 1e20
+    found = mil.embed(X, [3, 0, 1, 2, 2, 1], Z, 1.0)
+    np.testing.assert_allclose(found[1:3], known[1:], rtol=1e-6)
+    assert (found[3] == 0).all()
