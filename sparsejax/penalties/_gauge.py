@@ -58,9 +58,7 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
     end = lax.while_loop(
         lambda c: (c.high > c.low * (1 + near)) & (c.low < jnp.inf) & (c.n < MAX_ROUNDS), round_, start
     )
-    # The derivative of a maximum is the derivative at the maximiser (envelope theorem).
-    ratio = _ratio(*varied, end.best)
-    return end.high + jnp.where(jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
+    return _with_derivative(end.high, _ratio(*varied, end.best))
 
 
 def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...], dtype: Any) -> jax.Array:
@@ -82,8 +80,15 @@ def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...
     first = zero, zero, jnp.ones((), bool), jnp.int32(0)
     t, before, _, _ = lax.while_loop(lambda c: c[2] & (c[3] < MAX_RATIO_ROUNDS), round_, first)
     # Each t is the ratio at the maximiser for the t before.
-    ratio = better(before, *values)
-    return t + jnp.where((t > 0) & jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
+    return _with_derivative(t, jnp.where(t > 0, better(before, *values), 0))
+
+
+def _with_derivative(value: jax.Array, ratio: jax.Array) -> jax.Array:
+    """``value``, a maximum, with the derivative of ``ratio``, its ratio at the maximiser; 0 if not finite.
+
+    The derivative of a maximum is the derivative at the maximiser (envelope theorem).
+    """
+    return value + jnp.where(jnp.isfinite(ratio), ratio - lax.stop_gradient(ratio), 0)
 
 
 def _ratio(penalty: Penalty, Z: jax.Array, W: jax.Array) -> jax.Array:

@@ -223,10 +223,7 @@ def _solved(
     checkpoint: Any,
     scored: Callable[[Judged], Judged] | None = None,
 ) -> tuple[Checkpoint | None, Judged]:
-    """Check the arguments and solve all folds; returns the checkpoint and the results.
-
-    ``scored`` adds scores to results with fits, also to those before Ctrl-C.
-    """
+    """The checkpoint and the results of all folds; ``scored`` adds scores to them, also after Ctrl-C."""
     smooth = arguments.problem.smooth
     if per_output:
         check_separable(NAME, arguments)
@@ -253,11 +250,12 @@ def _solved(
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, scored is not None, compact)
+    with_scores = scored or (lambda found: found)
     if progress or store is not None:
-        found = _in_chunks(arguments, fold_of, task, progress, store, scored or (lambda found: found))
+        found = _in_chunks(arguments, fold_of, task, progress, store, with_scores)
     else:
         found = _on_folds(arguments, fold_of, task)
-    found = found if scored is None else scored(found)
+    found = with_scores(found)
     warn_unconverged(arguments.problem, found.solution, arguments.tol)
     return store, found
 

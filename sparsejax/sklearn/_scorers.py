@@ -124,10 +124,8 @@ def judge_of(
     def judge(fits: Fits) -> np.ndarray:
         W, b = np.asarray(fits.params), np.asarray(fits.intercept)
         scores, refused = np.full(b.shape[:3], np.nan), []
-        for fold, *at in np.ndindex(*scores.shape):
+        for fold, *at in np.argwhere(~_lost(W)):
             one = (fold, *at)
-            if np.isnan(W[one]).any():  # not solved before Ctrl-C, or lost: `warn_unconverged` tells of those
-                continue
             try:
                 scores[one] = score(W[one][: X.shape[1]].T, b[one], fold)
             except ValueError as error:  # such as a deviance of predictions that are not positive
@@ -140,6 +138,11 @@ def judge_of(
     return judge
 
 
+def _lost(W: np.ndarray) -> np.ndarray:
+    """Whether a fit is NaN: not solved before Ctrl-C, or not finite, of which `warn_unconverged` tells."""
+    return np.isnan(W).any(axis=tuple(range(3, W.ndim)))
+
+
 def judge_of_our_own(scoring: Any, loss: Loss, weights: np.ndarray, folds: np.ndarray) -> Judge:
     """`judge_of` for a ``scoring`` of `sparsejax.cross_validate`, with other weights than the fit."""
 
@@ -149,9 +152,7 @@ def judge_of_our_own(scoring: Any, loss: Loss, weights: np.ndarray, folds: np.nd
             plain = masked(jnp.asarray(weights, loss.dtype), jnp.asarray(folds == fold))
             score = jax.vmap(jax.vmap(functools.partial(_score, scoring, loss), (0, 0, None)), (0, 0, None))
             scores.append(np.asarray(score(*of_fold, plain)))
-        W = np.asarray(fits.params)
-        solved = ~np.isnan(W).any(axis=tuple(range(3, W.ndim)))  # the others were not, before Ctrl-C
-        return np.where(solved, np.stack(scores), np.nan)
+        return np.where(_lost(np.asarray(fits.params)), np.nan, np.stack(scores))
 
     return judge
 
