@@ -9,8 +9,9 @@ columns.
 ``predict`` returns labels like those given to ``fit``. Whole numbers are returned as int32 if they fit.
 ``predict`` of `sparsejax.models.multi_semantic` returns scores, and that of `sparsejax.models.ofa_lasso`
 numbers. The values of a traced array are not known: its labels are taken to be 0 and 1, and -1 counts as 0;
-in `sparsejax.models.multivariate` they are taken to be -1 and 1. The fits of `sparsejax.models.exclusive_l21`
-and `sparsejax.models.mil` refuse traced labels.
+in `sparsejax.models.multivariate` they are taken to be -1 and 1. The squared loss of
+`sparsejax.models.uncorrelated_group` is fitted to traced numbers as they are, and ``predict`` takes them for
+0 and 1. The fits of `sparsejax.models.exclusive_l21` and `sparsejax.models.mil` refuse traced labels.
 
 A greater ``score`` is better. It is the accuracy for labels, R^2 for numbers, the mean area under the ROC
 curve for pairs of labels (`sparsejax.models.multi_semantic`), and the measure that a model was fitted for in
