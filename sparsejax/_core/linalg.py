@@ -170,7 +170,7 @@ def row_sums_of_squares(X: jax.Array, weights: jax.Array) -> jax.Array:
     On a CPU the squares of some rows at a time stay in the cache; XLA's sum of products takes twice as long.
     """
     if jax.default_backend() != "cpu":
-        # Not X^2 * weights: XLA would write X^2 to memory if sums down the columns shared it.
+        # Not X^2 * weights: where the same program also sums X^2 down the columns, XLA would store X^2.
         return jnp.sum((X * weights[None]) * X, axis=1)
     parts, axis = _by_device(X)
     number = parts.shape[axis]
@@ -257,7 +257,7 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
     G = G * inverse
     squarings = 6  # m = 2^6; the bound is at most min(n, d)^(1/(2m)) times too large
     log_norm = jnp.zeros((), A.dtype)
-    for i in range(squarings + 1):
+    for i in range(squarings + 1):  # here G is the 2^i-th power of the Gram matrix, times exp(-2^i log_norm)
         size = norm(G)
         log_norm = log_norm + jnp.where(size == 0, -jnp.inf, jnp.log(jnp.where(size == 0, 1, size))) / 2**i
         G = safe_divide(G, size)
@@ -267,7 +267,7 @@ def largest_eigenvalue_bound(A: jax.Array) -> jax.Array:
     return unit * (jnp.exp(log_norm) * (1 + 8 * math.sqrt(min(n, d)) * eps_of(A)))
 
 
-def along(X: Any, directions: jax.Array) -> jax.Array:
+def columns_along(X: Any, directions: jax.Array) -> jax.Array:
     """X times directions (d, f), or the columns of X with the indices ``directions`` (f,).
 
     An index out of range gives a column of zeros.

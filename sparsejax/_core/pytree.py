@@ -121,13 +121,13 @@ def movable(tree: Any, moves: tuple[bool, ...]) -> tuple[list[jax.Array], Callab
     """The leaves for which ``moves`` is True, and a function that returns the tree with new ones."""
     leaves, treedef = jax.tree.flatten(tree)
 
-    def moved(values: Any) -> Any:
+    def with_values(values: Any) -> Any:
         new = list(leaves)
         for number, value in zip((i for i, move in enumerate(moves) if move), values, strict=True):
             new[number] = value
         return jax.tree.unflatten(treedef, new)
 
-    return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], moved
+    return [leaf for leaf, move in zip(leaves, moves, strict=True) if move], with_values
 
 
 def floating_leaves(tree: Any) -> tuple[tuple[jax.Array, ...], Any]:

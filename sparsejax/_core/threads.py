@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import ClosedJaxpr, Jaxpr
 
-# XLA shares such a factorisation of several matrices at once between its threads, and waits for all parts.
+# Primitives of JAX. XLA divides one of them, for several matrices, among its threads and waits for all parts.
 FACTORISATIONS = ("cholesky", "eigh", "lu", "qr", "geqrf", "householder_product", "svd")
 _ONE_AT_A_TIME = threading.Lock()  # held by programs with such a factorisation
 

@@ -57,6 +57,7 @@ def by_lanes(
         shared = [leaf for leaf, moves in zip(leaves, batched, strict=True) if not moves]
 
         def lane(moving: list[Any], shared: list[Any], call: Callable[..., Any]) -> Any:
+            """``call`` with the arguments of one lane, made of its own leaves and of the shared ones."""
             own, common = iter(moving), iter(shared)
             return call(*jax.tree.unflatten(treedef, [next(own if moves else common) for moves in batched]))
 

@@ -53,9 +53,9 @@ def ranked(active: jax.Array, score: jax.Array, m: int) -> jax.Array:
 
     The scores are compared in float32: XLA on a CPU finds the largest float32 numbers without sorting all.
     """
-    most = float(np.finfo(np.float32).max)
-    low = jnp.where(active, jnp.inf, jnp.minimum(score, most)).astype(jnp.float32)
-    found, ix = lax.top_k(low, m)
+    most = float(np.finfo(np.float32).max)  # a larger score would become infinite, as that of active features
+    keys = jnp.where(active, jnp.inf, jnp.minimum(score, most)).astype(jnp.float32)
+    found, ix = lax.top_k(keys, m)
     return jnp.where(found > -jnp.inf, ix, score.shape[0])
 
 
@@ -78,7 +78,7 @@ def most_groups(n: int, d: int, k: int, count: int) -> tuple[int, int]:
     There is room for 1.5 times as many groups as groups of the mean size would fill, since some are smaller.
     """
     mean, most = d / count, float(d)
-    if n < d:
+    if n < d:  # as many groups can be active as single features could
         most = min(d, max(MAX_BUCKET_FEATURES, MIN_GROUPS_IN_BUCKET * mean), mean * can_be_active(n, k))
     m = math.ceil(most)
     return m, min(m, count, math.ceil(1.5 * m / mean))

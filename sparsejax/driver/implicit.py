@@ -24,9 +24,10 @@ The Hessian is formed for small problems only, where its factorisation is the pr
   problem at best; outside jit a warning says so.
 * Unless gap or residual is at rounding error (8 eps), Newton steps on the support and the features nearest to
   it first improve the point at which the derivative is taken; the solution that is returned stays as it is.
-  If the system is gathered on few features (`_gathered_size`: about as many as there are rows, or half as
-  many, and at most 512) and the support has more, there are no such steps. If the steps do not settle the
-  support, and entries that may still leave the support hold more than `MAX_UNSETTLED_SHARE` of the
+  If the system is gathered on few features and the support has more, there are no such steps. The number of
+  gathered features (`_gathered_size` in support.py) is for data of n rows about n if W has one column and the
+  loss a least squares form, else min(k/2, 4) n for k columns; it is at most 512. If the steps do not settle
+  the support, and entries that may still leave the support hold more than `MAX_UNSETTLED_SHARE` of the
   derivative, the derivative is NaN.
 * A penalty that gives its prox but no support is differentiated through its prox, as a fixed point of the
   prox-gradient step, without these steps and this check.
@@ -133,10 +134,10 @@ def _in_shards(rows: bool) -> Callable[[Any, Problem, Solution], Any]:
 
 def _linearised(problem: Problem, solution: Solution, *, moves: tuple[bool, ...], rows: bool) -> Any:
     """The derivative of params and objective: a linear function of the tangents of the leaves that move."""
-    primal, moved = movable(problem, moves)
+    primal, with_values = movable(problem, moves)
 
     def answer(values: Any) -> tuple[Any, jax.Array]:
-        changed = moved(values)
+        changed = with_values(values)
         known = units_of(changed, rows)
         units = None if known is None else lax.stop_gradient(known.units)
         W = solution.params if units is None else units.start(solution.params)
@@ -164,11 +165,11 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     moves, tangent = moving(tangents[0])
     if not tangent:
         return answer, jax.tree.map(jnp.zeros_like, answer)
-    primal, moved = movable(problem, moves)
+    primal, with_values = movable(problem, moves)
     flat_problem, W, restore = flattened(problem, params)
     if "support" not in flat_problem.penalty.provides:
-        dW, c = _through_prox(flat_problem, W, moved, params, primal, tangent, measure)
-        _, dF = jax.jvp(lambda values: moved(values)(params), (primal,), (tangent,))
+        dW, c = _through_prox(flat_problem, W, with_values, params, primal, tangent, measure)
+        _, dF = jax.jvp(lambda values: with_values(values)(params), (primal,), (tangent,))
         # dF also depends on dW = c + Jz where a constraint moves. Only c counts: along Jz the objective is
         # stationary. The slope is NaN where the value has no derivative (a norm at 0); there W stays at 0.
         # An objective that lacks the value of the penalty is not stationary: all of dW counts.
@@ -183,20 +184,20 @@ def _attach_jvp(primals: Any, tangents: Any) -> Any:
     W = W + lax.stop_gradient(near - W)  # second derivatives need the dependence of W on ``params``
 
     def gradient(values: Any) -> jax.Array:
-        return jax.grad(flattened(moved(values), params)[0])(W)
+        return jax.grad(flattened(with_values(values), params)[0])(W)
 
     # The system of the module's docstring: the right-hand side, dW on the support, and the chain rule for dF.
     mask = lax.stop_gradient(flat_problem.penalty.smooth_where(W)).astype(W.dtype)
     rhs = -mask * jax.jvp(gradient, (primal,), (tangent,))[1]
     dW = restore(solve_on_support(flat_problem, W, mask, rhs, measure, unsettled))
-    _, dF = jax.jvp(lambda values, W: moved(values)(W), (primal, params), (tangent, dW))
+    _, dF = jax.jvp(lambda values, W: with_values(values)(W), (primal, params), (tangent, dW))
     return answer, (dW, dF)
 
 
 def _through_prox(
     problem: Problem,
     W: jax.Array,
-    moved: Callable[[Any], Any],
+    with_values: Callable[[Any], Any],
     params: Any,
     primal: Any,
     tangent: Any,
@@ -216,7 +217,7 @@ def _through_prox(
     eta = lax.stop_gradient(safe_divide(1.0, curvature, 1.0))
 
     def forward(values: Any, W: jax.Array) -> jax.Array:
-        flat_problem, _, _ = flattened(moved(values), params)
+        flat_problem, _, _ = flattened(with_values(values), params)
         return flat_problem.penalty.prox(W - eta * jax.grad(flat_problem.smooth)(W), eta)
 
     c: jax.Array = jax.jvp(lambda values: forward(values, W), (primal,), (tangent,))[1]

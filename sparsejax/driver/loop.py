@@ -358,7 +358,7 @@ def is_finite_at_zero(scale: Scale) -> jax.Array:
     return jnp.isfinite(scale.value + scale.gradient)
 
 
-def judged(
+def make_solution(
     W: jax.Array,
     certificate: Certificate,
     tol: jax.Array,

@@ -8,7 +8,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_positive, check_bool, check_choice, check_params
-from sparsejax._core.linalg import along, choose, eps_of, opaque, safe_sqrt, take
+from sparsejax._core.linalg import choose, columns_along, eps_of, opaque, safe_sqrt, take
 from sparsejax._core.matrices.products import Products
 from sparsejax._core.matrices.sparse import Sparse, as_matrix, columns_at, divided
 from sparsejax.losses._base import Facts, InUnits, Loss, Pair, Predictions
@@ -33,7 +33,7 @@ from sparsejax.losses._units import Units, power_of_two, row_units
 TIES = ("breslow", "efron")
 
 
-class Kept(NamedTuple):
+class RiskSums(NamedTuple):
     """What `CoxLoss.facts` keeps for other methods: all quantities that take a loop, (n,) by place."""
 
     h: jax.Array
@@ -171,7 +171,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return self.ties == "breslow" and self.places.windows is None
 
     def _risks(self, h: jax.Array, sums: Sums = None) -> Risks | Terms:
-        """The risk sets at h (n,), by place; ``sums`` as in `Kept`, if they are known."""
+        """The risk sets at h (n,), by place; ``sums`` as in `RiskSums`, if they are known."""
         return self._nested_risks(h, sums) if self._nested else self._terms(h, sums)
 
     def _nested_risks(self, h: jax.Array, sums: Sums = None) -> Risks:
@@ -182,8 +182,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         efron = self.ties == "efron"
         return terms_of(h, self._weights(), self._sorted(self.event), self.places, efron, sums)
 
-    def _evaluated(self, W: jax.Array, known: Kept | None = None) -> tuple[Risks | Terms, jax.Array]:
-        """The risk sets at W, and the mass that `Kept` describes; ``known`` is what ``facts`` kept of W."""
+    def _evaluated(self, W: jax.Array, known: RiskSums | None = None) -> tuple[Risks | Terms, jax.Array]:
+        """The risk sets at W, and the mass of `RiskSums`; ``known`` comes from ``facts`` at W."""
         if known is not None:
             return self._risks(known.h, known.sums), known.mass
         r = self._risks(self._sorted(self._predict(W)))
@@ -220,8 +220,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         U = self._slopes(r, mass)
         rounding = self._rounding(r, U, W, sizes)
         sums = (r.top, r.sums, r.log_sums) if isinstance(r, Risks) else (r.top, r.others)
-        kept = Kept(r.h, sums, mass)
-        return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, kept)
+        known = RiskSums(r.h, sums, mass)
+        return Facts(self.scale * r.value(), self._as_rows(U) @ self.X, rounding, None, known)
 
     def _rounding(self, r: Risks | Terms, U: jax.Array, W: jax.Array, sizes: Sizes | None) -> jax.Array:
         """(), a bound of the rounding error of the value: of h = Xw, to second order, and of the sums."""
@@ -232,7 +232,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # The second-order term of an event is half the variance of the error over its risk set, which is at
         # most the largest squared error.
         total = self.scale * jnp.sum(r.events)
-        moved = 2 * jnp.abs(U) @ error + total / 2 * jnp.max(error) ** 2
+        of_h = 2 * jnp.abs(U) @ error + total / 2 * jnp.max(error) ** 2
         # Rounding of the sums: terms are positive, and factors other than 1 have errors of random sign. In
         # `Risks` a factor is 1 unless the largest h rises; in `Terms` any may differ from 1. In float64 sums
         # of n equal terms are off by n/11 eps.
@@ -241,7 +241,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         steps = 4 + 2 * jnp.sqrt(jnp.asarray(rises, U.dtype)) + levels
         steps += len(U) / 11 if U.dtype == jnp.float64 else 0
         own = jnp.abs(U) @ jnp.abs(r.h) + 2 * self.scale * (jnp.sum(r.events) + r.events @ jnp.abs(r.h))
-        return moved + steps * eps * own
+        return of_h + steps * eps * own
 
     def _majorizer(self) -> jax.Array:
         w = self._weights()
@@ -254,7 +254,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         w = jnp.ones_like(self.event) if self.weights is None else self.weights
         return trace_bound(self.X, w, self.scale * self._sorted(w * self.event), self.places)
 
-    def dual_scaling(self, W: jax.Array, limit: jax.Array, known: Kept | None = None) -> Pair:
+    def dual_scaling(self, W: jax.Array, limit: jax.Array, known: RiskSums | None = None) -> Pair:
         r"""``s = min(limit, 1)``, and the conjugate at sU minus the conjugate at U.
 
         (U + scale * events) / scale is the weight of the draws that stop at each row (see `Risks`).
@@ -281,7 +281,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
 
         With several strata the columns are centred in each stratum instead.
         """
-        there, F = self._in_risk(), self._sorted(along(self.X, free))
+        there, F = self._in_risk(), self._sorted(columns_along(self.X, free))
         if self.places.strata is None:
             F = jnp.concatenate([jnp.ones((len(F), 1), self.dtype), F], axis=1)
         else:
@@ -296,7 +296,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return ((w > 0) & (running_max(events[::-1], strata)[::-1] > 0)).astype(self.dtype)
 
     def dual_projection(
-        self, W: jax.Array, basis: jax.Array, known: Kept | None = None, s: jax.Array | float = 1.0
+        self, W: jax.Array, basis: jax.Array, known: RiskSums | None = None, s: jax.Array | float = 1.0
     ) -> Pair:
         """``X' dU`` and the divergence, same as `LinearModelLoss.dual_projection`.
 
@@ -312,7 +312,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         # Additional weight that stops at earlier places passes the later places.
         change = shortest, one_later(running_sum(shortest, self.places.strata))
         curved = off_basis_by_curvature(r, mass, sorted_basis, U / self.scale)
-        of_shortest, of_curved = (r.moved(mass, moved, counted) for moved in (change, curved))
+        of_shortest, of_curved = (r.after_change(mass, each, counted) for each in (change, curved))
         better = of_curved[-1] < of_shortest[-1]
         stopping, passing, divergence = choose(better, of_curved, of_shortest)
         dU = jnp.where(counted, self.scale * jnp.where(better, curved[0], shortest), 0)
@@ -321,14 +321,14 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
             divergence = jnp.where(jnp.isinf(divergence), jnp.inf, mixed)
         return self.X.T @ self._as_rows(s * dU + (s - 1) * U), self.scale * divergence
 
-    def _hessian(self, W: jax.Array, known: Kept | None = None) -> jax.Array:
+    def _hessian(self, W: jax.Array, known: RiskSums | None = None) -> jax.Array:
         """(1, d, d); only for nested risk sets."""
         r, mass = self._evaluated(W, known)
         if not isinstance(r, Risks):
             raise TypeError("The risk sets are not nested.")
         return self.scale * chain_hessian(r, self._sorted(self.X), r.stop * mass)[None]
 
-    def _least_squares_at(self, W: jax.Array, known: Kept | None = None) -> Pair:
+    def _least_squares_at(self, W: jax.Array, known: RiskSums | None = None) -> Pair:
         """A and b with ||AW - b||^2 / 2 the second-order model: exact for nested risk sets, else close to it.
 
         See `chain_squares`.

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.linalg import along, eps_of, safe_divide, safe_norm
+from sparsejax._core.linalg import columns_along, eps_of, safe_divide, safe_norm
 from sparsejax._core.tiles import inverse_root
 
 
@@ -70,7 +70,7 @@ def basis_of(X: Any, free: jax.Array, w: jax.Array, k: int, constant: bool) -> j
     """
 
     def one(free: jax.Array, w: jax.Array) -> jax.Array:
-        F = along(X, free)
+        F = columns_along(X, free)
         there = jnp.broadcast_to(w > 0, F.shape[:1]).astype(F.dtype)
         if constant:
             F = F - safe_divide(there @ F, jnp.sum(there))[None]  # the same span, better conditioned

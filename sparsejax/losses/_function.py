@@ -46,8 +46,9 @@ def as_loss(x: Any, name: str = "smooth") -> Loss:
     """A `Loss` as it is, any other callable pytree wrapped in `PlainLoss`.
 
     Raises:
-      TypeError: x is a class, not callable, or not registered with JAX; it defines a part of a group other
-        than ``dtype`` alone; or it defines former methods without ``quadratic_model``.
+      TypeError: x is a class, not callable, or not registered with JAX; x defines some methods of a group but
+        not all (``dtype`` alone is allowed); or x defines `FORMER_METHODS`, which earlier versions asked for,
+        without ``quadratic_model``.
     """
     if isinstance(x, Loss):
         check_registered(name, x, Loss._page)
@@ -76,7 +77,7 @@ def as_pytree(x: Any) -> Any:
 
 
 def _defines(x: Any, group: str) -> bool:
-    """Whether x defines the whole group; an error if it defines a part other than ``dtype`` alone."""
+    """Whether x defines the whole group; an error if x defines only a part, except ``dtype`` alone."""
     found = [name for name in Loss._groups[group] if hasattr(x, name)]
     if found == ["dtype"]:
         return False  # a dtype without a shape says nothing

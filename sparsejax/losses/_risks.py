@@ -82,7 +82,7 @@ class Risks(NamedTuple):
         """`divergence` of draws that are as given with share s, and else stop at each event's own row."""
         return self.divergence(s * stopping + (1 - s) * self.events, s * passing + (1 - s) * self.waiting())
 
-    def moved(
+    def after_change(
         self, mass: jax.Array, change: tuple[jax.Array, jax.Array], counted: jax.Array
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """The weights that stop at and pass each place after a change, and their `divergence`.

@@ -23,7 +23,7 @@ from sparsejax.losses._sizes import Sizes
 
 HESSIAN_COLUMNS_AT_ONCE = 16  # columns of a Hessian that are computed at once by Hessian-vector products
 MAX_FREE_UNKNOWNS = 256  # up to this number of free features times classes, projections use the curvature
-MAX_SUM_ERROR = 16  # in units of k eps: a row of changes with a larger sum is outside the simplex
+MAX_SUM_ERROR = 16  # in units of k eps: if changes have a larger sum, the new probabilities do not sum to 1
 
 
 class Near(NamedTuple):
@@ -150,8 +150,8 @@ class SoftmaxLoss(LinearModelLoss):
 
         It is infinite where the changes of a row do not sum to 0: the conjugate is infinite off the simplex.
         """
-        moved = jnp.abs(jnp.sum(change, axis=1, keepdims=True))
-        on_simplex = moved <= MAX_SUM_ERROR * H.shape[1] * eps_of(H)
+        sum_error = jnp.abs(jnp.sum(change, axis=1, keepdims=True))
+        on_simplex = sum_error <= MAX_SUM_ERROR * H.shape[1] * eps_of(H)
         return jnp.where(on_simplex, relative_entropy(jax.nn.log_softmax(H, axis=1), change), jnp.inf)
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array | None:
@@ -170,8 +170,9 @@ class SoftmaxLoss(LinearModelLoss):
             return jnp.full_like(H, jnp.nan)
         p, sums = self.mean(H), basis.T @ (w * self.derivatives(H)[0])
         c = coefficients(of_classes(basis, p, w[:, 0], False), sums.T.reshape(-1))
-        moved = basis @ c.reshape(k, r).T
-        return p * (jnp.sum(p * moved, axis=1, keepdims=True) - moved)
+        step = basis @ c.reshape(k, r).T
+        # Newton's step subtracts ``step`` from H; the Hessian of a row is diag(p) - pp'.
+        return p * (jnp.sum(p * step, axis=1, keepdims=True) - step)
 
     def _classes(self, H: jax.Array) -> Classes:
         w = jnp.broadcast_to(self._weights()[:, 0], H.shape[:1])
@@ -193,31 +194,33 @@ class SoftmaxLoss(LinearModelLoss):
         """The loss with an intercept that is one Newton step from b, and so nearer to the best than b.
 
         H (n, k) are predictions without intercept. The probabilities after the step are proportional to the
-        probabilities at b times a factor for each class, so that both need only one exponential of H.
+        probabilities at b times a factor for each class: one exponential of H gives the probabilities at b
+        and after the step.
         """
-        classes, moved = self._classes(H), jnp.zeros_like(b)
+        classes, step = self._classes(H), jnp.zeros_like(b)
         w, H = classes.w[:, None], H + jnp.where(classes.present, b, self._absent(H, b))[None]
         top = jnp.max(H, axis=1, keepdims=True)
         E = jnp.exp(H - top)
         total = jnp.sum(E, axis=1, keepdims=True)
         if self.has_intercept:
-            moved = classes.step(E * (safe_sqrt(w) / total))
-            factor = jnp.exp(moved)
+            step = classes.step(E * (safe_sqrt(w) / total))
+            factor = jnp.exp(step)
             E, total = E * factor[None], (E @ factor)[:, None]
-        # The formulas of `entries` and `derivatives`. The step adds <counts, moved> to the sum of w <y, h>.
+        # The formulas of `entries` and `derivatives`. The step adds <counts, step> to the sum of w <y, h>.
         missing = 1 - jnp.sum(self.Y, axis=1, keepdims=True)
         each = jnp.log(total) - jnp.sum(self.Y * (H - top), axis=1, keepdims=True) + missing * top
-        value = jnp.sum(w * each) - classes.counts @ moved
+        value = jnp.sum(w * each) - classes.counts @ step
         slopes = (self.scale * w) * (E / total - self.Y)
-        return Near(self.scale * value, slopes, b + moved, H + moved[None])
+        return Near(self.scale * value, slopes, b + step, H + step[None])
 
     def _absent(self, H: jax.Array, b: jax.Array) -> jax.Array:
         """An intercept so low that the probability of a class without a row underflows to exactly 0."""
-        least = 2 - float(np.log(np.finfo(H.dtype).smallest_subnormal))
-        return -(jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + least)
+        # Below every other prediction by this distance: e^-distance is less than half the least number > 0.
+        distance = 2 - float(np.log(np.finfo(H.dtype).smallest_subnormal))
+        return -(jnp.max(H) - jnp.min(H) + jnp.max(jnp.abs(b)) + distance)
 
     def _slope_sums(self, slopes: jax.Array) -> jax.Array:
-        """The sum of slopes of each class minus the mean of the sums: equal intercepts change nothing."""
+        """The sum of slopes of each class minus the mean of the sums: equal shifts of b have no effect."""
         sums = jnp.sum(slopes, axis=0)
         return sums - jnp.mean(sums)
 
@@ -227,8 +230,9 @@ class SoftmaxLoss(LinearModelLoss):
         if not self.has_intercept:
             return error
         classes = self._classes(H)
-        # Gradient in b beyond 64 eps of the weights, times a bound on the distance to the best intercept: 40
-        # nats, where a probability is 0 or 1, and the range of the predictions.
+        # The part of the gradient in b that exceeds rounding (64 eps of the weights), times a bound on the
+        # distance to the best intercept: the range of the predictions, plus 40, beyond which a probability is
+        # 0 or 1 up to rounding (e^-40 < eps).
         left = jnp.abs(classes.imbalance(jnp.zeros_like(H[0]))[0])
         beyond = jnp.maximum(left - 64 * eps_of(H) * jnp.sum(classes.counts), 0)
         far = jnp.where(classes.w[:, None] > 0, jnp.abs(H), 0)
@@ -243,4 +247,5 @@ def _first_wrong(xp: Any, y: Any, tol: float) -> tuple[Any, ...]:
 
 
 def _counts(xp: Any, y: Any, weights: Any = None) -> Any:
+    """The weight of each class, (k,); without weights the sum of its column of y."""
     return y.sum(axis=0) if weights is None else weights @ y

@@ -35,11 +35,12 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
 
     Source: Dinkelbach, Management Science 13(7), 1967.
     """
-    varied = penalty, Z
-    penalty, Z = lax.stop_gradient(varied)
-    size, near = jnp.max(jnp.abs(Z)), 100 * eps_of(Z)
+    with_derivatives = penalty, Z
+    penalty, Z = lax.stop_gradient(with_derivatives)
+    size, rtol = jnp.max(jnp.abs(Z)), 100 * eps_of(Z)  # bounds that differ by less are equal up to rounding
 
-    def above(parts: tuple[jax.Array, ...]) -> jax.Array:
+    def upper_bound(parts: tuple[jax.Array, ...]) -> jax.Array:
+        """The least t at which each part of Z is in the dual ball of t times its term."""
         parts = shared(penalty, tuple(like(part, Z) for part in parts), Z)
         scales = [term.dual_scale(part) for term, part in zip(penalty.terms, parts, strict=True)]
         return jnp.max(jnp.stack([safe_divide(1.0, scale, jnp.inf) for scale in scales]))
@@ -50,15 +51,15 @@ def gauge(penalty: Penalty, Z: jax.Array) -> jax.Array:
         W = like(joined(penalty, points, Z), Z)
         low = _ratio(penalty, Z, W)
         best = jnp.where(low > c.low, W, c.best)
-        return _State(jnp.maximum(low, c.low), jnp.minimum(above(parts), c.high), W, best, c.n + 1)
+        return _State(jnp.maximum(low, c.low), jnp.minimum(upper_bound(parts), c.high), W, best, c.n + 1)
 
     W = feasible(penalty, Z)
     low = _ratio(penalty, Z, W)
     start = _State(low, jnp.where(low > 0, jnp.full_like(low, jnp.inf), 0), W, W, jnp.int32(0))
     end = lax.while_loop(
-        lambda c: (c.high > c.low * (1 + near)) & (c.low < jnp.inf) & (c.n < MAX_ROUNDS), round_, start
+        lambda c: (c.high > c.low * (1 + rtol)) & (c.low < jnp.inf) & (c.n < MAX_ROUNDS), round_, start
     )
-    return _with_derivative(end.high, _ratio(*varied, end.best))
+    return _with_derivative(end.high, _ratio(*with_derivatives, end.best))
 
 
 def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...], dtype: Any) -> jax.Array:
@@ -68,6 +69,7 @@ def largest_ratio(better: Callable[..., jax.Array], values: tuple[jax.Array, ...
     unless t is at least the largest ratio. The derivative in ``values`` is the derivative at the maximiser.
     """
     fixed = lax.stop_gradient(values)
+    # t; the t of the round before; whether the last round made t larger; rounds so far.
     State = tuple[jax.Array, jax.Array, jax.Array, jax.Array]
 
     def round_(c: State) -> State:

@@ -61,8 +61,8 @@ def SparseGroupLasso(alpha: ArrayLike, l1_ratio: ArrayLike, groups: Groups) -> S
     if alpha.ndim:
         raise ValueError(f"alpha must be a scalar, got shape {alpha.shape}.")
     share = share.astype(alpha.dtype)
-    sizes = jnp.sqrt(groups.sums(jnp.ones(groups.num_features, alpha.dtype)))
-    return Sum((L1(alpha * share), GroupLasso(alpha * (1 - share) * sizes, groups)))
+    root_sizes = jnp.sqrt(groups.sums(jnp.ones(groups.num_features, alpha.dtype)))
+    return Sum((L1(alpha * share), GroupLasso(alpha * (1 - share) * root_sizes, groups)))
 
 
 def _as_ratio(l1_ratio: ArrayLike) -> jax.Array:

@@ -115,6 +115,7 @@ def shrink_warm(rho: jax.Array, strength: jax.Array, groups: Groups, warm: Warm)
     diagonal = _diagonal(strength, groups)
 
     def newton_point(active: jax.Array, factor: jax.Array, guess: jax.Array) -> tuple[jax.Array, ...]:
+        """v with H_AA v_A = rho_A on the active rows A, Kv, and whether A repeats there: v is then exact."""
         new = _solve(active, rho, strength, groups, factor, guess)
         K_new = _product(new, strength, groups)
         return new, K_new, _repeats(active, new, K_new, rho, diagonal)
@@ -148,7 +149,8 @@ def _repeats(
     active: jax.Array, v: jax.Array, Kv: jax.Array, rho: jax.Array, diagonal: jax.Array
 ) -> jax.Array:
     """Whether the Newton point v of the active rows has the same active rows, up to rounding."""
-    # Rounding decides on a row at the boundary: such a row passes if its optimality violation is rounding.
+    # Rounding decides on a row at the boundary: such a row passes if |min(v_i, (Hv - rho)_i / H_ii)|, its
+    # violation of the optimality conditions v >= 0, Hv >= rho, v'(Hv - rho) = 0, is of the size of rounding.
     violation = jnp.abs(jnp.minimum(v, (v + 2 * Kv - rho) / diagonal))
     top = jnp.max(rho, initial=0)
     rounding = 4 * eps_of(v) * (jnp.max(jnp.abs(v), initial=0) + top / diagonal)

@@ -361,7 +361,7 @@ def _all_folds(
     def one(fold: jax.Array) -> Judged:
         changed, judge = task.parts(arguments.problem, fold_of, fold)
         solutions = unchecked_path(arguments._replace(problem=changed), complete=complete)
-        return jax.vmap(lambda solution: task.judged(judge, solution))(solutions)
+        return jax.vmap(lambda solution: task.evaluated(judge, solution))(solutions)
 
     # `jax.vmap` would make each `lax.cond` compute both branches, which takes long on a CPU.
     return lax.map(one, numbers) if arguments.mode == "warm" else jax.vmap(one)(numbers)

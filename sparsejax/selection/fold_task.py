@@ -74,13 +74,15 @@ class Folds:
             judge = Judge(mean_row(fit), held_out_on_few_rows(test), None)
         return problem._replace(smooth=fit), judge
 
-    def judged(self, judge: Judge, solution: Solution) -> Judged:
+    def evaluated(self, judge: Judge, solution: Solution) -> Judged:
+        """The loss of the held-out rows, the score, and the number of nonzero weights of a solution."""
         W, (fit, test, weights, counted), score = solution.params, judge, None
         b = fit.intercept(W)
+        # A loss of `held_out_on_few_rows` takes the intercept as a last row of W.
         at = (jnp.concatenate([W, b[None]]), jnp.zeros_like(b)) if self.compact else (W, b)
         if self.scoring is not None and weights is not None:
-            known = (self.scoring, test, W, b, weights)
-            score = score_by_output(*known) if self.per_output else score_of(*known, counted)
+            args = (self.scoring, test, W, b, weights)
+            score = score_by_output(*args) if self.per_output else score_of(*args, counted)
         without_weights = solution._replace(params=solution.num_iters)
         if self.per_output:
             each = loss_by_output(cast(LinearModelLoss, test), *at)  # `check_separable` has checked it
@@ -89,9 +91,9 @@ class Folds:
         return Judged(test.evaluate(*at), jnp.count_nonzero(W), without_weights, score, fits)
 
     def record(self, found: Judged, solution: Solution, judge: Judge, at: Any) -> Judged:
-        one = self.judged(judge, solution)
+        one = self.evaluated(judge, solution)
         return jax.tree.map(lambda all, one: all.at[at].set(one), found, one)
 
     def like(self, problem: Problem, fold_of: jax.Array, fold: jax.Array, solution: Solution) -> Judged:
         """The result of a solution, computed for its shapes and dtypes alone."""
-        return self.judged(self.parts(problem, fold_of, fold)[1], solution)
+        return self.evaluated(self.parts(problem, fold_of, fold)[1], solution)

@@ -219,12 +219,12 @@ def _summary(found: _Found, least_count: jax.Array, factor: jax.Array) -> tuple[
 
 def _on_all(arguments: PathArguments, masks: np.ndarray) -> _Found:
     """The results of all subsamples: in one call, or in mode "warm" on a CPU in one call a core."""
-    count, most = masks.shape[0], _max_at_once(arguments, masks.shape[1])
+    count, at_once = masks.shape[0], _max_at_once(arguments, masks.shape[1])
     calls, chunk = 1, 1
     if arguments.mode == "batch":
-        chunk = -(-count // -(-count // most))  # so that the last chunk is about as full as the others
+        chunk = -(-count // -(-count // at_once))  # so that the last chunk is about as full as the others
     elif is_eager(arguments) and jax.default_backend() == "cpu":
-        calls = _num_calls(count, most)
+        calls = _num_calls(count, at_once)
     length = -(-count // (calls * chunk)) * chunk
     # Repeated masks fill up the last call; ``counted`` is False for them.
     numbers = np.arange(calls * length)
@@ -258,11 +258,11 @@ def _in_chunks(
     arguments: PathArguments, masks: np.ndarray, threshold: float, progress: bool, store: Checkpoint | None
 ) -> _Found:
     """The results of all subsamples by many short calls, with a progress bar and checkpoints between them."""
-    count, most, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), arguments.size
+    count, at_once, size = masks.shape[0], _max_at_once(arguments, masks.shape[1]), arguments.size
     copied = _rows_each(arguments, masks)
     with bar_of(NAME, count * size, shown=progress, checkpoint=store) as bar:
         if arguments.mode == "batch":
-            chunk = min(most, -(-count // SLICES))
+            chunk = min(at_once, -(-count // SLICES))
 
             def call(numbers: np.ndarray) -> _Found:
                 counted = np.diff(numbers, prepend=-1) > 0  # False for repeats that fill up the last slice
@@ -274,9 +274,10 @@ def _in_chunks(
             like = _nothing(arguments, chunk).found
             done = in_slices(call, count, chunk, bar, lambda found: found.solution.measure, like)
         else:
-            threads = lambda: np.int64(_num_calls(count, most) if jax.default_backend() == "cpu" else 1)
+            threads = lambda: np.int64(_num_calls(count, at_once) if jax.default_backend() == "cpu" else 1)
             # A checkpoint from a machine with more cores is continued with as many threads as there.
             calls = int(saved_or_computed(store, "threads", np.int64(0), threads))
+            # One part a thread, of ``length`` masks; repeats, which are not solved, fill up the last parts.
             length = -(-count // calls)
             numbers = np.arange(calls * length).reshape(calls, length)
             parts = [((masks[i % count], np.int32(n)), n) for i in numbers if (n := int(np.sum(i < count)))]

@@ -10,7 +10,7 @@ from sparsejax._core.linalg import apply_if, choose, eps_of, like, safe_divide, 
 from sparsejax._core.tiles import Root, factorised, lower_solve, no_root, rows_at, tile_at, upper_solve
 from sparsejax.driver.loop import recorded
 from sparsejax.solution import History
-from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, scales, weights
+from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, scalars_of, scales_of
 from sparsejax.solvers._scaled_least_squares import Wide
 
 MAX_NEWTON_STEPS = 100
@@ -34,13 +34,13 @@ class Point(NamedTuple):
     aux: Any  # what `Wide` or `Tall` stores at t
     C: jax.Array  # (k, d)
     residual: jax.Array  # ||B - AW||^2
-    along: jax.Array  # <B, B - AW>
+    target_product: jax.Array  # <B, B - AW>
 
 
 def evaluated(quadratic: Any, t: jax.Array, aux: Any) -> Point:
     """The point at t, evaluated: this is the one product with all of A in a step."""
-    C, residual, along = quadratic.evaluate(aux)
-    return Point(t, jnp.ones((), bool), aux, C, residual, along)
+    C, residual, target_product = quadratic.evaluate(aux)
+    return Point(t, jnp.ones((), bool), aux, C, residual, target_product)
 
 
 def start_point(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient: jax.Array) -> Point:
@@ -50,7 +50,7 @@ def start_point(quadratic: Any, blocks: Rows | Grouped, Wt: jax.Array, gradient:
     into a bucket stay.
     """
     s = safe_divide(blocks.norms(Wt), blocks.norms(gradient))
-    point = unevaluated_point(quadratic, limited(blocks, scales(s, blocks.ridge)), -gradient)
+    point = unevaluated_point(quadratic, limited(blocks, scalars_of(s, blocks.ridge)), -gradient)
     return point._replace(known=~jnp.any(Wt != 0))  # t is 0 also for blocks whose gradient is 0 at W
 
 
@@ -59,9 +59,9 @@ def unevaluated_point(quadratic: Any, t: jax.Array, C: jax.Array) -> Point:
     return Point(t, ~jnp.any(t > 0), quadratic.zero(), C, quadratic.size, quadratic.size)
 
 
-def weighted(blocks: Rows | Grouped, point: Point, W: jax.Array) -> jax.Array:
+def params_at(blocks: Rows | Grouped, point: Point, W: jax.Array) -> jax.Array:
     """diag(s) C in the shape of W: the answer at a point."""
-    return like(blocks.by_feature(weights(point.t, blocks.ridge))[None] * point.C, W)
+    return like(blocks.by_feature(scales_of(point.t, blocks.ridge))[None] * point.C, W)
 
 
 class State(NamedTuple):
@@ -153,7 +153,7 @@ class Newton:
         c = self.blocks.norms(point.C)
         primal = point.residual / 2 + self.blocks.value(point.t, c)
         s, conjugate = self.blocks.conjugate(c)
-        dual = s * point.along - s * s * point.residual / 2 - conjugate
+        dual = s * point.target_product - s * s * point.residual / 2 - conjugate
         return c, primal, dual, self.blocks.ratios(point.t, c)
 
     def gap(self, s: State) -> jax.Array:
@@ -219,8 +219,8 @@ class Newton:
         (new, aux, known), scratch = _Bucket(quadratic, blocks, model, s.tiles).stepped(point, scratch)
         # phi = (<B, K^-1 B> + sum alpha^2 t) / 2
         squares = alpha * alpha
-        phi = (quadratic.along(aux) + jnp.sum(squares * new)) / 2
-        before = (point.along + jnp.sum(squares * t)) / 2
+        phi = (quadratic.target_product(aux) + jnp.sum(squares * new)) / 2
+        before = (point.target_product + jnp.sum(squares * t)) / 2
         t = jnp.zeros_like(point.t).at[numbers].set(new, mode="drop")
         return (t, aux, phi, before, known), scratch
 
@@ -302,7 +302,7 @@ class _Bucket:
 
     def scales(self, t: jax.Array) -> jax.Array:
         """(m,), the scales s of the features of the bucket at t (b,)."""
-        s, at = weights(t, self.model.ridge), self.model.chosen.at
+        s, at = scales_of(t, self.model.ridge), self.model.chosen.at
         return s if at is None else take(s, at, 0)
 
     def minimised(self, S: Any, scratch: _Scratch) -> tuple[jax.Array, _Scratch]:

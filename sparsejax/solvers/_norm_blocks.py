@@ -54,7 +54,7 @@ class Blocks:
         """g(W) at W = diag(s) C; c holds the norms of the blocks of C."""
         if self.ridge is None:
             return jnp.sum(self.alpha * t * c)
-        size = weights(t, self.ridge) * c
+        size = scales_of(t, self.ridge) * c
         return jnp.sum(self.alpha * size + self.ridge / 2 * size * size)
 
     def conjugate(self, c: jax.Array) -> tuple[jax.Array, jax.Array | float]:
@@ -210,13 +210,13 @@ def _added(H: jax.Array, tile: jax.Array, i: jax.Array, j: jax.Array) -> jax.Arr
     return lax.dynamic_update_slice(H, old + tile, (i, j))
 
 
-def weights(t: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """The weights ``s = t / (1 + mt)`` in W = diag(s) C, with m the ridge."""
+def scales_of(t: jax.Array, ridge: jax.Array | None) -> jax.Array:
+    """The scales ``s = t / (1 + mt)`` in W = diag(s) C, with m the ridge."""
     return t if ridge is None else t / (1 + ridge * t)
 
 
-def scales(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
-    """t with ``weights(t) = s``. No t has a weight s >= 1/m: 1 - ms counts as 1e-3 at least."""
+def scalars_of(s: jax.Array, ridge: jax.Array | None) -> jax.Array:
+    """t with ``scales_of(t) = s``. No t has a scale s >= 1/m: 1 - ms counts as 1e-3 at least."""
     return s if ridge is None else s / jnp.maximum(1 - ridge * s, 1e-3)
 
 

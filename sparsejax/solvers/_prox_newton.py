@@ -24,7 +24,7 @@ from sparsejax.solution import Solution
 from sparsejax.solvers._block_descent import MAX_FEATURES, Descent, Layout, by_blocks, has_sparse_columns
 from sparsejax.solvers._block_problem import Gram
 from sparsejax.solvers._chains import solved_by
-from sparsejax.solvers._newton_on_scales import Newton, start_point, weighted
+from sparsejax.solvers._newton_on_scales import Newton, params_at, start_point
 from sparsejax.solvers._norm_blocks import blocks_of
 from sparsejax.solvers._scaled_least_squares import least_squares
 from sparsejax.solvers._trend import Trend
@@ -338,7 +338,7 @@ def _by_scalars(problem: Problem, init: jax.Array, tol: jax.Array, rows: int) ->
         wanted = jnp.maximum(GAP_SHARE * s.measure, tol / 4) * unit
         newton = Newton(quadratic, blocks, wanted, jnp.int32(MAX_STEPS))
         end = newton.run(point, empty_history(0, init.dtype)).point
-        return jnp.where(end.known, weighted(blocks, end, init) - s.W, 0)
+        return jnp.where(end.known, params_at(blocks, end, init) - s.W, 0)
 
     return change
 

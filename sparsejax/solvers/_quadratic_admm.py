@@ -93,17 +93,18 @@ class Quadratic:
         return found.reshape(Rt.shape)
 
     def solve(self, penalty: Penalty, start: Answer, wanted: jax.Array) -> Answer:
-        """Minimise the quadratic plus the penalty, until a subgradient of the sum has norm ``wanted``.
+        """Minimise the quadratic plus the penalty, until a subgradient has a norm of at most ``wanted``.
 
-        The answer may be less accurate: the iterations end after `MAX_CHECKS` of these norms.
+        The answer may be less accurate: the iterations end after `MAX_CHECKS` evaluations of this norm.
         """
-        mean = self.trace / self.W.size + self.mu
+        mean = self.trace / self.W.size + self.mu  # the mean eigenvalue of H + mu I, the first rho
         rho = jnp.where(start.rho > 0, start.rho, jnp.where(mean > 0, mean, self.unit))
         Z = columns(start.W)
         V = Z + columns(start.subgradient) / rho
 
         def iterate(factor: jax.Array, s: State) -> State:
-            # The equations are for the change from W: with a small rho, other forms cancel.
+            # (H + (mu + rho) I) (point - W) = rho (2Z - V - W) - G: solved for the change from W, since an
+            # equation for the point itself would cancel with a small rho.
             change = s.rho * (2 * s.Z - s.V - self.at) - self.gradient
             point = self.at + self.inverse(change, factor, self.mu + s.rho)
             V = s.V + RELAXATION * (point - s.Z)
@@ -128,11 +129,13 @@ class Quadratic:
         # The primal residual W - Z, with the last W from the update of V, is relative to |Z|, and the dual
         # residual, the change of Z, to |U|.
         parts = jnp.stack([Z + (s.V - V) / RELAXATION - s.Z, s.Z, s.Z - Z, U])
-        primal, at, dual, dual_at = jnp.maximum(jnp.sqrt(jnp.sum(parts * parts, axis=(1, 2))), tiny_of(V))
-        by = jnp.clip(jnp.sqrt(RESIDUAL_RATIO * (primal / at) * (dual_at / dual)), 0.1, 10.0)
+        primal, size, dual, dual_size = jnp.maximum(jnp.sqrt(jnp.sum(parts * parts, axis=(1, 2))), tiny_of(V))
+        ratio = RESIDUAL_RATIO * (primal / size) * (dual_size / dual)
+        factor = jnp.clip(jnp.sqrt(ratio), 0.1, 10.0)  # rho changes by a factor of 10 at most
         # Bound rho: the ratio of two rounding errors is arbitrary, and with a shift below the rounding errors
         # of H there may be no Cholesky factor.
         least, most = self.shape[1] * eps_of(V) * self.unit, self.unit / eps_of(V)
-        by = jnp.clip(s.rho * by, jnp.minimum(s.rho, least), jnp.maximum(s.rho, most)) / s.rho
+        factor = jnp.clip(s.rho * factor, jnp.minimum(s.rho, least), jnp.maximum(s.rho, most)) / s.rho
         residual = norm(self.slope(s.Z) + s.rho * U)  # rho U is a subgradient of the penalty at Z
-        return s._replace(V=s.Z + U / by, rho=s.rho * by, residual=residual, checks=s.checks + 1)
+        # The subgradient rho U stays the same.
+        return s._replace(V=s.Z + U / factor, rho=s.rho * factor, residual=residual, checks=s.checks + 1)

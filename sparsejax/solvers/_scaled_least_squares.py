@@ -135,14 +135,14 @@ class Wide(NamedTuple):
         AW = lax.fori_loop(0, count, add, jnp.zeros((F.shape[1], W.shape[1]), F.dtype))
         return self.B - AW[: self.rows], aux[1], jnp.zeros((), bool)
 
-    def along(self, aux: Any) -> jax.Array:
+    def target_product(self, aux: Any) -> jax.Array:
         """<B, K^-1 B>."""
         return jnp.sum(self.B * aux[0])
 
     def evaluate(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||K^-1 B||^2 and <B, K^-1 B>."""
         xi = aux[0]
-        return across(self._times(xi), self.matrix), jnp.sum(xi * xi), self.along(aux)
+        return across(self._times(xi), self.matrix), jnp.sum(xi * xi), self.target_product(aux)
 
     def _times(self, rows: jax.Array) -> jax.Array:
         return rows if self.factor is None else self.factor * rows
@@ -178,15 +178,15 @@ class Tall(NamedTuple):
         """``aux`` at W (m, k) of the features of a bucket; other rows are 0."""
         return jnp.zeros_like(self.b).at[:, ix].set(W.T, mode="drop")
 
-    def along(self, aux: Any) -> jax.Array:
+    def target_product(self, aux: Any) -> jax.Array:
         """<B, B - AW>."""
         return self.size - jnp.sum(self.b * aux)
 
     def evaluate(self, aux: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
         """C' (k, d), ||B - AW||^2 and <B, B - AW>."""
-        C, along = self.b - aux @ self.G, self.along(aux)
+        C, target_product = self.b - aux @ self.G, self.target_product(aux)
         # ||B - AW||^2 = <B, B - AW> - <W, A'(B - AW)>
-        return C, along - jnp.sum(C * aux), along
+        return C, target_product - jnp.sum(C * aux), target_product
 
 
 class Gram(NamedTuple):

@@ -143,9 +143,9 @@ def _iterated(
         return tuple(like(part, init) for part in smoothing.parts(s.W, s.mu)[0])
 
     start = smoothing.first(Wt) if continuation and not faithful else mu
-    none = jnp.zeros((), init.dtype)
+    zero = jnp.zeros((), init.dtype)
     algorithm = Algorithm(
-        state=State(Wt, Wt, none, start, none, jnp.zeros((), bool)),
+        state=State(Wt, Wt, zero, start, zero, jnp.zeros((), bool)),
         block=lambda s, n: smoothing.block(s, n, faithful),
         candidate=candidate,
         step=lambda _: smoothing.step,
@@ -206,15 +206,16 @@ class _Smoothing:
             W = (1 - a) * s.W + a * V
             return W, V, self.parts(W, s.mu)[1]
 
-        def longer(carry: Any) -> Any:
+        def retry(carry: Any) -> Any:
+            """The step with the bound L that the last W needs: a shorter step."""
             _, _, need, _, n = carry
             return *move(need), need, n + 1
 
         L = jnp.maximum(s.L, bound)
-        carry = (*move(L), L, jnp.int32(0))
+        carry = (*move(L), L, jnp.int32(0))  # W, V, the bound that W needs, L, attempts
         # q is convex: between U and W it is at most the larger of its values there, so that L bounds the
         # curvature on the whole segment.
-        W, V, _, L, _ = lax.while_loop(lambda c: (c[2] > c[3]) & (c[4] < MAX_STEP_ATTEMPTS), longer, carry)
+        W, V, _, L, _ = lax.while_loop(lambda c: (c[2] > c[3]) & (c[4] < MAX_STEP_ATTEMPTS), retry, carry)
         return s._replace(W=W, V=V, L=L, t=s.t + 1)
 
     def iterate_printed(self, s: State) -> State:

@@ -15,7 +15,7 @@ from sparsejax.certificate import Scale, certify
 from sparsejax.driver import Link, prepare
 from sparsejax.driver.curvature import cautious_step
 from sparsejax.driver.feature_subsets import can_be_active, most_features
-from sparsejax.driver.loop import empty_history, judged
+from sparsejax.driver.loop import empty_history, make_solution
 from sparsejax.dual_point import free_features
 from sparsejax.losses import Loss, sizes
 from sparsejax.penalties import strengths_valid
@@ -23,7 +23,7 @@ from sparsejax.problem import Problem
 from sparsejax.solution import Solution
 from sparsejax.solvers import _working_set
 from sparsejax.solvers._chains import solved_by
-from sparsejax.solvers._newton_on_scales import Newton, Point, start_point, unevaluated_point, weighted
+from sparsejax.solvers._newton_on_scales import Newton, Point, params_at, start_point, unevaluated_point
 from sparsejax.solvers._norm_blocks import Grouped, Rows, blocks_of
 from sparsejax.solvers._scaled_least_squares import quadratic_of
 
@@ -66,7 +66,7 @@ def variational_newton(
 
     A group has one scalar, with :math:`\|C_g\|_F` in place of :math:`\|c_i\|`. The entry of the Hessian for
     two groups is the sum over their members; a bucket holds all of a group or nothing. With a ridge
-    :math:`\tfrac{m}{2}\|w\|^2` the weights are :math:`s = t/(1 + mt)`:
+    :math:`\tfrac{m}{2}\|w\|^2` the scales are :math:`s = t/(1 + mt)`:
 
     .. math:: K = I + A\operatorname{diag}(s)A^\top , \quad W = \operatorname{diag}(s)\,C , \quad
               \frac{\partial\phi}{\partial t} = \frac12\Big(\alpha^2 - \frac{\|c\|^2}{(1+mt)^2}\Big) ,
@@ -220,7 +220,7 @@ def _predicted(blocks: Rows | Grouped, path: PathState) -> Point:
     ahead = jnp.maximum(norms + times * jnp.where(norms > 0, norms - norms_before, 0), 0)
     t = jnp.where(right, safe_divide(ahead, blocks.alpha), point.t)
     same = jnp.all(t == point.t)
-    if blocks.ridge is not None:  # the ridge may have changed too, and with it the weights s of every t > 0
+    if blocks.ridge is not None:  # the ridge may have changed too, and with it the scales s of every t > 0
         same = ~jnp.any(t > 0)
     return point._replace(t=t, known=point.known & same)
 
@@ -252,14 +252,14 @@ def resume(
         max_ratio = jnp.where(jnp.any(init != 0), jnp.inf, MAX_STRENGTH_RATIO)
     newton = Newton(quadratic, blocks, tol, maxiter, max_ratio=max_ratio)
     end = newton.run(point, empty_history(history, init.dtype))
-    W = jnp.where(end.point.known, weighted(blocks, end.point, init), init)
+    W = jnp.where(end.point.known, params_at(blocks, end.point, init), init)
     step = cautious_step(quadratic.trace)
     valid = smooth.valid() & strengths_valid(penalty)
     value_at_zero = quadratic.size / 2 + 0 * jnp.sum(blocks.alpha)  # NaN if a strength is NaN
     basis, free = free_features(problem, init)
     scale = Scale(value_at_zero, norm_of(shared.C), basis, shared.sizes, valid, free)
     certificate = certify(problem, W, step, scale, smooth.facts(W, shared.sizes))
-    solution = judged(W, certificate, tol, end.k, end.history, scale)
+    solution = make_solution(W, certificate, tol, end.k, end.history, scale)
     return solution, PathState(end.point, blocks.alpha, blocks.alpha * end.point.t, path.alpha, path.norms)
 
 

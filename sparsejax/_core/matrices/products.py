@@ -10,7 +10,7 @@ from sparsejax._core.pytree import Pytree
 
 
 class Products(Pytree):
-    """Base of matrices X (n, d) whose products XW and X'U are computed by `moved`."""
+    """Base of matrices X (n, d) whose products XW and X'U are computed by `product`."""
 
     # Groups of the protocol of losses that X cannot serve: they form matrices of the size of X, or X'X.
     lacks: ClassVar[frozenset[str]] = frozenset({"free features"})
@@ -26,7 +26,7 @@ class Products(Pytree):
         """2, the number of dimensions."""
         return 2
 
-    def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
+    def product(self, W: jax.Array, *, transposed: bool) -> jax.Array:
         """XW, or X'W if ``transposed``, for W (., k); JAX never differentiates or transposes it."""
         raise NotImplementedError
 
@@ -67,10 +67,10 @@ class Transposed:
 def times(X: Any, W: jax.Array, *, transposed: bool = False) -> jax.Array:
     """XW, or X'W if ``transposed``, for W (., k), in loops that JAX does not differentiate.
 
-    A `Products` is multiplied by its method `moved`, without the linear system of `_product`.
+    A `Products` is multiplied by its method `product`, without the linear system of `_product`.
     """
     if isinstance(X, Products):
-        return X.moved(W, transposed=transposed)
+        return X.product(W, transposed=transposed)
     return X.T @ W if transposed else X @ W
 
 
@@ -92,10 +92,10 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
         return X.system(both, transposed=transposed)
 
     def solve(_: Any, both: jax.Array) -> jax.Array:
-        return both.at[at:].add(X.moved(both[:at], transposed=transposed))
+        return both.at[at:].add(X.product(both[:at], transposed=transposed))
 
     def transpose(_: Any, both: jax.Array) -> jax.Array:
-        return both.at[:at].add(X.moved(both[at:], transposed=not transposed))
+        return both.at[:at].add(X.product(both[at:], transposed=not transposed))
 
     both = jnp.concatenate([W, jnp.zeros((size, W.shape[1]), W.dtype)])
     H = lax.optimization_barrier(lax.custom_linear_solve(system, both, solve, transpose)[at:])

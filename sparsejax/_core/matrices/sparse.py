@@ -75,7 +75,7 @@ class Sparse(
         """dtype of the entries."""
         return self.data.dtype
 
-    def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
+    def product(self, W: jax.Array, *, transposed: bool) -> jax.Array:
         """XW, or X'W if ``transposed``."""
         return self._product(W, transposed)
 
@@ -111,10 +111,10 @@ class Sparse(
             data = data * self.scale.at[self.cols].get(mode="promise_in_bounds")
 
         def column(both: jax.Array) -> jax.Array:
-            moved = data * both.at[of].get(mode="promise_in_bounds")
-            return both.at[to].add(-moved, mode="promise_in_bounds")
+            terms = data * both.at[of].get(mode="promise_in_bounds")
+            return both.at[to].add(-terms, mode="promise_in_bounds")
 
-        # A loop over columns would take less memory, but JAX 0.6 cannot transpose one.
+        # All columns at once: a loop over columns (`lax.map`) would take less memory.
         return jax.vmap(column, in_axes=1, out_axes=1)(both)
 
     def divided(self, units: jax.Array) -> "Sparse":
@@ -221,8 +221,8 @@ def _product_of(transposed: bool, shape: tuple[int, int], function: Any) -> Call
         def add(start: Any, length: int, H: jax.Array) -> jax.Array:
             x, i, j = (lax.dynamic_slice(a, (start,), (length,)) for a in (data, to, of))
             x = x if function is None else function(x)
-            moved = x[:, None] * W.at[j].get(mode="promise_in_bounds")
-            return H.at[i].add(moved, mode="promise_in_bounds")
+            terms = x[:, None] * W.at[j].get(mode="promise_in_bounds")
+            return H.at[i].add(terms, mode="promise_in_bounds")
 
         whole = nnz // length
         count = jnp.minimum((used + length - 1) // length, whole)

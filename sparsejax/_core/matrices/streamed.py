@@ -95,7 +95,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
         """dtype of all products."""
         return self.squares.dtype
 
-    def moved(self, W: jax.Array, *, transposed: bool) -> jax.Array:
+    def product(self, W: jax.Array, *, transposed: bool) -> jax.Array:
         """XW, or X'W if ``transposed``."""
         size = self.shape[1 if transposed else 0]
 

@@ -178,13 +178,13 @@ class Best:
         slack = self.losses - w.ravel() @ self.rows
         d = d / max(1.0, d.max(), d.sum() / self.budget)
         primal = 0.5 * float(((w * w).sum(1) / d).sum()) + max(0.0, float(slack.max()))
-        dual = float(self.losses @ beta) - 0.5 * top_group(_norms(self.along(beta)), self.budget)[2]
+        dual = float(self.losses @ beta) - 0.5 * top_group(_norms(self.weighted_cuts(beta)), self.budget)[2]
         if primal < self.primal:
             self.primal, self.point = primal, w
         if dual > self.dual:
             self.dual, self.beta = dual, beta
 
-    def along(self, beta: np.ndarray) -> np.ndarray:
+    def weighted_cuts(self, beta: np.ndarray) -> np.ndarray:
         """R beta, (T, r)."""
         return (self.rows @ beta).reshape(self.R.shape[:2])
 
@@ -197,8 +197,8 @@ def first(best: Best) -> Iterate:
     """The start of a solve without an earlier iterate."""
     T, K = len(best.R), len(best.losses)
     beta = np.full(K, 1 / (K + 1))
-    beta /= max(1.0, _norms(best.along(beta)).max())
-    squares, d, s = _norms(best.along(beta)) ** 2, np.full(T, best.budget / T), np.ones(T)
+    beta /= max(1.0, _norms(best.weighted_cuts(beta)).max())
+    squares, d, s = _norms(best.weighted_cuts(beta)) ** 2, np.full(T, best.budget / T), np.ones(T)
     tau = squares.max()
     return Iterate(beta, 1 - beta.sum(), 2.0 - best.losses, 2.0, d, 1 - d, s, tau + s - squares, tau)
 
@@ -221,7 +221,7 @@ def resumed(best: Best, start: Iterate) -> Iterate:
     lam = np.append(lam, np.maximum(slack, centre / (MAX_NEW_SHARE * beta.mean())))
     beta = np.append(beta, centre / lam[known:])
     beta *= (1 - sigma) / beta.sum()
-    residual = tau + s - _norms(best.along(beta)) ** 2 - p  # what the new shares have changed
+    residual = tau + s - _norms(best.weighted_cuts(beta)) ** 2 - p  # what the new shares have changed
     return Iterate(beta, sigma, lam, nu, d, e, s + np.maximum(-residual, 0), p + np.maximum(residual, 0), tau)
 
 
@@ -236,7 +236,7 @@ def interior_point(
     """
     smallest, since = np.inf, 0
     for _ in range(maxiter if predict else MAX_STALLED_STEPS):
-        c = best.along(at.beta)
+        c = best.weighted_cuts(at.beta)
         best.see(at.d[:, None] * c, at.d, at.beta)
         since = 0 if best.gap < 0.9 * smallest else since + 1
         smallest = min(smallest, best.gap)
@@ -294,7 +294,7 @@ class _Newton:
         by_shares = by_beta / at.beta - by_sigma / at.sigma - self.gathered(q / h)
         x = self.solve(np.append(by_shares, 0.5 * (q / h).sum()) - self.residual)
         beta, tau = x[:-1], float(x[-1])
-        sigma, d = -beta.sum(), (q - tau + 2 * (c * self.best.along(beta)).sum(1)) / h
+        sigma, d = -beta.sum(), (q - tau + 2 * (c * self.best.weighted_cuts(beta)).sum(1)) / h
         lam, nu = (by_beta - at.lam * beta) / at.beta, (by_sigma - at.nu * sigma) / at.sigma
         return Iterate(beta, sigma, lam, nu, d, -d, (by_e + at.s * d) / at.e, (by_d - at.p * d) / at.d, tau)
 
