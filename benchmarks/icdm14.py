@@ -31,9 +31,10 @@ paper describes one choice; but errors are summed, so that the same strengths re
 
 **S&P 500 (Table III).** Closes of day t of the first d companies from those of day t - 1 of 200 companies
 drawn at random: 150 rows to train (in time), 49 to test (the first of 200 days has no day before). The data
-has 234 of the paper's 500 companies, its prices are adjusted for splits. The paper's errors, 1.7 to 4 summed
-over 16 to 64 stocks, cannot be of raw prices, where yesterday's close itself errs more; prices are
-standardised by company with the training days' mean and deviation. "yesterday" is the error of no change.
+has 234 of the paper's 500 companies, its prices are adjusted for splits. The paper's errors, 1.7 to 4
+(of MtLasso-II 8 to 9) summed over 16 to 64 stocks, cannot be of raw prices, where yesterday's close itself
+errs more; prices are standardised by company with the training days' mean and deviation. "yesterday" is the
+error of no change.
 
 **mtr**: jura, enb and wq of Mulan, not in the paper: 10 random halves, inputs and outputs standardised by
 the training half (columns that are constant there dropped).

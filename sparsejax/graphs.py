@@ -100,7 +100,7 @@ def from_views(*views: ArrayLike) -> jax.Array:
       TypeError: no view, or a view that is neither an integer nor a real array.
       ValueError: a number of labels below 1; a similarity that is empty, not square, negative or not finite;
         more than 46340 combinations.
-    Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open ("any reasonable measurement").
+    Source: Chen et al., MM 2011, Section 2.3, leaves the similarity open (any measure of joint occurrence).
 
     >>> import sparsejax as sj
     >>> print(sj.graphs.from_views(2, 2))

@@ -59,7 +59,7 @@ def irls(
     Its limits: a row that is zero in the minimiser only shrinks, so without ``polish`` no row is exactly
     zero. A row that is zero by mistake grows from :math:`\epsilon` by a constant factor at each step. And
     :math:`\epsilon` biases the result: in the paper's example at alpha = 1 by 4e-5 of the objective for
-    :math:`\epsilon` = 1e-2, and by 2e-9 for 1e-4.
+    :math:`\epsilon` = 1e-2, and by 1e-10 for 1e-4.
 
     Args:
       problem: a loss with a majorizer (`SquaredLoss`, `LogisticLoss`, the hinge losses), without a graph of
@@ -79,8 +79,9 @@ def irls(
 
     Raises:
       TypeError, ValueError: an unfit problem or argument, before tracing.
-    Source: Kong et al., AAAI 2016, Eqs. (10)-(12) and footnote 3; Eq. (11) is mended. The paper claims the
-      global minimum in 10-20 steps, which holds where no row vanishes.
+    Source: Kong et al., AAAI 2016, Eqs. (10)-(12) and footnote 3; Eq. (11) is mended, and the norms in its
+      sums are smoothed too, which the weights in the footnote lack. The paper says that the method typically
+      reaches the global minimum in 10-20 steps, which holds where no row vanishes.
 
     >>> import numpy as np, sparsejax as sj
     >>> loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))

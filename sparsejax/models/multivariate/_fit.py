@@ -58,11 +58,12 @@ def fit(
               + \frac Cn\max\Big(0,\,\max_{y'}\Delta(y',y)-\sum_i(y_i-y'_i)\,x_i^\top w\Big) .
 
     The first term is half the squared B-support norm: B = 1 gives the l1 norm, B = m the l2 norm. The number
-    of features with a weight is usually more than B, in proportion to B. There is no intercept. Columns of
-    larger scale are preferred: normalise rows or columns first. The solve runs on the host in float64, for
-    numpy, JAX and scipy.sparse X; a sparse X is copied once, by columns, and never made dense. Each cut takes
-    n more bytes (8 n for `roc_area`), and the master holds a dense array of cuts by features. The master has
-    about B to 15 B features, or all m if B = m.
+    of features with a weight is usually more than B: about 2 B if C is small, and many times B if C is large,
+    where B hardly matters. There is no intercept. Columns of larger scale are preferred: normalise rows or
+    columns first. The solve runs on the host in float64, for numpy, JAX and scipy.sparse X; a sparse X is
+    copied once, by columns, and never made dense. Each cut takes n more bytes (8 n for `roc_area`), and the
+    master holds a dense array of cuts by features. The master has few more features than get a weight, or all
+    m if B = m.
 
     Inside `jax.jit`, `jax.vmap` and `jax.lax.map`, if X, y, budget, C or tol is traced, the same solve is one
     callback. Values are not checked then: where a concrete value would raise, the result is NaN, with a
@@ -75,10 +76,10 @@ def fit(
       measure: `hamming`, `f_beta`, `prbep`, `precision_at`, `recall_at`, `roc_area` called with their
         arguments, or a function ``delta(a, b, c, d)`` as for `contingency`.
       budget: B > 0, real; more than m counts as m.
-      C: > 0. C/n is the C of the paper under its Eq. (6), where losses are divided by n. The sum of scores
-        grows with n. To keep the balance of loss and scores for another n, a loss of at most 100, which does
-        not grow, needs C/n proportional to 1/n^2 (SVMperf's c is ``C/n (n/50)^2``). `hamming` grows with n,
-        and needs a constant C/n (at scale 2, C/n is half of an SVM's C).
+      C: > 0, the C of the paper under its Eq. (6), where losses and scores are divided by n. The sum of
+        scores grows with n. To keep the balance of loss and scores for another n, a loss of at most 100,
+        which does not grow, needs C/n proportional to 1/n^2 (SVMperf's c is ``C/n (n/50)^2``). `hamming`
+        grows with n, and needs a constant C/n (at scale 2, C/n is half of an SVM's C).
       tol: bound on the relative gap, >= 0. Below about 1e-9 the status will be STALLED.
       eps_delta: >= 0. The solve also ends when the absolute gap is at most ``eps_delta * C/n``, which is
         useful for separable data, where the minimum of the objective may be nearly 0.
