@@ -122,8 +122,8 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
 
     Raises:
       TypeError, ValueError: as `squared_distances`; X has one row; the median is 0, since more than half of
-        the pairs are equal rows (choose a bandwidth yourself); squares of distances overflow. Under jit a
-        median of 0 or infinity is returned.
+        the pairs are equal rows (choose a bandwidth yourself); squares of distances overflow or underflow.
+        Under jit a median of 0 or infinity is returned.
 
     >>> import numpy as np, sparsejax as sj
     >>> round(float(sj.kernels.median_bandwidth(np.array([[0.0, 0.0], [3.0, 4.0], [0.0, 1.0]]))), 2)
@@ -137,12 +137,17 @@ def median_bandwidth(X: ArrayLike) -> jax.Array:
     if is_traced(D):
         return jnp.median(safe_sqrt(D[pairs]))
     median = np.median(np.sqrt(np.asarray(D)[pairs]))  # numpy selects, about ten times faster than a sort
-    if median == 0 or _mostly_equal(np.asarray(X)):
+    if _mostly_equal(np.asarray(X)):
         raise ValueError(
             "the median distance of X's rows is 0 (more than half of the pairs are equal): give a bandwidth."
         )
     if not np.isfinite(median):
         raise ValueError(f"the squared distances of X's rows overflow in {X.dtype}: rescale X.")
+    if median == 0:
+        raise ValueError(
+            f"the squared distances of X's rows underflow in {X.dtype}, or are rounding errors beside its "
+            "largest rows: rescale X, or give a bandwidth."
+        )
     return jnp.asarray(median, X.dtype)
 
 
@@ -172,7 +177,9 @@ def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax
     X, Z = X - mean, Z - mean
     size, other = (jnp.sum(A * A, axis=1) for A in (X, Z))
     distances = jnp.maximum(size[:, None] + other[None] - 2 * (X @ Z.T), 0)
-    return jnp.where(jnp.eye(len(X), dtype=bool), 0, distances) if same else distances
+    # Under jit a row with NaN is not equal to itself.
+    zero = jnp.where(jnp.isnan(size), size, 0)[None]
+    return jnp.where(jnp.eye(len(X), dtype=bool), zero, distances) if same else distances
 
 
 @partial(jax.jit, static_argnames="same")
@@ -190,6 +197,9 @@ def in_units(X: jax.Array, Z: jax.Array, bandwidth: jax.Array) -> tuple[jax.Arra
     to all rows of Z is then 0.
     """
     unit, inverse = unit_of(jnp.maximum(jnp.max(jnp.abs(Z)), bandwidth))
+    # X'Z of a row whose squares overflow would be NaN where infinities of both signs are added.
+    most = float(jnp.finfo(X.dtype).max) ** 0.5
+    X = jnp.where(jnp.max(jnp.abs(X), axis=1, keepdims=True) > most * unit, most * unit, X)
     return X * inverse, Z * inverse, unit / bandwidth  # infinite where XLA takes the least bandwidths for 0
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from sparsejax._core.checks import check_bool, is_sparse
+from sparsejax._core.checks import as_float, check_bool, is_sparse
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sparse import as_matrix
 from sparsejax._core.precision import full_precision
@@ -72,12 +72,14 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
             "a batch write jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)."
         )
     if is_sparse(X) and not jnp.issubdtype(X.dtype, jnp.complexfloating):  # `as_matrix` refuses complex X
-        X = X.astype(loss.dtype)
+        from jax.experimental.sparse import BCSR  # noqa: PLC0415
+
+        X = (X.to_bcoo() if isinstance(X, BCSR) else X).astype(loss.dtype)
     X = as_matrix("X", X)
     if X.shape[-1] != shape[0]:
         raise ValueError(f"predict: X has {X.shape[-1]} columns; the problem has {shape[0]} features.")
-    if isinstance(X, jax.Array):
-        X = X.astype(loss.dtype)
+    if isinstance(X, jax.Array) and X.dtype != loss.dtype:
+        X = as_float("X", X, (2,), loss.dtype)  # raises if an entry is too large for this dtype
     H = X @ W
     if not isinstance(loss, GramLoss):  # it has no intercept
         H = H + intercept_of(whole, W)[None]

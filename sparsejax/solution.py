@@ -286,7 +286,7 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
     code = int(np.asarray(solution.status)[~converged].ravel()[0])
     text = text_of_failure(problem, code, gap.dtype)
     which = f"{int((~converged).sum())} of {converged.size} solves did" if converged.ndim else "the solve did"
-    name = "residual" if np.isnan(gap).all() else "relative duality gap"
+    name = "residual" if np.isnan(gap[~converged]).all() else "relative duality gap"
     message = f"{which} not converge ({name} {worst:.1e}): {text}."
     if any(map(is_traced, jax.tree.leaves(problem))):
         message = f"the derivative of a solution that did not converge is not reliable: {message}"

@@ -627,3 +627,19 @@ def test_a_traced_maxiter_beyond_int32():
     problem = sj.Problem(sj.losses.SquaredLoss(np.eye(4, 3), np.ones(4)), sj.penalties.L1(0.01))
     many = jnp.asarray(2**31 + 5, jnp.uint32)
     assert jax.jit(lambda m: sj.fista(problem, maxiter=m))(many).converged
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    {
+        "total": lambda: sj.penalties.SumTo(True),
+        "low": lambda: sj.penalties.Box(False, 1.0),
+        "q": lambda: sj.losses.QuantileLoss(X, Y, True, 0.1),
+        "constant": lambda: sj.losses.GramLoss(np.eye(2), np.zeros(2), True),
+        "strength": lambda: sj.losses.GraphLaplacian(np.eye(2), True),
+        "offset": lambda: sj.kernels.polynomial(X, offset=True),
+    }.items(),
+)
+def test_a_boolean_is_no_number(name, call):
+    with pytest.raises(TypeError, match=f"{name} has dtype bool; real numbers are needed"):
+        call()

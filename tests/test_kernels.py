@@ -99,6 +99,8 @@ def test_memory_of_many_rows():
         # Their computed distances are rounding errors: the mean of copies of 0.1 is not 0.1.
         (lambda X: kernels.median_bandwidth(np.full((6, 3), 0.1)), ValueError, "median distance .* is 0"),
         (lambda X: kernels.median_bandwidth(1e300 * X), ValueError, "overflow in float64: rescale X"),
+        (lambda X: kernels.median_bandwidth(1e-170 * X), ValueError, "underflow in float64"),
+        (lambda X: kernels.median_bandwidth(np.r_[X, [[1e20] * 4]]), ValueError, "rounding errors beside"),
         (lambda X: kernels.gaussian(X, bandwidth=0.0), ValueError, "bandwidth must be > 0, got 0"),
         (lambda X: kernels.gaussian(X, bandwidth=-1.0), ValueError, "bandwidth must be > 0, got -1"),
         (lambda X: kernels.gaussian(X, bandwidth=np.nan), ValueError, "bandwidth has 1 value"),
@@ -145,3 +147,18 @@ def test_a_huge_row_leaves_the_other_similarities(rng):
     X[3] = 1e20
     np.testing.assert_allclose(kernels.gaussian(X, Z, bandwidth=1.0)[:3], known[:3], rtol=1e-6)
     assert (kernels.gaussian(X, Z, bandwidth=1.0)[3] == 0).all()
+
+
+def test_gaussian_of_a_row_that_overflows_is_zero():
+    """Also where the products with the rows of Z would add infinities of both signs."""
+    X, Z = np.float32([[1e38, -1e38], [3e-3, 3e-3]]), np.float32([[3e-3, 3e-3], [1e-3, -2e-3]])
+    found = np.asarray(kernels.gaussian(X, Z, bandwidth=1e-3))
+    assert (found[0] == 0).all() and found[1, 0] == 1
+
+
+def test_a_row_of_nan_is_not_equal_to_itself(rng):
+    """Under jit, where nothing can be raised. The mean that is subtracted is NaN, too."""
+    X = rng.standard_normal((4, 3))
+    X[1, 2] = np.nan
+    for kernel in (kernels.squared_distances, lambda X: kernels.gaussian(X, bandwidth=1.0)):
+        assert np.isnan(jax.jit(kernel)(X)).all()

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
+from jax.experimental.sparse import BCSR
 from scipy.special import expit, softmax
 
 import sparsejax as sj
@@ -165,3 +166,20 @@ def test_a_complex_sparse_x_is_refused():
     problem = sj.Problem(losses.SquaredLoss(X, y), penalties.L1(0.1))
     with pytest.raises(TypeError, match="complex"):
         sj.predict(sj.solve(problem), problem, scipy.sparse.csr_matrix(NEW * (1 + 1j)))
+
+
+def test_a_bcsr_is_sparse_too():
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0], intercept=True), sj.penalties.L1(0.1))
+    solution = sj.solve(problem)
+    found = sj.predict(solution, problem, BCSR.fromdense(X))
+    np.testing.assert_allclose(found, sj.predict(solution, problem, X), rtol=1e-12)
+
+
+def test_rows_too_large_for_the_dtype_are_refused():
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    problem = sj.Problem(sj.losses.SquaredLoss(np.float32(X), np.float32(X[:, 0])), sj.penalties.L1(0.1))
+    solution = sj.solve(problem)
+    X[0, 0] = 1e300
+    with pytest.raises(ValueError, match="too large for float32"):
+        sj.predict(solution, problem, X)

@@ -13,7 +13,7 @@ from penalty_cases import PENALTIES, D
 
 import sparsejax as sj
 from sparsejax import penalties
-from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, History, warn_unconverged
 from sparsejax.solvers import _solve
 
 START = np.random.default_rng(0).standard_normal((D, K))
@@ -188,3 +188,11 @@ def test_nan_in_start_or_strength_under_jit():
     assert int(solve(good + np.nan, alpha).status) == NON_FINITE
     assert int(solve(good, alpha * np.nan).status) == NON_FINITE
     assert int(solve(good + 1e200, alpha).status) == NON_FINITE  # its objective overflows
+
+
+def test_the_warning_names_the_residual_where_the_solve_that_failed_has_no_gap():
+    gap, residual = np.array([1e-8, np.nan]), np.array([1e-8, 0.1])
+    codes, none = np.array([CONVERGED, MAX_ITER], np.int32), np.zeros((2, 0))
+    batch = sj.Solution(np.zeros((2, 3)), gap, gap, residual, codes, codes, History(none, none))
+    with pytest.warns(sj.ConvergenceWarning, match=r"\(residual 1.0e-01\)"):
+        warn_unconverged(None, batch, 1e-6)

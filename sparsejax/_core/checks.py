@@ -109,11 +109,12 @@ def as_float(
 ) -> jax.Array:
     """``x`` as a finite float32 or float64 array, of ``dtype`` if given; ``name`` is for errors.
 
-    Integers and booleans are converted. Only concrete values are checked: by numpy, since inside jit even
-    `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded array.
+    Integers and arrays of booleans are converted. Only concrete values are checked: by numpy, since inside
+    jit even `jnp.isfinite` of a constant is traced, or by a program on the devices that hold a sharded array.
 
     Raises:
-      TypeError: x is sparse, masked, complex, not of numbers, or floating but neither float32 nor float64.
+      TypeError: x is sparse, masked, complex, a single boolean, not of numbers, or floating but neither
+        float32 nor float64.
       ValueError: its rank is not in ``ndims``, or a concrete value is not finite and ``finite`` is True.
     """
     check_process()
@@ -125,7 +126,7 @@ def as_float(
         raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.{method}().")
     if not isinstance(x, jax.Array):
         x = as_numpy(name, x)
-    if not (jnp.issubdtype(x.dtype, jnp.number) or x.dtype == bool):
+    if not (jnp.issubdtype(x.dtype, jnp.number) or (x.dtype == bool and x.ndim > 0)):
         hint = ""
         if name == "Y" and x.dtype.kind in "USOT":
             hint = (

@@ -230,7 +230,8 @@ def _run_eagerly(
 ) -> Solution:
     """The solution of the chain outside any trace, where every link is a program of its own."""
     first = chain.links[0]
-    if first.declines is not None and first.declines(problem, init):
+    # With maxiter = 0 no link continues in a trace: the first one names the solution here, too.
+    if first.declines is not None and int(maxiter) > 0 and first.declines(problem, init):
         chain = chain._replace(links=chain.links[1:])
     solution = _programs(chain.links[0])[0].alone(problem, init, tol, maxiter, arrays, history=history)
     return completed(chain, problem, solution, tol, maxiter)

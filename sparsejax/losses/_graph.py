@@ -170,6 +170,8 @@ class SumLoss(Loss, leaves=("loss", "graphs")):
             condensed=None if model.condensed is None else with_condensed_loss,
             num_rows=model.num_rows,
             sizes=model.sizes,
+            trace=model.trace,
+            rereads=model.rereads,
         )
 
     def gram(self) -> Self:

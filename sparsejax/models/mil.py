@@ -247,6 +247,8 @@ def fit(
     try:
         return model(multivariate.fit(np.asarray(S), y, measure=measure, budget=budget, C=C, **options))
     except Interrupted as stop:
+        if stop.partial is None:  # no master was running
+            raise
         text = f"mil.fit: interrupted after {stop.partial.num_iters} masters"
         raise Interrupted(text, model(stop.partial)) from None
 

@@ -390,7 +390,7 @@ def _add(penalty: Penalty, other: Any) -> Any:
 
 def _radd(penalty: Penalty, other: Any) -> Any:
     """``other + penalty``; ``0 + penalty``, with which Python's `sum` begins, is the penalty."""
-    if isinstance(other, int) and other == 0:
+    if isinstance(other, int | np.integer) and other == 0:
         return penalty
     return Sum((other, penalty))
 

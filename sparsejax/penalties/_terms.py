@@ -197,7 +197,7 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
     """
-    terms, V, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt))
+    terms, V, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt), initial=0)
 
     def cycle(c: _Cycle) -> _Cycle:
         point, points, parts, warm = c.points[-1], [], [], []
@@ -207,7 +207,8 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
             points.append(point)
             parts.append(shifted - point)
             warm.append(next_start)
-        apart = jnp.stack([jnp.max(jnp.abs(other - point)) for other in (c.points[-1], *points[:-1])])
+        before = c.points[-1], *points[:-1]
+        apart = jnp.stack([jnp.max(jnp.abs(other - point), initial=0) for other in before])
         unsettled = jnp.max(apart) > 2 * eps_of(point) * size  # the points differ by more than rounding
         return _Cycle(tuple(points), tuple(parts), tuple(warm), unsettled, c.n + 1)
 

@@ -88,7 +88,7 @@ def path(
     labels = names_of("plots.path: feature_names", feature_names, W.shape[1])
     marks = _marks_of(chosen, len(x))
     with np.errstate(over="ignore", invalid="ignore"):
-        sizes = _finite(W if W.ndim == 2 else np.linalg.norm(W, axis=2))  # (m, d)
+        sizes = _finite(W if W.ndim == 2 else np.linalg.norm(W.astype(float), axis=2))  # (m, d)
     reference = np.abs(np.nan_to_num(sizes[next(iter(marks.values()), order[-1])]))
     axes = axes_of("plots.path", ax)
     kept = np.flatnonzero(np.any(np.nan_to_num(sizes) != 0, axis=0))
@@ -300,7 +300,13 @@ def _strengths_in(
 
 
 def _index(index: Any) -> tuple[int, ...]:
-    return tuple(map(int, index)) if isinstance(index, tuple) else (int(index),)
+    found = index if isinstance(index, tuple) else (index,)
+    if np.ndim(found[0]):
+        raise ValueError(
+            f"plots: the CrossValidation is a batch of {np.shape(found[0])}; draw one of them, "
+            "jax.tree.map(lambda leaf: leaf[i], result)."
+        )
+    return tuple(map(int, found))
 
 
 def _marks_of(chosen: Any, count: int) -> dict[str, int]:
@@ -340,7 +346,12 @@ def _finish(ax: "Axes", x: np.ndarray, unconverged: np.ndarray, label: str) -> N
         bottom: dict[str, Any] = {"transform": ax.get_xaxis_transform(), "clip_on": False, "zorder": 5}
         crosses = x[unconverged]
         ax.plot(crosses, 0 * crosses, "x", color=STYLES[3]["color"], label="not converged", **bottom)
+    # The axis shows all strengths, also those at which nothing is drawn. For one strength alone matplotlib
+    # may make an axis that is as narrow as a rounding error.
+    ends = x if np.ptp(x) > 0 else x[:1] * [0.5, 2]
+    ax.update_datalim(np.stack([ends, ends], axis=1), updatey=False)
     ax.set_xlabel(label)
     ax.set_xscale("log" if (x > 0).all() else "linear")
+    ax.autoscale_view(scaley=False)
     if not ax.xaxis_inverted():
         ax.invert_xaxis()

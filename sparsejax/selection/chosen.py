@@ -31,7 +31,8 @@ class CrossValidation(
       score: (K, m), of the held-out rows, greater is better; minus ``fold_loss`` without ``scoring``.
       fold_loss: (K, m), the loss of the held-out rows, multiplied by the sum of all weights and divided by
         the sum of the weights of the held-out rows.
-      num_nonzero: (K, m), number of nonzero weights of each solution.
+      num_nonzero: (K, m), number of nonzero weights of each solution; 0 for a solve that an interruption has
+        left out (mode "batch"), whose score is NaN.
       gap, converged: (K, m), the certificates of the solutions.
       index: the first candidate with the greatest mean score, up to rounding errors.
       index_1se: the candidate with the fewest nonzero weights (mean over folds) among the candidates whose

@@ -161,12 +161,14 @@ def cross_validate(
         return result
     whole = functools.partial(solve, problem.replace(penalty=result.best), init, tol=tol, maxiter=maxiter)
     try:
-        # A solution that is read from the checkpoint holds arrays of numpy.
-        solution = jax.device_put(saved_or_computed(store, "refit", solution_like(arguments.init), whole))
+        solution = saved_or_computed(store, "refit", solution_like(arguments.init), whole)
     except KeyboardInterrupt:
         if not progress and store is None:
             raise
         raise Interrupted(f"{NAME}: interrupted after all folds, before the refit", result) from None
+    if isinstance(solution.status, np.ndarray):  # read from the checkpoint: `solve` has warned elsewhere
+        warn_unconverged(arguments.problem, solution, arguments.tol)
+        solution = jax.device_put(solution)
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsejax._core.checkpoints import Checkpoint, digest, text_of
+from sparsejax._core.checkpoints import Checkpoint, digest, named, text_of
 from sparsejax._core.compiled import Compiled
 from sparsejax._core.matrices.sharded import check_one_process
 from sparsejax._core.programs import runs_users_code, text_of_program
@@ -118,6 +118,7 @@ def checkpoint_of(
         traced["penalties"] += _traced("the penalty", value_of, penalty, init)
         traced["penalties"] += _traced("the penalty", prox_of, penalty, init, step)
     links = p.chain.links
+    config: Any = jax.config  # its attributes are made at run time
     users_solver = runs_users_code(p.resume, *(link.run for link in links))
     if users_loss or users_penalty or users_solver:
         # Derivatives, certificates and all other methods: the program of the whole path.
@@ -132,10 +133,11 @@ def checkpoint_of(
             "tol": digest(p.tol),
             "maxiter": digest(p.maxiter),
             "mode": p.mode,
-            "solvers": str([(link.name, number_of(link.name)) for link in links]),
+            "solvers": named([(link.name, number_of(link.name), link.options) for link in links]),
             "shards": str([_sharding(leaf) for leaf in jax.tree.leaves(p)]),
             "version": f"sparsejax {__version__}, jax {jax.__version__}, {jax.default_backend()}",
             "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),  # they change the last bits
+            "precision of products": str(config.jax_default_matmul_precision),
         },
     )
 
@@ -379,7 +381,8 @@ def unsolved(like: Any, shape: tuple[int, ...]) -> Any:
     def whole(part: Any) -> Any:
         full = jax.tree.map(one, part)
         if isinstance(part, Solution):
-            full = full._replace(status=np.full_like(full.status, INTERRUPTED))
+            none = np.full_like(full.link, -1)  # no solver has found these solutions
+            full = full._replace(status=np.full_like(full.status, INTERRUPTED), link=none)
         return full
 
     return jax.tree.map(whole, like, is_leaf=lambda part: isinstance(part, Solution))

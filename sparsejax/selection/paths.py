@@ -73,7 +73,8 @@ def path(
       problem: its penalty gives the structure; its strengths are not used.
       penalties: one penalty of the type of ``problem.penalty``, in which every varied leaf has extra leading
         axes: ``jax.vmap(sj.penalties.L21)(alphas)`` makes one axis, a `jax.vmap` within another a grid of two
-        strengths. The leading axes of the varied leaves agree; the other leaves are shared.
+        strengths, and ``jax.vmap(lambda a: sj.penalties.GroupLasso(a, groups))(alphas)`` varies one of two
+        arguments. The leading axes of the varied leaves agree; the other leaves are shared.
       init: the start of the first solve, in mode "batch" of every solve, as in `sparsejax.solve`; required if
         the loss is a plain function.
       mode: "warm" solves one after the other (`lax.scan`), each from the last solution: order strengths from

@@ -173,6 +173,23 @@ def subsamples(num_subsamples: int, fraction: float, seed: int, rows: int) -> np
     return masks
 
 
+def check_subsamples(smooth: Loss, masks: np.ndarray) -> None:
+    """Raise if a subsample, a row of ``masks`` (N, n), has no row of weight > 0; not of traced weights."""
+    if smooth.weights is None or is_traced(smooth.weights):
+        return
+    empty = ~(masks @ answer_of(_rows_that_weigh, smooth.weights))
+    if empty.any():
+        raise ValueError(
+            f"stability_selection: subsample {empty.argmax()} has no row of weight > 0 ({empty.sum()} of "
+            f"{len(masks)} have none): leave out the rows of weight 0, or take a larger fraction."
+        )
+
+
+def _rows_that_weigh(xp: Any, weights: Any) -> Any:
+    """(n,) boolean: whether the row has a weight > 0."""
+    return weights.reshape(len(weights), -1).max(axis=1) > 0
+
+
 def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
     """Check ``folds``; returns the fold of every row (n,), and the number of rows of each fold."""
     if is_traced(folds):

@@ -28,7 +28,7 @@ from sparsejax.selection.path_runner import (
     unsolved,
 )
 from sparsejax.selection.paths import prepare_path, unchecked_path, with_axes
-from sparsejax.selection.resampling import copied_rows, restricted, rows_of, subsamples
+from sparsejax.selection.resampling import check_subsamples, copied_rows, restricted, rows_of, subsamples
 from sparsejax.solution import NON_FINITE, Solution, warn_unconverged
 
 NAME = "stability_selection"
@@ -136,7 +136,7 @@ def stability_selection(
         `StabilitySelection` of the finished subsamples, without a bound, or None if there are none.
       TypeError: the loss has no weights, W has no rows, or as `sparsejax.path`.
       ValueError: num_subsamples is odd at fraction 1/2, fraction or threshold is out of range, a subsample
-        has no row, or as `sparsejax.path`.
+        has no row, or none of weight > 0, or as `sparsejax.path`.
       OSError: the checkpoint cannot be written; the solves written before are intact.
 
     Warns:
@@ -165,6 +165,7 @@ def stability_selection(
     if not 0.5 < threshold <= 1:
         raise ValueError(f"{NAME}: threshold must be above 1/2 and at most 1, got {threshold:g}.")
     masks = subsamples(num_subsamples, fraction, seed, rows)
+    check_subsamples(smooth, masks)
     store = checkpoint_of(NAME, checkpoint, arguments, progress, subsamples=masks)
     if progress or store is not None:
         found = _in_chunks(arguments, masks, threshold, progress, store)

@@ -33,8 +33,9 @@ MESSAGES = {
     CONVERGED: "converged: the slope of the held-out loss is at most tol",
     MAX_ITER: "maxiter solves were made before the slope fell below tol; the best of them is returned",
     NON_FINITE: (
-        "the held-out loss or its slope is NaN or infinite: check the held-out data, and whether the "
-        "solves converged; the best solve before, or the first, is returned"
+        "the held-out loss or its slope is NaN or infinite; of the solves made, that of the least held-out "
+        "loss, or the first, is returned. The slope is NaN where the support of a solution is not settled: "
+        "lower solver_tol. Else check the held-out data, and whether the solves converged"
     ),
     ALL_ZERO: (
         "every weight is 0, so that the slope of the held-out loss is 0: start from smaller strengths, such "
@@ -120,7 +121,8 @@ def tune(
       problem: its loss is minimised in each solve; its strengths (those that the penalty names), all > 0, are
         the start.
       held_out: the loss h, W -> (): a loss of this library, which is evaluated with the intercept of the fit,
-        or any callable pytree.
+        or any callable pytree. If the problem's loss is a `GramLoss` or a function, the intercept of the fit
+        is not known: a held-out loss with ``intercept=True`` then fits an intercept to the held-out rows.
       init: start of the first solve, as in `sparsejax.solve`; required if the loss is a plain function.
       low, high: the strengths stay within these multiples of the start.
       optimizer: any optax gradient transformation; it updates the log strengths. The solves of a line search,

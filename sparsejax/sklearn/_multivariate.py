@@ -75,10 +75,12 @@ class MultivariateClassifier(LinearClassifier):
 
     where Delta is 100 times one minus the measure of the whole labelling (for "hamming" the number of
     errors). X gets a further column of ones, for which the budget is 1 larger. The intercept is the weight of
-    this column, less the threshold that does best on the rows of the fit. With more than two classes, each is
-    fitted against the others. Columns of X should be on comparable scales, as a StandardScaler makes them. X
-    may be a matrix or array of scipy.sparse, which is never made dense. The solver computes with numpy in
-    float64; there are no sample weights.
+    this column, less the threshold that does best on the rows of the fit. Of two classes the second of
+    ``classes_`` is the positive one, whose F1 or precision is meant: "no" of "has" and "no". With more than
+    two classes, each is fitted against the others. ``score`` is the accuracy, as of all classifiers of
+    scikit-learn: give GridSearchCV a ``scoring``, such as "f1". Columns of X should be on comparable scales,
+    as a StandardScaler makes them. X may be a matrix or array of scipy.sparse, which is never made dense. The
+    solver computes with numpy in float64; there are no sample weights.
 
     Args:
       measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of

@@ -41,7 +41,11 @@ def checked_y(estimator: Any, y: Any) -> np.ndarray:
     options = {"ensure_2d": False, "ensure_all_finite": "allow-nan", "input_name": "y"}
     y = check_array(y, dtype=None, estimator=estimator, **options)
     if y.dtype.kind not in "iufb":
-        y = y.astype(np.float64)
+        try:
+            y = y.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            error_class = TypeError if isinstance(error, TypeError) else ValueError
+            raise error_class(f"y must hold numbers ({error}); SparseClassifier takes labels.") from None
     if y.ndim > 2:
         raise ValueError(f"y has shape {y.shape}; it must be (n,) or (n, outputs).")
     missing = np.isnan(y).reshape(len(y), -1).all(axis=0)

@@ -1,5 +1,7 @@
 """Checkpoints beside files of the user, read again, and with options of numpy."""
 
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,3 +34,16 @@ def test_booleans_of_numpy_and_a_scoring_function_under_jit(tmp_path):
     score = lambda Y, mean, w: -jnp.sum(w * (Y - mean) ** 2)
     with pytest.raises(TypeError, match="cross_validate: checkpoint is for calls outside jit"):
         jax.jit(lambda p: sj.cross_validate(p, STRENGTHS, scoring=score, checkpoint=tmp_path).index)(PROBLEM)
+
+
+def test_a_refit_that_is_read_warns_again(tmp_path):
+    problem = sj.Problem(sj.losses.LogisticLoss(X, X[:, 0] > X[:, 1]), sj.penalties.L1(0.1))
+    weak = jax.vmap(sj.penalties.L1)(np.array([0.02, 0.01]))
+    texts = []
+    for _ in range(2):  # solved, then read
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            found = sj.cross_validate(problem, weak, maxiter=1, refit=True, checkpoint=tmp_path)
+        assert not bool(found.solution.converged)
+        texts.append([str(one.message) for one in caught])
+    assert texts[0] == texts[1] and len(texts[0]) == 2

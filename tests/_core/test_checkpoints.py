@@ -456,3 +456,10 @@ def test_rows_that_are_read_again_are_seen(tmp_path):
     assert_same_bits(path(X), first)
     with pytest.raises(ValueError, match="differs in: loss"):
         path(-X)
+
+
+def test_the_precision_of_products_is_a_part_of_the_call(tmp_path):
+    with jax.default_matmul_precision("highest"):
+        sj.path(PROBLEM, STRENGTHS, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="another call, which differs in: precision of products"):
+        sj.path(PROBLEM, STRENGTHS, checkpoint=tmp_path)

@@ -386,3 +386,14 @@ def test_in_another_thread_it_is_only_shown(shown):
     thread.start()
     thread.join()
     assert found[0].converged.all() and found[0].params.shape == (6, D)
+
+
+@pytest.mark.parametrize("mode", ["warm", "batch"])
+def test_a_solution_that_is_missing_names_no_solver(mode, monkeypatch):
+    monkeypatch.setattr(progress.Bar, "show", lambda bar, done, gap: bar.stop.set())
+    strengths = jax.vmap(sj.penalties.L1)(np.geomspace(0.5, 0.01, 40))
+    with pytest.raises(sj.Interrupted) as caught:
+        sj.path(PROBLEM, strengths, progress=True, mode=mode)
+    partial = caught.value.partial
+    missing = np.asarray(partial.status) == sj.solution.INTERRUPTED
+    assert missing.any() and set(partial[missing].solver) == {""} and "" not in partial[~missing].solver

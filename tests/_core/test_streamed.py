@@ -169,3 +169,17 @@ def test_a_list_is_pickled():
     again = pickle.loads(pickle.dumps(loss))
     W = rng.standard_normal((6, 3)) / 5
     np.testing.assert_array_equal(again(W), loss(W))
+
+
+@pytest.mark.parametrize(
+    "W", [np.array([1, 0, 2, -1]), np.array([True, False, True, True]), np.float32([0.3, 0, 1, 2])]
+)
+def test_w_of_another_dtype_is_as_with_a_dense_x(W):
+    """The product is computed in the dtype that X and W have together, not in the dtype of W."""
+    X = np.random.default_rng(0).standard_normal((20, 4))
+    y = X[:, 0]
+    dense = losses.SquaredLoss(X, y, intercept=True)
+    streamed = losses.from_batches(losses.SquaredLoss, [(X[:9], y[:9]), (X[9:], y[9:])], intercept=True)
+    for loss in (streamed, losses.SquaredLoss(scipy.sparse.csr_matrix(X), y, intercept=True)):
+        np.testing.assert_allclose(loss(W), dense(W), rtol=1e-12)
+        np.testing.assert_allclose(loss.intercept(W), dense.intercept(W), rtol=1e-12)

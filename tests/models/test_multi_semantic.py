@@ -168,3 +168,9 @@ def test_bad_input(name):
     call, kind, message = BAD[name]
     with np.errstate(invalid="ignore"), pytest.raises(kind, match=message):
         call()
+
+
+def test_a_sum_keeps_what_the_model_of_its_loss_knows():
+    loss = sj.losses.SquaredLoss(np.eye(4, 3), np.eye(4, 2))
+    model = (loss + sj.losses.GraphLaplacian(np.ones((2, 2)), 2.0)).quadratic_model()
+    assert float(model.trace()) == float(loss.quadratic_model().trace())

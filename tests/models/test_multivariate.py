@@ -15,6 +15,7 @@ from scipy import sparse
 from sklearn.datasets import load_breast_cancer
 from sklearn.svm import LinearSVC
 
+import sparsejax as sj
 from sparsejax.models import multivariate as mv
 from sparsejax.models.multivariate import _cutting_plane, _master, _restricted, _support_norm
 from sparsejax.models.multivariate._data import as_data
@@ -711,3 +712,21 @@ def test_an_infinite_budget_is_m_under_jit_too():
     X, y = np.eye(6, 3) + 0.1, np.array([1, -1, -1, 1, 1, -1])
     fit = lambda X: mv.fit(X, y, measure=mv.hamming(), budget=np.inf, C=5.0)
     assert jax.jit(fit)(jnp.asarray(X)).objective == pytest.approx(float(fit(X).objective), rel=1e-5)
+
+
+@pytest.mark.parametrize("method", ["dual", "add_cut"])
+def test_ctrl_c_outside_a_master_has_no_partial_model(method, monkeypatch):
+    pytest.importorskip("tqdm")
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mv._cutting_plane.Restricted, method, stop)
+    options = {"measure": mv.f_beta(), "budget": 2, "progress": True}
+    X, y = np.eye(4, 3, dtype=np.float32), [1, -1, -1, 1]
+    with pytest.raises(sj.Interrupted) as caught:
+        sj.models.mil.fit(X, np.arange(4), y, C=1.0, bandwidth=1.0, **options)
+    assert caught.value.partial is None
+    with pytest.raises(sj.Interrupted) as caught:
+        mv.path(X, y, C=[1.0, 2.0], **options)
+    assert caught.value.partial == []

@@ -297,3 +297,16 @@ def test_a_threshold_for_no_positive_row_names_the_cause():
     for measure in (mv.prbep(), mv.recall_at(1)):
         with pytest.raises(ValueError, match="y has no"):
             mv.tune_threshold(measure, [0.1, 0.2], [-1, -1])
+
+
+@pytest.mark.parametrize("beta", [1e-200, 1e154, 1e200])
+def test_f_beta_refuses_a_beta_whose_square_loses_the_tables(beta):
+    with pytest.raises(ValueError, match="beta must be from 1e-100 to 1e100"):
+        mv.f_beta(beta)
+
+
+@pytest.mark.parametrize("low", [np.float32(1.0), np.nextafter(np.float32(1.0), np.float32(2.0))])
+def test_a_threshold_between_neighbouring_scores_of_float32(low):
+    scores = np.array([low, np.nextafter(low, np.float32(2.0))])
+    threshold = mv.tune_threshold(mv.hamming(), scores, [-1, 1])
+    assert (scores > threshold).tolist() == [False, True]

@@ -24,7 +24,7 @@ from sparsejax.models.ofa_lasso import (
     _kernel_columns,
     _predict,
 )
-from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED
+from sparsejax.solution import CONVERGED, MAX_ITER, NON_FINITE, STALLED, ConvergenceWarning
 
 LAM, BETA = 0.05, 0.03
 
@@ -573,3 +573,47 @@ def test_other_kernels(kernel, degree):
         np.testing.assert_allclose(residual, at(x, y), atol=1e-10)
         slope = [(at(x, y + 1e-5 * e) - at(x, y - 1e-5 * e)) / 2e-5 for e in np.eye(3)]
         np.testing.assert_allclose(slope, 0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("unit", "dtype"), [(2.0**-565, np.float64), (2.0**-70, np.float32)])
+def test_predictions_do_not_depend_on_the_unit_of_the_outputs(unit, dtype):
+    """Squares of such outputs underflow."""
+    X, model, u = data()[0].astype(dtype), fitted(dtype=dtype, tol=1e-4), dtype(unit)
+    small = model._replace(
+        Y=u * model.Y,
+        u=u * model.u,
+        v=u * model.v,
+        intercept=u * model.intercept,
+        start_u=u * model.start_u,
+        start_intercept=u * model.start_intercept,
+        output_bandwidth=u * model.output_bandwidth,
+    )
+    known, info = (m.predict_with_info(X[:6], num_starts=3) for m in (model, small))
+    np.testing.assert_array_equal(info.y / u, known.y)
+    np.testing.assert_array_equal(info.num_stationary, known.num_stationary)
+    assert (known.y != known.start).any(axis=1).all()
+
+
+def test_a_large_output_leaves_the_kernels_of_small_ones():
+    """In float32 (1e4^2 + 1) - 1e4^2 is not 1: the model of the large output would see other outputs."""
+    X, Y = (x.astype(np.float32) for x in data())
+    large = np.asarray([1e4, 1, 1], np.float32)
+    model = ofa_lasso.fit(X, large * Y, LAM * large, BETA * large)
+    info, wide = model.predict_with_info(X[:4]), jax.tree.map(lambda leaf: leaf.astype(float), model)
+    for i in range(4):
+        expected = agreement_by_hand(wide, X[i].astype(float), np.asarray(info.start[i], float))
+        np.testing.assert_allclose(info.start_residual[i], expected, rtol=1e-2)
+
+
+def test_a_start_that_failed_is_reported(monkeypatch):
+    train = _cross_validation.train_grid
+
+    def with_a_failed_start(*args):
+        fitted, index = train(*args)
+        status = fitted.lasso.status.at[1, 0].set(MAX_ITER)  # of output 1 at the first strength, a start
+        return fitted._replace(lasso=fitted.lasso._replace(status=status)), index
+
+    monkeypatch.setattr(_cross_validation, "train_grid", with_a_failed_start)
+    with pytest.warns(ConvergenceWarning, match="4 of 8 fits did not converge"):
+        cv = ofa_lasso.cross_validate(*data(), [0.1, 0.05], [0.05, 0.03])
+    assert not cv.converged[:, 0].any() and cv.converged[:, 1].all()

@@ -73,6 +73,8 @@ def test_a_step_below_0_and_no_features():
             penalty.prox(np.ones(D), -1.0)
     none = np.zeros((0, K))
     assert penalties.TotalVariation(1.0).prox(none).shape == none.shape
+    for penalty in (penalties.TotalVariation(1.0), penalties.L21(1.0)):
+        assert (penalty + penalties.Box(-1.0, 1.0)).prox(none).shape == none.shape
 
 
 # ------------------------------------------------------------------ conjugates and the dual ball

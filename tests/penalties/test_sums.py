@@ -529,3 +529,8 @@ def test_a_start_outside_the_constraint_is_moved_inside(penalty, rng):
     for solve in (sj.solve, jax.jit(sj.solve)):
         assert np.isfinite(solve(p, start, maxiter=0).objective)
         np.testing.assert_allclose(solve(p, start, tol=1e-9).params, sj.solve(p, tol=1e-9).params, atol=1e-6)
+
+
+def test_sum_from_a_zero_of_numpy():
+    penalty = L1(1.0)
+    assert np.int64(0) + penalty is penalty and len(sum([penalty, L21(1.0)], np.int64(0)).parts) == 2

@@ -571,3 +571,37 @@ def test_frequencies_at_a_strength_that_failed_do_not_hide_the_others():
 def test_stability_has_names(stable, ax):
     plots.stability(stable, STRENGTHS, feature_names=[f"gene {i}" for i in range(D)], ax=ax)
     assert labels(ax)[2:] == [f"gene {i}" for i in "876543"]
+
+
+@pytest.mark.parametrize("strength", [7.0, 0.7, 1.0])
+def test_one_strength_is_within_its_axes(strength, ax):
+    loss = np.array([[5.0], [5.2], [4.9]])
+    penalty = sj.penalties.L1(np.array([strength]))
+    result = sj.CrossValidation(penalty, *map(jnp.asarray, (loss, loss.astype(int), 0 * loss, loss > 0)))
+    plots.cross_validation(result)
+    left, right = plt.gca().get_xlim()
+    assert left > 1.1 * strength > 0.9 * strength > right
+
+
+def test_the_axis_has_every_strength(ax):
+    """Also those at which no feature has a weight."""
+    plots.path(solution(np.zeros((M, 4)), [CONVERGED] * M), STRENGTHS, ax=ax)
+    left, right = ax.get_xlim()
+    assert left >= STRENGTHS[0] and right <= STRENGTHS[-1]
+
+
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_norms_of_rows_neither_overflow_nor_underflow(size, ax):
+    W = np.full((M, 3, 2), size, np.float32)
+    plots.path(solution(W, [CONVERGED] * M), STRENGTHS, ax=ax)
+    assert labels(ax) == ["0", "1", "2"]
+
+
+def test_a_batch_of_cross_validations_is_named():
+    def found(loss):
+        kept = jnp.ones(loss.shape, int)
+        return sj.CrossValidation(sj.penalties.L1(STRENGTHS[:2]), loss, kept, 0 * loss, loss > 0)
+
+    loss = jnp.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.5]])
+    with pytest.raises(ValueError, match="batch"):
+        plots.cross_validation(jax.vmap(found)(jnp.stack([loss, loss])))

@@ -205,3 +205,13 @@ def test_a_loss_without_weights_and_traced_options():
     for name in ("seed", "threshold", "fraction", "num_subsamples"):
         with pytest.raises(TypeError, match=f"{name} must be known outside jit"):
             jax.jit(lambda x, name=name: sj.stability_selection(p, strengths, **{name: x}))(1)
+
+
+def test_a_subsample_without_weight():
+    X, Y = data()
+    weights = np.zeros(len(X))
+    weights[:2] = 1
+    p = sj.Problem(losses.SquaredLoss(X, Y, weights=weights), penalties.L21(1.0))
+    strengths = jax.vmap(penalties.L21)(np.array([0.3, 0.1]))
+    with pytest.raises(ValueError, match=r"subsample \d+ has no row of weight > 0"):
+        sj.stability_selection(p, strengths, num_subsamples=10, fraction=0.3)

@@ -11,7 +11,7 @@ from penalty_cases import D
 
 import sparsejax as sj
 from sparsejax._core import progress
-from sparsejax.selection import cross_validation
+from sparsejax.selection import cross_validation, tuning
 
 SETS = {"SquaredLoss": 0.5, "LogisticLoss": 0.1}
 
@@ -278,3 +278,7 @@ def test_the_solver_has_its_own_maxiter():
     with pytest.warns(sj.ConvergenceWarning, match="maxiter reached"):
         found = sj.tune(problem, test, maxiter=2, solver_maxiter=1, solver_tol=1e-12)
     assert found.solution.num_iters <= 1 and not found.solution.converged
+
+
+def test_the_message_of_a_nan_slope_names_solver_tol():
+    assert "solver_tol" in tuning.MESSAGES[tuning.NON_FINITE]

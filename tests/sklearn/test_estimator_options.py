@@ -703,3 +703,8 @@ def test_kernels_of_ofa_lasso_and_their_bandwidths():
     np.testing.assert_allclose(one.predict(X), K @ one.dual_coef_ + one.intercept_, atol=1e-9)
     theirs = Lasso(alpha=0.5, tol=1e-10, max_iter=10**6).fit(K, Y[:, 0])
     np.testing.assert_allclose(one.predict(X), theirs.predict(K), atol=1e-4)
+
+
+def test_text_labels_for_a_regressor():
+    with pytest.raises(ValueError, match=r"y must hold numbers .*SparseClassifier takes labels"):
+        SparseRegressor().fit(X, np.where(Y[:, 0] > 0, "a", "b"))

@@ -329,3 +329,13 @@ def test_start_where_the_gradient_is_zero():
     p = sj.Problem(sj.losses.SquaredLoss(np.eye(120), Y, scale=0.5), sj.penalties.L21(2.0))
     solution = sj.variational_newton(p, init=Y, tol=1e-8)
     assert solution.converged and solution.solver == "variational_newton"
+
+
+def test_no_iterations_have_the_same_solver_eagerly_and_under_jit(monkeypatch):
+    monkeypatch.setattr("sparsejax.solvers._variational.MAX_STRENGTH_RATIO", 32)
+    p = problem(100.0)
+    eager, jitted = (
+        sj.variational_newton(p, maxiter=0),
+        jax.jit(lambda p: sj.variational_newton(p, maxiter=0))(p),
+    )
+    assert eager.solver == jitted.solver == "variational_newton"

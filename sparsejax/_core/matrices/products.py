@@ -84,7 +84,8 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
     n, d = X.shape
     at, size = (n, d) if transposed else (d, n)
     vector = W.ndim == 1
-    W = W[:, None] if vector else W
+    # `product` computes in the dtype of W: in integers the entries of a streamed X would be rounded.
+    W = (W[:, None] if vector else W).astype(jnp.promote_types(X.dtype, W.dtype))
     if W.shape[1] == 0:
         return jnp.zeros((size, 0), W.dtype)
 

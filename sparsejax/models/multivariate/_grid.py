@@ -73,7 +73,8 @@ def path(
             init = fit(data, y, measure=measure, budget=b, C=c, init=init, **options)
         except Interrupted as stop:
             text = f"multivariate.path: interrupted after {len(models)} of {size} fits"
-            raise Interrupted(text, [*models, stop.partial]) from None
+            last = [] if stop.partial is None else [stop.partial]  # None: no master was running
+            raise Interrupted(text, models + last) from None
         models.append(init)
     return models
 

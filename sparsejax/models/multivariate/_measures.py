@@ -148,7 +148,7 @@ def f_beta(beta: float = 1.0) -> Measure:
         positives and c false negatives.
 
     Raises:
-      TypeError, ValueError: beta is not a number > 0, or infinite.
+      TypeError, ValueError: beta is not a number from 1e-100 to 1e100.
 
     >>> from sparsejax.models import multivariate
     >>> scores, y = [0.5, -0.5, 0.0], [1, -1, -1]
@@ -156,7 +156,10 @@ def f_beta(beta: float = 1.0) -> Measure:
     >>> labels.tolist(), round(float(value), 3)
     ([-1, -1, -1], 99.0)
     """
-    return Measure("f_beta", positive_number("beta", beta))
+    beta = positive_number("beta", beta)
+    if not 1e-100 <= beta <= 1e100:  # the squares of others are 0 or infinite, or lose the order of tables
+        raise ValueError(f"beta must be from 1e-100 to 1e100, got {beta:g}.")
+    return Measure("f_beta", beta)
 
 
 def prbep() -> Measure:
@@ -304,7 +307,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     y = as_numpy("y", y)
     signs = y.dtype.kind in "iuf" and set(np.unique(y)) <= {-1, 1}  # of one class, too
     positive = as_signs(y) if signs else two_classes(y)[0]
-    measure, v = as_measure(measure), _as_scores(v, positive)
+    kind, measure, v = as_numpy("v", v).dtype, as_measure(measure), _as_scores(v, positive)
     if measure.delta is None:
         raise ValueError("roc_area does not depend on a threshold.")
     if measure.name in ("prbep", "recall_at") and not positive.any():
@@ -321,6 +324,8 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     if i in (0, n):
         return math.inf if i == 0 else -math.inf
     middle = levels[i] / 2 + levels[i - 1] / 2  # not (a + b) / 2, since the sum may be infinite
+    if kind in (np.float16, np.float32):  # JAX compares scores and threshold in the dtype of the scores
+        middle = float(middle.astype(kind))
     return float(middle if levels[i] < middle < levels[i - 1] else levels[i])  # neighbouring floats
 
 

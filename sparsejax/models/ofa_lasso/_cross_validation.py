@@ -28,8 +28,9 @@ class CrossValidation(NamedTuple):
       lams, betas: (a,) and (b,), the candidates for the strengths of the inputs and of the outputs.
       fold_mae: (K, a, b), ``1/m sum_i sum_j |y_ij - predicted_ij|`` over the m rows left out.
       start_mae: (K, a), the same error of the independent lassos, from which the predictions start.
-      gap: (K, a, b), the largest relative duality gap of all outputs.
-      converged: (K, a, b), whether the fits of all outputs converged.
+      gap: (K, a, b), the largest relative duality gap of all outputs, and of the lassos of this strength from
+        which the predictions start.
+      converged: (K, a, b), whether the fits of all outputs, and these lassos, converged.
       lam, beta: (), the pair with the least mean of ``fold_mae`` over the folds.
       start_lam: (), the candidate in ``lams`` with the least mean of ``start_mae``.
 
@@ -214,6 +215,7 @@ def _fold_errors(
             model = model_of(data, fitted, i, int(index[i, j]))
             info = predict(model, X, num_starts, None, 200, support)  # one program for all pairs
             mae[i, j], start_mae[i] = error(info.y), error(info.start)
-    worst = jnp.max(fitted.lasso.gap, axis=0)[index]
-    converged = jnp.all(fitted.lasso.status == CONVERGED, axis=0)[index]
+    # Of all outputs at each start, the first a entries, and at each pair.
+    gap, ended = jnp.max(fitted.lasso.gap, axis=0), jnp.all(fitted.lasso.status == CONVERGED, axis=0)
+    worst, converged = jnp.maximum(gap[index], gap[:a, None]), ended[index] & ended[:a, None]
     return jnp.asarray(mae, Y.dtype), jnp.asarray(start_mae, Y.dtype), worst, converged

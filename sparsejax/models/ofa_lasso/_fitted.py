@@ -9,6 +9,7 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from sparsejax._core.checks import as_float, as_int, as_nonnegative, is_traced
+from sparsejax._core.linalg import unit_of
 from sparsejax._core.precision import full_precision
 from sparsejax._core.pytree import Pytree
 from sparsejax.models._labels import r2_score
@@ -170,14 +171,19 @@ def support_of(v: jax.Array) -> int:
 def _predict(
     model: Model, X: jax.Array, rows: jax.Array, tol: jax.Array, maxiter: int, *, support: int
 ) -> Prediction:
-    d = model.Y.shape[1]
-    F = inputs(model, X)
-    shift = jnp.mean(model.Y, axis=0) if model.kernel == "gaussian" else jnp.zeros(d, X.dtype)
+    gaussian, d = model.kernel == "gaussian", model.Y.shape[1]
+    # A Gaussian kernel is the same in every unit of the outputs. In this unit, a power of 2, squares of
+    # outputs neither overflow nor underflow; other kernels keep the user's unit.
+    unit, inverse = unit_of(model.Y) if gaussian else (jnp.ones((), X.dtype), jnp.ones((), X.dtype))
+    F, Y, bandwidth = inputs(model, X), model.Y * inverse, model.output_bandwidth * inverse
+    shift = jnp.mean(Y, axis=0) if gaussian else jnp.zeros(d, X.dtype)
     used = lax.top_k((model.v != 0).astype(jnp.int32), support)[1]  # (d, support)
-    centers = (model.Y - shift[None])[used] * (1 - jnp.eye(d, dtype=X.dtype))[:, None]
-    outputs = Outputs(centers, jnp.take_along_axis(model.v, used, axis=1), model.output_bandwidth, shift)
-    scale = jnp.std(model.Y, axis=0)
+    centers = (Y - shift[None])[used] * (1 - jnp.eye(d, dtype=X.dtype))[:, None]
+    outputs = Outputs(centers, jnp.take_along_axis(model.v * inverse, used, axis=1), bandwidth, shift)
+    scale = jnp.std(Y, axis=0)
     scale = jnp.where(scale > 0, scale, 1)
-    base = F @ model.u.T + model.intercept[None]
-    start = F @ model.start_u.T + model.start_intercept[None]
-    return search(model.kernel, model.degree, outputs, base, start, model.Y[rows], scale, tol, maxiter)
+    base = (F @ model.u.T + model.intercept[None]) * inverse
+    start = (F @ model.start_u.T + model.start_intercept[None]) * inverse
+    found = search(model.kernel, model.degree, outputs, base, start, Y[rows], scale, tol, maxiter)
+    first, residual = found.start_residual * unit * unit, found.residual * unit * unit
+    return Prediction(found.y * unit, residual, found.start * unit, first, found.num_stationary)

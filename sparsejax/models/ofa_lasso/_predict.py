@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from sparsejax.kernels import similarity
+
 POINTS_AT_ONCE = 16  # points that are predicted at once: a block takes as long as its slowest point
 LBFGS_PAIRS = 10  # pairs of differences that L-BFGS stores
 
@@ -54,11 +56,12 @@ def disagreement(kernel: str, degree: int, outputs: Outputs, base: jax.Array, y:
     y_shifted = y - outputs.shift
     product = jnp.einsum("jsl,l->js", outputs.centers, y_shifted, precision=lax.Precision.HIGHEST)
     if kernel == "gaussian":
-        # ||y_-j - c||^2 = ||y_-j||^2 + ||c||^2 - 2 <c, y>, with y_-j all but output j, since c_j = 0
-        size = jnp.sum(y_shifted**2) - y_shifted**2
+        # ||y_-j - c||^2 = ||y_-j||^2 + ||c||^2 - 2 <c, y>, with y_-j all but output j, since c_j = 0. Row j
+        # of ``others`` is y_-j: the sum of all squares minus y_j^2 would lose the digits of small outputs.
+        others = jnp.where(jnp.eye(len(y), dtype=bool), 0, y_shifted[None])
+        size = jnp.sum(others**2, axis=1)
         distance = size[:, None] + jnp.sum(outputs.centers**2, axis=2) - 2 * product
-        bandwidth = outputs.bandwidth[:, None]  # two divisions: its square might over- or underflow
-        features = jnp.exp(-(jnp.maximum(distance, 0) / bandwidth) / bandwidth / 2)
+        features = similarity(jnp.maximum(distance, 0), 1 / outputs.bandwidth[:, None])
     else:
         features = (product + 1) ** degree if kernel == "polynomial" else product
     return jnp.sum((y - base - jnp.sum(outputs.weights * features, axis=1)) ** 2)
