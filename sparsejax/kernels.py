@@ -41,6 +41,9 @@ def squared_distances(X: ArrayLike, Z: ArrayLike | None = None) -> jax.Array:
 def gaussian(X: ArrayLike, Z: ArrayLike | None = None, *, bandwidth: ArrayLike) -> jax.Array:
     r""":math:`\exp(-\|x_i - z_j\|^2 / (2\sigma^2))`, shape (n, m); Z = X if not given.
 
+    Squared distances have the error of `squared_distances`. If Z is given, the similarity of equal rows is
+    therefore below 1 where the bandwidth is less than about sqrt(eps) times the size of the centred rows.
+
     Args:
       X: (n, d).
       Z: (m, d).

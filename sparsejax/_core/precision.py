@@ -50,8 +50,8 @@ def tell_of_cast(name: str, given: Any, eager: Any) -> None:
         return
     _told = True
     text = (
-        f"{name} is float64, but JAX's 64-bit numbers are off, so that sparsejax solves in float32, to a tol "
-        f"of 1e-4. To solve in float64, write {SWITCH} at the start of the program; to solve in float32 "
-        f"without this warning, pass {name}.astype(numpy.float32). (Said once.)"
+        f"{name} is float64, but JAX's 64-bit numbers are off, so that sparsejax computes in float32, and "
+        f"solves to a tol of 1e-4 by default. For float64, write {SWITCH} at the start of the program; for "
+        f"float32 without this warning, pass {name}.astype(numpy.float32). (Said once.)"
     )
     warnings.warn(text, UserWarning, stacklevel=users_level())

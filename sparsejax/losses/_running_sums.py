@@ -5,6 +5,7 @@ the time of sums by blocks. On other devices, where each step of a loop would be
 `lax.associative_scan`.
 """
 
+import functools
 from typing import Any
 
 import jax
@@ -13,6 +14,8 @@ import numpy as np
 from jax import lax
 
 Pair = tuple[jax.Array, jax.Array]
+# Without jit an eager call would compile its loop every time. Traces get the loop itself, not a call.
+_jit = functools.partial(jax.jit, inline=True)
 
 
 def decays_of(m: jax.Array, strata: jax.Array | None) -> jax.Array:
@@ -32,6 +35,7 @@ def starts_of(strata: jax.Array | None, x: jax.Array) -> jax.Array:
 
 
 @jax.custom_jvp
+@_jit
 def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
     """``s_i = decay_i s_(i-1) + x_i`` for i = 0, ..., n - 1 from 0, linear in x (n,).
 
@@ -60,11 +64,17 @@ def decayed_sums(decay: jax.Array, x: jax.Array) -> jax.Array:
 @decayed_sums.defjvp
 def _(primals: Pair, tangents: Any) -> Pair:
     decay, x = primals
+    return decayed_sums(decay, x), _change(decay, x, tangents[1])
+
+
+@jax.jit  # with ``inline`` an eager gradient would compile the transpose every time
+def _change(decay: jax.Array, x: jax.Array, change: jax.Array) -> jax.Array:
+    """The change of `decayed_sums` where x changes by ``change``."""
     # The loop is made inside `jax.jvp`, since JAX 0.9 transposes only loops that it made in a derivative.
-    change = jax.jvp(lambda x: decayed_rows(decay, x), (x,), (tangents[1],))[1]
-    return decayed_sums(decay, x), change
+    return jax.jvp(lambda x: decayed_rows(decay, x), (x,), (change,))[1]
 
 
+@_jit
 def decayed_rows(decay: jax.Array, x: jax.Array) -> jax.Array:
     """Same as `decayed_sums` for x (n, ...), without the correction of rounding errors."""
     if jax.default_backend() == "cpu":
@@ -93,6 +103,7 @@ def running_sum(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
     return decayed_sums(decays_of(jnp.zeros_like(x), strata), x)
 
 
+@_jit
 def running_max(x: jax.Array, strata: jax.Array | None = None) -> jax.Array:
     """For each place i the largest of x_0, ..., x_i, (n,); each stratum has its own maxima."""
     starts = starts_of(strata, x)

@@ -57,7 +57,7 @@ def survival_data(
         check_entry(entry, times)
     if weights is not None:
         check_weights(weights)
-    check_labels(event, (0, 1), "CoxLoss", name="event")
+    check_labels(event, (0, 1), "CoxLoss", name="event", others="of 1 and 2, as in R: event - 1")
     traced = any(map(is_traced, (times, event, strata, entry)))
     at, begin = _comparable(times, entry) if traced else (times, entry)
     places = places_of(at, event if is_traced(event) else np.asarray(event), strata, begin)

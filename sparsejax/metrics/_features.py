@@ -159,8 +159,10 @@ def _listed(X: jax.Array, name: str, index: ArrayLike, least: int) -> jax.Array:
         distinct, counts = np.unique(values, return_counts=True)
         if (counts > 1).any():
             raise ValueError(f"{name} lists column {distinct[counts > 1][0]} more than once.")
-    index = jnp.asarray(index).astype(jnp.int32)
-    return jnp.take(X, jnp.where(index < 0, d, index), axis=1, mode="fill", fill_value=jnp.nan)
+    index = jnp.asarray(index)
+    small = index.astype(jnp.int32)
+    outside = (small < 0) | (small.astype(index.dtype) != index)  # the cast of a large index may be a column
+    return jnp.take(X, jnp.where(outside, d, small), axis=1, mode="fill", fill_value=jnp.nan)
 
 
 def _scaled(A: jax.Array) -> jax.Array:

@@ -273,6 +273,7 @@ def _check(instances: ArrayLike, bag_ids: Any) -> tuple[jax.Array, np.ndarray]:
     counts = np.bincount(ids, minlength=1)
     if not counts.all():
         raise ValueError(
-            f"bag {int(np.argmin(counts))} is empty: bag_ids must hold each of 0, ..., {len(counts) - 1}."
+            f"bag {int(np.argmin(counts))} is empty: bag_ids must hold each of 0, ..., {len(counts) - 1}. To "
+            "number the bags of a part of the data anew: numpy.unique(bag_ids, return_inverse=True)[1]."
         )
     return X, ids.astype(np.int32)

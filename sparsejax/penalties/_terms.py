@@ -197,6 +197,13 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
     Source: Bauschke & Combettes, Pacific Journal of Optimization 4(3), 2008, for proximity operators; Han,
       Mathematical Programming 40, 1988.
     """
+    # A penalty of the user may close over arrays, which jit would keep.
+    program = _dykstra_program if penalty._self_contained else _dykstra
+    return program(penalty, Vt, scaling, cycles)
+
+
+def _dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Array) -> tuple[Parts, Parts]:
+    """`dykstra` without derivatives."""
     terms, V, size = penalty.terms, Vt.T, jnp.max(jnp.abs(Vt), initial=0)
 
     def cycle(c: _Cycle) -> _Cycle:
@@ -217,6 +224,10 @@ def dykstra(penalty: Penalty, Vt: jax.Array, scaling: jax.Array, cycles: jax.Arr
     start = _Cycle((Vt,) * len(terms), (zero,) * len(terms), warm, jnp.ones((), bool), jnp.int32(0))
     end = lax.while_loop(lambda c: c.unsettled & (c.n < cycles), cycle, start)
     return end.points, end.parts
+
+
+# Without jit an eager call would compile the loop every time.
+_dykstra_program = jax.jit(_dykstra, inline=True)
 
 
 @functools.partial(dykstra.defjvp, symbolic_zeros=True)

@@ -39,7 +39,7 @@ def support(
     the weight with the largest absolute value.
 
     Args:
-      weights: a `Solution` of one problem, or W, (d, k) or (d,).
+      weights: a `Solution` of one problem, or W, (d, k) or (d,); ``coef_.T`` of an estimator.
       feature_names: d names; by default numbers.
       task_names: k names; by default numbers. The name of a single output is written beside "weight".
       ax: axes to draw into; None for new ones. The colour bar of a map takes some of their space.
@@ -159,7 +159,8 @@ def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d:
         if numbers.ndim != 1 or numbers.dtype.kind not in "iu":
             raise TypeError(
                 f"{name}: selected must be a Solution, a StabilitySelection or the features' numbers, (r,) "
-                f"integers; got {numbers.dtype} {numbers.shape}."
+                f"integers (of a mask: numpy.flatnonzero(mask)); got {np.asarray(selected).dtype} "
+                f"{numbers.shape}."
             )
         wrong = numbers[(numbers < 0) | (numbers >= d)]
         if wrong.size:

@@ -195,6 +195,11 @@ def folds_of(folds: Any, n: int) -> tuple[jax.Array, np.ndarray]:
     if is_traced(folds):
         raise TypeError("folds must be known outside jit: their number is a shape.")
     if not isinstance(folds, list | tuple) and np.ndim(folds) == 0:
+        if as_numpy("folds", folds).dtype.kind not in "iu":
+            raise ValueError(
+                f"folds must be an integer >= 2, or one integer a row, ({n},); got {folds!r}. For a splitter "
+                "of scikit-learn write: for k, (_, out) in enumerate(splitter.split(X, y)): folds[out] = k."
+            )
         count = as_int("folds", folds, 0)
         if not 2 <= count <= n:
             raise ValueError(

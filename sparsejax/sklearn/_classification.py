@@ -6,12 +6,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from scipy.special import expit, softmax
+from scipy.special import expit, log_expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
-from sparsejax._core.labels import complete_labels
+from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax.sklearn._problems import CLASSIFICATION, Fitted, choose, fitted_to
 from sparsejax.sklearn._tables import Estimator, as_sample_weight, precision, validated
 
@@ -19,7 +19,7 @@ from sparsejax.sklearn._tables import Estimator, as_sample_weight, precision, va
 def encoded(y: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The classes of the rows whose weight is not 0, and for each row the index of its class, (n,)."""
     if y.dtype == object:  # numpy and scikit-learn would only say that such labels cannot be compared
-        complete_labels("y", y)
+        indexed_labels("y", complete_labels("y", y))
     check_classification_targets(y)
     classes = np.unique(y[weights > 0])
     if len(classes) < 2:
@@ -102,15 +102,10 @@ class ProbabilisticClassifier(LinearClassifier):
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (n, classes): the softmax of the scores; for the logistic loss scaled sigmoids."""
         scores = self.decision_function(X)
-        if scores.ndim == 1:
-            second = expit(scores)
-            return np.stack([1 - second, second], axis=1)
-        if self.loss == "softmax":
-            return np.asarray(softmax(scores, axis=1))
-        each = expit(scores)
-        total = each.sum(axis=1, keepdims=True)
-        same = np.full_like(each, 1 / each.shape[1])
-        return np.asarray(np.divide(each, total, out=same, where=total > 0))
+        if scores.ndim == 1:  # not 1 minus the second, which has few digits or none if it is near 1
+            return np.stack([expit(-scores), expit(scores)], axis=1)
+        # Logarithms of sigmoids, because all sigmoids of a row may underflow to 0.
+        return np.asarray(softmax(scores if self.loss == "softmax" else log_expit(scores), axis=1))
 
     def _keep(self, found: Fitted) -> Self:
         """Set the fitted attributes."""
@@ -160,8 +155,8 @@ class SparseClassifier(PenalisedClassifier):
     weight 0 leaves the row out. Columns of X should be on comparable scales, as a StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
-    float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
-    which is made dense only up to 511 columns and 128 MB.
+    float32. Data sets of equally many columns and about as many rows share a compiled program. X may be a
+    matrix or array of scipy.sparse, which is made dense only up to 511 columns and 128 MB.
 
     Args:
       penalty: "exclusive_l21", "l21", "l1", "l1_inf", "exclusive_lasso", "group_lasso"; or a penalty of

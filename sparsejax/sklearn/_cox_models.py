@@ -116,8 +116,8 @@ class CoxModel(Estimator, BaseEstimator):
         check_choice("ties", self.ties, ("breslow", "efron"))
         X = validated(self, X, ensure_min_samples=2)
         check_consistent_length(X, y)
-        targets = read_targets(y, strata, entry)
-        return X, targets, as_sample_weight(sample_weight, X.shape[0])
+        weights = as_sample_weight(sample_weight, X.shape[0])
+        return X, read_targets(y, strata, entry, weights > 0), weights
 
     def _table(self, X: Any, targets: Targets, weights: np.ndarray, folds: Any = None) -> Table:
         """The table of the rows, with weights that have the same sum as the given weights.
@@ -269,6 +269,10 @@ class SparseCoxCV(ByFolds, CoxModel):
     Raises:
       TypeError, ValueError: as `SparseCox`; a cv that does not hold out each row once; a number of alphas for
         a penalty whose solution is 0 at no finite strength.
+
+    Warns:
+      sparsejax.ConvergenceWarning: the gap of some fits did not reach tol.
+      UserWarning: no strengths have a finite mean score; a fold holds no event out.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseCoxCV

@@ -1,7 +1,6 @@
 """Estimators that choose their strengths by cross-validation, in one compiled call."""
 
 import copy
-import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any, Self
@@ -159,7 +158,8 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
 
     Args:
       penalty: as `SparseRegressor`; the strengths of a penalty object are multiplied by alphas.
-      loss, quantile, groups, fit_intercept, tol, max_iter: as `SparseRegressor`.
+      loss, quantile, groups, fit_intercept, tol, max_iter: as `SparseRegressor`. The smoothing of "quantile"
+        is computed once, from all rows, for all folds.
       alphas: the strengths to try, >= 0; or their number, >= 2, from the least strength that selects no
         feature (`sparsejax.lambda_max`) down to a thousandth of this strength.
       betas: the strengths of the exclusive part to try, if the penalty has one: a number or several.
@@ -186,6 +186,11 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
     Raises:
       TypeError, ValueError: as `SparseRegressor`; cv does not hold each row out once; alphas is a number of
         strengths, and no finite strength makes all coefficients 0.
+
+    Warns:
+      sparsejax.ConvergenceWarning: the gap of some fits did not reach tol.
+      UserWarning: no strengths have a finite mean score; a scorer refused some fits, which score NaN; a fold
+        holds all targets of an output out.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseRegressorCV
@@ -239,8 +244,10 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         def estimator_of(found: Fitted, rows: np.ndarray) -> Any:
             model = keep(found)
             if targets.exposure is not None:
-                offset = np.log(targets.exposure[rows])
-                model.__dict__["predict"] = functools.partial(type(self).predict, model, offset=offset)
+                own, predict = np.log(targets.exposure[rows]), model.predict
+                # `score` calls ``predict`` with an offset too, which is None.
+                with_own = lambda X, offset=None: predict(X, own if offset is None else offset)
+                model.__dict__["predict"] = with_own
             return model
 
         return judge_of(scorer, estimator_of, X, y, given, folds, loss)
@@ -285,6 +292,11 @@ class SparseClassifierCV(ByFolds, PenalisedClassifier):
     Raises:
       TypeError, ValueError: as `SparseClassifier`; cv does not hold each row out once; alphas is a number of
         strengths, and no finite strength makes all coefficients 0.
+
+    Warns:
+      sparsejax.ConvergenceWarning: the gap of some fits did not reach tol.
+      UserWarning: no strengths have a finite mean score; a scorer refused some fits, which score NaN; all
+        rows of a class are in one fold, and the loss has probabilities.
 
     >>> import numpy as np
     >>> from sparsejax.sklearn import SparseClassifierCV

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse
 
 from sparsejax._core.checks import as_numpy
+from sparsejax._core.labels import complete_labels, indexed_labels
 from sparsejax.models import mil, multivariate
 from sparsejax.sklearn._classification import LinearClassifier, encoded
 from sparsejax.sklearn._problems import Fitted, check_max_iter, choose
@@ -238,17 +239,11 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
     """The number 0, 1, ... of the bag of each row, (n,), and the first row of each bag, (bags,)."""
     if bag_ids is None:
         return np.arange(n), np.arange(n)
-    ids = as_numpy("bag_ids", bag_ids)
+    ids = complete_labels("bag_ids", bag_ids)
     if ids.shape != (n,):
         raise ValueError(f"bag_ids must have shape ({n},), one for each row; got {ids.shape}.")
-    missing = np.array([x is None for x in ids.tolist()]) | (ids != ids)  # noqa: PLR0124  # NaN and NaT
-    if missing.any():
-        raise ValueError(f"bag_ids is missing for {missing.sum()} row(s), the first is {missing.argmax()}.")
-    try:
-        _, first, bags = np.unique(ids, return_index=True, return_inverse=True)
-    except TypeError as error:
-        raise TypeError(f"bag_ids must be of one kind, so that they can be sorted: {error}.") from None
-    return bags, first
+    _, bags = indexed_labels("bag_ids", ids)
+    return bags, np.unique(bags, return_index=True)[1]
 
 
 def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth: Any) -> np.ndarray:

@@ -13,7 +13,7 @@ from sparsejax.losses import SquaredLoss
 from sparsejax.models import ofa_lasso
 from sparsejax.problem import Problem
 from sparsejax.sklearn._problems import check_max_iter, fitted, loss_of
-from sparsejax.sklearn._tables import Estimator, filled, gathered, precision, validated
+from sparsejax.sklearn._tables import Estimator, centred, filled, gathered, precision, validated
 
 
 @dataclass(eq=False, repr=False)
@@ -142,10 +142,11 @@ class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimat
         if self.input == "kernel" and self.kernel == "gaussian":
             given = kernels.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             self._bandwidth = np.asarray(as_positive("bandwidth", given, X.dtype))
-        F = self._columns(X)
+        F, middle = centred(self._columns(X), np.ones(len(X)), True)
         table = gathered(F, Y, np.ones(len(X)))
         problem = Problem(loss_of(table, SquaredLoss, True), penalties.L1(alpha[0]))
         found = fitted(problem, F.shape[1], self.tol, 20_000 if self.max_iter is None else self.max_iter)
+        found = found.uncentred(middle)
         self._intercepts, self.gap_, self.n_iter_ = found.intercept, found.gap, found.num_iters
         return found.coef
 

@@ -124,8 +124,8 @@ class SparseRegressor(LinearRegressor):
     be on comparable scales, as a StandardScaler makes them.
 
     float64 data are solved in float64, even if JAX's 64-bit numbers are switched off, and float32 data in
-    float32. Data sets of similar size share a compiled program. X may be a matrix or array of scipy.sparse,
-    which is made dense only up to 511 columns and 128 MB.
+    float32. Data sets of equally many columns and about as many rows share a compiled program. X may be a
+    matrix or array of scipy.sparse, which is made dense only up to 511 columns and 128 MB.
 
     Args:
       penalty: "l21" (rows of coefficients vanish for all outputs at once), "l1", "l1_inf", "exclusive_lasso",

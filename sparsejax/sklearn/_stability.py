@@ -93,7 +93,9 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
         """Select among the features of X (n, d) by y (n,), numbers or labels, or (n, outputs)."""
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in LOSSES_OF_LABELS
-        if not of_labels and np.asarray(y).dtype.kind in "US":
+        labels = np.asarray(y)  # text in a column of a DataFrame has the dtype object
+        text = labels.dtype == object and any(isinstance(label, str) for label in labels.ravel())
+        if not of_labels and (text or labels.dtype.kind in "US"):
             raise ValueError(f"y has text labels: loss={self.loss!r} is of numbers; use loss='logistic'.")
         X, y = validated(self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2)
         if of_labels:

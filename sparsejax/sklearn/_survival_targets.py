@@ -17,7 +17,7 @@ class Targets(NamedTuple):
 
     time: np.ndarray  # > 0
     event: np.ndarray  # booleans
-    codes: np.ndarray  # number of the stratum of each row
+    codes: np.ndarray  # number of the stratum of each row; any number for a row that does not count
     strata: np.ndarray | None  # (number of strata,), the sorted labels; None: one stratum
     entry: np.ndarray | None  # None: rows are at risk from the start
 
@@ -81,8 +81,8 @@ def _columns(y: Any) -> list[tuple[str, np.ndarray]]:
     return found
 
 
-def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
-    """Check times, events, strata and entries.
+def read_targets(y: Any, strata: Any, entry: Any, counted: np.ndarray) -> Targets:
+    """Check times, events, strata and entries; only the rows ``counted``, (n,), give labels of strata.
 
     Raises:
       TypeError, ValueError: a value or shape is wrong; the message names it.
@@ -94,6 +94,8 @@ def read_targets(y: Any, strata: Any, entry: Any) -> Targets:
     if strata is not None:
         strata = _by_row("strata", complete_labels("strata", strata), time)
         labels, codes = indexed_labels("strata", strata)
+        known = np.unique(codes[counted])
+        labels, codes = labels[known], np.searchsorted(known, codes).clip(max=len(known) - 1)
     if entry is not None:
         entry = _by_row("entry", as_real("entry", entry), time)
         check_entry(entry, time)

@@ -11,11 +11,13 @@ from sklearn.utils import Tags, assert_all_finite, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from sparsejax._core.checks import as_numpy, check_comparable
+from sparsejax._core.labels import complete_labels
 
 FLOATS = [np.float64, np.float32]  # dtypes that validate_data leaves; others become the first
 # Data up to this size are padded by rows and columns, which costs hardly any time.
 MAX_PADDED_ROWS, MAX_PADDED_COLUMNS = 512, 32
 MIN_TABLE_ROWS = 128
+MAX_EXPONENT = 500  # of 2, for sample weights: squares of floats are finite and > 0 up to about this one
 MAX_OFFSET = 4  # a column whose middle is farther from 0 than this many times its range is centred
 # A sparse X with at most so many columns becomes dense if it then has at most so many numbers (128 MB in
 # float64): the solvers for few features, which form X'X, are hundreds of times faster than first-order steps.
@@ -65,7 +67,7 @@ def as_real(name: str, x: Any) -> np.ndarray:
 
 def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
     """The labels y, checked for a comparison with predictions: of their shape, none missing or infinite."""
-    y = as_numpy("y", y)
+    y = complete_labels("y", y)
     if y.shape != predicted.shape:
         raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
     check_comparable(y, predicted)
@@ -86,6 +88,8 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
+    if isinstance(y, list | tuple) and not options.get("y_numeric"):
+        y = complete_labels("y", y)  # numpy would turn NaN and numbers into texts if one label is a text
     if sparse.issparse(X) and X.dtype.kind in "biu":
         X = X.astype(float)  # before repeated entries are added up: True + True is 2
     try:
@@ -180,7 +184,9 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
     if weights.ndim == 2 and not weights.any(axis=0).all():
         column = int(np.argmin(weights.any(axis=0)))
         raise ValueError(f"sample_weight holds zeros only in column {column}: leave that output out.")
-    return weights
+    # A power of 2 scales huge or tiny weights without rounding, so that sums and products are finite and > 0.
+    exponent = int(np.frexp(weights.max())[1])
+    return np.ldexp(weights, -exponent) if abs(exponent) > MAX_EXPONENT else weights
 
 
 class Table(NamedTuple):

@@ -103,7 +103,9 @@ def default_smoothing(Y: np.ndarray, weights: np.ndarray) -> float:
         w = weights if weights.ndim == 1 else weights[:, j]
         order = np.argsort(y, kind="stable")
         mass = np.cumsum(w[order])
-        low, median, high = y[order][np.searchsorted(mass, np.array([0.25, 0.5, 0.75]) * mass[-1])]
+        # A share that the mass of some rows has exactly stays theirs, whatever the rounding of its sum.
+        shares = np.array([0.25, 0.5, 0.75]) * (1 - 1e-9) * mass[-1]
+        low, median, high = y[order][np.searchsorted(mass, shares)]
         spread = high - low or np.average(np.abs(y - median), weights=w)
         found.append(spread)
     return SHARE_OF_SPREAD * min((x for x in found if x > 0), default=1.0)

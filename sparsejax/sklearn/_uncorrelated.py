@@ -152,6 +152,8 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
         table = gathered(X, Y, weights, widen=self.groups is None)
         with precision(X):
             if self.groups is None:
+                if np.ndim(self.alpha):
+                    raise ValueError(f"alpha must be a number if groups is None, got {np.shape(self.alpha)}.")
                 pairs = correlated(table, d, self.threshold)
                 groups, self.groups_ = competing(pairs, table.X.shape[1]), competing(pairs, d)
             else:

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import scipy.sparse
 import threadpoolctl
 from cases import K, data
 from jax.experimental.compilation_cache import compilation_cache
@@ -109,6 +110,10 @@ def test_a_start_inside_a_simplex_is_compiled_once():
         lambda x, c: sj.prox.sorted_l1(x, c * np.linspace(2, 1, 13)),
         sj.prox.total_variation,
         lambda x, c: sj.prox.on_a_sum(x[None], jnp.full((1, 1), c), jnp.asarray(c), True),
+        lambda x, c: (penalties.L1Inf(c) + penalties.ElasticNet(c, c)).prox(x[:, None] * np.ones(3)),
+        lambda x, c: (penalties.SortedL1(c * np.linspace(2, 1, 13)) + penalties.L21(c)).prox(
+            x[:, None] * np.ones(3)
+        ),
     ],
 )
 def test_a_second_prox_compiles_nothing(prox):
@@ -347,3 +352,23 @@ def test_functions_whose_programs_look_alike(hidden):
     one, two = solved(np.full(3, 1.0)), solved(np.full(3, 2.0))
     np.testing.assert_allclose(one, 0.95, atol=1e-6)
     assert np.abs(two - one).min() > 0.5
+
+
+TIME, EVENT = np.exp(Y[:, 0]), np.arange(len(X)) % 3 != 0
+LOOPS = {
+    "Cox": lambda X: losses.CoxLoss(X, TIME, EVENT),
+    "Cox, efron": lambda X: losses.CoxLoss(X, np.round(TIME) + 1, EVENT, ties="efron"),
+    "sparse X": lambda X: losses.SquaredLoss(scipy.sparse.csr_array(X), Y),
+}
+
+
+@pytest.mark.parametrize("loss", LOOPS)
+def test_a_second_value_of_a_loss_compiles_nothing(loss):
+    """Nor does a second gradient: the loops inside are compiled once."""
+    first, second = LOOPS[loss](X), LOOPS[loss](X + 1)
+    W = jnp.ones(first.params_shape)
+    other = jnp.full_like(W, 2)
+    jax.value_and_grad(first)(W), first(W)
+    with compiled() as names:
+        jax.value_and_grad(second)(other), second(other)
+    assert names == []

@@ -595,3 +595,9 @@ def test_r2_takes_no_unit_from_rows_of_weight_0():
     for row in ((1e30, 0), (0, 1e30)):
         Y[4], P[4] = row
         assert r2(Y, P, np.array([1, 1, 1, 1, 0], np.float32)) == pytest.approx(-3)
+
+
+def test_a_traced_index_beyond_int32_is_out_of_range():
+    X, far = np.random.default_rng(0).standard_normal((9, 5)), jnp.array([2**32, 1])
+    assert jnp.isnan(jax.jit(mean_abs_correlation)(X, far))
+    assert jnp.isnan(jax.jit(selection_error)(X, X[:, 0], far)).all()

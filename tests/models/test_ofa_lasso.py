@@ -313,6 +313,7 @@ def test_bucket_grows(monkeypatch):
     X, Y = data()
     model = ofa_lasso.fit(X, Y, LAM, BETA, tol=1e-12)
     assert model.solution.converged.all()
+    assert np.count_nonzero(model.solution.params, axis=1).max() > 4
     np.testing.assert_allclose(model.solution.objective, fitted().solution.objective, rtol=1e-10)
 
 

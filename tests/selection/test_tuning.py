@@ -82,6 +82,7 @@ def test_integer_folds_weights_and_jit():
         (np.arange(30) % 2 * 2, "every label"),
         (np.arange(29) % 3, "one integer a row"),
         (np.linspace(0, 1, 30), "integer"),
+        (object(), "one integer a row"),
     ],
 )
 def test_bad_folds(folds, match):

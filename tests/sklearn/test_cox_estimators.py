@@ -241,3 +241,17 @@ def test_penalties_and_ties_by_folds():
             np.testing.assert_allclose(model.scores_[fold, i, j], one.score(X[test], PAIRS[test]), atol=1e-9)
     i, j = np.unravel_index(model.scores_.mean(0).argmax(), (2, 2))
     assert (model.alpha_, model.beta_) == (alphas[i], betas[j])
+
+
+def test_a_stratum_whose_rows_have_weight_0_is_none():
+    rng = np.random.default_rng(0)
+    y = np.stack([rng.random(60) < 0.7, rng.exponential(np.exp(X[:, 1]))], axis=1)
+    strata, kept = np.array(["a", "b", "c"])[np.arange(60) % 3], np.arange(60) % 3 != 1
+    model = SparseCox(alpha=0.05, tol=1e-10).fit(X, y, sample_weight=kept.astype(float), strata=strata)
+    alone = SparseCox(alpha=0.05, tol=1e-10).fit(X[kept], y[kept], strata=strata[kept])
+    assert model.strata_.tolist() == ["a", "c"]
+    np.testing.assert_allclose(model.coef_, alone.coef_, atol=1e-8)
+    found = (m.predict_survival_function(X[kept], [0.5, 2.0], strata[kept]) for m in (model, alone))
+    np.testing.assert_allclose(*found, atol=1e-8)
+    with pytest.raises(ValueError, match=r"'b'.*which the model was not fitted to"):
+        model.predict_survival_function(X[:1], strata=["b"])

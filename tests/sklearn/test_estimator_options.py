@@ -708,3 +708,36 @@ def test_kernels_of_ofa_lasso_and_their_bandwidths():
 def test_text_labels_for_a_regressor():
     with pytest.raises(ValueError, match=r"y must hold numbers .*SparseClassifier takes labels"):
         SparseRegressor().fit(X, np.where(Y[:, 0] > 0, "a", "b"))
+
+
+def test_a_scorer_may_call_score_of_a_fit_with_an_offset():
+    offset = RNG.uniform(-1, 1, 60)
+    counts = RNG.poisson(np.exp(X[:, 0] / 2 + offset)).astype(float)
+    options = {"loss": "poisson", "tol": 1e-10}
+    scorer = lambda estimator, X, y: estimator.score(X, y)
+    model = SparseRegressorCV("l1", alphas=[0.1], cv=KFold(3), scoring=scorer, **options)
+    model.fit(X, counts, offset=offset)
+    train, test = next(KFold(3).split(X))
+    one = SparseRegressor("l1", alpha=0.1, **options).fit(X[train], counts[train], offset=offset[train])
+    expected = one.score(X[test], counts[test], offset=offset[test])
+    np.testing.assert_allclose(model.scores_[0, 0, 0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [5e-324, 0.3, 1e307])
+def test_the_unit_of_weights_has_no_influence_on_what_is_made_of_them(unit):
+    """The smoothing of a quantile, balanced class weights, and shares of right labels."""
+    weights = np.full(60, unit)
+    for model, y in (
+        (SparseRegressor("l1", loss="quantile", quantile=0.7, alpha=0.02), Y[:, 0]),
+        (SparseClassifier("l1", loss="squared", class_weight="balanced", alpha=0.02), RARE),
+    ):
+        expected = model.fit(X, y).coef_
+        np.testing.assert_allclose(model.fit(X, y, weights).coef_, expected, atol=1e-12)
+    model = LabelViewsClassifier().fit(X, RARE)
+    assert model.score(X, RARE, weights) == pytest.approx(model.score(X, RARE))
+
+
+@pytest.mark.parametrize("kind", [pd.Series, list, lambda y: pd.Series(y, dtype="category")])
+def test_text_labels_of_every_kind_need_another_loss(kind):
+    with pytest.raises(ValueError, match=r"text labels.*loss='logistic'"):
+        StabilitySelector().fit(X, kind(np.where(RARE, "rare", "usual")))

@@ -21,6 +21,7 @@ import polars as pl
 import pytest
 import scipy.sparse
 import sklearn
+from scipy.special import expit
 from sklearn.base import clone
 from sklearn.datasets import load_wine
 from sklearn.exceptions import NotFittedError
@@ -56,6 +57,7 @@ X = RNG.standard_normal((60, 8))
 Y = X[:, :2] @ RNG.standard_normal((2, 3)) + 0.3 * RNG.standard_normal((60, 3))
 CODES = np.digitize(X[:, 0] + 0.3 * X[:, 1], [-0.5, 0.5])
 NAMES = np.array(["low", "middle", "top"])[CODES]
+RARE = (CODES == 2).astype(int)
 FOLDS = np.arange(60) % 4
 SQUARED = functools.partial(SparseClassifier, loss="squared")
 ALL = [getattr(estimators, name) for name in estimators.__all__]
@@ -549,7 +551,7 @@ BAD |= {
     "masked weights": (lambda: SparseRegressor().fit(X, Y, MASKED[:, 0] ** 2), "sample_weight is a masked"),
     "missing bags": (
         lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.full(60, np.nan)),
-        r"bag_ids is missing for 60 row\(s\), the first is 0",
+        "bag_ids has a NaN or None among its labels",
     ),
     "no bags where fit had some": (
         lambda: MILESClassifier().fit(X, CODES > 0, bag_ids=np.arange(60)).predict(X),
@@ -636,3 +638,82 @@ def test_columns_of_dates_are_no_numbers():
     y = np.arange(40.0)
     with pytest.raises(TypeError, match=r"X has dtype .* in column 'day'; real numbers are needed"):
         SparseRegressor().fit(pd.DataFrame({"day": DAYS}), y)
+
+
+@pytest.mark.parametrize("make", [SparseClassifier, MultivariateClassifier, MILESClassifier])
+def test_lists_of_labels_are_not_turned_into_texts(make):
+    """numpy would make the labels "nan" and "1" of NaN and 1 beside a text."""
+    with pytest.raises(ValueError, match="NaN or None among its labels"):
+        make().fit(X, ["a", "b", np.nan] * 20)
+    with pytest.raises(TypeError, match="y must hold labels of one kind"):
+        make().fit(X, ["a", 1, "1"] * 20)
+
+
+def test_label_views_in_lists_have_no_missing_labels():
+    with pytest.raises(ValueError, match="NaN or None among its labels"):
+        LabelViewsClassifier().fit(X, [["a", "u"], ["b", np.nan], ["a", "v"]] * 20)
+    model = MILESClassifier().fit(X, NAMES)
+    with pytest.raises(ValueError, match="NaN or None among its labels"):
+        model.score(X, ["low", np.nan, "top"] * 20)
+
+
+def test_bag_ids_in_lists_are_not_turned_into_texts():
+    y = np.arange(4) % 2
+    for ids in (["a", "b", "c", np.nan], pd.array(["a", "b", "c", pd.NA], dtype="string")):
+        with pytest.raises(ValueError, match="bag_ids has a NaN or None among its labels"):
+            MILESClassifier().fit(X[:4], y, bag_ids=ids)
+    with pytest.raises(TypeError, match="bag_ids must hold labels of one kind"):
+        MILESClassifier().fit(X[:4], y, bag_ids=[1, "2", "1", 2])
+
+
+@pytest.mark.parametrize("size", [8, 32])
+def test_strengths_by_group_need_groups(size):
+    """32 is the width of the padded table."""
+    with pytest.raises(ValueError, match="alpha must be a number if groups is None"):
+        UncorrelatedGroupClassifier(alpha=np.full(size, 0.1), loss="squared").fit(X, RARE)
+
+
+def test_ofa_lasso_of_one_output_with_columns_far_from_0():
+    for dtype, far in ((np.float32, 3000), (np.float64, 1e7)):
+        model = OFALassoRegressor(alpha=0.05, input="linear").fit((X + far).astype(dtype), Y[:, 0])
+        assert model.gap_ <= (1e-4 if dtype == np.float32 else 1e-6)
+        theirs = Lasso(alpha=0.05, tol=1e-12).fit(X, Y[:, 0])
+        np.testing.assert_allclose(model.coef_, theirs.coef_, atol=5e-3)
+        np.testing.assert_allclose(model.predict((X + far).astype(dtype)), theirs.predict(X), atol=0.05)
+
+
+def test_small_probabilities_have_digits():
+    model = SparseClassifier("l21", loss="logistic", alpha=0.001).fit(X, RARE)
+    far = 20 * X[np.abs(model.decision_function(X)).argsort()[:30]]
+    scores = model.decision_function(far)
+    assert np.abs(scores).max() > 40
+    np.testing.assert_allclose(
+        model.predict_proba(far), expit(np.stack([-scores, scores], axis=1)), rtol=1e-12
+    )
+    several = SparseClassifier("l21", loss="logistic", alpha=0.001).fit(X, NAMES)
+    several.intercept_ = several.intercept_ - 800.0  # all sigmoids underflow
+    found = several.predict_proba(X)
+    np.testing.assert_array_equal(several.classes_[found.argmax(axis=1)], several.predict(X))
+    np.testing.assert_allclose(found.sum(axis=1), 1)
+
+
+def test_tolerances_reach_the_solvers():
+    y = X[:, 0] + 0.5 * X[:, 1] > 0.3
+    for make in (MultivariateClassifier, MILESClassifier):
+        loose, tight = make(tol=0.5).fit(X, y), make(tol=1e-7).fit(X, y)
+        assert tight.gap_ <= 1e-7 and 1e-3 < loose.gap_ <= 0.5 and loose.n_iter_ < tight.n_iter_
+        with pytest.warns(sj.ConvergenceWarning, match="maxiter"):
+            assert make(max_iter=1, tol=1e-7).fit(X, y).n_iter_ == 1
+
+
+def test_stability_selector_with_an_exclusive_part():
+    options = {"num_subsamples": 10, "tol": 1e-8}
+    ours = StabilitySelector("exclusive_l21", alphas=[0.3, 0.1], beta=0.05, **options).fit(X, Y)
+    assert ours.gap_ <= 1e-8
+    seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
+    with jax.enable_x64(True):
+        grid = jax.vmap(lambda alpha: penalties.ExclusiveL21(alpha, 0.05))(np.array([0.3, 0.1]))
+        problem = sj.Problem(losses.SquaredLoss(X, Y, intercept=True), penalties.ExclusiveL21(0.0, 0.05))
+        core = sj.stability_selection(problem, grid, seed=seed, **options)
+    np.testing.assert_array_equal(ours.frequencies_, core.frequencies)
+    assert StabilitySelector("l21", alphas=[0.3, 0.1], num_subsamples=10, tol=0.3).fit(X, Y).gap_ > 1e-3

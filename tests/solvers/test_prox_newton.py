@@ -222,6 +222,7 @@ def test_more_active_features_than_descent_has_room_for(monkeypatch):
     p = problem("logistic", (270, 190), ratio=2000.0, noise=5.0)
     solution, engine = sj.prox_newton(p, tol=1e-6), sj.admm(p, tol=1e-6)
     assert np.count_nonzero(engine.params) > 128 and solution.converged
+    assert solution.solver == "newton_admm"  # `prox_newton` had no room
     np.testing.assert_allclose(solution.objective, engine.objective, rtol=3e-6)
 
 

@@ -248,7 +248,8 @@ def _product_of(transposed: bool, shape: tuple[int, int], function: Any) -> Call
         return lax.platform_dependent(*args, cpu=by_kernel, default=by_chunks)
 
     product.def_vmap(functools.partial(_batched, product))
-    return product
+    # Without jit an eager call would compile the loop every time.
+    return jax.jit(product, inline=True)
 
 
 def _batched(product: Callable[..., jax.Array], size: int, batch: Any, *args: Any) -> tuple[jax.Array, bool]:

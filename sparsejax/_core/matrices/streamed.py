@@ -116,7 +116,8 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
     def gram(self, C: jax.Array, *, centred: bool) -> jax.Array:
         """X' diag(c) X for each column c >= 0 of C (n, k), shape (k, d, d).
 
-        With ``centred`` the mean of the rows, weighted by c, is subtracted from each row of X first.
+        With ``centred`` the result is for the rows minus their mean weighted by c. The part of the mean is
+        subtracted from the products, in one pass: digits cancel if means are much larger than deviations.
         """
         k, d = C.shape[1], self.shape[1]
 
