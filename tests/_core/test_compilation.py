@@ -354,10 +354,10 @@ def test_functions_whose_programs_look_alike(hidden):
     assert np.abs(two - one).min() > 0.5
 
 
-TIME, EVENT = np.exp(Y[:, 0]), np.arange(len(X)) % 3 != 0
+TIME, OBSERVED = np.exp(Y[:, 0]), np.arange(len(X)) % 3 != 0
 LOOPS = {
-    "Cox": lambda X: losses.CoxLoss(X, TIME, EVENT),
-    "Cox, efron": lambda X: losses.CoxLoss(X, np.round(TIME) + 1, EVENT, ties="efron"),
+    "Cox": lambda X: losses.CoxLoss(X, TIME, OBSERVED),
+    "Cox, efron": lambda X: losses.CoxLoss(X, np.round(TIME) + 1, OBSERVED, ties="efron"),
     "sparse X": lambda X: losses.SquaredLoss(scipy.sparse.csr_array(X), Y),
 }
 

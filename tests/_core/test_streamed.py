@@ -180,6 +180,7 @@ def test_w_of_another_dtype_is_as_with_a_dense_x(W):
     y = X[:, 0]
     dense = losses.SquaredLoss(X, y, intercept=True)
     streamed = losses.from_batches(losses.SquaredLoss, [(X[:9], y[:9]), (X[9:], y[9:])], intercept=True)
-    for loss in (streamed, losses.SquaredLoss(scipy.sparse.csr_matrix(X), y, intercept=True)):
-        np.testing.assert_allclose(loss(W), dense(W), rtol=1e-12)
-        np.testing.assert_allclose(loss.intercept(W), dense.intercept(W), rtol=1e-12)
+    with jax.numpy_dtype_promotion("standard"):
+        for loss in (streamed, losses.SquaredLoss(scipy.sparse.csr_matrix(X), y, intercept=True)):
+            np.testing.assert_allclose(loss(W), dense(W), rtol=1e-12)
+            np.testing.assert_allclose(loss.intercept(W), dense.intercept(W), rtol=1e-12)

@@ -171,7 +171,7 @@ def test_a_model_without_prototypes_knows_its_columns():
 
 
 def test_bag_ids_of_two_kinds():
-    with pytest.raises(TypeError, match="bag_ids must be of one kind"):
+    with pytest.raises(TypeError, match="bag_ids must hold labels of one kind"):
         MILESClassifier().fit(np.eye(4), [0, 0, 1, 1], bag_ids=np.array(["a", 1, "b", 2], object))
 
 
