@@ -72,9 +72,11 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
             "a batch write jax.vmap(lambda one: sj.predict(one, problem, X))(solutions)."
         )
     if is_sparse(X) and not jnp.issubdtype(X.dtype, jnp.complexfloating):  # `as_matrix` refuses complex X
-        from jax.experimental.sparse import BCSR  # noqa: PLC0415
+        from jax.experimental.sparse import BCOO, BCSR, JAXSparse  # noqa: PLC0415
 
-        X = (X.to_bcoo() if isinstance(X, BCSR) else X).astype(loss.dtype)
+        X = X.to_bcoo() if isinstance(X, BCSR) else X
+        if isinstance(X, BCOO) or not isinstance(X, JAXSparse):  # `as_matrix` refuses JAX's COO, CSR and CSC
+            X = X.astype(loss.dtype)
     X = as_matrix("X", X)
     if X.shape[-1] != shape[0]:
         raise ValueError(f"predict: X has {X.shape[-1]} columns; the problem has {shape[0]} features.")

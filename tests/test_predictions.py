@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.sparse
-from jax.experimental.sparse import BCSR
+from jax.experimental import sparse
 from scipy.special import expit, softmax
 
 import sparsejax as sj
@@ -172,7 +172,7 @@ def test_a_bcsr_is_sparse_too():
     X = np.random.default_rng(0).standard_normal((20, 4))
     problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0], intercept=True), sj.penalties.L1(0.1))
     solution = sj.solve(problem)
-    found = sj.predict(solution, problem, BCSR.fromdense(X))
+    found = sj.predict(solution, problem, sparse.BCSR.fromdense(X))
     np.testing.assert_allclose(found, sj.predict(solution, problem, X), rtol=1e-12)
 
 
@@ -183,3 +183,23 @@ def test_rows_too_large_for_the_dtype_are_refused():
     X[0, 0] = 1e300
     with pytest.raises(ValueError, match="too large for float32"):
         sj.predict(solution, problem, X)
+
+
+def test_predict_refuses_a_sparse_format_as_the_losses_do():
+    X = np.eye(4, dtype=np.float32)
+    problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.01))
+    solution = sj.solve(problem)
+    for kind in (sparse.COO, sparse.CSR, sparse.CSC):
+        with pytest.raises(TypeError, match=r"BCOO, BCSR or a matrix of scipy.sparse is needed"):
+            sj.predict(solution, problem, kind.fromdense(jnp.asarray(X)))
+
+
+def test_the_warning_of_a_cast_in_predict_names_the_users_line(monkeypatch):
+    monkeypatch.setattr("sparsejax._core.precision._told", False)
+    monkeypatch.setattr("sparsejax._core.precision.is_cast", lambda dtype: dtype == np.float64)
+    X = np.eye(4, dtype=np.float32)
+    problem = sj.Problem(sj.losses.SquaredLoss(X, X[:, 0]), sj.penalties.L1(0.01))
+    solution = sj.solve(problem)
+    with pytest.warns(UserWarning, match="X is float64") as told:
+        sj.predict(solution, problem, X.astype(float))
+    assert told[0].filename == __file__

@@ -32,8 +32,9 @@ def full_precision() -> Iterator[None]:
 def users_level() -> int:
     """The ``stacklevel`` with which `warnings.warn`, called by the caller, names the first user frame."""
     frame: Any = inspect.currentframe()
-    package, level = __name__.split(".")[0], 0
-    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] == package:
+    # contextlib calls the functions that `full_precision` decorates.
+    inner, level = (__name__.split(".")[0], "contextlib"), 0
+    while frame is not None and frame.f_globals.get("__name__", "").split(".")[0] in inner:
         frame, level = frame.f_back, level + 1
     return max(level, 1)
 

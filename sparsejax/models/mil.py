@@ -180,7 +180,7 @@ def median_bandwidth(instances: ArrayLike, *, seed: int = 0) -> float:
     d2 = pdist(X, "sqeuclidean")
     median = float(np.median(d2)) if d2.size else 0.0
     if not median > 0:
-        raise ValueError("the median distance of the instances is 0: give bandwidth.")
+        raise ValueError("the median distance of the instances is 0, or its square is: give bandwidth.")
     if np.isinf(median):
         raise ValueError("the squared distances of the instances overflow: rescale the instances.")
     return float(np.sqrt(median / 2))

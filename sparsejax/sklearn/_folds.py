@@ -1,6 +1,7 @@
 """Estimators that choose their strengths by cross-validation, in one compiled call."""
 
 import copy
+import functools
 import warnings
 from dataclasses import dataclass
 from typing import Any, Self
@@ -244,13 +245,18 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         def estimator_of(found: Fitted, rows: np.ndarray) -> Any:
             model = keep(found)
             if targets.exposure is not None:
-                own, predict = np.log(targets.exposure[rows]), model.predict
-                # `score` calls ``predict`` with an offset too, which is None.
-                with_own = lambda X, offset=None: predict(X, own if offset is None else offset)
-                model.__dict__["predict"] = with_own
+                own = np.log(targets.exposure[rows])
+                model.__dict__["predict"] = functools.partial(predict, model, own)
             return model
 
         return judge_of(scorer, estimator_of, X, y, given, folds, loss)
+
+
+# Scorers of scikit-learn read the name of this function, and pickle it for other processes.
+def predict(model: Any, own: np.ndarray, X: Any, offset: Any = None) -> np.ndarray:
+    """The predictions of a model at the offset ``own`` of its held-out rows; `score` gives None as offset."""
+    predicted: np.ndarray = type(model).predict(model, X, own if offset is None else offset)
+    return predicted
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

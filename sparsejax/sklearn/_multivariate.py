@@ -87,7 +87,7 @@ class MultivariateClassifier(LinearClassifier):
       measure: "f1", "prbep" (where precision and recall are equal), "roc_area", "hamming" (the number of
         errors), or one that `models.multivariate` makes, such as ``multivariate.precision_at(50)``.
       budget: B > 0; None for the rounded root of the number of features. The number of features with a
-        weight is usually above B: about 2 B if C is small, many times B if C is large.
+        weight is usually above B: up to about 2 B if C is small, and if C is large all that matter.
       C: > 0, as in `models.multivariate.fit`; a larger C fits the rows more closely.
       tol: largest relative gap of each fit.
       max_iter: largest number of master problems.

@@ -18,7 +18,7 @@ from sparsejax.selection.resampling import subsample_size
 from sparsejax.selection.stability import stability_selection
 from sparsejax.sklearn._classification import encoded, targets
 from sparsejax.sklearn._problems import CLASSIFICATION, REGRESSION, choose, family, strengths
-from sparsejax.sklearn._tables import Estimator, centred, precision, validated
+from sparsejax.sklearn._tables import Estimator, centred, is_text, precision, validated
 
 # The smallest default strength, relative to lambda_max. Weaker strengths would select many noise features.
 DEFAULT_SPAN = 0.1
@@ -94,7 +94,7 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
         choose("loss", self.loss, LOSSES)
         of_labels = self.loss in LOSSES_OF_LABELS
         labels = np.asarray(y)  # text in a column of a DataFrame has the dtype object
-        text = labels.dtype == object and any(isinstance(label, str) for label in labels.ravel())
+        text = labels.dtype == object and any(map(is_text, labels.ravel()))
         if not of_labels and (text or labels.dtype.kind in "US"):
             raise ValueError(f"y has text labels: loss={self.loss!r} is of numbers; use loss='logistic'.")
         X, y = validated(self, X, y, multi_output=True, y_numeric=not of_labels, ensure_min_samples=2)

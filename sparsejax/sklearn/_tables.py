@@ -149,6 +149,11 @@ def _first_column(X: Any, wrong: Any, what: str) -> str | None:
     return None
 
 
+def is_text(value: Any) -> bool:
+    """Whether a label is a text that is not a number."""
+    return isinstance(value, str) and _is_not_a_number(value)
+
+
 def _is_not_a_number(value: Any) -> bool:
     try:
         float(value)
@@ -186,7 +191,7 @@ def as_sample_weight(sample_weight: Any, n: int, outputs: int | None = None) -> 
         raise ValueError(f"sample_weight holds zeros only in column {column}: leave that output out.")
     # A power of 2 scales huge or tiny weights without rounding, so that sums and products are finite and > 0.
     exponent = int(np.frexp(weights.max())[1])
-    return np.ldexp(weights, -exponent) if abs(exponent) > MAX_EXPONENT else weights
+    return np.ldexp(weights, int(np.clip(exponent, -MAX_EXPONENT, MAX_EXPONENT)) - exponent)
 
 
 class Table(NamedTuple):

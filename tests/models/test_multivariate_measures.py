@@ -310,3 +310,10 @@ def test_a_threshold_between_neighbouring_scores_of_float32(low):
     scores = np.array([low, np.nextafter(low, np.float32(2.0))])
     threshold = mv.tune_threshold(mv.hamming(), scores, [-1, 1])
     assert (scores > threshold).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("beta", [1e-100, 1e-9, 1e-8, 1.0, 1e9, 1e100])
+def test_f_beta_keeps_the_order_of_tables(beta):
+    measure = mv.f_beta(beta)
+    assert 0.2 < mv.tune_threshold(measure, [0.2, 0.4, 0.6], [-1, 1, 1]) < 0.4
+    assert measure.delta(np.array([2.0, 1.0]), 0.0, np.array([0.0, 1.0]), 1.0)[1] > 0

@@ -473,7 +473,11 @@ def test_constant_and_repeated():
         (lambda X, Y: dict(Y=np.where(Y > 1, np.nan, Y)), ValueError, "Y has .* NaN"),
         (lambda X, Y: dict(X=np.where(X > 1, np.inf, X)), ValueError, "X has .* infinite"),
         (lambda X, Y: dict(X=np.ones_like(X)), ValueError, "median distance .* is 0"),
-        (lambda X, Y: dict(Y=1e300 * Y), ValueError, "without column 0 .* overflows: .* rescale Y"),
+        (
+            lambda X, Y: dict(Y=1e300 * Y),
+            ValueError,
+            "without column 0 .* overflows or underflows: .* rescale Y",
+        ),
         (
             lambda X, Y: dict(Y=np.c_[Y[:, 0], np.ones(14)]),
             ValueError,
@@ -615,6 +619,12 @@ def test_a_start_that_failed_is_reported(monkeypatch):
         return fitted._replace(lasso=fitted.lasso._replace(status=status)), index
 
     monkeypatch.setattr(_cross_validation, "train_grid", with_a_failed_start)
-    with pytest.warns(ConvergenceWarning, match="4 of 8 fits did not converge"):
+    with pytest.warns(ConvergenceWarning, match="4 of 8 pairs of strengths and folds"):
         cv = ofa_lasso.cross_validate(*data(), [0.1, 0.05], [0.05, 0.03])
     assert not cv.converged[:, 0].any() and cv.converged[:, 1].all()
+
+
+def test_outputs_whose_squares_underflow_are_told():
+    X, Y = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
+    with pytest.raises(ValueError, match="underflows: give output_bandwidth, or rescale Y"):
+        ofa_lasso.fit(X, Y * np.float32(1e-25), lam=0.5, beta=0.5)

@@ -3,6 +3,7 @@
 Each option is compared with scikit-learn, with repeated rows, or with the objective that it documents.
 """
 
+import copy
 import functools
 import pickle
 import warnings
@@ -17,7 +18,7 @@ from scipy.optimize import minimize
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer, make_column_transformer
 from sklearn.linear_model import Lasso, LogisticRegression, QuantileRegressor
-from sklearn.metrics import balanced_accuracy_score, make_scorer
+from sklearn.metrics import balanced_accuracy_score, make_scorer, mean_poisson_deviance, mean_squared_error
 from sklearn.model_selection import GridSearchCV, GroupKFold, KFold, PredefinedSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
@@ -741,3 +742,50 @@ def test_the_unit_of_weights_has_no_influence_on_what_is_made_of_them(unit):
 def test_text_labels_of_every_kind_need_another_loss(kind):
     with pytest.raises(ValueError, match=r"text labels.*loss='logistic'"):
         StabilitySelector().fit(X, kind(np.where(RARE, "rare", "usual")))
+
+
+@pytest.mark.parametrize(
+    ("scoring", "error"),
+    [("neg_mean_poisson_deviance", mean_poisson_deviance), ("neg_mean_squared_error", mean_squared_error)],
+)
+def test_scorers_of_scikit_learn_for_a_fit_with_an_offset(scoring, error):
+    offset = RNG.uniform(-1, 1, 60)
+    counts = RNG.poisson(np.exp(X[:, 0] / 2 + offset)).astype(float)
+    options = {"loss": "poisson", "tol": 1e-10}
+    model = SparseRegressorCV("l1", alphas=[0.1], cv=KFold(3), scoring=scoring, **options)
+    model.fit(X, counts, offset=offset)
+    train, test = next(KFold(3).split(X))
+    one = SparseRegressor("l1", alpha=0.1, **options).fit(X[train], counts[train], offset=offset[train])
+    expected = -error(counts[test], one.predict(X[test], offset=offset[test]))
+    np.testing.assert_allclose(model.scores_[0, 0, 0], expected, rtol=1e-6)
+
+
+def score_of_a_copy(estimator, X, y):
+    return copy.deepcopy(estimator).score(X, y)
+
+
+def score_of_a_pickle(estimator, X, y):
+    return pickle.loads(pickle.dumps(estimator)).score(X, y)
+
+
+def test_a_scorer_may_pickle_a_fit_with_an_offset():
+    """As scikit-learn does for scorers with several processes."""
+    offset = RNG.uniform(-1, 1, 60)
+    counts = RNG.poisson(np.exp(X[:, 0] / 2 + offset)).astype(float)
+    plain = lambda estimator, X, y: estimator.score(X, y)
+    found = [
+        SparseRegressorCV("l1", loss="poisson", alphas=[0.1], cv=KFold(3), scoring=scorer)
+        .fit(X, counts, offset=offset)
+        .scores_
+        for scorer in (plain, score_of_a_copy, score_of_a_pickle)
+    ]
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.parametrize("small", [1e-130, 1e-20])
+def test_huge_weights_leave_the_small_ones(small):
+    """Weights of one output may be far below those of another."""
+    weights = np.ones((60, 2)) * [1e200, small]
+    model = SparseRegressor("l21", alpha=0.01).fit(X, Y[:, :2])
+    assert model.score(X, Y[:, :2], weights) == pytest.approx(model.score(X, Y[:, :2]))

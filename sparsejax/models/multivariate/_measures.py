@@ -157,7 +157,7 @@ def f_beta(beta: float = 1.0) -> Measure:
     ([-1, -1, -1], 99.0)
     """
     beta = positive_number("beta", beta)
-    if not 1e-100 <= beta <= 1e100:  # the squares of others are 0 or infinite, or lose the order of tables
+    if not 1e-100 <= beta <= 1e100:  # the squares of others, times counts, are 0 or infinite
         raise ValueError(f"beta must be from 1e-100 to 1e100, got {beta:g}.")
     return Measure("f_beta", beta)
 
@@ -336,7 +336,8 @@ def _delta(measure: Measure, a: Any, b: Any, c: Any, d: Any) -> Any:
     if name == "f_beta":
         square = parameter**2
         below = (1 + square) * a + b + square * c
-        return 100 * (1 - (1 + square) * a / np.where(below > 0, below, 1))
+        # Not 1 - (1 + beta^2) a / below: for a small beta all tables with b = 0 would have the loss 0.
+        return 100 * np.where(below > 0, (b + square * c) / np.where(below > 0, below, 1), 1.0)
     if name == "prbep":
         return np.where(b == c, 100 * (1 - a / (a + c)), -np.inf)
     if name == "precision_at":

@@ -154,7 +154,10 @@ def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ..
         warnings.warn(text, UserWarning, stacklevel=users_level())
     if missed := int((~converged).sum()):
         worst = float(jnp.max(jnp.where(converged, 0, gap)))
-        text = f"{missed} of {converged.size} fits did not converge (relative duality gap {worst:.1e})."
+        text = (
+            f"{missed} of {converged.size} pairs of strengths and folds have a fit that did not converge "
+            f"(relative duality gap {worst:.1e})."
+        )
         warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
     i, j = np.unravel_index(int(jnp.argmin(mean)), mae.shape[1:])
     best = jnp.argmin(start_mean)

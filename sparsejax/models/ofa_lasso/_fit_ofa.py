@@ -71,7 +71,8 @@ def fit(
     Raises:
       Interrupted: Ctrl-C, with ``progress=True``. Its ``partial`` is None, since a model needs all outputs.
       TypeError, ValueError: arrays that are not finite or do not fit together; fewer than two rows or
-        outputs; strengths or bandwidths <= 0; a median distance of 0 where a bandwidth is not given.
+        outputs; strengths or bandwidths <= 0; a median distance of 0, or one whose square
+        overflows or underflows, where a bandwidth is not given.
 
     Warns:
       ConvergenceWarning: outside jit, some solves did not converge: of the outputs, or of the lassos from

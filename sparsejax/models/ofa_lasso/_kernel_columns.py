@@ -79,7 +79,7 @@ def _output_median(Y: jax.Array, j: int) -> jax.Array:
     except ValueError as error:
         raise ValueError(
             f"without column {j} the rows of Y have a median distance of 0 (constant or repeated outputs) or "
-            "one that overflows: give output_bandwidth, or rescale Y."
+            "one whose square overflows or underflows: give output_bandwidth, or rescale Y."
         ) from error
 
 
