@@ -39,10 +39,15 @@ class DualPoint(NamedTuple):
 def free_features(problem: Problem, W: jax.Array) -> tuple[jax.Array | None, Free | None]:
     """A basis of the predictions of the free features, to which a dual point must be orthogonal; and `Free`.
 
+    Some features are free whatever the strengths are, such as those in no group: then these alone count, and
+    they are known before the program runs. Else the features of strength 0 count.
+
     Returns:
-      The basis, or None if the loss gives none; it is 0 if the program finds no free feature. And `Free`, or
-      None if it is known before the program runs which features are free. Both are None if the penalty has
-      no dual, or if all strengths are numbers, so that all features are free or none.
+      basis: None if the loss gives none, and 0 if the program finds no feature of strength 0.
+      free: None if the free features are known before the program runs.
+
+      Both are None without features that are always free, if the penalty has no dual, or if all strengths are
+      numbers, so that all features are free or none.
     """
     smooth, penalty = problem.smooth, problem.penalty
     able, always = "free features" in smooth.provides, unpenalised(penalty, W.shape[0], W.dtype)
@@ -113,8 +118,9 @@ def _scaled(problem: Problem, W: jax.Array, facts: Facts, parts: Parts) -> DualP
             linear = facts.linear + _slope(penalty, -G, parts, limit)
             s_loss, change_loss = quadratic_scaling(linear, facts.value, limit)
             change_loss -= (s_loss - 1) * (linear - facts.linear)
-        free = jnp.isinf(limit) if finite else jnp.zeros((), bool)
-        s, change = jnp.where(free, s, s_loss), jnp.where(free, change, change_loss)
+        unlimited = jnp.isinf(limit) if finite else jnp.zeros((), bool)
+        s, change = jnp.where(unlimited, s, s_loss), jnp.where(unlimited, change, change_loss)
+        # The point is now scaled to be feasible, so that `DualPoint.limit` is 1; with s = 0 it is not known.
         limit = jnp.where(limit == 0, 0, 1).astype(G.dtype)
     scaled = tuple(s * part for part in parts)
     return DualPoint(G, s * G, scaled, change, limit, jnp.zeros((), G.dtype))
@@ -146,14 +152,15 @@ def _projected(
 ) -> DualPoint:
     """A dual point U that is orthogonal to the predictions of the free features.
 
-    Its gradient is X'U, projected, and for a norm also scaled into the dual ball. The change is the amount
-    that projection and scaling add to the gap, a divergence of the loss.
+    Its gradient is X'U, projected, and scaled to where the conjugate of the penalty is finite. The change is
+    the amount that projection and scaling add to the gap, a divergence of the loss.
     """
     smooth, penalty = problem.smooth, problem.penalty
     H = () if facts.predictions is None else (facts.predictions,)
-    dG, change = smooth.dual_projection(W, basis, *H)
+    dG, _ = smooth.dual_projection(W, basis, *H)
     before, free = facts.gradient + dG, unpenalised(penalty, W.shape[0], W.dtype)
-    # The slopes of the free features are 0 but for rounding: set them to 0, and count the difference.
+    # The slopes of the free features are 0 but for rounding: set them to 0, and count the difference. If
+    # ``entries`` is None, ``free`` holds indices of features, (f,), or orthonormal directions, (d, f).
     if entries is not None:
         G = like(jnp.where(jnp.broadcast_to(entries, columns(W).shape), 0, columns(before)), W)
     elif free.ndim == 1:
@@ -163,9 +170,9 @@ def _projected(
     left = jnp.sum(jnp.abs((before - G) * W))
     parts = (-G,) if len(parts) == 1 else shared(penalty, parts, -G)
     limit = penalty.dual_scale(-G, *_several(parts))
-    if not penalty.finite_conjugate:
-        s = jnp.minimum(limit, 1)
-        limit = jnp.where(limit > 0, jnp.ones_like(s), 0)
-        _, change = smooth.dual_projection(W, basis, facts.predictions, s)
-        G, parts = s * G, tuple(s * part for part in parts)
+    # s = 1 where the conjugate is finite for every s: the limit is then infinite.
+    s = jnp.minimum(limit, 1)
+    limit = jnp.where(limit > 0, jnp.ones_like(s), 0)
+    _, change = smooth.dual_projection(W, basis, facts.predictions, s)
+    G, parts = s * G, tuple(s * part for part in parts)
     return DualPoint(G, G, parts, change, limit, left)

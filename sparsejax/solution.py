@@ -92,8 +92,8 @@ class Solution(
       objective: F(params), shape ().
       gap: relative duality gap of params, ``(P - D) / max(|P|, P(0))`` plus a bound on its rounding error.
         With P the objective: no point has an objective below P by more than gap times ``max(|P|, P(0))``. NaN
-        where no dual is known (a plain function with a norm, one strength for all that is 0, and other cases
-        that `sparsejax.duality_gap` lists), or where a strength or weight is negative.
+        where no dual is known (a plain function with a norm, a strength that is one number and 0, and other
+        cases that `sparsejax.duality_gap` lists), or where a strength or weight is negative.
       residual: relative prox-gradient residual, ``||G + S|| / max(||G||, ||S||, ||grad f(0)||)`` with
         ``G = grad f(W)`` and ``S = L(W - T) - G``, a subgradient of g at the prox-gradient step
         ``T = prox(W - G/L, 1/L)``. It is compared with tol where gap is NaN. For a penalty of several terms
@@ -216,7 +216,7 @@ class Solution(
 
 
 def lost_unless(valid: jax.Array, solution: Solution) -> Solution:
-    """The solution if ``valid``, (), else NaN with the status NON_FINITE."""
+    """The solution; unless ``valid``, (), with NaN for params and certificate and the status NON_FINITE."""
     numbers = solution.params, solution.objective, solution.gap, solution.residual
     params, objective, gap, residual = jax.tree.map(lambda a: jnp.where(valid, a, jnp.nan), numbers)
     status = jnp.where(valid, solution.status, NON_FINITE)
@@ -255,9 +255,9 @@ def failed_read(problem: Any) -> Exception | None:
 
 def text_of_failure(problem: Any, code: int, dtype: Any) -> str:
     """The text of `text_of_status`; if rows could not be read again, the text of that error instead."""
-    failed = failed_read(problem)
-    if failed is not None:
-        return f"a batch of rows could not be read again: {failed!r}"
+    error = failed_read(problem)
+    if error is not None:
+        return f"a batch of rows could not be read again: {error!r}"
     return text_of_status(code, dtype)
 
 
@@ -266,8 +266,9 @@ def warn_unconverged(problem: Any, solution: Solution, tol: ArrayLike | None) ->
 
     Under jit there is no warning; users read ``converged`` instead.
     """
-    known = without_gradient(solution.gap), without_gradient(solution.residual)
-    solution = solution._replace(gap=known[0], residual=known[1])
+    solution = solution._replace(
+        gap=without_gradient(solution.gap), residual=without_gradient(solution.residual)
+    )
     if any(map(is_traced, (solution.status, solution.gap, solution.residual))):
         return
     converged, gap = np.asarray(solution.status) == CONVERGED, np.asarray(solution.gap)

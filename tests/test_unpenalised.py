@@ -221,3 +221,18 @@ def test_which_strengths_of_zero_leave_a_gap(penalty, known):
     """Beside a given sum, and as one number: `duality_gap` lists them."""
     s = sj.solve(sj.Problem(losses.SquaredLoss(X, Y), penalty))
     assert s.converged and np.isfinite(s.gap) == known
+
+
+def test_gap_of_a_free_row_beside_rows_with_a_norm_and_rows_with_squares() -> None:
+    # Row 0 is free, row 1 has a norm alone, and the other rows also have squares.
+    alpha = np.array([0.0, *[0.01] * (D - 1)])
+    beta = np.array([0.0, 0.0, *[0.1] * (D - 2)])
+    problem = sj.Problem(losses.SquaredLoss(X, Y), ExclusiveL21(alpha, beta))
+    solution = sj.solve(problem, tol=1e-10)
+    assert solution.converged and solution.gap <= 1e-10
+    at_0 = problem.smooth(jnp.zeros((D, K)))
+    for size in (0, 1e-4, 0.1, 1):
+        W = jnp.asarray(size * np.random.default_rng(0).standard_normal((D, K)))
+        gap, value = sj.duality_gap(problem, W), problem.smooth(W) + problem.penalty.value(W)
+        excess = (value - solution.objective) / jnp.maximum(value, at_0)
+        assert excess - 1e-10 <= gap < jnp.inf

@@ -58,6 +58,7 @@ class Pytree:
         if len(values) > len(names):
             raise TypeError(f"{type(self).__name__} takes {', '.join(names) or 'no arguments'}.")
         given = dict(zip(names, values, strict=False))
+        # The names given twice, and those that are missing or unknown.
         wrong = (set(given) & set(named)) | (set(names) ^ (set(given) | set(named)))
         if wrong:
             raise TypeError(f"{type(self).__name__} takes {', '.join(names)} once each: {sorted(wrong)}.")
@@ -108,7 +109,10 @@ def form_of(tree: Any) -> Any:
 
 
 def moving(tangent: Any) -> tuple[tuple[bool, ...], list[jax.Array]]:
-    """For each leaf whether its tangent is neither a symbolic zero nor of integers, and those tangents."""
+    """Whether each leaf moves, and the tangents of the leaves that move.
+
+    A leaf moves if its tangent is neither a symbolic zero nor of integers.
+    """
     changes = jax.tree.leaves(tangent, is_leaf=lambda x: isinstance(x, SymbolicZero))
     moves = tuple(
         not isinstance(change, SymbolicZero) and jnp.issubdtype(jnp.result_type(change), jnp.inexact)

@@ -204,9 +204,17 @@ def _check_curvature(name: str, loss: LinearModelLoss) -> None:
 
 
 def _check_strengths_named(name: str, penalty: Penalty) -> None:
-    """Raise if ``strengths`` names an attribute that is absent, or has another length than ``degrees``."""
-    known = {*dir(penalty)}
-    absent = [strength for strength in penalty.strengths if strength not in known]
+    """Raise if ``strengths`` names something else than leaves, or has another length than ``degrees``."""
+    structure: Any = jax.tree.structure(penalty)
+    known, size = {*dir(penalty)}, structure.num_leaves
+    # Two penalties without a leaf in common: what both have is static.
+    one, other = (jax.tree.unflatten(structure, range(first, first + size)) for first in (0, size))
+
+    def static(strength: str) -> bool:
+        values, others = (jax.tree.leaves(getattr(tree, strength)) for tree in (one, other))
+        return bool(values) and values == others
+
+    absent = [strength for strength in penalty.strengths if strength not in known or static(strength)]
     if absent:
         raise TypeError(
             f"{name}: strengths of {_kind(penalty)} names {', '.join(absent)}: no leaf has such a name."

@@ -66,20 +66,20 @@ MAX_ROWS_SHARE = 4.0
 def _gathered_size(problem: Problem, W: jax.Array) -> int | None:
     """The number of features on which the system is gathered; None to keep all of them.
 
-    The number is `least_active` plus half the number of rows of the data for each column of W, at most
-    `MAX_ROWS_SHARE` times the rows, since few supports are larger; or plus all rows if the cost follows the
-    support (`newton_inverse`). It is rounded up to a multiple of `GATHER_TILE_FEATURES`, at most half of
-    the features and at most `MAX_GATHERED_FEATURES`. The result is None if these bounds leave too few
-    features, if the number of rows is not known, or if the loss or the penalty cannot be restricted to some
-    features.
+    The features wanted are `least_active` plus a share of the number of rows, since few supports are larger.
+    The share is 1/2 for each column of W, at most `MAX_ROWS_SHARE`. It is 1 for the single column of
+    `newton_inverse`, whose cost follows the support. The sum is rounded up to a multiple of
+    `GATHER_TILE_FEATURES`. The result is at most `MAX_GATHERED_FEATURES` and at most half of the features. It
+    is None if these bounds leave less than is wanted and less than `MIN_GATHERED_FEATURES`, if the number of
+    rows is not known, or if the loss or the penalty cannot be restricted to some features.
     """
     smooth, penalty = problem.smooth, problem.penalty
-    n, d, T = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
+    n, d, tile = num_rows(smooth), W.shape[0], GATHER_TILE_FEATURES
     if "columns" not in smooth.provides or "sparse rows" not in penalty.provides or n is None:
         return None
     share = 1 if one_column(smooth, W) else min(W.size / d / 2, MAX_ROWS_SHARE)
-    wanted = T * math.ceil(max(least_active(penalty) + share * n, 1) / T)
-    m = min(wanted, MAX_GATHERED_FEATURES, T * (d // (2 * T)))
+    wanted = tile * math.ceil(max(least_active(penalty) + share * n, 1) / tile)
+    m = min(wanted, MAX_GATHERED_FEATURES, tile * (d // (2 * tile)))
     return m if m >= min(wanted, MIN_GATHERED_FEATURES) else None
 
 
@@ -95,11 +95,12 @@ def _stored(problem: Problem, m: int) -> tuple[jax.Array | None, int]:
 
     The result is None and 0 if `_on_features` of m features has dense columns.
     """
-    smooth, none = problem.smooth, jnp.zeros(m, jnp.int32)
-    stored = smooth.quadratic_model().column_sizes
-    if stored is None or model_of_part(smooth, lambda loss: loss.columns_at(none)).column_sizes is None:
+    smooth, any_features = problem.smooth, jnp.zeros(m, jnp.int32)  # only their number m matters
+    sizes_and_room = smooth.quadratic_model().column_sizes
+    if sizes_and_room is None:
         return None, 0
-    return stored()
+    part = model_of_part(smooth, lambda loss: loss.columns_at(any_features))
+    return (None, 0) if part.column_sizes is None else sizes_and_room()
 
 
 def _fits(on: jax.Array, m: int, sizes: jax.Array | None, room: int) -> jax.Array:
@@ -129,12 +130,12 @@ def _gradient_and_matrix(problem: Problem, W: jax.Array, mask: jax.Array) -> tup
 def _system(problem: Problem, W: jax.Array, mask: jax.Array) -> _System:
     """The system at W, with the cheapest preconditioner that the loss and the penalty allow."""
     smooth, penalty = problem.smooth, problem.penalty
-    by_tiles = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES and one_column(smooth, W)
+    by_newton = MAX_DENSE_UNKNOWNS < W.size <= MAX_GATHERED_FEATURES and one_column(smooth, W)
     # With `newton_inverse` a solve takes so few products with the Hessian that it does not pay to form A'A.
-    cheap = smooth if by_tiles else condensed(smooth)  # has the same Hessian and cheaper products
+    cheap = smooth if by_newton else condensed(smooth)  # has the same Hessian and cheaper products
     G, matvec = _gradient_and_matrix(problem._replace(smooth=cheap), W, mask)
     # Any symmetric positive definite preconditioner gives the same derivative, in more or fewer steps.
-    if by_tiles:
+    if by_newton:
         return _System(mask * G, matvec, newton_inverse(smooth, penalty, W, mask), True)
     if W.size <= MAX_DENSE_UNKNOWNS:
         return _System(mask * G, matvec, dense_inverse(matvec, W), True)

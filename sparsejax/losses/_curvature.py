@@ -34,8 +34,9 @@ def centred(X: jax.Array, weights: jax.Array, strata: jax.Array | None = None) -
     """
     if strata is None:
         return X - safe_divide(weights @ X, jnp.sum(weights))[None]
-    in_stratum = lambda x: jnp.zeros_like(x).at[strata].add(x)[strata]
-    return X - safe_divide(in_stratum(weights[:, None] * X), in_stratum(weights)[:, None])
+    # For each row the sum of x over the rows of its stratum.
+    stratum_sums = lambda x: jnp.zeros_like(x).at[strata].add(x)[strata]
+    return X - safe_divide(stratum_sums(weights[:, None] * X), stratum_sums(weights)[:, None])
 
 
 def of_columns(X: jax.Array, curved: jax.Array, intercept: bool) -> jax.Array:
@@ -72,13 +73,14 @@ def of_classes(X: jax.Array, p: jax.Array, w: jax.Array, intercept: bool) -> jax
     H = H + own[:, :, None] * jnp.eye(k, dtype=X.dtype)[:, None, :, None]
     if not intercept:
         return H.reshape(k * e, k * e)
+    # The Hessian is [[A, C'], [C, B]], B of the intercepts; the result is A - C'B^-1 C.
     A, C, B = H[:, :d, :, :d].reshape(k * d, k * d), H[:, d, :, :d].reshape(k, k * d), H[:, d, :, d]
     # B is singular: equal intercepts of all classes change nothing. Adding ``size`` to every entry makes it
     # regular and leaves C'B^-1 C as it is, since each column of C sums to 0. The ridge of 4 eps keeps B
     # regular if a class has probability 0. If no row has a weight, B and C are 0.
     size = jnp.trace(B) / k
-    one = jnp.eye(k, dtype=B.dtype)
-    B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * one), one)
+    eye = jnp.eye(k, dtype=B.dtype)
+    B = jnp.where(size > 0, B + size * (1 + 4 * eps_of(B) * eye), eye)
     return A - C.T @ jnp.linalg.solve(B, C)
 
 
@@ -87,6 +89,6 @@ def quadratic_scaling(linear: jax.Array, square: jax.Array, limit: jax.Array) ->
 
     s is not negative, since the domain of the conjugate may contain U and not -U. All shapes are ().
     """
-    best = safe_divide(-linear, 2 * square, 1)
+    best = safe_divide(-linear, 2 * square, 1)  # square is 0 for U = 0: any s will do
     s = jnp.clip(best, 0, limit)
     return s, (s - 1) * (linear + (s + 1) * square)

@@ -52,7 +52,7 @@ def newton_change(basis: jax.Array, U: jax.Array, curved: jax.Array) -> jax.Arra
     def one(Q: jax.Array, u: jax.Array, h: jax.Array) -> jax.Array:
         return Q @ coefficients(Q.T @ (h[:, None] * Q), Q.T @ u)
 
-    if U.ndim == 1:
+    if U.ndim == 1:  # the basis is (n, r) or (1, n, r)
         return one(basis.reshape(len(U), -1), U, curved)
     return jax.vmap(one, (0 if basis.ndim == 3 else None, 1, 1), 1)(basis, U, curved)
 
@@ -63,10 +63,17 @@ def by_column(free: jax.Array) -> bool:
 
 
 def basis_of(X: Any, free: jax.Array, w: jax.Array, k: int, constant: bool) -> jax.Array:
-    """The `span` of X[:, free], and of a constant column if ``constant``; rows without a weight > 0 are 0.
+    """The `span` of the free features, and of a constant column if ``constant``.
 
-    One basis serves all k columns of Y, (n, r). Each column has its own, (k, n, r), if ``free`` is by column
-    or the weights w, (n, k), are by entry.
+    One basis (n, r) serves all k columns of Y. Each column has its own, (k, n, r), if ``free`` is by column
+    or the weights are by entry. Rows without a weight > 0 are 0.
+
+    Args:
+      X: (n, d).
+      free: indices of features (f,), or for each column of W (k, f), or directions (d, f).
+      w: weights with as many dimensions as Y; an axis along which they are equal may have length 1.
+      k: the number of columns of Y.
+      constant: whether a constant column joins the free features.
     """
 
     def one(free: jax.Array, w: jax.Array) -> jax.Array:

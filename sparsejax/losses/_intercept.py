@@ -29,7 +29,7 @@ def balance(loss: Any, H: jax.Array) -> jax.Array:
         # Shrink the bracket to the side of the root; a Newton step, or bisection if that leaves the bracket.
         value, slope = loss.imbalance(b, H)
         low, high = jnp.where(value < 0, b, low), jnp.where(value > 0, b, high)
-        step = b - safe_divide(value, slope, value)
+        step = b - safe_divide(value, slope, value)  # not used where the slope is 0: see ``inside``
         inside = (slope > 0) & (step > low) & (step < high)
         new = jnp.where(value == 0, b, jnp.where(inside, step, (low + high) / 2))
         return new, low, high, jnp.abs(new - b) > 2 * eps * (1 + jnp.abs(b)), n + 1
@@ -77,15 +77,16 @@ class Classes(NamedTuple):
         T is the temperature. The gradient is projected on the intercepts whose sum is 0.
         """
         P = jax.nn.softmax(jnp.where(self.present[None], (self.H + b[None]) / temperature, -jnp.inf), axis=1)
-        P = jnp.where(jnp.any(self.present), P, 0)
+        P = jnp.where(jnp.any(self.present), P, 0)  # without any class the softmax is NaN
         return self.imbalance_of(self.w @ P, P.T @ (self.w[:, None] * P) / temperature)
 
     def imbalance_of(self, mass: jax.Array, products: jax.Array) -> tuple[jax.Array, jax.Array]:
         """`imbalance` at probabilities P (n, k).
 
         The Hessian is written as the Laplacian of a graph of classes, so that nothing cancels. The Hessian is
-        singular in one direction. The matrix returned adds a matrix along this direction, and a ridge of the
-        order of rounding errors.
+        singular: equal shifts of all intercepts change nothing. The matrix returned adds ``counts counts'``
+        divided by the sum of counts, which makes the matrix regular and changes only the mean of a step; and
+        a ridge of the order of rounding errors, 1 for a class that is absent.
 
         Args:
           mass: w'P, (k,).

@@ -58,9 +58,9 @@ class PoissonLoss(LinearModelLoss):
             return
         silent = answer_of(_silent_columns, self.Y, self._weights())
         if silent.any():
-            where = "" if self.weights is None else " in its rows of weight > 0"
+            among = "" if self.weights is None else " in its rows of weight > 0"
             raise ValueError(
-                f"column {np.argmax(silent)} of Y has nothing but zeros{where}, so its best intercept is "
+                f"column {np.argmax(silent)} of Y has nothing but zeros{among}, so its best intercept is "
                 "minus infinity: drop it, or use intercept=False."
             )
 
@@ -107,6 +107,7 @@ class PoissonLoss(LinearModelLoss):
         counts = jnp.sum(w * self.Y, axis=0, keepdims=True)
         known = counts > 0
         best = jnp.log(jnp.where(known, counts, 1)) - jnp.log(jnp.where(known, total, 1)) - top
+        # Without counts e^(h + b) underflows to 0 in all rows of weight > 0; without such rows b is 0.
         return jnp.where(known, best, jnp.where(total > 0, -top - self.reach, 0))
 
 
@@ -117,5 +118,6 @@ def _first_negative(xp: Any, y: Any) -> tuple[Any, Any]:
 
 
 def _silent_columns(xp: Any, y: Any, weights: Any) -> Any:
+    """(k,) boolean: the columns with weights > 0 whose counts there are all 0."""
     on = xp.broadcast_to(weights > 0, y.shape)
     return xp.atleast_1d(on.any(axis=0) & ~(on & (y > 0)).any(axis=0))

@@ -63,6 +63,7 @@ def survival_data(
     places = places_of(at, event if is_traced(event) else np.asarray(event), strata, begin)
     _check_varies(event, weights, places)
     if traced:
+        # ``begin`` may be whole numbers, in which an infinite or NaN entry cannot be seen any more.
         finite = True if entry is None else jnp.isfinite(jnp.asarray(entry))
         event = jnp.where(finite & _allowed(at, event, strata, begin), event, jnp.nan)
     return Survival(_in_dtype(times, X.dtype), event, weights, places)
@@ -71,9 +72,11 @@ def survival_data(
 def _comparable(times: Any, entry: Any) -> tuple[Any, Any]:
     """Times and entries in which JAX finds the same order as numpy.
 
-    JAX may convert 64 bits to 32, and whole numbers to float32, which could make different times equal. Known
-    times become ranks from 1 on, and entries the number of different times that are not after them. An entry
-    beside traced whole times is rounded down. An entry stays before the same times.
+    JAX may convert 64 bits to 32, and whole numbers to float32, which could make different times equal.
+
+    * Known times become ranks from 1 on, and an entry the number of different times that are at most the
+      entry: this number is less than the rank of a time if and only if the entry is before that time.
+    * Traced times stay. Beside traced whole times an entry is rounded down: it stays before the same times.
     """
     if not is_traced(times):
         known, number = np.unique(times, return_inverse=True)
@@ -178,11 +181,14 @@ def _at_risk(counted: np.ndarray, events: np.ndarray, ends: np.ndarray, places: 
     """
     if places.windows is not None:
         windows = jax.tree.map(np.asarray, places.windows)
+        # The rows at risk at each leaf: a row counts from its first leaf on, until after its last.
         size = len(windows.leaves)
         there = counted & (windows.first <= windows.last)
-        change = np.bincount(windows.first[there], minlength=size + 1)[: size + 1]
+        change = np.bincount(windows.first[there], minlength=size + 1)
         change = change - np.bincount(windows.last[there] + 1, minlength=size + 1)
+        # Rows with their event at a leaf are not among the rows of the leaf, see `Windows`: add these.
         return np.cumsum(change)[windows.leaf] + np.bincount(ends, events, len(ends))[ends]
+    # Times fall from place to place: at risk are the rows up to the end of a time, less earlier strata.
     so_far = np.cumsum(counted)
     if places.strata is None:
         return so_far[ends]

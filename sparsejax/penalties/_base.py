@@ -62,9 +62,9 @@ class Penalty(Protocol):
     * *dual*, for a duality gap: ``conjugate(Z, aux=None)`` -> (), :math:`g^*(Z)` or an upper bound on it, for
       a Z at which it is finite (``aux``: a point at which Z is nearly a subgradient, or parts that sum to Z,
       one for each term); ``dual_scale(Z)``, or with several terms ``dual_scale(Z, parts)``: the largest s at
-      which ``conjugate(s * Z)`` is finite, inf if there is no largest; ``finite_conjugate`` (bool): the
-      conjugate can be finite everywhere, and where it is (``dual_scale`` is inf) a gap is known with any
-      convex loss;
+      which ``conjugate(s * Z)`` is finite, inf if there is no largest; ``finite_conjugate`` (bool): whether
+      the conjugate can be finite for every Z, as for a square; for a Z with the ``dual_scale`` inf a gap is
+      known with any convex loss;
     * *support*, for a cheaper derivative: ``smooth_where(W)``: boolean, shape of W: the entries in which g is
       smooth at W; the other entries stay at 0 nearby;
     * *terms*, if g has no exact prox but its parts have: ``terms``: a tuple of penalties whose sum is g;
@@ -92,7 +92,8 @@ class Penalty(Protocol):
     Raises:
       TypeError: when a class is made without a required method, with a part of a group, or as a subclass of
         another penalty that replaces a part of a group and inherits the rest, or if ``strengths`` names
-        something else than leaves; see docs/adding-a-penalty.md.
+        something else than leaves (of a class that its author registers: when a solver gets the penalty);
+        see docs/adding-a-penalty.md.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> class Ridge(sj.Penalty, leaves=("strength",)):
@@ -134,7 +135,7 @@ class Penalty(Protocol):
             # A subclass may define row_slopes(Z), but callers pass W too. mypy forbids to assign a method.
             cls.row_slopes = lambda self, Z, W=None: slopes(self, Z)  # type: ignore[method-assign]
         super().__init_subclass__(**options)
-        named: Any = cls.strengths  # a property of a class whose parts have the strengths
+        named: Any = cls.strengths  # may be a property, in a class whose parts have the strengths
         if isinstance(named, str):
             raise TypeError(f"strengths of {cls.__name__} must be a tuple of names, got {named!r}.")
         listed = named if isinstance(named, tuple | list) and cls._frozen else ()

@@ -57,8 +57,9 @@ class Members:
 def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Array:
     r"""For each row the largest s with sZ in the sum of the dual balls, (d,), up to rounding errors.
 
-    All rows of a block have the same s; it is inf if Z is 0 in the block. For a row in no block only the ball
-    of the l1 norm counts. The result is less than the exact s by about 4 eps, so that sZ is feasible.
+    All rows of a block have the same s, which is inf if Z is 0 in the block. The result for a block is less
+    than the exact s by a share of 4 eps, so that sZ is feasible. For a row in no block only the ball of the
+    l1 norm counts, and s is the exact one but for the rounding of a division.
 
     The condition for a block is :math:`\|(s|z| - \text{strength})_+\| \le \text{bound}`. Its left side is
     convex in s, so that Newton's method from above decreases to the answer. A last step along the chord to
@@ -73,7 +74,7 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
     sizes = jnp.abs(Zt)
     strength = jnp.broadcast_to(strength, Zt.shape)
 
-    def left(s: jax.Array) -> jax.Array:
+    def excess_at(s: jax.Array) -> jax.Array:
         return jnp.maximum(blocks.to_rows(s)[None] * sizes - strength, 0)
 
     # For one entry alone the condition is s |z| <= strength + bound: a start that is not below the answer.
@@ -82,13 +83,15 @@ def scales(blocks: Rows | Members, strength: jax.Array, Zt: jax.Array) -> jax.Ar
     start = jnp.where(jnp.isinf(need), 0, safe_divide(1.0, need))
 
     def step(_: Any, s: jax.Array) -> jax.Array:
-        excess = left(s)
+        excess = excess_at(s)
         norm = jnp.sqrt(blocks.total(excess * excess))
         slope = safe_divide(blocks.total(excess * sizes), norm)
         return s - jnp.where(norm > blocks.bound, safe_divide(norm - blocks.bound, slope), 0)
 
     s = lax.fori_loop(0, NEWTON_STEPS, step, start)
-    norm = jnp.sqrt(blocks.total(left(s) ** 2))
+    # The chord: the left side is 0 at zero_until and ``norm`` at s. With the share bound/norm of the distance
+    # between the two, convexity keeps the left side at most at the bound.
+    norm = jnp.sqrt(blocks.total(excess_at(s) ** 2))
     back = jnp.where(norm > blocks.bound, safe_divide(blocks.bound, norm), 1)
     steepest = blocks.largest(jnp.where(sizes > 0, safe_divide(sizes, strength, jnp.inf), 0))
     zero_until = jnp.where(jnp.isinf(steepest), 0, safe_divide(1.0, steepest))

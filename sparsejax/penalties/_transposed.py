@@ -59,6 +59,7 @@ class TransposedPenalty(Penalty):
         Vt = checked(self, V, "V")
         check_step("scaling", scaling)
         scaling = jnp.asarray(scaling, V.dtype)
+        # Another unit of V needs other strengths, which follow from the degree of each strength.
         if "units" not in self.provides or len(self.degrees) != len(self.strengths):
             return like(self._prox(Vt, scaling), V)
         unit, inverse = unit_of(V)  # in this unit squares of V neither overflow nor underflow
@@ -152,7 +153,10 @@ class RowPenalty(TransposedPenalty):
         return wanted()
 
     def _row_strengths(self, d: int) -> jax.Array | None:
-        """The strengths of degree 1; of strengths by entry the largest of each row."""
+        """The sum of the strengths of degree 1, () or (d,); of strengths by entry the largest of each row.
+
+        Strengths of another shape do not count. None if there is no strength.
+        """
         found = [
             jnp.asarray(getattr(self, name))
             for name, degree in zip(self.strengths, self.degrees, strict=True)

@@ -36,11 +36,12 @@ def newton(
 ) -> jax.Array:
     """The root delta of every column, in [least, top], by a Newton iteration that decreases to the root.
 
-    From ``top`` the steps must decrease and stay above the root. A ``guess`` in (0, top] is tried first; a
-    usable step from it must land at the root or above, and if the step is not usable the iteration starts
-    from ``top``. Any other guess counts as ``top``. The loop does not wait for columns that are not
-    ``alive``. It ends when no delta decreases by more than rounding; if ``rough``, when no delta changes by
-    more than `ROUGH_CHANGE` of itself. The relative error is then of the order of `ROUGH_CHANGE` squared.
+    From ``top`` the steps must decrease and stay above the root. A ``guess`` in (0, top] is tried first: a
+    usable step from the guess must land at the root or above, and if that step is not usable, the iteration
+    starts from ``top``. Any other guess counts as ``top``. The loop does not wait for columns that are not
+    ``alive``; their steps must not be usable. The loop ends when no delta decreases by more than rounding; if
+    ``rough``, when no delta changes by more than `ROUGH_CHANGE` of itself. The relative error is then of the
+    order of `ROUGH_CHANGE` squared.
     """
     first = top if guess is None else jnp.where((guess > 0) & (guess <= top), guess, top)
     Carry = tuple[jax.Array, jax.Array, jax.Array]
@@ -58,7 +59,8 @@ def newton(
         moving = usable & (new < delta * (1 - 4 * eps_of(delta)))
         new = jnp.where(usable, jnp.clip(new, least, top), jnp.where(landing, top, delta))
         if rough:
-            moving = alive & (jnp.abs(new - delta) > ROUGH_CHANGE * delta)
+            # After an unusable guess the iteration has only arrived at ``top``: no step has been taken.
+            moving = alive & ((jnp.abs(new - delta) > ROUGH_CHANGE * delta) | (landing & ~usable))
         else:
             moving = jnp.where(landing, alive, moving)
         return new, moving, n + 1

@@ -64,8 +64,9 @@ def path(
 ) -> Solution:
     """Solve ``problem`` for a batch of penalties in one compiled call.
 
-    In mode "warm" outside jit, a solve that the first solver does not finish takes a further call, which
-    continues from its last point. In this mode a path of ten penalties or more for a `SquaredLoss` in float64
+    In mode "warm" outside jit, a solve that the first solver does not finish takes a further call from its
+    last point or, if the solve ran out of iterations and the solve before was unfinished too, from the
+    solution of the solve before. In this mode a path of ten penalties or more for a `SquaredLoss` in float64
     with many more rows than features may use d + k rows instead: the triangle R of a QR decomposition of
     (X, Y), where Y has k columns. The problem is the same up to rounding.
 
@@ -283,8 +284,8 @@ def _all_solves(p: PathArguments, *, complete: bool) -> Solution:
     p = with_fewer_rows(p)
     solves = PathSolver(p, complete)
     if p.mode == "batch":
-        solve = as_one_program(p.chain, 0)  # no history; below, no further arguments of the first link
-        lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, ())
+        solve, arrays = as_one_program(p.chain, history=0), ()  # the first link has no further arguments
+        lane: Any = lambda values: solve(solves.problem_of(values), p.init, p.tol, p.maxiter, arrays)
         return jax.vmap(lane)(solves.varied)
     prepared, start = solves.prepare()
 

@@ -90,28 +90,28 @@ def copied_rows(most: int, arguments: Any) -> int | None:
 
 
 def check_folds_weigh(caller: str, smooth: Loss, fold_of: Any, count: int, by_output: bool = False) -> None:
-    """Raise unless each of ``count`` folds holds some rows of weight > 0 out, and not all of them.
+    """Raise unless each of ``count`` folds holds out some rows of weight > 0, but not all of them.
 
-    A fold of `CoxLoss` must not hold all events out; one that holds none out gives a warning. With
-    ``by_output`` each column of weights is checked alone. Without ``by_output``, a fold that holds
-    all rows of a column out gives a warning. Traced values are not checked.
+    With ``by_output`` this must be true in each column of weights. Without ``by_output``, a fold that holds
+    out all rows of weight > 0 of a column gives a warning. Of a `CoxLoss` no fold may hold out all events; a
+    fold that holds out no event gives a warning. Traced values are not checked.
     """
     weights = () if smooth.weights is None else (smooth.weights,)
     if any(map(is_traced, (*weights, fold_of))):  # inside jit fold_of is traced, even if the weights are not
         return
     columns = [*weights[0].T] if weights and by_output and weights[0].ndim > 1 else weights
-    for column, one in enumerate(columns):
-        held_out = answer_of(_rows_of_folds, fold_of, one, count=count)
-        for fold, own in enumerate(held_out):
-            if own in (0, held_out.sum()):
-                where = "no row" if not own else "all rows"
-                of = f" in column {column}" if len(columns) > 1 else ""
-                raise ValueError(f"{caller}: fold {fold} holds {where} of weight > 0{of} out.")
+    for column, column_weights in enumerate(columns):
+        held_out = answer_of(_rows_of_folds, fold_of, column_weights, count=count)
+        for fold, rows in enumerate(held_out):
+            if rows in (0, held_out.sum()):
+                which = "no row" if not rows else "all rows"
+                where = f" in column {column}" if len(columns) > 1 else ""
+                raise ValueError(f"{caller}: fold {fold} holds {which} of weight > 0{where} out.")
     if weights and weights[0].ndim > 1 and not by_output:
         entries = answer_of(_entries_of_folds, fold_of, weights[0], count=count)
-        only = (entries.max(axis=0) > 0) & (entries.max(axis=0) == entries.sum(axis=0))
-        if only.any():
-            column = only.argmax()
+        in_one_fold = (entries.max(axis=0) > 0) & (entries.max(axis=0) == entries.sum(axis=0))  # (k,)
+        if in_one_fold.any():
+            column = in_one_fold.argmax()
             text = (
                 f"{caller}: fold {entries[:, column].argmax()} holds all rows of weight > 0 in column "
                 f"{column} out: the other rows have no data for the column, whose loss on the fold is that "
@@ -144,7 +144,8 @@ def _entries_of_folds(xp: Any, fold_of: Any, weights: Any, *, count: int) -> Any
 
 def subsample_size(fraction: float, rows: int) -> int:
     """The number of rows of a subsample: the floor of ``fraction * rows``, but for rounding errors."""
-    # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32.
+    # 0.29 * 100 rounds below 29, and means 29 rows; 1e-7 is more than the rounding error of a float32. For
+    # many rows 1e-7 of them could be a whole row, hence at most 1e-3.
     return math.floor(fraction * rows + min(1e-7 * rows, 1e-3))
 
 

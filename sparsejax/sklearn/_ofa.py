@@ -93,7 +93,8 @@ class OFALassoRegressor(Estimator, MultiOutputMixin, RegressorMixin, BaseEstimat
         Y = y.reshape(len(X), -1).astype(X.dtype)
         with precision(X):
             alpha, beta = (self._strengths(name, Y.shape[1]).astype(X.dtype) for name in ("alpha", "beta"))
-            u = self._fit_one(X, Y, alpha) if len(alpha) == 1 else self._fit_several(X, Y, alpha, beta)
+            one = Y.shape[1] == 1
+            u = self._fit_one(X, Y, alpha) if one else self._fit_several(X, Y, alpha, beta)
         name = "coef_" if self.input == "linear" else "dual_coef_"
         setattr(self, name, u[0] if self._flat else u)
         self.intercept_ = self._intercepts[0] if self._flat else self._intercepts

@@ -139,7 +139,7 @@ class State(NamedTuple):
         return total / (2 * len(self.v) + 2 * len(self.w))
 
     def room(self, move: "State") -> jax.Array:
-        """The length of a step at which a factor becomes 0."""
+        """The length of a step at which the first factor becomes 0; inf if none decreases."""
         rates = [jnp.max(-dx / x) for x, dx in zip(self[:8], move[:8], strict=True)]
         fastest = jnp.max(jnp.stack(rates))
         return safe_divide(1.0, jnp.maximum(fastest, 0), jnp.inf)
@@ -155,20 +155,25 @@ class _Equations:
     def start(self, b: jax.Array) -> State:
         """v = 0 and w = 0, with p and q that meet the first condition, and about equal products."""
         loss = self.loss
-        g = loss.weights * (b - loss.y)
-        p, q = jnp.maximum(-g, 0) + jnp.mean(jnp.abs(g)), jnp.maximum(g, 0) + jnp.mean(jnp.abs(g))
-        half = jnp.mean(q * loss.high - p * loss.low) / 2 / self.alpha
-        zero, low, high = jnp.zeros_like(g), jnp.full_like(g, -loss.low), jnp.full_like(g, loss.high)
-        return State(p, low, q, high, half, self.alpha, half, self.alpha, zero, jnp.zeros_like(half), b)
+        slope = loss.weights * (b - loss.y)  # c r at w = 0
+        size = jnp.mean(jnp.abs(slope))
+        p, q = jnp.maximum(-slope, 0) + size, jnp.maximum(slope, 0) + size
+        # w+ = w- = part: its product with alpha is the mean of the products of p and q.
+        part = jnp.mean(q * loss.high - p * loss.low) / 2 / self.alpha
+        v, above = jnp.zeros_like(slope), jnp.full_like(slope, -loss.low)
+        below = jnp.full_like(slope, loss.high)
+        return State(p, above, q, below, part, self.alpha, part, self.alpha, v, jnp.zeros_like(part), b)
 
     def stepped(self, s: State) -> State:
         """The point after one step."""
         system, tau = _System(self, s), s.mean()
 
-        # Mehrotra's predictor aims at products of 0 and reaches the mean ``reached``. The corrector aims at
-        # tau (reached / tau)^3, less the products of the predictor's changes.
-        def turn(_: jax.Array, c: Any) -> Any:
-            move = system.move(c[0])
+        # The first turn is Mehrotra's predictor: it aims at products of 0 and reaches the mean ``reached``.
+        # The second is the corrector, whose move is taken. The corrector aims at tau (reached / tau)^3, less
+        # the products of the predictor's changes.
+        def turn(_: jax.Array, carry: Any) -> Any:
+            goals, *_ = carry
+            move = system.move(goals)
             room = s.room(move)
             reached = s.ahead(jnp.minimum(room, 1), move).mean()
             goal = (reached / tau) ** 3 * tau
@@ -193,7 +198,8 @@ class _System:
         loss = equations.loss
         D = loss.weights * loss.width + s.p / s.above + s.q / s.below
         E = s.plus / s.rises + s.minus / s.falls
-        # In the units g = sqrt(D) dv and f = dw / sqrt(E / shrink): g - Bf and f + B'g are known.
+        # Newton's equations give D dv - A dw and (1 + ridge E) dw + E A'dv, up to the change of b. In the
+        # units g = sqrt(D) dv and f = dw / sqrt(E / shrink) they give g - Bf and f + B'g.
         self.shrink = 1 + equations.ridge * E
         self.rows, self.columns = jnp.sqrt(D), jnp.sqrt(E / self.shrink)
         self.B = equations.A / self.rows[:, None] * self.columns[None]
@@ -207,8 +213,10 @@ class _System:
     def _factorise(self) -> None:
         """The root of I + B'B; if d > 2n, the roots of I + FF' and I + C' (I + FF')^-1 C, with B = [C, F].
 
-        C holds the n longest columns of B. A root of I + BB' alone would have no digits left where more v are
-        within their bounds than w are active, as at the end: B is then huge, but of low rank on these rows.
+        A root is the inverse of a Cholesky factor. C holds the n longest columns of B. ``others`` is F, with
+        columns of zeros in place of C, and ``largest`` is ``others_root`` times C. A root of I + BB' alone
+        would have no digits left at the end, where more v are within their bounds than w are active: the rows
+        of B for these v are then huge, but of low rank.
         """
         (n, d), B = self.B.shape, self.B
         self.ix = None
@@ -222,14 +230,14 @@ class _System:
         self.root = _root(self.largest.T @ self.largest)
 
     def solve(self, t: jax.Array, f: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """g and f' with g - Bf' = t and f' + B'g = f."""
+        """(g, x) with g - Bx = t and x + B'g = f."""
         if self.ix is None:
-            f = (self.root @ (f - t @ self.B)) @ self.root
-            return t + self.B @ f, f
+            x = (self.root @ (f - t @ self.B)) @ self.root
+            return t + self.B @ x, x
         u = self.others_root @ (t + self.others @ f)
-        largest = (self.root @ (f[self.ix] - u @ self.largest)) @ self.root
-        g = (u + self.largest @ largest) @ self.others_root
-        return g, (f - g @ self.others).at[self.ix].set(largest)
+        of_largest = (self.root @ (f[self.ix] - u @ self.largest)) @ self.root  # x at the indices ix
+        g = (u + self.largest @ of_largest) @ self.others_root
+        return g, (f - g @ self.others).at[self.ix].set(of_largest)
 
     def move(self, goals: list[Any]) -> State:
         """The step to the point at which the four kinds of products are ``goals``, to first order."""
@@ -244,17 +252,19 @@ class _System:
         dv, dw = g / self.rows, self.columns * f
         slope = dv @ e.A + e.ridge * dw
         plus, minus = plus - s.plus / s.rises * slope, minus + s.minus / s.falls * slope
-        # The larger of w+ and w- follows from the other and dw: its slack would magnify rounding errors.
-        larger = s.w > 0
-        plus, minus = jnp.where(larger, dw + minus, plus), jnp.where(larger, minus, plus - dw)
+        # The change of the larger of w+ and w- follows from dw and the change of the smaller: a division by
+        # the slack of the larger, which is small, would magnify rounding errors.
+        plus_larger = s.w > 0
+        plus, minus = jnp.where(plus_larger, dw + minus, plus), jnp.where(plus_larger, minus, plus - dw)
         p, q = p - s.p / s.above * dv, q + s.q / s.below * dv
         return State(p, dv, q, -dv, plus, slope, minus, -slope, dv, dw, db)
 
 
 def _root(S: jax.Array) -> jax.Array:
-    """The inverse of the Cholesky factor of I + S, whose diagonal rounding errors cannot make indefinite.
+    """The inverse of the Cholesky factor of I + S, whose diagonal is shifted by some rounding errors.
 
-    Columns that depend on one another, all active, would make I + S indefinite at the end, where S is huge.
+    Without the shift, rounding would make I + S indefinite at the end, where S is huge, if active columns
+    depend on one another.
     """
     shift = DIAGONAL_SHIFT * eps_of(S) * jnp.diagonal(S)
     return inverse_root(S + jnp.diag(shift), jnp.ones((), S.dtype))

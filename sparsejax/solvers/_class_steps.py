@@ -36,11 +36,11 @@ class State(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """A prox-gradient step of some length."""
+    """A prox-gradient step that backtracking tries."""
 
-    at: Point
-    step: jax.Array  # ()
-    short: jax.Array  # () boolean, whether the quadratic bound holds
+    at: Point  # the point after the step
+    step: jax.Array  # (), the step size
+    short: jax.Array  # () boolean, whether the step is short enough: the quadratic bound holds
     n: jax.Array  # () int32, trials so far
 
 
@@ -94,7 +94,10 @@ def _facts(smooth: SoftmaxLoss, at: Point) -> Facts:
 
 
 def _iterate(problem: Problem, s: State) -> State:
-    """One iteration, as that of `fista`, with the momentum 1, the limit of its sequence, until a restart."""
+    """One iteration of `fista` with another momentum: 0 if the last step points uphill, else 1.
+
+    1 is the limit of the momentum in `fista`.
+    """
     smooth: SoftmaxLoss = problem.smooth
     near = smooth.near(s.ahead.H, s.ahead.b)
     G, V = times(smooth.X, near.slopes, transposed=True), s.ahead._replace(b=near.b)

@@ -69,9 +69,9 @@ def irls(
       maxiter: largest number of steps, >= 0.
       history: number of steps to record; if not 0, every step of the solve is certified.
       epsilon: > 0, shape (), the smoothing at the end, relative to the largest row norm of the first W.
-      faithful: use the smoothing ``epsilon`` from the first step on, as the paper does. By default the
-        smoothing starts at 1 times this norm and is halved at every step until it is ``epsilon`` times the
-        norm: with a small smoothing, rows that are near zero stay there for many steps.
+      faithful: use the smoothing at the end from the first step on, as the paper does. By default the
+        smoothing starts at the largest row norm of the first W and is halved at every step until it is
+        ``epsilon`` times this norm: with a small smoothing, rows near zero stay there for many steps.
       polish: return the prox-gradient point of the last W, which has exact zeros.
 
     Returns:
@@ -122,14 +122,14 @@ def _iterated(
     ridge = _Ridge(smooth, init)
     first = init if init_given else ridge.step(init, penalty.slopes(jnp.ones(init.shape[0], init.dtype)))
     scale = jnp.max(safe_norm(columns(first)))
-    last = epsilon * jnp.where(scale > 0, scale, 1)
+    final = epsilon * jnp.where(scale > 0, scale, 1)  # the smoothing at the end
     length = step_length(smooth)
 
     def iterate(_: jax.Array, s: State) -> State:
         nu = jnp.sqrt(safe_norm(columns(s.W)) ** 2 + s.epsilon**2)
         slopes = penalty.slopes(nu)
         W = ridge.step(s.W, jnp.where(slopes == 0, 0, slopes / nu))  # NaN stays NaN
-        return State(W, jnp.maximum(s.epsilon * SMOOTHING_DECAY, last))
+        return State(W, jnp.maximum(s.epsilon * SMOOTHING_DECAY, final))
 
     def candidate(s: State) -> jax.Array:
         if not polish:
@@ -137,7 +137,7 @@ def _iterated(
         return penalty.prox(s.W - length * jax.grad(smooth)(s.W), length)
 
     algorithm = Algorithm(
-        state=State(first, last if faithful else jnp.maximum(last, scale)),
+        state=State(first, final if faithful else jnp.maximum(final, scale)),
         block=lambda s, n: lax.fori_loop(0, n, iterate, s),
         candidate=candidate,
         step=lambda _: length,
@@ -195,7 +195,7 @@ class _Ridge:
         matvec = lambda D: hessian(D) + 2 * like(columns(D) * F[None], D)
         D, _ = conjugate_gradients(matvec, -G, solve, 1e-2, MAX_CG_STEPS)
         before, slope = self.objective(W, F), jnp.sum(G * D)
-        # Armijo's rule with a share of 1e-4; steps below 1e-4 are not tried.
+        # Armijo's rule with a share of 1e-4. The last t is 2^-14, the first one below 1e-4.
         too_long = lambda t: ~(self.objective(W + t * D, F) <= before + 1e-4 * t * slope) & (t > 1e-4)
         t = lax.while_loop(too_long, lambda t: t / 2, jnp.ones((), W.dtype))
         # At the precision of the dtype no step decreases the objective: return W.

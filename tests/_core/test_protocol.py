@@ -508,3 +508,17 @@ def test_attributes_are_set_once():
         ByKeyword(0.1, a=0.2)
     with pytest.raises(TypeError, match="takes a"):
         ByKeyword(0.1, 0.2)
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["shift"], meta_fields=["a"])
+@dataclass(frozen=True)
+class StaticStrength(sj.Penalty):
+    shift: float
+    a: float
+    strengths = ("a",)
+    value, prox = _value, _prox
+
+
+def test_a_static_attribute_is_not_a_strength():
+    with pytest.raises(TypeError, match="no leaf has such a name"):
+        sj.solve(sj.Problem(LOSS, StaticStrength(1.0, 0.5)), np.zeros(4))

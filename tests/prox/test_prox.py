@@ -398,3 +398,9 @@ def test_exclusive_group_l21_does_not_depend_on_the_unit(unit, rng):
     V, pairs = rng.standard_normal((4, 2)), from_lists([[0, 1], [2, 3]], 4)
     ours, plain = (prox.exclusive_group_l21(W, 0.3, pairs) for W in (unit * V, V))
     np.testing.assert_allclose(ours, unit * plain, rtol=1e-13)
+
+
+def test_rough_threshold_after_a_guess_near_the_top_that_is_not_usable() -> None:
+    x, alpha, beta = jnp.array([[1.0], [0.0]]), jnp.array([0.95]), jnp.array([50.0])
+    theta = prox.exclusive_l21_columns(x, alpha, beta, jnp.array([0.07]), rough=True)[1]
+    np.testing.assert_allclose(1 - theta, 96 / 101, rtol=0.02)

@@ -12,7 +12,8 @@ from sparsejax._core.pytree import Pytree
 class Products(Pytree):
     """Base of matrices X (n, d) whose products XW and X'U are computed by `product`."""
 
-    # Groups of the protocol of losses that X cannot serve: they form matrices of the size of X, or X'X.
+    # Groups of the protocol of losses that a loss with this X lacks: methods of these groups form matrices
+    # of the size of X, or X'X.
     lacks: ClassVar[frozenset[str]] = frozenset({"free features"})
     shape: tuple[int, int]
 
@@ -82,7 +83,7 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
     depends on the product, the barrier passes an array of zeros to that transpose.
     """
     n, d = X.shape
-    at, size = (n, d) if transposed else (d, n)
+    given, size = (n, d) if transposed else (d, n)  # rows of W, and rows of H
     vector = W.ndim == 1
     # `product` computes in the dtype of W: in integers the entries of a streamed X would be rounded.
     W = (W[:, None] if vector else W).astype(jnp.promote_types(X.dtype, W.dtype))
@@ -93,11 +94,11 @@ def _product(X: Products, W: jax.Array, *, transposed: bool) -> jax.Array:
         return X.system(both, transposed=transposed)
 
     def solve(_: Any, both: jax.Array) -> jax.Array:
-        return both.at[at:].add(X.product(both[:at], transposed=transposed))
+        return both.at[given:].add(X.product(both[:given], transposed=transposed))
 
     def transpose(_: Any, both: jax.Array) -> jax.Array:
-        return both.at[:at].add(X.product(both[at:], transposed=not transposed))
+        return both.at[:given].add(X.product(both[given:], transposed=not transposed))
 
     both = jnp.concatenate([W, jnp.zeros((size, W.shape[1]), W.dtype)])
-    H = lax.optimization_barrier(lax.custom_linear_solve(system, both, solve, transpose)[at:])
+    H = lax.optimization_barrier(lax.custom_linear_solve(system, both, solve, transpose)[given:])
     return H[:, 0] if vector else H

@@ -110,10 +110,12 @@ class CuttingPlane:
 
     @property
     def gap(self) -> float:
+        """The absolute gap; `Result.gap` is the relative one."""
         return self.best.objective - self.lower
 
     @property
     def target(self) -> float:
+        """The absolute gap at which the solve ends."""
         return max(self.tol * self.best.objective, self.bound * self.eps_delta)
 
     def run(
@@ -143,9 +145,9 @@ class CuttingPlane:
         except KeyboardInterrupt:  # the best point and the lower bound are valid at any moment
             status = INTERRUPTED
         # An interior point leaves a tiny weight on every feature. The smallest weights are set to 0, as many
-        # as this bound on the objective allows: the gap may grow by a tenth if it stays within its target.
-        spared = max(self.lower + self.target, self.best.objective)
-        self.best = self.points.thin(self.best, min(self.best.objective + 0.1 * self.gap, spared))
+        # as these bounds on the objective allow: the gap grows by at most a tenth, and not above its target.
+        within_target = max(self.lower + self.target, self.best.objective)
+        self.best = self.points.thin(self.best, min(self.best.objective + 0.1 * self.gap, within_target))
         return self.result(status)
 
     def round(self, progress: Callable[[Progress], Any] | None) -> int | None:
@@ -164,14 +166,15 @@ class CuttingPlane:
         self.lower = max(self.lower, value)
         self.history.append((self.best.objective, self.lower))
         if progress is not None:
-            known = len(self.restricted.codes), len(self.restricted.G)
-            progress(Progress(len(self.history), *self.history[-1], *known))
+            sizes = len(self.restricted.codes), len(self.restricted.G)
+            progress(Progress(len(self.history), *self.history[-1], *sizes))
         if self.gap <= self.target:
             return CONVERGED
         # Add cuts, and a group if one is missing and the inner layer has ended.
         grown = self.add_cuts(master, tried if self.interleaved or self.printed else [new, self.best])
         self.inner = min(self.inner, new.objective, math.inf if self.printed else self.best.objective)
-        # D below the value of the master means that the group that attains D is not in the master.
+        # D below the value of the master by more than rounding errors means that the group that attains D is
+        # not in the master. The inner layer ends at half the target, or at a gap that accuracy still allows.
         missing = value < master.lower - 1e-14 * self.best.objective
         inner_target = max(0.5 * self.target, 1e-9 * self.best.objective)
         if self.interleaved or not grown or self.inner - master.lower <= inner_target:
@@ -189,6 +192,7 @@ class CuttingPlane:
         """Drop idle cuts and groups, and add the cuts of these points; True if one is new."""
         if not self.printed:
             self.restricted.drop(np.linalg.norm(master.parts, axis=1), len(self.history))
+        # A list: `any` of a generator would stop at the first new cut, and the others would not be added.
         return any([p.violation > 0 and self.restricted.add_cut(p.z, p.delta) for p in points])
 
     def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:

@@ -27,6 +27,7 @@ class Data:
             self.columns = np.flatnonzero(X.indptr[1:] > X.indptr[:-1])
             if not len(self.columns):
                 self.columns = np.zeros(1, int)
+            # Empty columns hold no entries, so that a column ends where the next non-empty one starts.
             indptr = np.append(X.indptr[self.columns], X.indptr[-1])
             X = type(X)((X.data, X.indices, indptr), shape=(X.shape[0], len(self.columns)))
         else:

@@ -46,7 +46,8 @@ def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
     """For the F measure: for each a the value is concave in b, and bisection finds its maximum."""
     square = beta**2
     p, q = int(positive.sum()), int((~positive).sum())
-    a, k = np.arange(p + 1.0), 100 * (1 + square)
+    # Delta = 100 - factor a / (a + b + square p)
+    a, factor = np.arange(p + 1.0), 100 * (1 + square)
     steps = math.ceil(math.log2(q + 1)) + 1
 
     def search(low: np.ndarray, P: np.ndarray, N: np.ndarray) -> tuple[int, int]:
@@ -55,9 +56,9 @@ def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
         for _ in range(steps):  # b becomes the first at which one more false positive gains nothing
             middle = (b + end) // 2
             s = a + middle + square * p
-            gains = 2 * low[middle] + k * a / (s * (s + 1)) > 0
+            gains = 2 * low[middle] + factor * a / (s * (s + 1)) > 0
             b, end = np.where(gains, middle + 1, b), np.where(gains, end, middle)
-        value = -k * a / (a + b + square * p) + 2 * P + 2 * N[b]
+        value = -factor * a / (a + b + square * p) + 2 * P + 2 * N[b]
         best = int(np.argmax(value))
         return best, int(b[best])
 
@@ -134,11 +135,13 @@ def swapped_pairs(positive: np.ndarray) -> Oracle:
         order = plus[np.argsort(v[plus], kind="stable")]
         # The number of positives swapped with each negative. For scores beyond 1/eps, where v + 1 == v,
         # positives with the same score are swapped too.
-        below, alike = (np.searchsorted(v[order], *at) for at in ((v[minus] + 1,), (v[minus], "right")))
-        below = np.maximum(below, alike)
-        above = np.cumsum(np.bincount(below, minlength=len(plus) + 1)[::-1])[::-1][1:]
+        sorted_scores = v[order]
+        of_minus = np.searchsorted(sorted_scores, v[minus] + 1)
+        of_minus = np.maximum(of_minus, np.searchsorted(sorted_scores, v[minus], "right"))
+        # Positive i, in order, is swapped with each negative that is swapped with more than i positives.
+        of_plus = np.cumsum(np.bincount(of_minus, minlength=len(plus) + 1)[::-1])[::-1][1:]
         z = np.zeros(len(v))
-        z[order], z[minus] = rho * above, -rho * below
-        return z, rho * float(below.sum())
+        z[order], z[minus] = rho * of_plus, -rho * of_minus
+        return z, rho * float(of_minus.sum())
 
     return oracle

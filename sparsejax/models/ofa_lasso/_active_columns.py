@@ -58,6 +58,7 @@ class LassoPath:
             bucket=jnp.arange(bucket, dtype=jnp.int32),
             active=Active(zero, zero, jnp.zeros((bucket, bucket), y.dtype)),
             c=c,
+            # z = 0 is the solution for these limits, at or above ``limit`` and proportional to it.
             limit=jnp.maximum(limit, jnp.max(jnp.abs(c) / limit) * limit),
             objective=jnp.sum(y * y),
             gap=jnp.full((), jnp.inf, y.dtype),
@@ -102,6 +103,7 @@ class LassoPath:
         certificate = certify(self.y, residual, state.c, limit, self.lengths, z, state.bucket)
         halved = certificate.gap <= state.best / 2
         waited = jnp.where(halved, 0, state.waited + 1)
+        # With more than 7/8 of the columns active the working set has too few places for violators.
         crowded = (m < p) & (8 * jnp.count_nonzero(state.active.sign) > 7 * m)
         otherwise, stalled = jnp.where(crowded, FULL, RUNNING), waited >= MAX_WAIT_ROUNDS
         return state._replace(
