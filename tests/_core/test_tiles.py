@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 import sparsejax as sj
-from sparsejax._core.tiles import MAX_ONE_THREAD_ENTRIES, factorised, lower_solve, no_root, upper_solve
+from sparsejax._core.tiles import (
+    MAX_ONE_THREAD_ENTRIES,
+    factorised,
+    inverse_root,
+    lower_solve,
+    no_root,
+    upper_solve,
+)
 
 
 @pytest.mark.parametrize("rows", [1, 31, 33, 64])
@@ -30,6 +37,27 @@ def test_roots_of_tiles(rows):
         np.testing.assert_allclose(
             upper_solve(root, jnp.asarray(B), 3), np.linalg.solve(L.T, B.T).T, atol=1e-11
         )
+
+
+@pytest.mark.parametrize("rows", [1, 31, 64, 65, 131])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_inverses_of_roots(rows, dtype):
+    rng = np.random.default_rng(rows)
+    A = rng.standard_normal((2, rows, rows + 2))
+    S = (A @ A.transpose(0, 2, 1) / rows).astype(dtype)
+    shifts = np.array([0.5, 2.0], dtype)
+    expected = [
+        np.linalg.inv(np.linalg.cholesky(s + t * np.eye(rows))) for s, t in zip(S, shifts, strict=True)
+    ]
+    atol = 200 * np.finfo(dtype).eps
+    np.testing.assert_allclose(jax.jit(inverse_root)(S[0], shifts[0]), expected[0], atol=atol)
+    np.testing.assert_allclose(jax.vmap(inverse_root)(S, shifts), np.stack(expected), atol=atol)
+    assert np.isnan(inverse_root(-S[0], dtype(0))).any()
+
+
+def test_the_program_of_an_inverse_does_not_grow_with_the_matrix():
+    lines = [jax.jit(inverse_root).lower(np.eye(64 * m), 0.0).as_text().count("\n") for m in (2, 16)]
+    assert lines[0] == lines[1]
 
 
 @pytest.mark.parametrize(
