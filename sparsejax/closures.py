@@ -33,9 +33,9 @@ def with_closures_as_leaves(problem: Problem, init: Any) -> Problem:
         if any(map(is_traced, arrays)):
             smooth = ClosureLoss(smooth, arrays, call)
     if not penalty._self_contained:
-        step = jnp.ones((), jax.tree.leaves(init)[0].dtype)
+        scaling = jnp.ones((), jax.tree.leaves(init)[0].dtype)
         value, in_value = trace(value_of, penalty, init)
-        prox, in_prox = trace(prox_of, penalty, init, step)
+        prox, in_prox = trace(prox_of, penalty, init, scaling)
         if any(map(is_traced, (*in_value, *in_prox))):
             penalty = ClosurePenalty(penalty, in_value, in_prox, value, prox)
     return problem._replace(smooth=smooth, penalty=for_shape_of(penalty, init))

@@ -180,7 +180,7 @@ def _squared_distances(X: jax.Array, Z: jax.Array, *, same: bool = False) -> jax
     X, Z = X - mean, Z - mean
     size, other = (jnp.sum(A * A, axis=1) for A in (X, Z))
     distances = jnp.maximum(size[:, None] + other[None] - 2 * (X @ Z.T), 0)
-    # Under jit a row with NaN is not equal to itself.
+    # Under jit nothing refuses a row with NaN or infinity: its place on the diagonal is NaN, not 0.
     zero = jnp.where(jnp.isnan(size), size, 0)[None]
     return jnp.where(jnp.eye(len(X), dtype=bool), zero, distances) if same else distances
 

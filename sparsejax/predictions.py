@@ -57,7 +57,7 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
         raise TypeError(
             f"predict: solution must be a sparsejax.Solution, got {kind}: predict(solution, problem, X)."
         )
-    whole = loss = as_protocol("predict", problem).smooth
+    loss = as_protocol("predict", problem).smooth
     while isinstance(loss, SumLoss):
         loss = loss.loss
     if not isinstance(loss, LinearModelLoss | CoxLoss | GramLoss | BatchedSquaredLoss):
@@ -84,5 +84,5 @@ def predict(solution: Solution, problem: Problem, X: Any, *, linear: bool = Fals
         X = as_float("X", X, (2,), loss.dtype)  # raises if an entry is too large for this dtype
     H = X @ W
     if not isinstance(loss, GramLoss):  # it has no intercept
-        H = H + intercept_of(whole, W)[None]
+        H = H + intercept_of(loss, W)[None]
     return loss.mean(H) if isinstance(loss, LinearModelLoss) and not linear else H

@@ -109,10 +109,11 @@ def factorised(
             invert = lambda _: lower_inverse(L)
             return L, invert(None) if inverted else apply_if(j < count - 1, invert, pair[1])
 
-        own = rows_at(root.inverses, j, T)
-        new, own = apply_if(i == j, diagonal, (left, own))
-        new = apply_if(i > j, lambda C: C @ own.T, new)
-        return Root(lax.dynamic_update_slice(root.L, new, (i * T, j * T)), put_rows(root.inverses, j, own))
+        inverse = rows_at(root.inverses, j, T)  # of L_jj; the tile i = j comes first and computes it
+        new, inverse = apply_if(i == j, diagonal, (left, inverse))
+        new = apply_if(i > j, lambda C: C @ inverse.T, new)
+        L = lax.dynamic_update_slice(root.L, new, (i * T, j * T))
+        return Root(L, put_rows(root.inverses, j, inverse))
 
     column = lambda j, root: lax.fori_loop(j, count, lambda i, root: entry(root, i, j), root)
     return lax.fori_loop(0, count, column, room)

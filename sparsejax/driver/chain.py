@@ -117,6 +117,7 @@ class Link:
         before, history = solution.num_iters, solution.history
         length = history.gap.shape[0]
         own = self.first(problem, solution.params, tol, maxiter - before, (), history=length)
+        # Entry i of a history is of iteration i: the entries of this link begin after those of the other.
         early = jnp.arange(length, dtype=jnp.int32) < before
         joined = [jnp.where(early, a, jnp.roll(b, before)) for a, b in zip(history, own.history, strict=True)]
         return own._replace(num_iters=before + own.num_iters, history=History(*joined))

@@ -190,7 +190,7 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         return r, r.mass() if isinstance(r, Risks) else stopped(self._terms, r.h)
 
     def _slopes(self, r: Risks | Terms, mass: jax.Array) -> jax.Array:
-        """The derivative of the loss in h, (n,) by place."""
+        """The derivative of the loss in h, (n,) by place: weight that stops there minus the event."""
         return self.scale * ((r.stop * mass if isinstance(r, Risks) else mass) - r.events)
 
     # ------------------------------------------------------------------ the protocol
@@ -273,8 +273,8 @@ class CoxLoss(Loss, leaves=("X", "time", "event", "scale", "weights", "places"),
         """
         r, mass = self._evaluated(W, known)
         s = jnp.minimum(limit, 1)
-        apart = r.scaled_divergence(s, mass) if isinstance(r, Risks) else r.scaled_divergence(s)
-        return s, (s - 1) * jnp.sum(self._slopes(r, mass) * r.h) + self.scale * apart
+        divergence = r.scaled_divergence(s, mass) if isinstance(r, Risks) else r.scaled_divergence(s)
+        return s, (s - 1) * jnp.sum(self._slopes(r, mass) * r.h) + self.scale * divergence
 
     def unpenalised_basis(self, free: jax.Array) -> jax.Array:
         """Orthonormal columns (n, r) that span X[:, free] and a constant; 0 in rows without `_in_risk`.

@@ -109,7 +109,7 @@ def _precision_recall_f1(
 ) -> PrecisionRecallF1:
     true, given = Y_true == 1, Y_pred == 1
     axis = 0 if average == "macro" else None
-    right, have, get = (
+    a, t, p = (  # as in the docstring of `precision_recall_f1`
         jnp.sum(jnp.where(Y, w, 0), axis=axis).astype(Y_true.dtype) for Y in (true & given, true, given)
     )
     valid = jnp.all((true | (Y_true == 0)) & (given | (Y_pred == 0))) & jnp.all(w >= 0)
@@ -117,7 +117,7 @@ def _precision_recall_f1(
     def mean(above: jax.Array, below: jax.Array) -> jax.Array:
         return jnp.where(valid, jnp.mean(safe_divide(above, below)), jnp.nan)
 
-    return PrecisionRecallF1(mean(right, get), mean(right, have), mean(2 * right, get + have))
+    return PrecisionRecallF1(mean(a, p), mean(a, t), mean(2 * a, p + t))
 
 
 class MeanAUC(NamedTuple):

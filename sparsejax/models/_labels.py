@@ -101,12 +101,18 @@ def decoded(positive: Any, classes: Classes) -> Any:
         return where(positive, np.int32(second), np.int32(first))
     if is_traced(positive):
         raise TypeError(f"labels such as {second!r} are given outside jit only: use decision_function there.")
-    return np.asarray(classes)[np.asarray(positive).astype(int)]
+    return _as_array(classes)[np.asarray(positive).astype(int)]
+
+
+def _as_array(classes: Classes) -> np.ndarray:
+    """The classes as an array: numpy would convert whole numbers to floats if only some exceed int64."""
+    large = all(type(label) is int for label in classes) and max(classes) > np.iinfo(np.int64).max
+    return np.asarray(classes, np.uint64 if large else None)
 
 
 def labels_at(classes: Classes, numbers: Any) -> np.ndarray:
     """The labels with these numbers (n,) among the classes; whole numbers are int32, as from `decoded`."""
-    labels = np.asarray(classes)
+    labels = _as_array(classes)
     if labels.dtype.kind in "iuf" and (labels == np.floor(labels)).all():
         small = labels.min() >= -INT32_MAX and labels.max() <= INT32_MAX
         labels = labels.astype(np.int32) if small else labels

@@ -6,8 +6,8 @@ conjugate, for the duality gap, and know the entries in which they are smooth, f
 The protocol is `sparsejax.penalties.Penalty`; docs/adding-a-penalty.md shows how to write another penalty.
 
 A strength is a scalar or has one value a row, shape (d,), or one a group; `L1` also takes one a column or one
-an entry, `TotalVariation` a scalar only. W may be a vector (d,): then every row has one entry. Strengths are
-cast to the dtype of W.
+an entry, `TotalVariation` a scalar only, `SortedL1` one value a row only. W may be a vector (d,): then every
+row has one entry. Strengths are cast to the dtype of W.
 """
 
 from sparsejax.penalties._base import Penalty, RowNorm

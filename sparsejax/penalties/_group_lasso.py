@@ -130,8 +130,8 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
         # At alpha_g = 0 that is the identity, also at V_g = 0.
         factor = jnp.where((norms <= alpha) & (alpha > 0), 0, 1 - safe_divide(alpha, norms))
         inside = self.members().astype(Vt.dtype)
-        held = self.groups.spread(inside) > 0
-        return Vt * jnp.where(held, self.groups.spread(inside * factor), 1)[None]
+        in_a_group = self.groups.spread(inside) > 0
+        return Vt * jnp.where(in_a_group, self.groups.spread(inside * factor), 1)[None]
 
     def _dual_scale(self, Zt: jax.Array) -> jax.Array:
         # a row in no group must be 0
@@ -141,8 +141,8 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
 
     def curvature(self, Wt: jax.Array) -> jax.Array:
         """The sum of alpha_g / ||W_g||_F over the groups of this term that hold each row, (d,)."""
-        inside = jnp.where(self.members(), cast(self.alpha, Wt), 0)
-        return self.groups.spread(safe_divide(inside, self._norms(Wt)))
+        alpha = jnp.where(self.members(), cast(self.alpha, Wt), 0)
+        return self.groups.spread(safe_divide(alpha, self._norms(Wt)))
 
     def _half_derivative(self, W: jax.Array, scaling: jax.Array) -> Map:
         """Approximate: without the coupling of the rows of a group.
@@ -157,7 +157,7 @@ class GroupLasso(GroupPenalty, SeveralTerms, leaves=("alpha", "groups"), static=
         return self.held(Wt)
 
     def _row_strengths(self, d: int) -> jax.Array:
-        """The largest alpha among the groups of each feature; 0 for a feature in none."""
+        """A single alpha as it is, (); else the largest of the groups of each feature, (d,), 0 in none."""
         alpha, groups = jnp.asarray(self.alpha), self.groups
         return jnp.maximum(groups.largest(alpha), 0) if alpha.ndim else alpha
 

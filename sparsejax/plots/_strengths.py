@@ -163,9 +163,10 @@ def cross_validation(
     order = np.argsort(-x, kind="stable")
     middle, width = mean[best[:-1]][order], error[best[:-1]][order]
     for number, line in enumerate(other for other in lines if other != best[:-1]):
-        its, by = axis_of[line][0], np.argsort(-axis_of[line][0], kind="stable")
+        x_of_line = axis_of[line][0]
+        by_strength = np.argsort(-x_of_line, kind="stable")
         name = f"{len(lines) - 1} other lines of the grid" if number == 0 else None
-        axes.plot(its[by], mean[line][by], color=FAINT, linewidth=0.7, label=name)
+        axes.plot(x_of_line[by_strength], mean[line][by_strength], color=FAINT, linewidth=0.7, label=name)
     band: dict[str, Any] = {"color": BLUE, "alpha": 0.25, "label": "one standard error"}
     band["linewidth"] = 0 if len(x) > 1 else 6  # the band of one strength is a line from end to end
     axes.fill_between(x[order], middle - width, middle + width, **band)

@@ -33,11 +33,11 @@ def factor(name: str, of: str, value: Any, like: jax.Array, ndims: tuple[int, ..
 
 def floating(name: str, argument: str, x: Any) -> jax.Array:
     """``x`` as a float32 or float64 array; an error for another dtype. ``name`` is the name of the prox."""
-    known = f"prox.{name}: {argument}"
-    dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(known, x).dtype
+    label = f"prox.{name}: {argument}"
+    dtype = x.dtype if isinstance(x, jax.Array) else as_numpy(label, x).dtype
     if not jnp.issubdtype(dtype, jnp.floating):
         raise TypeError(f"prox.{name} needs a floating array, got {dtype} for {argument}.")
-    return as_float(known, x, ANY_RANK)
+    return as_float(label, x, ANY_RANK)
 
 
 def one_group(name: str, x: Any) -> jax.Array:

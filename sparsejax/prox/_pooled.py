@@ -147,11 +147,12 @@ def falling_pieces(y: jax.Array) -> jax.Array:
         return (sums[end] - sums[start]) / jnp.maximum(end - start, 1).astype(y.dtype)
 
     def step(c: _Stack) -> _Stack:
+        # Either join the last two pieces, whose end is that of the last, or put the next entry on the stack.
         place, end = jnp.where(c.pools, c.top - 1, c.top + 1), jnp.where(c.pools, c.high, c.i + 1)
         ends = c.ends.at[place].set(end)
         # The array is read after it is written only: XLA can then update it in place.
-        low, middle = ends[jnp.maximum(place - 2, 0)], ends[jnp.maximum(place - 1, 0)]
-        pools = (place > 1) & (mean(low, middle) < mean(middle, end))
+        begin_before, begin = ends[jnp.maximum(place - 2, 0)], ends[jnp.maximum(place - 1, 0)]
+        pools = (place > 1) & (mean(begin_before, begin) < mean(begin, end))
         return _Stack(ends, place, end, pools, jnp.where(c.pools, c.i, c.i + 1))
 
     start = _Stack(jnp.zeros(p + 2, jnp.int32), jnp.int32(0), jnp.int32(0), jnp.zeros((), bool), jnp.int32(0))
@@ -244,8 +245,11 @@ def _taut(x: jax.Array, t: jax.Array) -> jax.Array:
 
     def step(c: _Deque) -> _Deque:
         i, left, right = c.i, c.left, c.right
+        # The b at which the first piece is -t and the last piece is t; after the last entry, both 0.
         shift = jnp.where(i == p, 0, t)
         a, b = reached(c.first, i, -shift), reached(c.last, i, shift)
+        # A turn removes an end piece that does not reach its value, and the next turn computes a or b again;
+        # one piece always stays. A turn that removes nothing takes a and b as the bounds of entry i.
         drops_left = (left < right) & (c.first_knot < a)
         drops_right = (left < right) & (c.last_knot > b) & ~(drops_left & (left + 1 >= right))
         done = ~(drops_left | drops_right)

@@ -95,6 +95,8 @@ def exclusive_l21_columns(
     """
     columns = x.shape[1:]
     alpha, beta = jnp.broadcast_to(alpha, columns), jnp.broadcast_to(beta, columns)
+    # A product of strength and step size may overflow; beta / (0.5 + beta) of an infinite beta would be NaN.
+    beta = jnp.minimum(beta, float(jnp.finfo(x.dtype).max))
     return _shrink(x, alpha, beta, lax.stop_gradient(start), rough)
 
 
@@ -106,7 +108,7 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
     below = top[None] - m
     delta, alive = _threshold(below, top, alpha, beta, start, rough)
     a1, n2, _ = moments(delta, below)
-    norm, a1 = jnp.sqrt(n2), 2 * beta * a1
+    norm, twice_beta_a = jnp.sqrt(n2), 2 * beta * a1
     theta = top - delta
     # r = m - theta in both forms: the first is exact at theta = 0, the second has more digits near top.
     r = jnp.maximum(jnp.where((theta < delta)[None], m - theta[None], delta[None] - below), 0)
@@ -114,7 +116,7 @@ def _shrink(x: jax.Array, alpha: jax.Array, beta: jax.Array, start: jax.Array, r
     # second where theta is small. The second has more digits if 2 beta A > top. (The test theta > top * kappa
     # would be equivalent without rounding, but kappa is pure rounding error where alpha = ||x||.)
     kappa = 1 - safe_divide(alpha, norm)
-    kappa = jnp.where(a1 > top, safe_divide(theta, a1, kappa), kappa)
+    kappa = jnp.where(twice_beta_a > top, safe_divide(theta, twice_beta_a, kappa), kappa)
     kappa = jnp.where(alive, jnp.maximum(kappa, 0), jnp.where(jnp.isnan(alpha), alpha, 0))
     return jnp.sign(x) * (kappa[None] * r), theta
 
@@ -139,6 +141,8 @@ def _threshold(
         n2 = jnp.where(n2 > 0, n2, 1)
         norm = jnp.sqrt(n2)
         p = alpha / norm
+        # (2 beta psi - theta) / (1 + 2 beta), which increases in delta, and its slope: the derivative of A in
+        # delta is the number of active entries, and the derivative of N is A/N.
         value = complement * (delta - top) + b * a1 * (1 - p)
         slope = complement + b * (count * (1 - p) + p * a1 * a1 / n2)
         return delta - safe_divide(value, slope), norm > alpha  # slope 0: delta is 0 and beta huge
@@ -176,6 +180,7 @@ def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, P
     x1 = safe_divide((complement * q + b * tau) * u_rhs - b * g * s_rhs, det)
     x2 = safe_divide(b * (s_rhs + p * g * u_rhs), det)
     dw = jnp.where(on, (rhs + u * (p * x1) - s * x2) / q, 0)
+    # theta serves only as the guess of the next call, which has no derivative.
     return (w, theta), (dw, jnp.zeros_like(theta))
 
 

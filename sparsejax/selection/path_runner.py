@@ -108,7 +108,9 @@ def checkpoint_of(
     p = arguments
     loss, penalty, init = p.problem.smooth, p.problem.penalty, p.init
     # Traced programs show the code of a user's loss or penalty, and the arrays that it closes over.
-    traced: dict[str, list[Any]] = {"loss": [loss], "penalties": [p.penalties]}
+    # A strength by row may have the shape of a strength that varies: which leaves vary is a part of the call.
+    varies = [axis is not None for axis in p.axes]
+    traced: dict[str, list[Any]] = {"loss": [loss], "penalties": [p.penalties, varies]}
     users_loss = not loss._self_contained or isinstance(loss, ClosureLoss)
     users_penalty = not penalty._self_contained or isinstance(penalty, ClosurePenalty)
     if users_loss:
@@ -195,10 +197,10 @@ class PathSolver:
             solution = self.link.first(changed, init, self.tol, maxiter, (), history=0)
         else:
             known, shared = prepared
-            first = init if known is None else known.units.start(init)
+            scaled_init = init if known is None else known.units.start(init)
             scaled, limit = in_units(changed, known), self.link.limited(maxiter)
             found, state = self.resume.solve(
-                scaled, shared, first, state, self.tol, limit, **dict(self.link.options)
+                scaled, shared, scaled_init, state, self.tol, limit, **dict(self.link.options)
             )
             solution = self.link.named(in_users_units(found, known))
         solution = continued(self.others, changed, solution, self.tol, maxiter)
@@ -208,7 +210,7 @@ class PathSolver:
 # ------------------------------------------------------------------ in chunks
 
 
-MAX_CARRIED_BYTES = 2**24  # most bytes of arrays of a path alone that one call passes to the next
+MAX_CARRIED_BYTES = 2**24  # most bytes of arrays of one path, such as rows of a fold, that a call passes on
 
 
 class Task(Protocol):
@@ -253,8 +255,9 @@ class _TaskPaths:
             if sum(leaf.size * leaf.dtype.itemsize for leaf in (copies | new).values()) <= MAX_CARRIED_BYTES:
                 copies |= new
         own = list(copies.values()) if own is None else own
-        known = dict(zip(copies, own, strict=True))
-        leaves = [known.get(id(leaf), leaf) for leaf in leaves]
+        # Arrays from the earlier call replace those just made: XLA then drops the computation of the latter.
+        carried = dict(zip(copies, own, strict=True))
+        leaves = [carried.get(id(leaf), leaf) for leaf in leaves]
         changed, judge = jax.tree.unflatten(treedef, leaves)
         return PathSolver(arguments._replace(problem=changed), self.complete), judge, own
 
@@ -314,9 +317,6 @@ def run_in_chunks(
     prepared = _prepared.nested.eval_shape(shared, parts[0][0], **static)
     place = first_place(prepared, found)
 
-    def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:
-        return program(shared, parts[i][0], place, budget)
-
     program: Callable[..., tuple[Place, Report]]
     if len(parts) == 1:
         program = functools.partial(_chunk_program.alone, **static)
@@ -325,6 +325,10 @@ def run_in_chunks(
         program = _chunk_program.program(
             shared, parts[0][0], place, Budget(np.float32(0), np.float32(0)), **static
         )
+
+    def step(i: int, place: Place, budget: Budget) -> tuple[Place, Report]:
+        return program(shared, parts[i][0], place, budget)
+
     with threads_for(shared):
         return in_chunks(step, [place] * len(parts), [count * arguments.size for _, count in parts], bar)
 

@@ -127,7 +127,7 @@ class UncorrelatedGroupClassifier(ProbabilisticClassifier):
             return self._keep(self._fit(X, targets(self.loss, codes, len(self.classes_)), weights, make))
         check_classification_targets(y)
         labels = indicators(y)
-        self._negative = int(min(y.min(), 0))  # the label of a row without a label: 0 or -1
+        self._negative = int(min(y.min(), 0))  # what y holds where a row lacks a label: 0 or -1
         self.classes_ = np.arange(labels.shape[1])
         weighted = labels[weights > 0]
         # The logistic loss of a label that all rows or none have is least at an infinite intercept.

@@ -201,10 +201,11 @@ class Descent:
 
         A zero block with a ratio above 1 is not optimal.
         """
-        left = jnp.maximum(-slope, 0) if self.nonnegative else jnp.abs(slope)
+        # The norm of the block must balance what the bound W >= 0 and the norm of entries leave of the slope.
+        unbalanced = jnp.maximum(-slope, 0) if self.nonnegative else jnp.abs(slope)
         if self.both and self.entries is not None:
-            left = jnp.maximum(left - self.entries[None], 0)
-        beyond = safe_sqrt(self.layout.sums(left * left))
+            unbalanced = jnp.maximum(unbalanced - self.entries[None], 0)
+        beyond = safe_sqrt(self.layout.sums(unbalanced * unbalanced))
         on = self.layout.sums(jnp.abs(Wt)) > 0
         if not (self.both or self.nonnegative):  # a block without a strength is active
             on |= self.alpha == 0
@@ -238,7 +239,7 @@ class Descent:
             on, ratio, tiles = choose(stay, (*entering, added), (on, ratio, tiles))
             old = jnp.where(stay, last.used, 0)
         # In a batch all lanes keep as many columns as the lane that keeps the fewest.
-        tiles, same = of_all_lanes(tiles), -of_all_lanes(-old)
+        tiles, kept = of_all_lanes(tiles), -of_all_lanes(-old)
         fresh = ranked(on, ratio, min(b, number))
         owner = jnp.pad(last.owner, (0, b), constant_values=number)
         fresh = jnp.pad(fresh, (0, b - fresh.shape[0]), constant_values=number)
@@ -247,8 +248,8 @@ class Descent:
         ix = layout.members(owner)
         ridge = jnp.repeat(take(self.ridge, owner, 0), size)
         strips = self._strips(W, facts.predictions, ix, T)
-        first = last._replace(used=same, known=jnp.minimum(same, -of_all_lanes(-last.known)))
-        G, A = gram_of(strips, ridge, tiles, T, first)
+        kept_part = last._replace(used=kept, known=jnp.minimum(kept, -of_all_lanes(-last.known)))
+        G, A = gram_of(strips, ridge, tiles, T, kept_part)
         return Gram(ix, owner, tiles * T, G, A, tiles * T)
 
     def _strips(self, W: jax.Array, H: Any, ix: jax.Array, T: int) -> Callable[[jax.Array], jax.Array]:

@@ -147,6 +147,7 @@ def chosen_chain(problem: Problem, first: str | None = None) -> Chain:
 
 
 def _next(link: Link, problem: Problem) -> Link | None:
+    """The link that continues after this one by the table's ``then``; None after a link of a user's own."""
     if link.name not in SOLVERS:
         return None
     return next((found for take in SOLVERS[link.name].then if (found := take(problem)) is not None), None)

@@ -92,7 +92,7 @@ def _by_factor(G: jax.Array, on: jax.Array, slope: jax.Array) -> jax.Array:
 
 
 def _by_conjugate_gradients(gram: Gram, s: Slopes, V: jax.Array, slope: jax.Array) -> jax.Array:
-    """The Newton step, (k, m), up to `CG_SHARE` of the slope.
+    """Nearly the Newton step, (k, m): conjugate gradients end when `CG_SHARE` of the slope is left.
 
     To factorise a system of 2000 entries takes as long as hundreds of products with G; conjugate gradients,
     preconditioned by the diagonal, need 10 to 30, and the sweeps that follow make up for what they leave.

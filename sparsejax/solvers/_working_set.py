@@ -60,9 +60,10 @@ def working_set(
     far below the bound that `admm` needs. For a sparse X this working set is always sparse, with room for a
     third of the features and for all entries. For a dense X of fewer than 512 features it holds all of them.
 
-    If active rows fill more than 4/5 of a working set that does not hold all features, or if rounds make no
-    progress, the first of `newton_admm`, `admm` and `fista` that takes the problem continues from the last W;
-    with `SoftmaxLoss` and a dense X the first of `newton_admm` and `fista`.
+    If active rows fill more than 4/5 of a working set that does not hold all features, if their entries of a
+    sparse X fill more than 4/5 of the room for entries, or if rounds make no progress, the first of
+    `newton_admm`, `admm` and `fista` that takes the problem continues from the last W; with `SoftmaxLoss` and
+    a dense X the first of `newton_admm` and `fista`.
 
     Args:
       problem: a loss with ``columns_at`` and either a majorizer in its quadratic model or a sparse X; a
@@ -200,10 +201,11 @@ def _rounds(
     d, m = init.shape[0], size or _size(problem, init.shape)
     model = smooth.quadratic_model()
     by_fista = isinstance(smooth, SoftmaxLoss) or not _majorized(smooth, m)
-    room = int(MAX_ACTIVE_SHARE * m) if m < d else d
+    room = int(MAX_ACTIVE_SHARE * m) if m < d else d  # most active rows with which another round begins
     order = _row_order(smooth)
+    # Stored entries of each column, and the number of entries for which a working set has room.
     sizes, most = (None, 0) if model.column_sizes is None else model.column_sizes()
-    most = most if order is None else smooth.X.data.shape[0]  # the room of `sparse_columns_at`
+    most = most if order is None else smooth.X.data.shape[0]  # `sparse_columns_at` has room for all
     step, rho = _first_steps(problem, init, by_fista)
 
     def learn(s: State, facts: Facts, certificate: Certificate) -> State:

@@ -463,3 +463,16 @@ def test_the_precision_of_products_is_a_part_of_the_call(tmp_path):
         sj.path(PROBLEM, STRENGTHS, checkpoint=tmp_path)
     with pytest.raises(ValueError, match="another call, which differs in: precision of products"):
         sj.path(PROBLEM, STRENGTHS, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize("mode", ["warm", "batch"])
+def test_which_strengths_vary_is_a_part_of_the_call(mode, tmp_path):
+    X = np.random.default_rng(0).standard_normal((30, 5))
+    loss = losses.SquaredLoss(X, X[:, :3])
+    alpha, beta = np.array([0.5, 0.4, 0.3, 0.2, 0.1]), np.array([0.3, 0.05, 0.2, 0.01, 0.1])
+    strengths = penalties.ExclusiveL21(alpha, beta)
+    pairs = sj.Problem(loss, penalties.ExclusiveL21(0.1, 0.1))  # alpha and beta vary
+    by_row = sj.Problem(loss, penalties.ExclusiveL21(0.1, beta))  # alpha varies, beta is by row
+    sj.path(pairs, strengths, mode=mode, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match="another call, which differs in: penalties"):
+        sj.path(by_row, strengths, mode=mode, checkpoint=tmp_path)

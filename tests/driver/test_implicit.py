@@ -469,3 +469,10 @@ def test_a_support_of_more_features_than_rows():
         return jnp.sum(jnp.sin(V @ sj.solve(sj.Problem(loss, penalties.L21(alpha)), tol=tol).params))
 
     np.testing.assert_allclose(jax.grad(f)(alpha, 1e-6), jax.grad(f)(alpha, 1e-12), rtol=5e-7)
+
+
+@pytest.mark.parametrize("loss", [losses.SquaredLoss, losses.LogisticLoss])
+def test_the_residual_step_counts_the_graph(loss):
+    X, Y = np.eye(4, 3), np.eye(4, 2)
+    smooth = loss(X, Y) + losses.GraphLaplacian(np.array([[0.0, 1.0], [1.0, 0.0]]), 1e4)
+    assert sj.driver.curvature.residual_step(smooth, jnp.zeros((3, 2))) <= sj.driver.step_length(smooth)

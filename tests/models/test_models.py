@@ -267,3 +267,10 @@ def test_signs_under_jit_are_the_labels_that_they_are_outside():
         return models.uncorrelated_group.fit(X, Y, 0.05, pairs, loss="squared_hinge", tol=1e-9).W
 
     np.testing.assert_allclose(jax.jit(weights)(Y), weights(Y), atol=1e-5)
+
+
+def test_labels_beyond_int64_keep_their_digits():
+    y = np.repeat(np.array([1, 2**63 + 1, 2**63 + 5], np.uint64), 5)
+    X = 10.0 * np.eye(3)[np.repeat(np.arange(3), 5)]
+    model = models.exclusive_l21.fit(X, y, 1e-3, 1e-3)
+    assert model.predict(X).tolist() == y.tolist()

@@ -7,6 +7,7 @@ import pytest
 
 import sparsejax as sj
 from sparsejax import groups, losses, penalties, prox
+from sparsejax.penalties._preconditioner import in_planes
 
 
 class Half(penalties.L1, leaves=("strength",)):
@@ -241,3 +242,15 @@ def test_a_view_of_one_group_is_a_ridge():
     np.testing.assert_allclose(got, ridge, atol=1e-8)
     slopes = jax.jacfwd(penalty.prox)(jnp.zeros((2, 2))).reshape(4, 4)
     np.testing.assert_allclose(slopes, np.eye(4) / 2, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "q"), [(np.float32, 1e7), (np.float32, 1e12), (np.float64, 1e16), (np.float64, 1e20)]
+)
+def test_the_preconditioner_of_a_row_that_is_nearly_zero(dtype, q):
+    u, one = np.array([[1.0, 0.0, 0.0], [0.6, -0.48, 0.64]]).T, np.ones((3, 2))
+    half = in_planes(jnp.asarray(u, dtype), jnp.full(2, q, dtype), jnp.zeros(2, dtype))
+    along = u * np.sum(u * one, axis=0)
+    wanted = along + (one - along) / np.sqrt(1 + q)  # (I + q(I - uu'))^(-1/2) one
+    rtol = 10 * np.finfo(dtype).eps
+    np.testing.assert_allclose(half(jnp.asarray(one, dtype)), wanted, rtol=rtol, atol=rtol)

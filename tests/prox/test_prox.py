@@ -404,3 +404,9 @@ def test_rough_threshold_after_a_guess_near_the_top_that_is_not_usable() -> None
     x, alpha, beta = jnp.array([[1.0], [0.0]]), jnp.array([0.95]), jnp.array([50.0])
     theta = prox.exclusive_l21_columns(x, alpha, beta, jnp.array([0.07]), rough=True)[1]
     np.testing.assert_allclose(1 - theta, 96 / 101, rtol=0.02)
+
+
+def test_a_product_of_strength_and_scaling_that_overflows():
+    x = np.float32([1.0, 2.0])
+    for found in (prox.squared_l1(x, 1e30, 1e10), prox.exclusive_l21(x, 0.0, 1e30, 1e10)):
+        np.testing.assert_array_equal(found, 0)

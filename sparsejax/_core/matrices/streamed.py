@@ -101,6 +101,7 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
 
         def product(W: np.ndarray) -> np.ndarray:
             lead, (_, k) = W.shape[:-2], W.shape[-2:]
+            # The columns of all lanes of a vmap side by side, so that one pass serves them all.
             flat = np.moveaxis(W.reshape(-1, *W.shape[-2:]), 0, 1).reshape(W.shape[-2], -1)
             found = np.zeros((size, flat.shape[1]), W.dtype)
             for rows, read in self.source.chunks():
@@ -134,8 +135,9 @@ class Chunked(Products, leaves=("squares", "lengths"), static=("source", "shape"
                     sums[i] += c @ X
             if centred:
                 total = flat.sum(axis=0)
-                over = np.divide(1, total, out=np.zeros_like(total), where=total != 0)
-                found -= over[:, None, None] * sums[:, :, None] * sums[:, None, :]
+                inverse = np.divide(1, total, out=np.zeros_like(total), where=total != 0)
+                # X'CX - s s'/sum(c) with s = X'c: the products of the rows minus their mean s/sum(c).
+                found -= inverse[:, None, None] * sums[:, :, None] * sums[:, None, :]
             return found.reshape(*lead, k, d, d)
 
         return self._on_host(product, (k, d, d), C)

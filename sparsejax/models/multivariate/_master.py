@@ -230,17 +230,17 @@ def interior_point(
 ) -> Iterate | None:
     """Iterate until the gap of ``best`` is ``tol``, or does not shrink.
 
-    With ``predict`` these are Mehrotra's steps to the optimum; without, Newton steps to the point of the
-    central path whose gap is ``tol``. Returns the last iterate; None if rounding leaves the Newton system
-    without a Cholesky factor.
+    With ``predict`` these are Mehrotra's steps to the optimum; without, Newton steps to a point of the
+    central path whose gap is between ``tol / 2`` and ``tol``. Returns the last iterate; None if rounding
+    leaves the Newton system without a Cholesky factor.
     """
-    smallest, since = np.inf, 0
+    smallest, stalled = np.inf, 0  # the smallest gap; steps in a row that have not lowered it by a tenth
     for _ in range(maxiter if predict else MAX_STALLED_STEPS):
         c = best.weighted_cuts(at.beta)
         best.see(at.d[:, None] * c, at.d, at.beta)
-        since = 0 if best.gap < 0.9 * smallest else since + 1
+        stalled = 0 if best.gap < 0.9 * smallest else stalled + 1
         smallest = min(smallest, best.gap)
-        if best.gap <= tol or since > MAX_STALLED_STEPS:
+        if best.gap <= tol or stalled > MAX_STALLED_STEPS:
             break
         try:
             newton = _Newton(best, at, c)
@@ -257,7 +257,10 @@ def interior_point(
 class _Newton:
     """The factorised Newton system of one iterate; ArithmeticError if it has none.
 
-    The changes of beta and tau solve a condensed (K+1) x (K+1) system, and give all others.
+    The changes of beta and tau solve a condensed (K+1) x (K+1) system, and give all others. Its rows are the
+    linearised equations ``R'(d c) - losses + nu - lam = 0`` and ``(B - sum d) / 2 = 0`` of `Iterate`. The
+    changes of lam and nu follow from their products. The change of d follows from e = 1 - d, the products of
+    d and e, and p = tau + s - ||c||^2: it is ``(q - (change of tau) + 2 <c, change of c>) / h``.
     """
 
     def __init__(self, best: Best, at: Iterate, c: np.ndarray):

@@ -80,6 +80,7 @@ class Points:
             return float(p.gradient @ dw[at]) - self.bound * float(p.z @ dv) * (p.violation > 0)
 
         tried = [old, new]
+        # The ends of the interval that holds the minimum: (place on the segment, objective, slope).
         low, high = (0.0, old.objective, min(slope(old), 0.0)), (1.0, new.objective, slope(new))
         if high[2] <= 0:
             return tried
@@ -102,13 +103,13 @@ class Points:
         The number is found by bisection.
         """
         order = np.argsort(np.abs(best.w), kind="stable")
-        full, fewest, most = best, 0, len(order)  # ``fewest`` weights can be left out
-        while most - fewest > 1:
-            middle = (fewest + most) // 2
+        full, enough, too_many = best, 0, len(order)  # numbers of weights that can, and cannot, be left out
+        while too_many - enough > 1:
+            middle = (enough + too_many) // 2
             stays = np.sort(order[middle:])
             p = self.of_weights(full.support[stays], full.w[stays])
             if p.objective <= allowed:
-                fewest, best = middle, p
+                enough, best = middle, p
             else:
-                most = middle
+                too_many = middle
         return best

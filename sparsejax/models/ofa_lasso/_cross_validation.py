@@ -160,8 +160,8 @@ def _chosen(lams: jax.Array, betas: jax.Array, results: list[tuple[jax.Array, ..
         )
         warnings.warn(text, ConvergenceWarning, stacklevel=users_level())
     i, j = np.unravel_index(int(jnp.argmin(mean)), mae.shape[1:])
-    best = jnp.argmin(start_mean)
-    return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[best])
+    start = jnp.argmin(start_mean)
+    return CrossValidation(lams, betas, mae, start_mae, gap, converged, lams[i], betas[j], lams[start])
 
 
 def train_grid(
@@ -183,9 +183,9 @@ def train_grid(
     pairs = [(i, j) for k, j in enumerate(down_beta) for i in (down_lam if k % 2 else down_lam[::-1])]
     for position, pair in enumerate(pairs):
         index[pair] = a + position
-    rows, columns = np.asarray(pairs).T
+    of_lam, of_beta = np.asarray(pairs).T
     joint_lams, joint_betas, start_lams = (
-        jnp.broadcast_to(x[:, None], (x.shape[0], d)) for x in (lams[rows], betas[columns], lams[down_lam])
+        jnp.broadcast_to(x[:, None], (x.shape[0], d)) for x in (lams[of_lam], betas[of_beta], lams[down_lam])
     )
     zero = jnp.zeros((), data.Y.dtype)
     fitted = train(data, joint_lams, joint_betas, start_lams, tol, maxiter, zero, zero, "auto", bar)

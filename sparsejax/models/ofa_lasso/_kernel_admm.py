@@ -1,6 +1,7 @@
 """ADMM for the weighted lassos: with two blocks and a fixed parameter mu, and as the paper prints it.
 
-The objective is ``||y - Az||^2 + 2 sum_i limit_i |z_i|``. The gap of `_certificate` judges a solution.
+The objective is ``||y - Az||^2 + 2 sum_i limit_i |z_i|``, with y (n,); the argument ``At`` is A', (p, n).
+The gap of `_certificate` judges a solution.
 """
 
 from collections.abc import Callable

@@ -134,9 +134,9 @@ def search(
 
 
 def _distinct(w: jax.Array, stationary: jax.Array, apart: jax.Array | float) -> jax.Array:
-    """The number of stationary rows of w (p, d), each farther than ``apart`` from earlier such rows."""
-    p = w.shape[0]
+    """The number of stationary rows of w (starts, d) farther than ``apart`` from all earlier such rows."""
+    count = w.shape[0]
     near = jnp.max(jnp.abs(w[:, None] - w[None]), axis=2) <= apart
-    earlier = jnp.tril(jnp.ones((p, p), bool), -1)
+    earlier = jnp.tril(jnp.ones((count, count), bool), -1)
     seen = jnp.any(near & earlier & stationary[None], axis=1)
     return jnp.sum(stationary & ~seen, dtype=jnp.int32)
