@@ -163,13 +163,14 @@ def legend(ax: "Axes", title: str | None = None, *, room: bool = False) -> None:
     for fontsize, share in (("small", 1), ("x-small", 1 / 1.2), ("xx-small", 1 / 1.2**2)):
         size: dict[str, Any] = {"fontsize": fontsize, "title_fontsize": fontsize, "columnspacing": 1.0}
         ncols = 1 if len(labels) <= 4 else next((n for n in (3, 2) if share * _width(labels, n) < width), 1)
-        # Heights of letters for all rows with their distances, the title and the border.
-        rows = share * 1.5 * (2 - (-len(labels) // ncols))
-        if not room or rows < 0.5 * height:
+        # The legend's height in letters: 1.5 for a row with its distance; title and border count as 2 rows.
+        rows = -(-len(labels) // ncols) + 2
+        needed = share * 1.5 * rows
+        if not room or needed < 0.5 * height:
             break
     if room:
         low, high = ax.get_ylim()
-        ax.set_ylim(low, low + (high - low) / (1 - min(rows / height, 0.6)))
+        ax.set_ylim(low, low + (high - low) / (1 - min(needed / height, 0.6)))
     where: Any = "upper center" if room else "best"
     drawn = ax.legend(handles, labels, loc=where, title=title, ncols=ncols, borderpad=0.3, **size)
     for handle in drawn.legend_handles:  # many lines are faint; a single line in the legend is not

@@ -105,6 +105,7 @@ def _iterated(
     parts: tuple[jax.Array, ...] = (Zt, Zt)  # not used for one term
     if second is not None:
         parts = tuple(map(columns, split(penalty, -jax.grad(smooth)(init), init, cycles=MAX_SPLIT_CYCLES)))
+    # If parts[1] is a subgradient of the second term at init, the prox of this V is init: Q starts there.
     V = Zt if second is None else Zt + step * parts[1]
     warm = tuple(() if term is None else prox_start(term, like(Zt, init)) for term in (first, second))
     algorithm = Algorithm(

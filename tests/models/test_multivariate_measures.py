@@ -317,3 +317,15 @@ def test_f_beta_keeps_the_order_of_tables(beta):
     measure = mv.f_beta(beta)
     assert 0.2 < mv.tune_threshold(measure, [0.2, 0.4, 0.6], [-1, 1, 1]) < 0.4
     assert measure.delta(np.array([2.0, 1.0]), 0.0, np.array([0.0, 1.0]), 1.0)[1] > 0
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -3.0])
+def test_tune_threshold_refuses_a_bad_loss(bad):
+    delta = lambda a, b, c, d: np.where(a == 1, bad, b + c + 1.0)
+    with pytest.raises(ValueError, match="delta gives"):
+        mv.tune_threshold(delta, [0.2, 0.4, 0.6], [-1, 1, 1])
+
+
+def test_most_violated_of_an_unsigned_truth():
+    labels, _ = mv.most_violated(mv.hamming(), [-5.0, 1.0], np.ones(2, np.uint8))
+    assert labels.tolist() == [-1, 1]

@@ -261,8 +261,8 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
       y: truth, (n,), -1 and 1.
 
     Returns:
-      y', (n,), in the dtype of y, and the value, a float. For `roc_area`, which has no labelling, the code z,
-      (n,), in place of y'.
+      y', (n,), in the dtype of y (a signed dtype if y is unsigned), and the value, a float. For `roc_area`,
+      which has no labelling, the code z, (n,), in place of y'.
 
     Raises:
       TypeError, ValueError: as `fit` for measure and y; v not finite, so large that its sum is not, or of
@@ -282,6 +282,7 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     if measure.name == "roc_area":
         return z, value
     y = np.asarray(y)
+    y = y.astype(np.result_type(y.dtype, np.int8))  # unsigned integers have no -1
     return (y - z.astype(y.dtype)).astype(y.dtype), value
 
 
@@ -307,7 +308,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     y = as_numpy("y", y)
     signs = y.dtype.kind in "iuf" and set(np.unique(y)) <= {-1, 1}  # of one class, too
     positive = as_signs(y) if signs else two_classes(y)[0]
-    kind, measure, v = as_numpy("v", v).dtype, as_measure(measure), _as_scores(v, positive)
+    dtype, measure, v = as_numpy("v", v).dtype, as_measure(measure), _as_scores(v, positive)
     if measure.delta is None:
         raise ValueError("roc_area does not depend on a threshold.")
     if measure.name in ("prbep", "recall_at") and not positive.any():
@@ -317,6 +318,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     a = np.concatenate([[0.0], np.cumsum(positive[order])])
     b = np.arange(n + 1) - a
     losses = np.array(np.broadcast_to(measure.delta(a, b, p - a, n - p - b), (n + 1,)))
+    _oracles.check_losses(losses)
     losses[1:-1][levels[1:] == levels[:-1]] = -np.inf  # no threshold separates equal scores
     if not np.isfinite(losses).any():
         raise ValueError(f"no threshold on these scores gives a table that {measure.name} allows.")
@@ -324,8 +326,8 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     if i in (0, n):
         return math.inf if i == 0 else -math.inf
     middle = levels[i] / 2 + levels[i - 1] / 2  # not (a + b) / 2, since the sum may be infinite
-    if kind in (np.float16, np.float32):  # JAX compares scores and threshold in the dtype of the scores
-        middle = float(middle.astype(kind))
+    if dtype in (np.float16, np.float32):  # JAX compares scores and threshold in the dtype of the scores
+        middle = float(middle.astype(dtype))
     return float(middle if levels[i] < middle < levels[i - 1] else levels[i])  # neighbouring floats
 
 

@@ -65,6 +65,14 @@ def concave_tables(positive: np.ndarray, beta: float, delta: Delta) -> Oracle:
     return _by_tables(positive, delta, search)
 
 
+def check_losses(losses: np.ndarray) -> None:
+    """Raise a ValueError if a loss is NaN, inf or negative; -inf marks a table that is not allowed."""
+    if np.isnan(losses).any() or (losses == np.inf).any():
+        raise ValueError("delta gives NaN or infinity for some table; finite values or -inf are needed.")
+    if (losses[np.isfinite(losses)] < -1e-9).any():
+        raise ValueError("delta gives a negative loss for some table; >= 0 or -inf is needed.")
+
+
 def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
     """For any Delta: a search of all tables, in blocks of values of a.
 
@@ -84,10 +92,7 @@ def all_tables(positive: np.ndarray, delta: Delta) -> Oracle:
     allowed, stored = False, {}
     for start in starts:
         losses = block(start)
-        if np.isnan(losses).any() or (losses == np.inf).any():
-            raise ValueError("delta gives NaN or infinity for some table; finite values or -inf are needed.")
-        if (losses[np.isfinite(losses)] < -1e-9).any():
-            raise ValueError("delta gives a negative loss for some table; >= 0 or -inf is needed.")
+        check_losses(losses)
         allowed = allowed or bool(np.isfinite(losses).any())
         if (p + 1) * (q + 1) <= MAX_STORED_ENTRIES:
             stored[start] = losses
