@@ -42,12 +42,13 @@ class Groups(
       members, group_ids: (m,) int32, the memberships sorted by group.
       sorted_members, sorted_group_ids: (m,) int32, the memberships sorted by feature.
       free: (f,) int32, the features in no group.
-      common: (d, d) int32, :math:`MM^\top`, how many groups two features share; (0, 0) if d > 1024.
+      common: (d, d) int32, :math:`MM^\top`, how many groups two features share; (0, 0) if d > 1024 and
+        in the result of `at`.
       family: (G,) int32, the family of each group; the groups of one family are disjoint.
       num_features, num_groups: d and G.
       num_families: the number of families; 65 if more than 64 are needed (``family`` is then 0).
       disjoint: True if no feature is in two groups.
-      max_size: number of features of the largest group.
+      max_size: number of features of the largest group; in the result of `at` an upper bound.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> groups = sj.groups.from_lists([[0, 1], [1, 2]], num_features=4)

@@ -217,11 +217,11 @@ def from_batches(
     check_bool("intercept", intercept)
     blocks: list[_Moments] = []
     form: tuple[int, ...] = ()
-    seen, width = 0, None
+    seen, layout = 0, None
     for number, batch in enumerate(_iterated(batches)):
-        X, Y = checked_batch(number, batch, width)
-        if width is None:
-            width, form = layout_of(batch, X, Y), Y.shape[1:]
+        X, Y = checked_batch(number, batch, layout)
+        if layout is None:
+            layout, form = layout_of(batch, X, Y), Y.shape[1:]
             blocks = [_Moments(X.shape[1], int(np.prod(form))) for _ in range(folds)]
         for start in range(0, len(X), ROWS_AT_ONCE):
             x, y = X[start : start + ROWS_AT_ONCE], Y[start : start + ROWS_AT_ONCE]
@@ -230,7 +230,7 @@ def from_batches(
                 # Row i of all rows belongs to fold i % folds; row 0 of ``both`` is row seen + start.
                 blocks[fold].add(both[(fold - seen - start) % folds :: folds])
         seen += len(X)
-    if width is None:
+    if layout is None:
         raise ValueError(
             "batches is empty; at least one (X, Y) is needed. An iterator can be read once only."
         )
@@ -272,10 +272,10 @@ def _iterated(batches: Any) -> Any:
         raise TypeError(f"batches must be an iterable of (X, Y), got {type(batches).__name__}.") from None
 
 
-def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.ndarray]:
-    """X and Y of batch ``number``, checked; what is not float32 is in float64.
+def checked_batch(number: int, batch: Any, layout: Any) -> tuple[np.ndarray, np.ndarray]:
+    """X and Y of batch ``number``, checked: float32 stays float32, other dtypes become float64.
 
-    ``width`` is the `layout_of` earlier batches, which this batch must share; None for the first batch.
+    ``layout`` is the `layout_of` earlier batches, which this batch must share; None for the first batch.
     """
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise TypeError(f"batch {number} must be a pair (X, Y), got {type(batch).__name__}.")
@@ -286,11 +286,11 @@ def checked_batch(number: int, batch: Any, width: Any) -> tuple[np.ndarray, np.n
         )
     if not X.size or not Y.size:
         raise ValueError(f"batch {number} is empty: X has shape {X.shape}, Y {Y.shape}.")
-    like = layout_of(batch, X, Y)
-    if width not in (None, like):
+    own = layout_of(batch, X, Y)
+    if layout not in (None, own):
         raise ValueError(
-            f"batch {number}: X has {like[0]} columns and Y {like[1]}, X of {like[2]}; earlier batches had "
-            f"{width[0]} and {width[1]}, X of {width[2]}."
+            f"batch {number}: X has {own[0]} columns and dtype {own[2]}, and a row of Y has shape {own[1]}; "
+            f"in earlier batches these are {layout[0]}, {layout[2]} and {layout[1]}."
         )
     return X, Y
 

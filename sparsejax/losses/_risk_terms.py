@@ -120,8 +120,9 @@ def terms_of(
     own = at_end(each, ends)
     tied = at_end(counted, ends)
     share = safe_divide(at_end(events, ends), tied)
-    before = running_sum(counted)
-    lam = safe_divide(before - 1 - before[ends] + tied, tied) if efron else jnp.zeros_like(h)
+    so_far = running_sum(counted)  # including the row itself
+    # lam = k/d: k = so_far - 1 minus the count before this time, which is so_far[ends] - d.
+    lam = safe_divide(so_far - 1 - (so_far[ends] - tied), tied) if efron else jnp.zeros_like(h)
     lam = jnp.where(counted > 0, lam, 0)
     if known is not None:
         m, others = known
@@ -229,8 +230,11 @@ def window_sums(
     level = jnp.zeros_like(first)
     for k in range(1, levels):
         level = jnp.where(differ >> k > 0, k, level)
-    # One array holds the running sums of all levels: first the left sides, then the right sides, the latter
-    # in the reverse order of leaves.
+    # The left side of a window, from ``first`` to the end of its block, is in the sums that run up from the
+    # beginning of the block, where its row is added at ``first``. The right side, up to ``last``, is in the
+    # sums that run down from the end of the next block, where the row is added at ``last``. A window of one
+    # leaf has a right side only. One array holds the running sums of all levels: first of the left sides,
+    # then of the right sides, the latter in the reverse order of leaves.
     blocks = np.arange(size, dtype=np.int32)[None] >> np.arange(levels, dtype=np.int32)[:, None]
     left = blocks + (np.arange(levels, dtype=np.int32) * size)[:, None]
     block = np.concatenate([left.ravel(), left.ravel() + levels * size])

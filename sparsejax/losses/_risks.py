@@ -140,6 +140,8 @@ def risks_of(h: jax.Array, weights: jax.Array, event: jax.Array, places: Places,
     log_sums = jnp.log(jnp.where(sums > 0, sums, 1)) if known is None else known[2]
     excess = m[ends] - h + log_sums[ends]
     log_stop = jnp.log(jnp.where(weights > 0, weights, 1)) + exponent - log_sums
+    # Where a stratum begins, log_decay and log_pass are those of a row of the stratum before: `Risks.first`
+    # is True there, and `divergence` does not use them.
     log_pass = one_later(log_sums) + log_decay - log_sums
     return Risks(
         h, weights, weights * event, m, each, decay, sums, log_sums, excess, log_stop, log_pass, places

@@ -85,10 +85,12 @@ def _concordance(time: jax.Array, event: jax.Array, risk: jax.Array, weights: ja
     sums = _sums(w)
     after = sums[-1] - sums[begin]
     number = _sums((w > 0).astype(np.int32))
-    there = e & (w > 0) & (number[-1] > number[begin])
-    of_events = lambda x: jnp.sum(jnp.where(there, w.astype(dtype) * x.astype(dtype), 0))
-    found = (of_events(below) + of_events(equal) / 2) / jnp.where(jnp.any(there), of_events(after), 1)
-    return jnp.where(valid & jnp.any(there), jnp.clip(found, 0, 1), jnp.nan)
+    # The events that are the first row of a comparable pair of positive weights. Rows are counted for this,
+    # since ``after`` is a difference of rounded sums.
+    paired = e & (w > 0) & (number[-1] > number[begin])
+    of_events = lambda x: jnp.sum(jnp.where(paired, w.astype(dtype) * x.astype(dtype), 0))
+    found = (of_events(below) + of_events(equal) / 2) / jnp.where(jnp.any(paired), of_events(after), 1)
+    return jnp.where(valid & jnp.any(paired), jnp.clip(found, 0, 1), jnp.nan)
 
 
 def _ranks(x: jax.Array) -> jax.Array:

@@ -83,6 +83,7 @@ class Model(LinearModel, leaves=("W", "intercept", "solution"), static=("loss", 
 
         If `classes` is None, the score is `sparsejax.metrics.r2`.
         """
+        Y = _as_numbers(Y)
         if self.classes is None:
             return r2_score(Y, self.decision_function(X))
         predicted, shape = np.asarray(self._positive(X, None)), as_numpy("Y", Y).shape
@@ -149,11 +150,20 @@ def fit(
     """
     check_choice("loss", loss, tuple(LOSSES))
     X = as_dense("X", X)
-    Y, classes = _targets(Y, X.dtype, loss)
+    Y, classes = _targets(_as_numbers(Y), X.dtype, loss)
     make: Any = LOSSES[loss]
     smooth = make(X, Y, scale=scale, intercept=True)
     solution = solve(Problem(smooth, ExclusiveGroupL21(alpha, groups)), tol=tol, maxiter=maxiter)
     return Model(solution.params, smooth.intercept(solution.params), solution, loss, classes)
+
+
+def _as_numbers(Y: Any) -> Any:
+    """Y; a vector of numbers or booleans of dtype object, as pandas makes, in the dtype of its entries."""
+    labels = None if is_traced(Y) else as_numpy("Y", Y)
+    if labels is None or labels.dtype != object or labels.ndim != 1:
+        return Y
+    numbers = all(isinstance(label, int | float | np.number | np.bool_) for label in labels)
+    return np.array(labels.tolist()) if numbers else Y
 
 
 def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:

@@ -101,7 +101,8 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         Zt = checked(self, Z, "Z")
         alpha, groups = cast(self.alpha, Zt), self.groups
         if aux is None:
-            # argmax <Z, W> - g(W) - ||W||^2 / (2 t), for a large t
+            # argmax <Z, W> - g(W) - ||W||^2 / (2 t). With 1/t = 1e-8 times the largest alpha the last term is
+            # small beside the term of this group. The result is an upper bound for any W.
             t = 1e8 / jnp.maximum(jnp.max(alpha, initial=0), tiny_of(Zt))
             Wt = self._prox(t * Zt, t)
         else:
@@ -110,6 +111,7 @@ class ExclusiveGroupL21(GroupPenalty, SmoothRowPenalty, leaves=("alpha", "groups
         y = 2 * alpha * groups.sums(safe_norm(Wt))
         held = jnp.broadcast_to(alpha > 0, y.shape)  # the groups with a strength
         degree = groups.spread(held.astype(Zt.dtype))  # number of these groups that hold each feature
+        # Feasible: each of the ``degree`` groups of row i adds at least 1/degree of what is missing in row i.
         missing = safe_divide(jnp.maximum(wanted - groups.spread(y), 0), degree)
         most = jnp.maximum(groups.maxima(missing), 0)  # the maximum over an empty group is -inf
         y = jnp.where(held, y + most, 0)

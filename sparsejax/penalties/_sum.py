@@ -72,7 +72,7 @@ class Sum(SeveralTerms, leaves=("parts",)):
     Raises:
       TypeError: a part is not a penalty, or it is `ByLeaf` (put sums inside it).
       ValueError: there is no part; a penalty occurs twice (write ``2 * penalty``); the boxes have no point in
-        common; two `SumTo` have different totals.
+        common, or bounds of different lengths; two `SumTo` have different totals.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> penalty = sj.penalties.L1(1.0) + sj.penalties.SquaredL2(1.0)
@@ -97,6 +97,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len({id(part) for part in flat}) < len(flat):
             raise ValueError("a sum of a penalty with itself: write 2 * penalty.")
         self._set(parts=tuple(flat))
+        boxes = [part for part in flat if isinstance(part, Box)]
+        lengths = {len(bound) for box in boxes for bound in (box.low, box.high) if jnp.ndim(bound)}
+        if len(lengths) > 1:
+            raise ValueError(f"the boxes of the sum have bounds of different lengths, {sorted(lengths)}.")
         low, high = _bounds(flat)
         if not (is_traced(low) or is_traced(high)) and (np.asarray(low) > high).any():
             raise ValueError("the bounds of the sum (Box, NonNegative) have no point in common.")
@@ -131,9 +135,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         # The box joins the last term if that is `L1` or empty, else it is a term of its own.
         last = groups.pop() if groups else []
         alone = box is not None and not all(is_a(core, L1) for core in last)
-        first = [Joint(tuple(chain), None, None, positive=False) for chain in groups]
-        end = Joint(tuple(last), None, None if alone else box, positive)
-        terms = [*first, end] if last or positive or not alone else first
+        terms = [Joint(tuple(chain), None, None, positive=False) for chain in groups]
+        terms.append(Joint(tuple(last), None, None if alone else box, positive))
         if square is not None:
             # The square joins the first term whose prox with the square has a closed form.
             host = next((i for i, term in enumerate(terms) if is_ridge(term, square)), None)
@@ -199,11 +202,10 @@ class Sum(SeveralTerms, leaves=("parts",)):
 
     def check(self, params_shape: tuple[int, ...]) -> None:
         """Raise if a part does not fit parameters of this shape."""
-        low, high = _bounds(self.parts)
         for part in self.parts:
             part.check(params_shape)
-            if isinstance(part, SumTo):
-                part.fits(low, high, params_shape[0])
+        for part in (part for part in self.parts if isinstance(part, SumTo)):
+            part.fits(*_bounds(self.parts), params_shape[0])
 
     def _times(self, factor: jax.Array) -> "Sum":
         return self._replace(parts=tuple(part * factor for part in self.parts))

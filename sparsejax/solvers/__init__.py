@@ -62,10 +62,14 @@ def _wide(problem: Problem) -> bool:
 
 
 def _small(problem: Problem) -> bool:
-    one_column = _prox_newton.unfit(problem) is None
-    # The curvature of Cox's loss is far below the bound that `admm` needs.
-    loose = _newton_admm.unfit(problem) is None and isinstance(problem.smooth, CoxLoss)
-    return _newton_admm.suits(problem) or ((one_column or loose) and _newton_admm.few_features(problem))
+    """Whether `newton_admm` suits the problem.
+
+    The Hessian must be small. There must be several rows of data for each feature, unless `prox_newton` takes
+    the problem too, or the loss is Cox's, whose curvature is far below the bound that `admm` needs.
+    """
+    for_prox_newton = _prox_newton.unfit(problem) is None
+    of_cox = _newton_admm.unfit(problem) is None and isinstance(problem.smooth, CoxLoss)
+    return _newton_admm.suits(problem) or ((for_prox_newton or of_cox) and _newton_admm.few_features(problem))
 
 
 def _by_features(problem: Problem) -> bool:

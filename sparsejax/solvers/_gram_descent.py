@@ -21,7 +21,10 @@ MAX_SWEEPS = 240  # after which a call begins no further sweeps; the caller judg
 
 
 def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array]:
-    """Descend until the violation is at most ``share`` of that at W, or for `MAX_SWEEPS` sweeps.
+    """Descend until the violation is at most ``share`` of the violation at W, or for `MAX_SWEEPS` sweeps.
+
+    Each pass makes some sweeps over all entries or blocks. If the violation is then too large still, a Newton
+    step follows, and the next pass.
 
     Args:
       gram: the Gram matrix of the features, by `gram_of`.
@@ -32,7 +35,7 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
       E and W + E, the latter with exact zeros, (k, m) each.
     """
     first = Point(s.W, jnp.zeros_like(s.W), s.R)
-    before, count = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
+    before, per_newton = violation(s, first), SWEEPS_PER_NEWTON if s.single else BLOCK_SWEEPS_PER_NEWTON
     goal = share * before
     b = ENTRIES_PER_ITERATION if s.single and not compiles_loops() else 1
     one = _by_coordinates(gram, s, b) if s.single else _by_blocks(gram, s)
@@ -40,11 +43,11 @@ def descended(gram: Gram, s: Slopes, share: float) -> tuple[jax.Array, jax.Array
     sweeps = one_kernel(lambda p, number: lax.fori_loop(0, number, lambda _, p: sweep(p), p))
 
     def body(carry: Any) -> Any:
-        p, _, k = carry
-        number = jnp.where(k == 0, FIRST_SWEEPS, count).astype(jnp.int32)
+        p, _, done = carry
+        number = jnp.where(done == 0, FIRST_SWEEPS, per_newton).astype(jnp.int32)
         p = sweeps(p, number)
         left = violation(s, p)
-        return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, k + number
+        return apply_if(left > goal, lambda p: newton_step(gram, s, p), p), left, done + number
 
     more = lambda carry: (carry[1] > goal) & (carry[2] < MAX_SWEEPS)
     p, _, _ = lax.while_loop(more, body, (first, before, jnp.int32(0)))

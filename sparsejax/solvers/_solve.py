@@ -35,7 +35,8 @@ def solve(
       `SoftmaxLoss` and a dense X, unless `newton_admm` suits the problem;
     * `newton_admm` for another loss (or least squares with weights by entry or a sparse X) with a small
       Hessian: W of up to 64 entries, if `prox_newton` takes the problem or the loss is `CoxLoss`; or up to 64
-      features (times columns, if the loss couples these) and at least 4 rows for each feature;
+      features (times columns, if the loss couples these) and at least 4 rows for each feature. For data that
+      `losses.from_batches` reads again in every pass, the limit is 512 features;
     * `admm` for a loss that bounds its curvature by a matrix (`SquaredLoss`, `LogisticLoss`);
     * `fista` for every other problem, such as a plain function.
 

@@ -274,3 +274,14 @@ def test_labels_beyond_int64_keep_their_digits():
     X = 10.0 * np.eye(3)[np.repeat(np.arange(3), 5)]
     model = models.exclusive_l21.fit(X, y, 1e-3, 1e-3)
     assert model.predict(X).tolist() == y.tolist()
+
+
+@pytest.mark.parametrize("low, high", [(5, 7), (-1, 1), (0, 1), (False, True)])
+@pytest.mark.parametrize("loss", ["squared", "logistic"])
+def test_numbers_of_dtype_object_are_numbers(loss, low, high):
+    X = np.random.default_rng(0).standard_normal((40, 4)).astype(np.float32)
+    pairs, y = groups.from_labels([0, 0, 1, 1]), np.where(X[:, 0] + X[:, 1] > 0.3, high, low)
+    plain = models.uncorrelated_group.fit(X, y, 0.001, pairs, loss=loss)
+    boxed = models.uncorrelated_group.fit(X, y.astype(object), 0.001, pairs, loss=loss)
+    np.testing.assert_array_equal(boxed.predict(X), plain.predict(X))
+    assert boxed.score(X, y.astype(object)) == plain.score(X, y) > 0.8

@@ -534,3 +534,18 @@ def test_a_start_outside_the_constraint_is_moved_inside(penalty, rng):
 def test_sum_from_a_zero_of_numpy():
     penalty = L1(1.0)
     assert np.int64(0) + penalty is penalty and len(sum([penalty, L21(1.0)], np.int64(0)).parts) == 2
+
+
+def test_bounds_of_a_wrong_length_are_named_beside_a_sum():
+    X, y = np.eye(6, 4), np.ones(6)
+    for penalty in (
+        sj.penalties.SumTo(1.0) + Box(np.zeros(5), np.ones(5)),
+        Box(np.zeros(5), np.ones(5)) + sj.penalties.SumTo(1.0),
+    ):
+        with pytest.raises(ValueError, match=r"Box: low has shape \(5,\)"):
+            sj.Problem(sj.losses.SquaredLoss(X, y), penalty)
+
+
+def test_boxes_of_different_lengths_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"bounds of different lengths, \[4, 5\]"):
+        Box(np.zeros(5), np.ones(5)) + Box(np.zeros(4), np.ones(4))
