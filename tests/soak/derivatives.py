@@ -47,6 +47,7 @@ STEPS = (1e-4, 4e-4)  # lengths of the differences
 WRONG = 1e-3  # relative error beyond which a derivative is wrong
 KINK = 0.02  # relative difference of the two sides, or of the two lengths, beyond which they are unclear
 FLOOR = 1e-6  # of the size of the function: differences below it count as 0
+ZERO = 1e-12  # what counts as 0 where the function is 0, as for W = 0
 COUNTS = ("derivatives", "unclear", "refused", "wrong")
 SURVIVAL_X = np.random.default_rng(5).standard_normal((40, 8))  # what the times of events depend on
 
@@ -125,6 +126,7 @@ def judged(cell: Cell, lanes: int, seed: int) -> tuple[Counter[str], list[str]]:
     for number in range(lanes):
         lane = jax.tree.map(jnp.asarray, drawn_lane(rng, cell))
         middle, sizes, _ = map(np.asarray, solved(zero, lane, 1e-14))
+        floor = FLOOR * sizes + ZERO
         derivatives = np.stack([mode(zero, lane) for mode in modes])  # (mode, function, parameter)
         counts["derivatives"] += 4
         if not solved(zero, lane, TOL)[2]:
@@ -135,11 +137,11 @@ def judged(cell: Cell, lanes: int, seed: int) -> tuple[Counter[str], list[str]]:
             short, long = ((at(h) - at(-h)) / (2 * h) for h in STEPS)
             h = STEPS[0]
             sides = np.abs(at(h) + at(-h) - 2 * middle) / h
-            spread, allowed = np.abs(short - long), KINK * np.abs(short) + FLOOR * sizes
+            spread, allowed = np.abs(short - long), KINK * np.abs(short) + floor
             clear = (sides <= allowed) & (spread <= allowed)
             known = np.isfinite(derivatives[:, :, j]).all(axis=0)
             error = np.abs(derivatives[:, :, j] - short).max(axis=0)
-            false = clear & known & ~(error <= WRONG * np.abs(short) + 3 * spread + FLOOR * sizes)
+            false = clear & known & ~(error <= WRONG * np.abs(short) + 3 * spread + floor)
             counts += Counter(
                 unclear=int(sum(~clear)), refused=int(sum(clear & ~known)), wrong=int(sum(false))
             )
