@@ -18,7 +18,7 @@ from sparsejax.penalties import L1, Penalty, feasible, for_shape_of, shared, str
 from sparsejax.penalties import split as split_terms
 from sparsejax.problem import Problem, as_protocol, in_units, units_of, zeros
 
-MIN_STEP_SHARE = 0.01  # the shortest step of a residual, times the gradient, as a share of W
+MIN_STEP_SHARE = 0.01  # the step of a residual times the norm of the gradient is at least this share of |W|
 NEWTON_STEPS, NEWTON_HALVINGS = 50, 10  # at most, to the best constants of `lambda_max`
 MAX_FREE_WEIGHTS = 2048  # weights of features in no group that `lambda_max` fits: their Hessian takes 32 MB
 
@@ -97,7 +97,7 @@ def certify(
     Args:
       problem: the problem in the protocol.
       W: the point.
-      step: 1/L, the step of the prox-gradient residual.
+      step: 1/L, the least step of the prox-gradient residual; a large W gets a longer step.
       scale: `scale_of` the problem.
       facts: facts of the loss at W.
       split: for a penalty of several terms, approximate subgradients, one for each term.
@@ -129,8 +129,9 @@ def _possible_decrease(slopes: list[jax.Array], step: jax.Array, scale: Scale, v
     """About how far the objective would fall if each entry moved alone, relative to its size.
 
     The entries of the gradient are as large as the columns of X: beside one large column, the norm of the
-    residual does not show what is left in the others. An entry of slope r and curvature h promises r^2 / 2h,
-    with h the share of its column in the largest curvature.
+    residual does not show what is left in the others. An entry of slope r and curvature h promises
+    r^2 / (2h). Here h is L = 1/step times the squared norm of the column of X, divided by the largest
+    squared norm of a column.
     """
     squares = scale.sizes.squares
     # A column that is smaller by more than 1/eps counts as if it were that small: no factor is infinite.
@@ -261,8 +262,9 @@ def lambda_max(problem: Problem, init: ArrayLike | None = None) -> jax.Array:
 
     Raises:
       ValueError: no finite strength gives W = 0 (`ExclusiveLasso`; a sum with bounds that leave out 0);
-        features in no group have more than 2048 weights.
-      TypeError: the shape of W is unknown because ``smooth`` is a plain function, and ``init`` is not given.
+        features in no group have more than 2048 weights; ``init`` has another shape than W.
+      TypeError: another penalty has no ``dual_norm``; the shape of W is unknown because ``smooth`` is a
+        plain function, and ``init`` is not given.
 
     >>> import jax.numpy as jnp, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(jnp.eye(2), jnp.ones(2)), sj.penalties.L1(0.1))

@@ -133,3 +133,17 @@ def test_objects_are_frozen(make):
     for other in (copy.copy(frozen), copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):
         assert jax.tree.structure(other) == jax.tree.structure(frozen)
         jax.tree.map(np.testing.assert_array_equal, other, frozen)
+
+
+@pytest.mark.parametrize("size", [2.5e38, 3e38])
+def test_targets_near_the_largest_number_keep_the_strength(size):
+    X, y = np.array([[2, 1], [0, -1], [-1, 1], [-1, -1]], np.float32), np.array([1, 1, -1, -1], np.float32)
+
+    def params(unit):
+        problem = sj.Problem(sj.losses.SquaredLoss(X, y * unit), sj.penalties.L1(unit / 4))
+        assert np.isfinite(sj.lambda_max(problem))
+        solution = sj.solve(problem, tol=1e-5)
+        assert solution.converged
+        return np.asarray(solution.params, float) / float(unit)
+
+    np.testing.assert_allclose(params(np.float32(size)), params(np.float32(1)), atol=1e-3)

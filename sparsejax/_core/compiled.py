@@ -122,8 +122,8 @@ class Compiled:
             mesh = mesh_of(leaves)
             check_same(leaves, mesh)
         program = self._jitted(mesh or only_device(leaves), options(), static)
-        alone = threading.active_count() > 1 and self._factorises_batches(program, args)
-        with threads_for(leaves), one_at_a_time() if alone else contextlib.nullcontext():
+        locked = threading.active_count() > 1 and self._factorises_batches(program, args)
+        with threads_for(leaves), one_at_a_time() if locked else contextlib.nullcontext():
             return jax.block_until_ready(program(*args))
 
     def _factorises_batches(self, program: Any, args: tuple[Any, ...]) -> bool:

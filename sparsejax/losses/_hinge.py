@@ -33,7 +33,7 @@ class HingeLoss(LinearModelLoss):
     def slack(self, H: jax.Array) -> jax.Array:
         """max(0, 1 - y h)."""
         margin = self.Y * H
-        return jnp.where(margin < 1, 1 - margin, 0)
+        return jnp.where(margin >= 1, 0, 1 - margin)  # NaN if the margin is NaN
 
 
 class SquaredHingeLoss(HingeLoss):
@@ -123,7 +123,7 @@ class HuberHingeLoss(HingeLoss, leaves=("delta",)):
 
     def _clipped_slack(self, r: jax.Array) -> jax.Array:
         """min(r, delta): delta times the slope of phi in the slack r."""
-        return jnp.where(r < self.delta, r, self.delta)
+        return jnp.where(r >= self.delta, self.delta, r)
 
     def entries(self, H: jax.Array) -> jax.Array:
         """phi of the margin."""

@@ -49,10 +49,14 @@ def by_row(units: jax.Array, W: jax.Array) -> jax.Array:
 
 
 def power_of_two(x: jax.Array) -> jax.Array:
-    """The power of two nearest to x > 0; 1 where x is 0, not finite, or between 1e-8 and 1e8."""
-    bits = int(np.finfo(x.dtype).nexp)
+    """The power of two nearest to x > 0; 1 where x is 0, not finite, or between 1e-8 and 1e8.
+
+    Very small and very large x are clipped, so that neither the power nor its inverse overflows or becomes 0.
+    """
+    info = np.finfo(x.dtype)
     scaled = (x > 0) & (x < jnp.inf) & ((x < MIN_UNSCALED_SIZE) | (x > MAX_UNSCALED_SIZE))
-    return jnp.where(scaled, lax.reduce_precision(jnp.where(scaled, x, 1), bits, 0), 1)  # no mantissa bits
+    x = jnp.clip(jnp.where(scaled, x, 1), info.tiny, 1 / info.tiny)
+    return jnp.where(scaled, lax.reduce_precision(x, int(info.nexp), 0), 1)  # no mantissa bits
 
 
 def row_unit(size: jax.Array) -> jax.Array:
@@ -91,12 +95,12 @@ def balanced(units: jax.Array, strengths: jax.Array) -> jax.Array:
     known = (strengths > 0) & (strengths < jnp.inf)
     logs = jnp.log(jnp.where(known, strengths, 1))
     typical = jnp.sum(logs) / jnp.maximum(jnp.sum(known, dtype=logs.dtype), 1)
-    root = (logs - typical) / 2  # the logarithm of sqrt(strength / typical strength)
+    log_root = (logs - typical) / 2  # the logarithm of sqrt(strength / typical strength)
     relative = jnp.log(units) - jnp.mean(jnp.log(units))
-    root = jnp.clip(root, jnp.minimum(relative, 0), jnp.maximum(relative, 0))
-    root = jnp.exp(jnp.clip(root, -MAX_LOG_ROOT, MAX_LOG_ROOT))
-    root = of_all_lanes(jnp.where(known, root, 0))
-    return _power(units * jnp.where(root > 0, root, 1))
+    log_root = jnp.clip(log_root, jnp.minimum(relative, 0), jnp.maximum(relative, 0))
+    factor = jnp.exp(jnp.clip(log_root, -MAX_LOG_ROOT, MAX_LOG_ROOT))
+    factor = of_all_lanes(jnp.where(known, factor, 0))  # 0, less than any factor: this lane has none
+    return _power(units * jnp.where(factor > 0, factor, 1))
 
 
 def row_units(X: jax.Array, *, centred: bool) -> jax.Array:

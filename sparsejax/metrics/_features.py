@@ -128,10 +128,10 @@ def _mean_abs_correlation(A: jax.Array, centered: bool) -> jax.Array:
         U = jnp.where((jnp.max(A, axis=0) == jnp.min(A, axis=0))[None], 0, U - jnp.mean(U, axis=0)[None])
         U = U - jnp.mean(U, axis=0)[None]  # the rounding error of the first mean
     norm = jnp.sqrt(jnp.sum(U * U, axis=0))
-    none = norm == 0
-    U = U / jnp.where(none, 1, norm)[None]
+    constant = norm == 0
+    U = U / jnp.where(constant, 1, norm)[None]
     C = jnp.minimum(jnp.abs(U.T @ U), 1)
-    pairs = jnp.triu(~(none[:, None] | none[None]), 1)
+    pairs = jnp.triu(~(constant[:, None] | constant[None]), 1)
     return jnp.sum(jnp.where(pairs, C, 0)) / jnp.sum(pairs).astype(A.dtype)
 
 

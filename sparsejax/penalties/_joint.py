@@ -82,7 +82,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         return all(is_a(core, L1, L21, GroupLasso) for core in self.cores)
 
     def smooth_where(self, W: jax.Array) -> jax.Array:
-        """The entries in which all cores are smooth at W."""
+        """The entries in which all cores are smooth at W, and > 0 under W >= 0; the box does not count."""
         on = W > 0 if self.positive else jnp.ones(W.shape, bool)
         for core in self.cores:
             on &= core.smooth_where(W)
@@ -178,7 +178,7 @@ class Joint(RowPenalty, leaves=("cores", "square", "box"), static=("positive",))
         Zt = self._relevant(Zt)
         if self.box is not None:
             return jnp.sum(self._flat_entries(Zt, self.box))
-        if self.chain:
+        if self.chain:  # the conjugate of a sum of norms is 0 in its dual ball, to which `dual_scale` scales
             return jnp.zeros((), Zt.dtype)
         return self.cores[0].conjugate(Zt.T)
 

@@ -166,7 +166,7 @@ def cross_validate(
         if not progress and store is None:
             raise
         raise Interrupted(f"{NAME}: interrupted after all folds, before the refit", result) from None
-    if isinstance(solution.status, np.ndarray):  # read from the checkpoint: `solve` has warned elsewhere
+    if isinstance(solution.status, np.ndarray):  # read from the checkpoint: in this call no `solve` warned
         warn_unconverged(arguments.problem, solution, arguments.tol)
         solution = jax.device_put(solution)
     return result._replace(solution=solution, intercept=smooth.intercept(solution.params))
@@ -246,9 +246,8 @@ def _solved(
     # work, since copies take longer to compile; not of large data, which would be copied for each strength.
     W = jax.tree.leaves(arguments.init)[0]
     large = rows * math.prod(W.shape[:1]) * W.dtype.itemsize > MAX_CARRIED_BYTES
-    compact = (
-        scoring is None and is_eager(arguments) and saves(arguments)
-    )  # eager, since losses on few rows have other derivatives in the data
+    # Only eagerly: losses on few rows have other derivatives in the data.
+    compact = scoring is None and is_eager(arguments) and saves(arguments)
     if not compact and (scoring is not None or large or _work(arguments, len(sizes)) < MIN_LONG_WORK):
         out = None
     task = Folds(len(sizes), scoring, most, out, per_output, scored is not None, compact)

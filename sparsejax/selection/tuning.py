@@ -329,6 +329,7 @@ _start = Compiled(_Search.start)
 @Compiled
 def _next(search: _Search, carry: _Carry) -> tuple[_Carry, Report]:
     carry = search.body(carry)
+    # The bar counts a search that has ended as all its solves: `in_chunks` goes on until then.
     done = jnp.where(carry.status == RUNNING, carry.n, search.maxiter)
     return carry, Report(done, jnp.int32(1), jnp.int32(0), carry.tried.slope[carry.n - 1])
 

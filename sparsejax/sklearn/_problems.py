@@ -211,7 +211,8 @@ def least_factor(problem: Problem) -> float:
     free = np.asarray(_free_entries(penalties.Sum(norms), W))
     if not free.any():
         return float(lambda_max(problem))
-    factor = float(_factor_at(problem, W, free))
+    # If the gradient at W = 0 has no part that the norms penalise, the search starts from 1.
+    factor = float(_factor_at(problem, W, free)) or 1.0
     for _ in range(MAX_RAISES):
         W = solve(problem.replace(penalty=joint * factor)).params
         if not np.any(np.where(free, 0, W)):

@@ -149,9 +149,9 @@ def judge_of_our_own(scoring: Any, loss: Loss, weights: np.ndarray, folds: np.nd
     def judge(fits: Fits) -> np.ndarray:
         scores = []
         for fold, of_fold in enumerate(zip(*fits, strict=True)):
-            plain = masked(jnp.asarray(weights, loss.dtype), jnp.asarray(folds == fold))
+            held_out = masked(jnp.asarray(weights, loss.dtype), jnp.asarray(folds == fold))
             score = jax.vmap(jax.vmap(functools.partial(_score, scoring, loss), (0, 0, None)), (0, 0, None))
-            scores.append(np.asarray(score(*of_fold, plain)))
+            scores.append(np.asarray(score(*of_fold, held_out)))
         return np.where(_lost(np.asarray(fits.params)), np.nan, np.stack(scores))
 
     return judge

@@ -99,11 +99,13 @@ def default_smoothing(Y: np.ndarray, weights: np.ndarray) -> float:
     are 0, the result is a hundredth. Y is (n, k), ``weights`` (n,) or (n, k).
     """
     found = []
-    for j, y in enumerate(Y.T):
+    # As float64: numpy subtracts no booleans, and differences of small integers overflow.
+    for j, y in enumerate(Y.T.astype(np.float64)):
         w = weights if weights.ndim == 1 else weights[:, j]
         order = np.argsort(y, kind="stable")
         mass = np.cumsum(w[order])
-        # A share that the mass of some rows has exactly stays theirs, whatever the rounding of its sum.
+        # If the mass up to a row is exactly a share, this row is the quantile; the rounding of the sums could
+        # choose the next row, so that each share is made a little smaller.
         shares = np.array([0.25, 0.5, 0.75]) * (1 - 1e-9) * mass[-1]
         low, median, high = y[order][np.searchsorted(mass, shares)]
         spread = high - low or np.average(np.abs(y - median), weights=w)

@@ -24,10 +24,11 @@ LOW = jnp.float32
 
 
 class Slopes(NamedTuple):
-    """The problem at W, in float32. A slope is a derivative of the objective in an entry of E."""
+    """The problem at W; in float32 after `lowered`. A slope is a derivative in an entry of E."""
 
     W: jax.Array  # (k, m)
-    R: jax.Array  # (k, m), slope at W of the loss, and of each norm that is smooth there (not at 0)
+    # (k, m), slope at W of the loss and the ridge; after `lowered` also of each norm that is smooth there
+    R: jax.Array
     entries: jax.Array | None  # (m,), lambda; None: no such term
     blocks: jax.Array | None  # (b,), alpha; None: no such term. The block of feature i is i // (m // b)
     live: jax.Array  # (m,), whether the feature can move
@@ -192,8 +193,9 @@ def violation(s: Slopes, p: Point) -> jax.Array:
     It is taken by entry, and for blocks that are 0 in the norm of the block.
     """
     slope = jnp.abs(slope_at(s, p))
-    smooth = s.with_norms(p.R, -1)  # the slope of the loss
-    left = jnp.maximum(-smooth, 0) if s.nonnegative else jnp.abs(smooth)  # a slope > 0 keeps an entry at 0
+    of_loss = s.with_norms(p.R, -1)  # the slope of the loss
+    # Under V >= 0 a slope > 0 keeps an entry at 0.
+    left = jnp.maximum(-of_loss, 0) if s.nonnegative else jnp.abs(of_loss)
     left = left if s.entries is None else jnp.maximum(left - s.entries[None], 0)
     if s.blocks is None:
         worst = jnp.where(p.V == 0, left, slope)

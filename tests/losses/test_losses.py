@@ -352,3 +352,10 @@ def test_sums_with_graphs(rng):
         with_graphs, _, other = facts(total, W)
         np.testing.assert_allclose(with_graphs, value + 2 * edges, rtol=1e-13)
         np.testing.assert_array_equal(other, intercept)
+
+
+@pytest.mark.parametrize("kind", [sj.losses.SquaredHingeLoss, sj.losses.HuberHingeLoss])
+def test_hinge_losses_of_nan_weights_are_nan(kind):
+    loss = kind(np.eye(4, 2), np.array([1.0, -1.0, 1.0, -1.0]))
+    value, slope = jax.value_and_grad(loss)(jnp.array([jnp.nan, 0.0]))
+    assert np.isnan(value) and np.isnan(slope[0])

@@ -789,3 +789,19 @@ def test_huge_weights_leave_the_small_ones(small):
     weights = np.ones((60, 2)) * [1e200, small]
     model = SparseRegressor("l21", alpha=0.01).fit(X, Y[:, :2])
     assert model.score(X, Y[:, :2], weights) == pytest.approx(model.score(X, Y[:, :2]))
+
+
+def test_strengths_to_try_where_the_gradient_at_0_vanishes():
+    X = np.tile(np.array([[2.0, 1], [0, -1], [-1, 1], [-1, -1]]), (4, 1))
+    y = np.tile(np.array([1.0, 1, -1, -1]), 4)
+    penalty = sj.penalties.L1(np.array([0.0, 1.0]))
+    model = SparseRegressorCV(penalty=penalty, alphas=4, fit_intercept=False, cv=4).fit(X, y)
+    np.testing.assert_allclose(model.alphas_.max(), 1 / 3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, bool])
+def test_a_quantile_of_small_integers_or_booleans_is_that_of_floats(dtype):
+    X = np.random.default_rng(0).standard_normal((60, 4))
+    y = np.where(X[:, 0] > 0, 120, -120).astype(np.int8) if dtype is np.int8 else X[:, 0] > 0
+    fit = lambda y: SparseRegressor(loss="quantile", alpha=0.01, penalty="l1").fit(X, y).coef_
+    np.testing.assert_allclose(fit(y), fit(y.astype(float)), atol=1e-6)
