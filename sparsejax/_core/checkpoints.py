@@ -51,7 +51,7 @@ class Checkpoint:
         saved = self._read(CALL)
         if saved is not None:
             self._check(saved)
-        elif any(self._path(name).exists() for name in ("part-0", "slice-0")):
+        elif any(self._path(record).exists() for record in ("part-0", "slice-0")):
             raise self._damaged(self._path(CALL), "it is missing, others are there")
         else:
             self._write(CALL, {"call": np.array(json.dumps(self._call))})

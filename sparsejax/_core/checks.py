@@ -159,7 +159,7 @@ def as_float(
 
 def as_float_on_host(name: str, data: Any) -> np.ndarray:
     """A concrete vector, checked and converted as by `as_float` but kept in numpy; copied only to convert."""
-    data = np.asarray(data)
+    data = as_numpy(name, data)  # raises for a masked array
     as_float(name, data[:0], (1,))  # raises for a wrong dtype or rank
     kind = data.dtype if jnp.issubdtype(data.dtype, jnp.floating) else jnp.result_type(float)
     dtype = jax.dtypes.canonicalize_dtype(kind)

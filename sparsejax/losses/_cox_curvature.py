@@ -102,7 +102,8 @@ def chain_squares(chain: Risks, X: jax.Array, stopped: jax.Array) -> tuple[jax.A
     r"""Rows A (n, d) by place with A'A the Hessian, and z (n,) with A'z the gradient, both without the scale.
 
     Rows enter the risk set one by one, in the order of falling time. Let :math:`S_k` be the sum of
-    :math:`w e^h` and :math:`\mu_k` the mean of X over the first k rows of a stratum. Row k adds one square to
+    :math:`w e^h` and :math:`\mu_k` the mean of X, with these weights, over the first k rows of a stratum, and
+    :math:`U_k = g_k - \text{events}_k` the derivative of the loss in :math:`h_k`. Row k adds one square to
     the sum of squares about the mean of the risk set, :math:`(S_{k-1}/S_k)\, w_k e^{h_k}\, a_k a_k^\top` with
     :math:`a_k = x_k - \mu_{k-1}`. So the Hessian is :math:`\sum_k c_k a_k a_k^\top`, where
     :math:`c_k = (S_{k-1}/S_k)\, g_k` and :math:`g_k` is the sum over the events of weight times probability

@@ -85,9 +85,9 @@ class SquaredLoss(LinearModelLoss):
         """Facts at W, with ``linear = <U, Y>``: the conjugate is ``l*(sU) = s <U, Y> + s^2 f(W)``."""
         H = self._predict(W)
         R = H - self.Y
-        wR = 2 * self.scale * self._weights() * R
-        linear = jnp.sum(wR * self.Y)
-        return Facts(self._value(H), self._gradient(wR), self._rounding(H, W, sizes), linear)
+        U = 2 * self.scale * self._weights() * R
+        linear = jnp.sum(U * self.Y)
+        return Facts(self._value(H), self._gradient(U), self._rounding(H, W, sizes), linear)
 
     def gram(self) -> GramLoss:
         """The same function of W, given by X'X and X'Y.
@@ -181,8 +181,9 @@ class SquaredLoss(LinearModelLoss):
         Y = self.Y - self._best_intercept(jnp.zeros_like(self.Y))
         # The mean of equal numbers may have a rounding error, which would be all that is left of the target.
         there = jnp.broadcast_to(self._weights() > 0, Y.shape)
-        high, low = (jnp.max(jnp.where(there, a, -jnp.inf), axis=0, keepdims=True) for a in (self.Y, -self.Y))
-        return Y - lax.stop_gradient(jnp.where(high == -low, Y, 0))
+        high = jnp.max(jnp.where(there, self.Y, -jnp.inf), axis=0, keepdims=True)
+        low = jnp.min(jnp.where(there, self.Y, jnp.inf), axis=0, keepdims=True)
+        return Y - lax.stop_gradient(jnp.where(high == low, Y, 0))
 
     def _best_intercept(self, H: jax.Array) -> jax.Array:
         w = jnp.broadcast_to(self._weights(), H.shape)

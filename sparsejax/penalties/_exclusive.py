@@ -120,7 +120,8 @@ class ExclusiveL21(CompetingColumns, SparseRowPenalty, leaves=("alpha", "beta"))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         # A zero row stays zero where ||z_i||_2 <= alpha_i: the slope of the squared term is 0 at w_i = 0.
-        return safe_divide(safe_norm(Zt), cast(self.alpha, Zt), jnp.inf)
+        norms = safe_norm(Zt)
+        return safe_divide(norms, cast(self.alpha, Zt), jnp.where(norms > 0, jnp.inf, 0))
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         # g* is the infimal convolution of both terms' conjugates: the sum over rows of m_i^2/(4 beta_i),

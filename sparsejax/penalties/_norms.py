@@ -43,7 +43,8 @@ class RowNormPenalty(SparseRowPenalty):
         return least_ratio(cast(self.alpha, Zt), self._dual_norms(Zt))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
-        return safe_divide(self._dual_norms(Zt), cast(self.alpha, Zt), jnp.inf)
+        norms = self._dual_norms(Zt)
+        return safe_divide(norms, cast(self.alpha, Zt), jnp.where(norms > 0, jnp.inf, 0))
 
 
 class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):

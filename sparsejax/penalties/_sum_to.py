@@ -181,5 +181,6 @@ def _moved(Vt: jax.Array, total: jax.Array, moves: jax.Array | bool = True) -> j
 
 
 def _sums_to(Wt: jax.Array, total: jax.Array, most: int = MAX_ERROR_EPS) -> jax.Array:
+    """Whether all columns sum to ``total``, (), up to errors of ``most`` units as of `MAX_ERROR_EPS`."""
     room = most * eps_of(Wt) * (jnp.sum(jnp.abs(Wt), axis=1) + jnp.abs(total))
     return jnp.all(jnp.abs(jnp.sum(Wt, axis=1) - total) <= room)

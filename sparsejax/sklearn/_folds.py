@@ -74,7 +74,7 @@ def used_folds(cv: Any, X: Any, y: np.ndarray, weights: np.ndarray, classifier: 
             f"cv holds row {row} out {times[row]} times: each row must be held out once, as by KFold, "
             "StratifiedKFold or GroupKFold; for other splits use GridSearchCV."
         )
-    if len(np.unique(folds[weights > 0])) <= folds.max():
+    if len(np.unique(folds[weights > 0])) < len(splits):
         raise ValueError("every fold needs a row with a target, and with a sample_weight that is not zero.")
     return folds
 
@@ -214,8 +214,9 @@ class SparseRegressorCV(ByFolds, LinearRegressor):
         with precision(X):
             loss = loss_of(table, self._make(targets), self.fit_intercept)
             keep = lambda found: copy.copy(self)._keep(found.uncentred(middle), loss, targets.y)
-            given = scorer, data, targets, sample_weight, folds, keep, loss
-            judge = None if scorer is None else self._judge(*given)
+            judge = None
+            if scorer is not None:
+                judge = self._judge(scorer, data, targets, sample_weight, folds, keep, loss)
             found = self._choose(loss, table.folds, X.shape[1], groups, judge, self.scoring)
             return self._keep(found.uncentred(middle), loss, targets.y)
 

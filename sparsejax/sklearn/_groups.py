@@ -47,6 +47,8 @@ def _lists(groups: Any, names: list[str] | None, num_features: int) -> list[list
         raise ValueError("groups is empty: it needs at least one group of columns.")
     texts = [isinstance(entry, str) for entry in entries]
     if all(texts) and len(entries) == num_features and all(SEPARATOR in entry for entry in entries):
+        # These are the names of a transformer's output columns, unless they are prefixes of names of X: then
+        # some column of X begins with one of them, and the columns of X are not just these names.
         columns = names or []
         known = any(column.startswith(tuple(entries)) for column in columns)
         if not known or set(entries) == set(columns):
@@ -65,7 +67,7 @@ def _of_transformers(transformer: Any, names: list[str] | None, num_features: in
         found = [_starting(names, label + SEPARATOR) for label in labels]
     elif "output_indices_" in vars(transformer):
         slices = transformer.output_indices_
-        found = [list(range(num_features))[part] for part in slices.values()]
+        found = [list(range(part.start, part.stop)) for part in slices.values()]
         if sum(map(len, found)) != num_features:
             raise ValueError(
                 f"groups: the ColumnTransformer has {sum(map(len, found))} output columns, and X has "

@@ -106,7 +106,7 @@ class Rows(Blocks):
         return jnp.zeros((m, m), LOW)
 
     def windows(self, S: Any, C: jax.Array, at: Any, tiles: jax.Array, room: jax.Array) -> jax.Array:
-        """The Hessian in the scales s, (b, b): the entrywise product of A'K^-1 A and CC', summed over blocks.
+        """The Hessian in the scales s, shape of ``room``: A'K^-1 A times CC' by entry, summed over blocks.
 
         Args:
           S: (i, j) -> the tile of A'K^-1 A.
@@ -147,18 +147,18 @@ class Grouped(Blocks):
         (m, b), (d, count) = self.most, (ids.shape[0], counts.shape[0])
         numbers = ranked(active, score, min(b, count))
         numbers = jnp.pad(numbers, (0, b - numbers.shape[0]), constant_values=count)
-        place = jnp.arange(b, dtype=jnp.int32)
         held = take(counts, numbers, 0)
         end = jnp.cumsum(held, dtype=jnp.int32)
         entered = (end <= tiles * self.tile) & (numbers < count)
         numbers = jnp.where(entered, numbers, count)
         begin = jnp.full(count, m, jnp.int32).at[numbers].set(end - held, mode="drop")
-        number = jnp.full(count, b, jnp.int32).at[numbers].set(place, mode="drop")
+        places = jnp.arange(b, dtype=jnp.int32)
+        place_of_block = jnp.full(count, b, jnp.int32).at[numbers].set(places, mode="drop")
         # ``members`` is sorted by group: the offset of a feature counts from the first member of its group.
         offset = jnp.arange(d, dtype=jnp.int32) - (jnp.cumsum(counts, dtype=jnp.int32) - counts)[ids]
         place = begin[ids] + offset
         ix = jnp.full(m, d, jnp.int32).at[place].set(self.groups.members, mode="drop")
-        at = jnp.full(m, b, jnp.int32).at[place].set(number[ids], mode="drop")
+        at = jnp.full(m, b, jnp.int32).at[place].set(place_of_block[ids], mode="drop")
         size = self.block_tile
         return Chosen(numbers, ix, at, (jnp.sum(entered, dtype=jnp.int32) + size - 1) // size)
 

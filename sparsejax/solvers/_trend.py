@@ -33,12 +33,14 @@ class Trend(NamedTuple):
         to a half of the steps.
         """
         strength = _mean_strength(problem, init.dtype)
-        now, then = self.strengths
-        q = safe_divide((strength - now) * jnp.sign(now - then), jnp.abs(now - then))
+        last, last_but_one = self.strengths
+        # The change of the strength in units of the last change; NaN if there was none.
+        change = last - last_but_one
+        q = safe_divide((strength - last) * jnp.sign(change), jnp.abs(change))
         guess = init + q * (init - self.before)
         guess = jnp.where(guess * init > 0, guess, 0)
         usable = (q > 0) & (q <= MAX_EXTRAPOLATION) & jnp.all(jnp.isfinite(self.before))
-        return jnp.where(usable, guess, init), Trend(init, jnp.stack([strength, now]))
+        return jnp.where(usable, guess, init), Trend(init, jnp.stack([strength, last]))
 
 
 def _mean_strength(problem: Problem, dtype: Any) -> jax.Array:

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import loss_cases
 import numpy as np
 import pytest
+import scipy.sparse
 from cases import K, N, data, slope_at_zero, smooth, weights
 from hypothesis import given
 from hypothesis import strategies as st
@@ -359,3 +360,11 @@ def test_hinge_losses_of_nan_weights_are_nan(kind):
     loss = kind(np.eye(4, 2), np.array([1.0, -1.0, 1.0, -1.0]))
     value, slope = jax.value_and_grad(loss)(jnp.array([jnp.nan, 0.0]))
     assert np.isnan(value) and np.isnan(slope[0])
+
+
+def test_masked_values_of_a_sparse_matrix_are_refused():
+    """The stored values of a sparse X lose no mask in silence."""
+    X = scipy.sparse.random(20, 5, 0.5, format="csc", random_state=0)
+    X.data = np.ma.masked_array(X.data, X.data > 0.5)
+    with pytest.raises(TypeError, match="masked"):
+        sj.losses.SquaredLoss(X, np.ones(20))

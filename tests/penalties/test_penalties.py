@@ -240,3 +240,12 @@ def test_group_lasso_without_groups():
         solution = solve(p, tol=1e-9)
         assert solution.converged
         np.testing.assert_allclose(solution.params, [1, -1, 0, 0, 0, 0], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "kind", [penalties.L1, penalties.L21, penalties.L1Inf, lambda a: penalties.ExclusiveL21(a, 0.1)]
+)
+def test_row_slope_without_strength_and_gradient(kind):
+    """A zero row without strength whose gradient is 0 stays zero: the slope is 0, not infinite."""
+    slopes = kind(jnp.array([0.0, 0.0, 1.0])).row_slopes(jnp.array([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0]]))
+    np.testing.assert_array_equal(slopes, [0, np.inf, 1])

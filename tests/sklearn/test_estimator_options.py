@@ -805,3 +805,21 @@ def test_a_quantile_of_small_integers_or_booleans_is_that_of_floats(dtype):
     y = np.where(X[:, 0] > 0, 120, -120).astype(np.int8) if dtype is np.int8 else X[:, 0] > 0
     fit = lambda y: SparseRegressor(loss="quantile", alpha=0.01, penalty="l1").fit(X, y).coef_
     np.testing.assert_allclose(fit(y), fit(y.astype(float)), atol=1e-6)
+
+
+def test_groups_of_a_transformer_with_more_outputs_than_columns():
+    """A fitted ColumnTransformer with more output columns than X is refused, not cut to the columns of X."""
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0], "b": list("xyzx")})
+    parts = [("num", StandardScaler(), ["a"]), ("cat", OneHotEncoder(), ["b"])]
+    transformer = ColumnTransformer(parts).fit(frame)  # 1 + 3 output columns
+    model = SparseRegressor("group_lasso", groups=transformer)
+    with pytest.raises(ValueError, match="has 4 output columns, and X has 3"):
+        model.fit(np.eye(4, 3), np.arange(4.0))
+
+
+def test_an_empty_last_fold_is_refused():
+    """A fold without rows is an error wherever it stands among the splits."""
+    first, second, none = np.arange(30), np.arange(30, 60), np.arange(0)
+    splits = [(second, first), (first, second), (np.arange(60), none)]
+    with pytest.raises(ValueError, match="every fold needs a row with a target"):
+        SparseRegressorCV("l1", alphas=[0.1], cv=splits).fit(X, Y)

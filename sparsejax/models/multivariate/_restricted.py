@@ -29,14 +29,13 @@ class WorkingSet(NamedTuple):
 
 
 class Restricted:
-    """K cuts and T groups of r columns; if ``by_feature``, r = 1 and the master has all groups of features.
-
-    Columns are numbered as in ``data.X``.
+    """K cuts and T groups of r columns, numbered as in ``data.X``.
 
     Args:
       data: the matrix of examples.
       budget, bound: B and C/n.
-      by_feature: True if groups are single features, of which the master has all groups of B.
+      by_feature: False: a group is B columns, and the weights of the groups sum to 1. True: a group is one
+        feature (r = 1), and the weights sum to B, which allows every group of B of the T features.
       clock: a `Clock` with the parts "products" and "master".
     """
 
@@ -64,7 +63,10 @@ class Restricted:
         return True
 
     def add_group(self, columns: np.ndarray, root: np.ndarray) -> bool:
-        """Add a group, or its features; False if the group, or all the features, are there already."""
+        """Add a group, or its features; False if the group, or all the features, are there already.
+
+        ``root`` holds the square roots of d of the columns; features have the root 1, whatever is given.
+        """
         if self.by_feature:
             index = np.setdiff1d(columns, self.index)[:, None]
             root = np.ones(index.shape)
@@ -96,6 +98,7 @@ class Restricted:
         self.keep(np.arange(len(self.codes)) == 0, np.ones(len(self.G), bool))
 
     def keep(self, cuts: np.ndarray, groups: np.ndarray) -> None:
+        """Drop all cuts and groups but these, (K,) and (T,) bool; ``iterate`` is None or has all K and T."""
         if cuts.all() and groups.all():
             return
         self.codes = [z for z, stays in zip(self.codes, cuts, strict=True) if stays]
@@ -152,5 +155,5 @@ class Restricted:
 
 
 def _has_weight(shares: np.ndarray) -> np.ndarray:
-    """Which cuts have more than a trace of weight, (K,) bool."""
+    """Which cuts have more than `SMALL_CUT` of the mean weight, (K,) bool."""
     return len(shares) * shares > SMALL_CUT * shares.sum()
