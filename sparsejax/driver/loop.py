@@ -133,14 +133,14 @@ class Loop:
 
     >>> import jax.numpy as jnp, numpy as np, sparsejax as sj
     >>> problem = sj.Problem(sj.losses.SquaredLoss(np.eye(2), np.ones(2)), sj.penalties.L1(1.0))
-    >>> halves = Algorithm(
+    >>> to_zero = Algorithm(
     ...     state=jnp.ones(2),
     ...     block=lambda W, n: jnp.zeros(2),
     ...     candidate=lambda W: W,
     ...     step=lambda W: jnp.ones(()),
     ...     check_every=1,
     ... )
-    >>> solution, state = Loop(problem, jnp.ones(2), halves, jnp.asarray(1e-3), 5, 0).run()
+    >>> solution, state = Loop(problem, jnp.ones(2), to_zero, jnp.asarray(1e-3), 5, 0).run()
     >>> bool(solution.converged), int(solution.num_iters)
     (True, 1)
     """

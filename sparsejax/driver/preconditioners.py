@@ -65,7 +65,7 @@ def norm_of_rows(smooth: Loss, penalty: Penalty, W: jax.Array) -> RowNorm | None
 
 
 def one_column(smooth: Loss, W: jax.Array) -> bool:
-    """Whether W is one column and the loss has a least squares model at each W."""
+    """Whether W is one column and the loss has a least squares model at each W, and no Laplacian."""
     model = smooth.quadratic_model()
     return W.size == W.shape[0] and model.least_squares_at is not None and model.laplacian is None
 

@@ -82,7 +82,10 @@ class BoundedSlopeLoss(LinearModelLoss):
         return slope, jnp.where((slope > low) & (slope < high), jnp.ones_like(slope) / width, 0)
 
     def divergence(self, H: jax.Array, first: jax.Array, change: jax.Array) -> jax.Array:
-        """``change (width first - r) + width change^2/2``; neither summand is negative."""
+        """``change (width first - r) + width change^2/2`` for a slope first + change within its bounds.
+
+        Neither summand is negative there. Elsewhere the conjugate and so the divergence are infinite.
+        """
         _, low, high = self.bend
         u = first + change
         inside = (u >= low) & (u <= high)

@@ -64,22 +64,23 @@ def from_batches(
         why = ", whose risk sets hold rows of all batches: it is no sum over rows" if loss is CoxLoss else ""
         raise TypeError(f"loss must be a class such as LogisticLoss, got {loss!r}{why}.")
     rows = _read_anew(batches)
-    targets, counts, width = [], [], None
+    targets, counts, layout = [], [], None
     squares: Any = 0.0
     for number, batch in enumerate(rows.begin()):
-        X, Y = checked_batch(number, batch, width)
-        width = layout_of(batch, X, Y)
+        X, Y = checked_batch(number, batch, layout)
+        layout = layout_of(batch, X, Y)
         squares = squares + np.sum(np.square(X, dtype=np.float64), axis=0)
         targets.append(Y.astype(np.float64, copy=False))
         counts.append(len(X))
-    if width is None:
+    if layout is None:
         raise ValueError("batches is empty; at least one (X, Y) is needed.")
-    source = Source(rows, tuple(counts), width[0])
-    lengths = source.lengths(squares)
-    tell_of_cast("X", width[2], lambda: is_eager(()))
-    dtype = jax.dtypes.canonicalize_dtype(np.float32 if width[2] == np.float32 else np.float64)
+    d, _, given = layout
+    source = Source(rows, tuple(counts), d)
+    lengths = source.lengths(squares)  # the second pass
+    tell_of_cast("X", given, lambda: is_eager(()))
+    dtype = jax.dtypes.canonicalize_dtype(np.float32 if given == np.float32 else np.float64)
     squares, lengths = (jax.device_put(a.astype(dtype)) for a in (squares, lengths))
-    streamed = Chunked(squares, lengths, source, (len(lengths), width[0]))
+    streamed = Chunked(squares, lengths, source, (len(lengths), d))
     return loss(streamed, np.concatenate(targets), **options)
 
 

@@ -130,6 +130,8 @@ def correlation(
     """
     name = "plots.correlation"
     A = as_real(f"{name}: X", as_float(f"{name}: X", X, (2,)))
+    if not len(A):
+        raise ValueError(f"{name}: X has no rows.")
     chosen = _selected(name, selected, A.shape[1])
     labels = names_of(f"{name}: feature_names", feature_names, A.shape[1])
     axes = axes_of(name, ax)
@@ -151,6 +153,8 @@ def _selected(name: str, selected: Solution | StabilitySelection | ArrayLike, d:
     """The numbers of the selected features."""
     if isinstance(selected, Solution):
         W = weights_of(f"{name}: selected", selected, (1, 2))
+        if not np.isfinite(W).all():  # NaN != 0 is True: all features would count as selected
+            raise ValueError(f"{name}: selected has weights that are not finite.")
         mask = W != 0 if W.ndim == 1 else np.any(W != 0, axis=1)
     elif isinstance(selected, StabilitySelection):
         mask = as_real(f"{name}: selected", selected.selected)
@@ -207,7 +211,7 @@ def _label(axis: Any, names: list[str]) -> None:
     ticker = library().ticker
     if len(names) > MAX_NAMED_LINES:
         axis.set_major_locator(ticker.MaxNLocator(20, integer=True))
-        name_at = lambda i, _: names[round(i)] if 0 <= i < len(names) else ""
+        name_at = lambda i, _: names[round(i)] if -0.5 <= i < len(names) - 0.5 else ""
         axis.set_major_formatter(ticker.FuncFormatter(name_at))
     else:
         axis.set_ticks(range(len(names)), names)

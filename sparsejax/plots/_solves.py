@@ -63,7 +63,7 @@ def convergence(
     label = "relative duality gap"
     if quantity == "objective":
         ends = [np.asarray(x.objective) for x in found.values() if isinstance(x, Solution)]
-        seen = min(np.nanmin(np.append(values[key], [*ends, np.nan])) for key in values)
+        seen = min(np.nanmin(np.append(value, ends)) for value in values.values())
         lowest = seen if optimum is None else as_number(f"{name}: optimum", optimum)
         if not np.isfinite(lowest):
             raise ValueError(f"{name}: optimum must be finite, got {lowest:g}.")

@@ -75,10 +75,11 @@ class CoxModel(Estimator, BaseEstimator):
         codes = self._codes(strata, len(h))
         found = np.empty((len(h), len(times)))
         for code, (at, log_hazard) in enumerate(self._baseline):
-            known = np.append(-np.inf, log_hazard)[np.searchsorted(at, times, side="right")]
+            # The logarithm of H_0 at each time: of 0 before the first event, then of the last event so far.
+            log_h0 = np.append(-np.inf, log_hazard)[np.searchsorted(at, times, side="right")]
             rows = codes == code
             with np.errstate(over="ignore"):
-                found[rows] = np.exp(-np.exp(known[None] + h[rows, None]))
+                found[rows] = np.exp(-np.exp(log_h0[None] + h[rows, None]))
         return found
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -144,17 +145,19 @@ class CoxModel(Estimator, BaseEstimator):
         log_risk = np.asarray(_log_risk(loss, coef), float)
         ranks, event, codes = (column.astype(int) for column in table.Y.T[:3])
         weights = np.where(event > 0, table.weights, 0).astype(float)
-        known = all_times(targets).astype(float)
-        self.event_times_ = known[np.unique(ranks[weights > 0]) - 1]
+        times = all_times(targets).astype(float)  # the time of rank r is times[r - 1]
+        self.event_times_ = times[np.unique(ranks[weights > 0]) - 1]
         self._baseline = []
         for code in range(1 if targets.strata is None else len(targets.strata)):
             rows = (weights > 0) & (codes == code)
-            at, number = np.unique(ranks[rows], return_inverse=True)
-            jumps = np.log(weights[rows]) - log_risk[rows]
-            top = jumps.max() if len(jumps) else 0.0
+            event_ranks, number = np.unique(ranks[rows], return_inverse=True)
+            # Breslow: H_0(t) = sum over events i with t_i <= t of s_i / sum_{j in R_i} s_j e^{h_j}.
+            log_jumps = np.log(weights[rows]) - log_risk[rows]
+            top = log_jumps.max() if len(log_jumps) else 0.0  # the largest jump is 1: no sum overflows
+            jumps = np.bincount(number, np.exp(log_jumps - top), len(event_ranks))
             with np.errstate(divide="ignore"):
-                hazard = np.log(np.cumsum(np.bincount(number, np.exp(jumps - top), len(at)))) + top
-            self._baseline.append((known[at - 1], hazard))
+                log_hazard = np.log(np.cumsum(jumps)) + top
+            self._baseline.append((times[event_ranks - 1], log_hazard))
         return self
 
 

@@ -112,7 +112,7 @@ class StabilitySelector(Estimator, SelectorMixin, BaseEstimator):
             beta = as_strength("beta", self.beta if "beta" in has else 0).astype(X.dtype)
             loss = LOSSES[self.loss](X, Y.astype(X.dtype), intercept=True)
             problem = Problem(loss, penalty_of(jnp.ones((), X.dtype), beta))
-            alphas = strengths("alphas", self.alphas, problem, "alpha" in has, X.dtype, DEFAULT_SPAN)
+            alphas = strengths("alphas", self.alphas, problem, True, X.dtype, DEFAULT_SPAN)
             stable = stability_selection(
                 problem,
                 jax.vmap(lambda alpha: penalty_of(alpha, beta))(jnp.asarray(alphas)),

@@ -14,7 +14,7 @@ from sparsejax.solvers._norm_blocks import LOW, Chosen, Grouped, Rows, limited, 
 from sparsejax.solvers._scaled_least_squares import Wide
 
 MAX_NEWTON_STEPS = 100
-# Most factorisations of the active set method in the first attempt at a step; later attempts have twice this.
+# Most factorisations of the active set method at attempt 0 (see `State`); all other attempts have twice this.
 MAX_FACTORISATIONS = 4
 MAX_ATTEMPTS = 16  # largest number of an attempt, see `State`; there the shift makes it steepest descent
 # The least shift, as a share of the diagonal of the Hessian. If the Hessian is singular, float32 without a
@@ -128,9 +128,9 @@ class Newton:
     def run(self, point: Point, history: History) -> State:
         c, primal, dual, ratios = self.values(point)
         excess = jnp.max(ratios)
-        right = jnp.all(self.blocks.alpha > 0) & (excess <= self.max_ratio)
+        suited = jnp.all(self.blocks.alpha > 0) & (excess <= self.max_ratio)
         tau, zero = jnp.maximum(STRENGTH_RATIO * excess, 1), jnp.int32(0)
-        tiles = jnp.where(right, self.tiles(point.t, ratios, tau), self.too_many)
+        tiles = jnp.where(suited, self.tiles(point.t, ratios, tau), self.too_many)
         state = State(point, c, primal, dual, tiles, zero, tau, zero, history)
         start = self.recorded(state), self.scratch()
         return lax.while_loop(lambda pair: self.continues(pair[0]), self.body, start)[0]
@@ -311,8 +311,8 @@ class _Bucket:
         t, alpha, ridge = m.t, m.alpha, m.ridge
         q = safe_divide(m.c if ridge is None else m.c / (1 + ridge * t), alpha)
         # The unknowns are u = alpha t, the norms of W. H in u is of the order of A'A: float32 is precise
-        # enough. r is minus the gradient of phi in u; in the first attempt the factor 2q^2/(1 + q) turns the
-        # step into Newton's for 1/c = 1/alpha.
+        # enough. r is minus the gradient of phi in u; at attempt 0 the factor 2q^2/(1 + q) turns the step
+        # into Newton's for 1/c = 1/alpha.
         r = alpha * jnp.where(m.attempt == 0, q * q * (q - 1), (q * q - 1) / 2)
         inverse = safe_divide(1.0, alpha if at is None else take(alpha, at, 0))
         H = self.blocks.windows(S, (m.C * inverse[:, None]).astype(LOW), at, self.tiles, scratch.hessian)

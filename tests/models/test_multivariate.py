@@ -730,3 +730,12 @@ def test_ctrl_c_outside_a_master_has_no_partial_model(method, monkeypatch):
     with pytest.raises(sj.Interrupted) as caught:
         mv.path(X, y, C=[1.0, 2.0], **options)
     assert caught.value.partial == []
+
+
+def test_no_group_exceeds_a_whole_budget():
+    """The sum of d exceeds B by a rounding error, which must not count as one more feature."""
+    d = np.full(2000, 0.25)
+    d[-1] += 1e-11
+    groups, weights = _support_norm.groups_of(d)
+    assert {len(group) for group in groups} == {500}
+    np.testing.assert_allclose(weights.sum(), 1)

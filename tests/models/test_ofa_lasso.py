@@ -628,3 +628,21 @@ def test_outputs_whose_squares_underflow_are_told():
     X, Y = np.random.default_rng(0).standard_normal((2, 6, 2)).astype(np.float32)
     with pytest.raises(ValueError, match="underflows: give output_bandwidth, or rescale Y"):
         ofa_lasso.fit(X, Y * np.float32(1e-25), lam=0.5, beta=0.5)
+
+
+@pytest.mark.parametrize("name", ["tol", "mu"])
+def test_vmap_over_an_option_alone(name, rng):
+    """More than 128 columns, so that a full bucket would be looked at."""
+    X, Y = rng.standard_normal((2, 70, 2))
+    more = {"method": "admm", "maxiter": 20} if name == "mu" else {}
+    fit = lambda x: ofa_lasso.fit(X, Y, 5.0, 5.0, **more, **{name: x}).u
+    found = jax.vmap(fit)(jnp.array([1e-3, 1e-5]) if name == "tol" else jnp.array([1.0, 2.0]))
+    assert found.shape == (2, 2, 70) and jnp.isfinite(found).all()
+
+
+def test_prediction_of_a_batch_is_refused(rng):
+    X, Y = rng.standard_normal((2, 6, 2))
+    models = jax.vmap(lambda lam: ofa_lasso.fit(X, Y, lam, 0.5))(jnp.array([0.5, 1.0]))
+    with pytest.raises(ValueError, match="a batch of"):
+        models.predict(X)
+    assert jax.vmap(lambda model: model.predict(X))(models).shape == (2, 6, 2)

@@ -605,3 +605,18 @@ def test_a_batch_of_cross_validations_is_named():
     loss = jnp.array([[2.0, 1.0], [2.0, 1.0], [2.0, 1.5]])
     with pytest.raises(ValueError, match="batch"):
         plots.cross_validation(jax.vmap(found)(jnp.stack([loss, loss])))
+
+
+def test_correlation_of_a_solution_of_nan(X, ax):
+    with pytest.raises(ValueError, match="not finite"):
+        plots.correlation(X, solution(np.full(X.shape[1], np.nan)), ax=ax)
+
+
+def test_names_at_the_mouse_beside_a_map(ax):
+    plots.support(np.ones((100, 3)), ax=ax)
+    assert [ax.format_ydata(y) for y in (-0.7, -0.3, 0.4, 99.4, 99.7)] == ["", "0", "0", "99", ""]
+
+
+def test_correlation_without_rows(ax):
+    with pytest.raises(ValueError, match="X has no rows"):
+        plots.correlation(np.zeros((0, 5)), [0, 1], ax=ax)

@@ -72,7 +72,7 @@ def admitted(name: str, x: jax.Array) -> jax.Array:
 
     Raises:
       TypeError: the array is not on a mesh.
-      ValueError: its shape differs between processes.
+      ValueError: its shape, dtype or sharding differs between processes.
     """
     sharding = x.sharding
     if not isinstance(sharding, NamedSharding):
@@ -80,9 +80,9 @@ def admitted(name: str, x: jax.Array) -> jax.Array:
     mesh: Any = sharding.mesh
     if not is_same((x.shape, x.dtype.name, str(sharding.spec)), mesh):
         raise ValueError(
-            f"{name} has shape {x.shape} and {sharding.spec} on process {jax.process_index()}, and another "
-            "shape on other processes: parts of unequal length make arrays of unequal length. Give every "
-            "process the same number of rows: add rows of weight 0."
+            f"{name} has shape {x.shape}, {x.dtype} and {sharding.spec} on process {jax.process_index()}, "
+            "but not on all others: parts of unequal length make arrays of unequal length. Give every "
+            "process the same dtype and the same number of rows: add rows of weight 0."
         )
     return by_compiler(x)
 
@@ -148,7 +148,7 @@ def is_same(facts: Any, mesh: Mesh) -> bool:
     """Whether all processes of a mesh have the same ``facts``, compared as text; all of them must call it."""
     if not _is_shared(mesh):
         return True
-    code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)
+    code = np.full(1, zlib.crc32(str(facts).encode()) >> 1, np.int32)  # >> 1: an int32 holds 31 bits
     by_device = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     codes = jax.make_array_from_callback((mesh.size,), by_device, lambda _: code)
     low, high = answer_of(_range, codes)

@@ -57,10 +57,13 @@ def groups_of(d: np.ndarray) -> tuple[tuple[np.ndarray, ...], np.ndarray]:
     if not len(on):
         return (), np.zeros(0)
     ends = np.cumsum(d[on])
-    ends[-1] = max(ends[-1], round(ends[-1])) if abs(ends[-1] - round(ends[-1])) < 1e-9 else ends[-1]
+    total = round(ends[-1])
+    if abs(ends[-1] - total) < 1e-9:  # a whole number up to rounding: then every group has so many features
+        ends[-1] = total
+        ends = np.minimum(ends, total)
     starts = np.append(0.0, ends[:-1])
     cuts = np.unique(np.concatenate([[0.0, 1.0], np.mod(ends, 1.0)]))
-    keep = np.append(np.diff(cuts) > 1e-12, True)
+    keep = np.append(np.diff(cuts) > 1e-12, True)  # shorter pieces are rounding errors of the sums
     cuts = cuts[keep]
     u = (cuts[:-1] + cuts[1:]) / 2
     chosen = np.ceil(ends[None] - u[:, None]) > np.ceil(starts[None] - u[:, None])

@@ -54,9 +54,10 @@ def fit(
       kernel: "gaussian"; "polynomial", :math:`(x^\top x' + 1)^{\text{degree}}`; or "linear", for which the
         part of the outputs is superfluous (Prop. II.1 of the paper).
       input: "kernel", or "linear" for ``x'u`` in place of ``Ku`` (groups II and I of the paper).
-      bandwidth: bandwidth of k, > 0, shape (); default `kernels.median_bandwidth` of X.
-      output_bandwidth: bandwidth of the k_j, > 0, shape () or (d,); default `kernels.median_bandwidth` of Y
-        without column j.
+      bandwidth: bandwidth of a Gaussian k, > 0, shape (); default `kernels.median_bandwidth` of X. It is
+        ignored for other kernels and for ``input="linear"``.
+      output_bandwidth: bandwidth of Gaussian k_j, > 0, shape () or (d,), ignored for other kernels; default
+        `kernels.median_bandwidth` of Y without column j.
       degree: degree of the polynomial kernel.
       method, faithful, mu, growth: see above; mu > 0 and growth >= 1 are for ``"admm"`` only.
       tol: bound on the relative duality gap; default 1e-6, in float32 1e-4.

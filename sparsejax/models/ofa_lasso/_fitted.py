@@ -119,6 +119,9 @@ def predict(
     """`Model.predict_with_info`, with ``support`` kernels for each output, at least ``support_of(v)``."""
     dtype = model.X.dtype
     X = as_float("X", X, (2,), dtype)
+    if model.Y.ndim != 2:
+        batch = tuple(model.Y.shape[:-2])
+        raise ValueError(f"this is a batch of {batch} models: predict inside jax.vmap, or by one of them.")
     n, d = model.Y.shape
     if X.shape[1] != model.X.shape[1]:
         raise ValueError(f"X has {X.shape[1]} columns; the model was fitted with {model.X.shape[1]}.")
