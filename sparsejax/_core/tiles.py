@@ -136,8 +136,11 @@ def lower_inverse(L: jax.Array) -> jax.Array:
 
 def inverse_root(S: jax.Array, shift: jax.Array) -> jax.Array:
     """The inverse of the Cholesky factor of S + shift I, of a symmetric S (m, m)."""
-    n, T = len(S), tile_size(len(S))
-    m = padded(n)
+    n = len(S)
+    if n <= TILE:  # without a loop, which has no derivative in reverse mode
+        S = S + shift * jnp.eye(n, dtype=S.dtype)
+        return lower_inverse(lax.linalg.cholesky(S, symmetrize_input=False))
+    T, m = tile_size(n), padded(n)
     # With ones on the diagonal beyond n the inverse has them there, too.
     beyond = jnp.arange(m) >= n
     S = jnp.pad(S, (0, m - n)) + jnp.diag(jnp.where(beyond, 1, shift))
@@ -146,7 +149,7 @@ def inverse_root(S: jax.Array, shift: jax.Array) -> jax.Array:
 
 
 def _inverse(L: jax.Array) -> jax.Array:
-    """The inverse of a lower triangular matrix, by one call of LAPACK or cuBLAS."""
+    """The inverse of a lower triangular matrix, by one call of the accelerator's library, such as cuBLAS."""
     return lax.linalg.triangular_solve(L, jnp.eye(len(L), dtype=L.dtype), left_side=True, lower=True)
 
 

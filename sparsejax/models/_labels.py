@@ -106,8 +106,9 @@ def decoded(positive: Any, classes: Classes) -> Any:
 
 def _as_array(classes: Classes) -> np.ndarray:
     """The classes as an array: numpy would convert whole numbers to floats if only some exceed int64."""
-    large = all(type(label) is int for label in classes) and max(classes) > np.iinfo(np.int64).max
-    return np.asarray(classes, np.uint64 if large else None)
+    if not all(type(label) is int for label in classes) or max(classes) <= np.iinfo(np.int64).max:
+        return np.asarray(classes)
+    return np.asarray(classes, np.uint64 if min(classes) >= 0 and max(classes) < 2**64 else object)
 
 
 def labels_at(classes: Classes, numbers: Any) -> np.ndarray:

@@ -163,7 +163,8 @@ def _as_numbers(Y: Any) -> Any:
     if labels is None or labels.dtype != object or labels.ndim != 1:
         return Y
     numbers = all(isinstance(label, int | float | np.number | np.bool_) for label in labels)
-    return np.array(labels.tolist()) if numbers else Y
+    found = np.array(labels.tolist()) if numbers else labels
+    return found if bool((found == labels).all()) else Y  # a mixture of huge integers would become floats
 
 
 def _targets(Y: Any, dtype: np.dtype, loss: str) -> tuple[jax.Array, Classes | None]:

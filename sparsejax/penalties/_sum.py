@@ -97,8 +97,8 @@ class Sum(SeveralTerms, leaves=("parts",)):
         if len({id(part) for part in flat}) < len(flat):
             raise ValueError("a sum of a penalty with itself: write 2 * penalty.")
         self._set(parts=tuple(flat))
-        boxes = [part for part in flat if isinstance(part, Box)]
-        lengths = {len(bound) for box in boxes for bound in (box.low, box.high) if jnp.ndim(bound)}
+        bounds = [bound for part in flat if isinstance(part, Box) for bound in (part.low, part.high)]
+        lengths = {jnp.shape(bound)[-1] for bound in bounds if jnp.ndim(bound)}  # before it: along a path
         if len(lengths) > 1:
             raise ValueError(f"the boxes of the sum have bounds of different lengths, {sorted(lengths)}.")
         low, high = _bounds(flat)

@@ -285,3 +285,14 @@ def test_numbers_of_dtype_object_are_numbers(loss, low, high):
     boxed = models.uncorrelated_group.fit(X, y.astype(object), 0.001, pairs, loss=loss)
     np.testing.assert_array_equal(boxed.predict(X), plain.predict(X))
     assert boxed.score(X, y.astype(object)) == plain.score(X, y) > 0.8
+
+
+@pytest.mark.parametrize("labels", [(-1, 2**63), (1, 2**70), (2**63 - 1, 2**63)])
+def test_huge_labels_of_dtype_object(labels):
+    X, y = np.tile([[3.0, 0.0], [0.0, 3.0]], (6, 1)), np.array(labels * 6, object)
+    pairs = groups.from_labels([0, 1])
+    for model in (
+        models.exclusive_l21.fit(X, y, 1e-3, 1e-3),
+        models.uncorrelated_group.fit(X, y, 1e-3, pairs),
+    ):
+        assert model.predict(X).tolist() == y.tolist()

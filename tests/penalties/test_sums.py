@@ -549,3 +549,9 @@ def test_bounds_of_a_wrong_length_are_named_beside_a_sum():
 def test_boxes_of_different_lengths_are_refused_by_name():
     with pytest.raises(ValueError, match=r"bounds of different lengths, \[4, 5\]"):
         Box(np.zeros(5), np.ones(5)) + Box(np.zeros(4), np.ones(4))
+
+
+def test_boxes_whose_bounds_vary_along_a_path():
+    stacked = jax.vmap(lambda low: Box(low, jnp.ones(4)))(jnp.zeros((3, 4)))
+    with jax.numpy_rank_promotion("allow"):
+        assert len((stacked + Box(np.zeros(4), np.ones(4))).parts) == 2

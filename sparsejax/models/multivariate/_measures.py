@@ -261,7 +261,7 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
       y: truth, (n,), -1 and 1.
 
     Returns:
-      y', (n,), in the dtype of y (a signed dtype if y is unsigned), and the value, a float. For `roc_area`,
+      y', (n,), in the dtype of y (int8 if y is unsigned), and the value, a float. For `roc_area`,
       which has no labelling, the code z, (n,), in place of y'.
 
     Raises:
@@ -282,7 +282,7 @@ def most_violated(measure: Measure | Callable[..., Any], v: Any, y: Any) -> tupl
     if measure.name == "roc_area":
         return z, value
     y = np.asarray(y)
-    y = y.astype(np.result_type(y.dtype, np.int8))  # unsigned integers have no -1
+    y = y.astype(np.int8) if y.dtype.kind == "u" else y  # unsigned integers have no -1
     return (y - z.astype(y.dtype)).astype(y.dtype), value
 
 
@@ -317,7 +317,7 @@ def tune_threshold(measure: Measure | Callable[..., Any], v: Any, y: Any) -> flo
     levels, p, n = v[order], positive.sum(), len(v)
     a = np.concatenate([[0.0], np.cumsum(positive[order])])
     b = np.arange(n + 1) - a
-    losses = np.array(np.broadcast_to(measure.delta(a, b, p - a, n - p - b), (n + 1,)))
+    losses = np.array(np.broadcast_to(measure.delta(a, b, p - a, n - p - b), (n + 1,)), float)
     _oracles.check_losses(losses)
     losses[1:-1][levels[1:] == levels[:-1]] = -np.inf  # no threshold separates equal scores
     if not np.isfinite(losses).any():
