@@ -137,14 +137,14 @@ def lower_inverse(L: jax.Array) -> jax.Array:
 def inverse_root(S: jax.Array, shift: jax.Array) -> jax.Array:
     """The inverse of the Cholesky factor of S + shift I, of a symmetric S (m, m)."""
     n = len(S)
-    if n <= TILE:  # without a loop, which has no derivative in reverse mode
-        S = S + shift * jnp.eye(n, dtype=S.dtype)
-        return lower_inverse(lax.linalg.cholesky(S, symmetrize_input=False))
-    T, m = tile_size(n), padded(n)
+    m = n if n <= TILE else padded(n)
     # With ones on the diagonal beyond n the inverse has them there, too.
     beyond = jnp.arange(m) >= n
     S = jnp.pad(S, (0, m - n)) + jnp.diag(jnp.where(beyond, 1, shift))
     L = lax.linalg.cholesky(S, symmetrize_input=False)
+    if n <= TILE:  # without a loop, which has no derivative in reverse mode
+        return lower_inverse(L)
+    T = tile_size(n)
     return lax.platform_dependent(L, cpu=lambda L: _inverse_by_tiles(L, T), default=_inverse)[:n, :n]
 
 
@@ -156,16 +156,16 @@ def _inverse(L: jax.Array) -> jax.Array:
 def _inverse_by_tiles(L: jax.Array, T: int) -> jax.Array:
     """`_inverse` by loops over tiles of T rows: the program is small at any size, and needs one thread.
 
-    Row by row, X = L^-1 takes the place of L: ``X_ij = -L_ii^-1 sum_{j <= p < i} L_ip X_pj`` for j < i.
+    X = L^-1 takes the place of L: ``X_ij = -L_ii^-1 sum_{j <= p < i} L_ip X_pj`` for j < i. Row i
+    is replaced from left to right: its tiles from column j on are still tiles of L.
     """
 
     def row(i: jax.Array, X: jax.Array) -> jax.Array:
-        left = rows_at(X, i, T)  # of L still
         inverse = lower_inverse(tile_at(X, i, i, T))
 
         def entry(j: jax.Array, X: jax.Array) -> jax.Array:
             def add(p: jax.Array, total: jax.Array) -> jax.Array:
-                return total + _part(left, p, T) @ tile_at(X, p, j, T)
+                return total + tile_at(X, i, p, T) @ tile_at(X, p, j, T)
 
             total = lax.fori_loop(j, i, add, jnp.zeros((T, T), L.dtype))
             return lax.dynamic_update_slice(X, -inverse @ total, (i * T, j * T))

@@ -277,8 +277,11 @@ def first_step(smooth: Loss, init: jax.Array) -> jax.Array:
 def residual_step(smooth: Loss, W: jax.Array) -> jax.Array:
     """1/L for the residual alone: `cautious_step` if the loss has a majorizer, else `first_step` at W."""
     model = smooth.quadratic_model()
-    if model.trace is None and model.majorizer is None:
+    if model.trace is not None:
+        trace = model.trace()
+    elif model.majorizer is not None:
+        trace = jnp.sum(model.majorizer() ** 2)
+    else:
         return first_step(smooth, W)
-    trace = jnp.sum(model.majorizer() ** 2) if model.trace is None else model.trace()  # type: ignore[misc]
     # The Hessian is the sum of A'A and the Laplacian of a graph; each trace bounds a largest eigenvalue.
     return cautious_step(trace if model.laplacian is None else trace + jnp.trace(model.laplacian()))

@@ -8,13 +8,14 @@ from jax.typing import ArrayLike
 
 from sparsejax import prox
 from sparsejax._core.checks import as_strength
-from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
+from sparsejax._core.linalg import columns, like, safe_norm
 from sparsejax.penalties._transposed import (
     SmoothRowPenalty,
     SparseRowPenalty,
     cast,
     least_ratio,
     over_norm,
+    slope_ratio,
     squared_conjugate,
     where_unsquared,
 )
@@ -120,8 +121,7 @@ class ExclusiveL21(CompetingColumns, SparseRowPenalty, leaves=("alpha", "beta"))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         # A zero row stays zero where ||z_i||_2 <= alpha_i: the slope of the squared term is 0 at w_i = 0.
-        norms = safe_norm(Zt)
-        return safe_divide(norms, cast(self.alpha, Zt), jnp.where(norms > 0, jnp.inf, 0))
+        return slope_ratio(safe_norm(Zt), cast(self.alpha, Zt))
 
     def _conjugate(self, Zt: jax.Array) -> jax.Array:
         # g* is the infimal convolution of both terms' conjugates: the sum over rows of m_i^2/(4 beta_i),

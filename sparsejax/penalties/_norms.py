@@ -12,7 +12,14 @@ from sparsejax._core.checks import as_strength
 from sparsejax._core.linalg import columns, like, safe_divide, safe_norm
 from sparsejax.penalties._base import Penalty, RowNorm
 from sparsejax.penalties._rules import is_a
-from sparsejax.penalties._transposed import SmoothRowPenalty, SparseRowPenalty, cast, least_ratio, over_norm
+from sparsejax.penalties._transposed import (
+    SmoothRowPenalty,
+    SparseRowPenalty,
+    cast,
+    least_ratio,
+    over_norm,
+    slope_ratio,
+)
 
 
 class RowNormPenalty(SparseRowPenalty):
@@ -43,8 +50,7 @@ class RowNormPenalty(SparseRowPenalty):
         return least_ratio(cast(self.alpha, Zt), self._dual_norms(Zt))
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
-        norms = self._dual_norms(Zt)
-        return safe_divide(norms, cast(self.alpha, Zt), jnp.where(norms > 0, jnp.inf, 0))
+        return slope_ratio(self._dual_norms(Zt), cast(self.alpha, Zt))
 
 
 class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
@@ -134,8 +140,7 @@ class L1(SmoothRowPenalty, SparseRowPenalty, leaves=("strength",)):
 
     def _slopes(self, Zt: jax.Array) -> jax.Array:
         strength = jnp.broadcast_to(self.entrywise(Zt), Zt.shape)
-        slopes = safe_divide(jnp.abs(Zt), strength, jnp.where(Zt != 0, jnp.inf, 0))
-        return jnp.max(slopes, axis=0)
+        return jnp.max(slope_ratio(jnp.abs(Zt), strength), axis=0)
 
     def _prox(self, Vt: jax.Array, scaling: jax.Array) -> jax.Array:
         return prox.soft_threshold(Vt, scaling * self.entrywise(Vt))

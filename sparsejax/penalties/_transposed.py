@@ -227,6 +227,11 @@ def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
     return jnp.min(safe_divide(strength, norm, jnp.inf), initial=jnp.inf)
 
 
+def slope_ratio(norm: jax.Array, strength: jax.Array) -> jax.Array:
+    """norm / strength; without a strength 0 where the norm is 0, so that a zero stays, else inf."""
+    return safe_divide(norm, strength, jnp.where(norm != 0, jnp.inf, 0))
+
+
 def where_unsquared(beta: ArrayLike, strength: jax.Array) -> jax.Array:
     """The strength in rows with beta = 0; inf, which is no limit, in rows with a squared part (beta > 0)."""
     return jnp.where(jnp.asarray(beta) > 0, jnp.inf, strength)

@@ -134,9 +134,10 @@ def judged(cell: Cell, lanes: int, seed: int) -> tuple[Counter[str], list[str]]:
             continue
         for j in range(2):
             at = lambda step, j=j, lane=lane: np.asarray(solved(zero.at[j].set(step), lane, 1e-14)[0])
-            short, long = ((at(h) - at(-h)) / (2 * h) for h in STEPS)
-            h = STEPS[0]
-            sides = np.abs(at(h) + at(-h) - 2 * middle) / h
+            ends = [(at(h), at(-h)) for h in STEPS]
+            up, down = ends[0]
+            short, long = ((a - b) / (2 * h) for h, (a, b) in zip(STEPS, ends, strict=True))
+            sides = np.abs(up + down - 2 * middle) / STEPS[0]
             spread, allowed = np.abs(short - long), KINK * np.abs(short) + floor
             clear = (sides <= allowed) & (spread <= allowed)
             known = np.isfinite(derivatives[:, :, j]).all(axis=0)

@@ -49,10 +49,10 @@ def train(
     solves one round of outputs after another, and raises KeyboardInterrupt after Ctrl-C.
     """
     p = data.Y.shape[0] + data.num_inputs
-    traced = any(map(is_traced, jax.tree.leaves((data, lams, betas, start_lams, tol, maxiter, mu, growth))))
+    arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth), bar
+    traced = any(map(is_traced, jax.tree.leaves(arguments)))
     # Inside jit the bucket cannot grow, and so it is larger from the start.
     bucket = min(p, 256 if traced else FIRST_BUCKET_COLUMNS)
-    arguments = data, (lams, betas, start_lams), (tol, maxiter, mu, growth), bar
     while True:
         fitted = _train_bucket(*arguments, algorithm=algorithm, bucket=bucket)
         status = fitted.lasso.status
