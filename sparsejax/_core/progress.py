@@ -350,8 +350,8 @@ class _Pace:
         elif self.rate is not None:
             self.setup = max(self.rate * seconds - work, 0) / setups
         if self.rate is not None:
-            seconds = max(CHUNK_SECONDS, self.saving / MAX_SAVING_SHARE)
-            self.work = min(max(self.rate * seconds, 1), MAX_CHUNK_GROWTH * (work + 1))
+            wanted = max(CHUNK_SECONDS, self.saving / MAX_SAVING_SHARE)  # seconds for the next chunk
+            self.work = min(max(self.rate * wanted, 1), MAX_CHUNK_GROWTH * (work + 1))
 
 
 def in_slices(

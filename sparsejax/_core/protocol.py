@@ -1,9 +1,21 @@
 """Classes whose optional methods come in groups; a class defines all of a group or none, which is checked."""
 
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from sparsejax._core.pytree import Pytree
+
+if sys.version_info >= (3, 14):
+    from annotationlib import Format, get_annotations
+
+    # Annotations are evaluated when they are read. With this format a name that is imported for type checkers
+    # alone is no NameError.
+    _FORMAT = {"format": Format.FORWARDREF}
+else:
+    from inspect import get_annotations
+
+    _FORMAT: dict[str, Any] = {}
 
 
 class Protocol(Pytree):
@@ -68,13 +80,18 @@ class Protocol(Pytree):
 
     @classmethod
     def _provider(cls, name: str) -> Any:
-        """The class that defines a name in its body or as a leaf: the root if only the root does, or None."""
-        bodies = (b for b in cls.__mro__ if name in vars(b) or name in vars(b).get("__annotations__", ()))
-        found: Any = next(bodies, None)
+        """The class that defines a name: in its body, as a field or as a leaf; else the root, or None."""
+        found: Any = next((base for base in cls.__mro__ if name in vars(base)), None)
         if found not in (None, cls._root):
             return found
-        listing = [base for base in cls.__mro__ if name in vars(base).get("_leaves", ())]
-        return listing[-1] if listing else found
+
+        def states(base: Any) -> bool:
+            return name in get_annotations(base, **_FORMAT) or name in vars(base).get("_leaves", ())
+
+        # A subclass lists the leaves of its base again and may annotate them, which replaces nothing: the
+        # last base that states a field or a leaf has introduced it.
+        stating = [base for base in cls.__mro__ if base is not cls._root and states(base)]
+        return stating[-1] if stating else found
 
     @classmethod
     def _check_replaced(cls, parent: Any) -> None:

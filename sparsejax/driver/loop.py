@@ -251,7 +251,10 @@ class Loop:
         return facts if quick is None else apply_if(carry.exact, lambda _: smooth.facts(W, sizes), facts)
 
     def _bounded(self, c: Certificate, lowest: jax.Array) -> Certificate:
-        """The certificate, with gap and residual at least (objective - lowest) / scale."""
+        """The certificate, with gap and residual at least (objective - lowest) / scale.
+
+        The minimum is at most ``lowest``, so that the objective is at least this much above the minimum.
+        """
         if not self.problem.penalty._valued:  # the objectives lack its part
             return c
         size = self.scale.size(c.objective)

@@ -146,8 +146,10 @@ class _PenaltyProx:
     kind: type
 
     def __call__(self, x: Any, hyperparams: Any, scaling: ArrayLike = 1.0) -> Any:
-        many = isinstance(hyperparams, (tuple, list))
-        return self.kind(*(hyperparams if many else (hyperparams,))).prox(x, scaling)
+        if hyperparams is None:  # the default of ``run``, for a class without arguments such as `NonNegative`
+            hyperparams = ()
+        arguments = hyperparams if isinstance(hyperparams, (tuple, list)) else (hyperparams,)
+        return self.kind(*arguments).prox(x, scaling)
 
 
 def prox(penalty: type) -> Callable[..., Any]:
@@ -155,7 +157,7 @@ def prox(penalty: type) -> Callable[..., Any]:
 
     Args:
       penalty: the class; the hyperparameters are the arguments of its constructor, in a tuple or list if
-        there are several. Strengths by row are an array.
+        there are several, and None if there are none. Strengths by row are an array.
 
     Returns:
       A function of (x, hyperparams, scaling=1.0) that returns the prox, in the shape and dtype of x.

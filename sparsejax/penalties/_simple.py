@@ -179,11 +179,12 @@ class Box(Penalty, leaves=("low", "high")):
     def conjugate(self, Z: jax.Array, aux: Any = None) -> jax.Array:
         """sum_ij max(low_i z_ij, high_i z_ij), shape (), for Z with ``dual_scale(Z) > 0``.
 
-        Infinite bounds count as 0: `dual_scale` is 0 for a Z in which they matter.
+        The bound with the larger product counts as 0 if it is infinite: `dual_scale` is then 0, or z is 0.
         """
         Zt = checked(self, Z, "Z")
-        low, high = (jnp.where(jnp.isinf(bound), 0, bound) for bound in self.bounds(Zt))
-        return jnp.sum(jnp.maximum(low * Zt, high * Zt))
+        low, high = self.bounds(Zt)
+        best = jnp.where(Zt > 0, high, low)
+        return jnp.sum(jnp.where(jnp.isinf(best), 0, best) * Zt)
 
     def dual_scale(self, Z: jax.Array) -> jax.Array:
         """0 if an entry of Z has the sign of an infinite bound, else inf; shape ()."""

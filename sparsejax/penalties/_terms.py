@@ -67,13 +67,13 @@ def split(
         slope = jax.grad(term.value)(W)
         parts.append(jnp.where(smooth, slope, part))
         open_.append(jnp.where(smooth, 0, 1).astype(W.dtype))
-    exact = shared(penalty, tuple(parts), Z, tuple(open_))
+    by_slopes = shared(penalty, tuple(parts), Z, tuple(open_))
     if "dual" not in penalty.provides:
-        return exact
-    near = shared(penalty, guess, Z)
+        return by_slopes
+    by_guess = shared(penalty, guess, Z)
     # If W has a group that should be 0 and is only nearly 0, the gradient is far from any subgradient at 0.
-    better = penalty.dual_scale(Z, exact) >= penalty.dual_scale(Z, near)
-    return tuple(jnp.where(better, a, b) for a, b in zip(exact, near, strict=True))
+    better = penalty.dual_scale(Z, by_slopes) >= penalty.dual_scale(Z, by_guess)
+    return tuple(jnp.where(better, a, b) for a, b in zip(by_slopes, by_guess, strict=True))
 
 
 class SeveralTerms(TransposedPenalty):
@@ -151,7 +151,8 @@ def shared(penalty: Penalty, parts: Parts, Z: jax.Array, open_: Parts | None = N
     the entries that the term does not depend on (`penalised`), such as entries of strength 0. The difference
     between Z and the sum is then distributed, entry by entry: the terms for which `covers` is True in the
     entry get equal shares; if there is none, the last term gets all. ``open_`` has 0 or 1 in each entry of
-    each part; if some of these terms have a 1 in the entry, only they get a share.
+    each part, 0 where the part is known and should stay: among the terms that cover an entry, those with a 1
+    get all of its difference, if there are any.
     """
 
     def projected(term: Penalty, part: jax.Array) -> jax.Array:

@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsejax._core.checks import is_eager
 from sparsejax._core.compiled import Compiled
-from sparsejax._core.linalg import eps_of
+from sparsejax._core.linalg import eps_of, unit_of
 from sparsejax._core.pytree import Pytree, floating_leaves
 from sparsejax.solution import Solution
 
@@ -128,7 +128,11 @@ class CrossValidation(
 
 
 def _standard_error(score: jax.Array, axis: int = 0) -> jax.Array:
-    return jnp.std(score, axis=axis, ddof=1) / score.shape[axis] ** 0.5
+    """The standard error of the mean over the folds, which are on this axis."""
+    score = jnp.moveaxis(score, axis, -1)
+    # In a unit for each candidate, no square of a large or tiny loss overflows or underflows.
+    unit, inverse = jnp.vectorize(unit_of, signature="(k)->(),()")(score)
+    return jnp.std(score * inverse[..., None], axis=-1, ddof=1) * unit / score.shape[-1] ** 0.5
 
 
 def _chosen(score: jax.Array, num_nonzero: jax.Array) -> tuple[jax.Array, jax.Array]:

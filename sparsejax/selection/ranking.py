@@ -34,8 +34,8 @@ def rank_features(W: ArrayLike, num: int | None = None) -> FeatureRanking:
       only fills the list.
 
     Raises:
-      ValueError: W is not 1-d or 2-d, has no rows or is not finite (under jit NaN ranks first), or ``num`` is
-        out of range.
+      TypeError, ValueError: W does not hold real numbers, is not 1-d or 2-d, has no rows or is not finite
+        (under jit NaN ranks first), or ``num`` is out of range.
     Source: Ming & Ding, IJCAI 2019, Section 6.2 ("top features with largest weights for each class").
 
     >>> import jax.numpy as jnp, sparsejax as sj

@@ -135,7 +135,7 @@ class PenalisedClassifier(ProbabilisticClassifier):
         self.classes_, codes = encoded(y, weights)
         by_class = class_weights(self.class_weight, self.classes_, codes, weights)
         if self.fit_intercept and has_probabilities(self) and not by_class.all():
-            label = self.classes_[np.argmin(by_class)]
+            label = self.classes_.tolist()[int(np.argmin(by_class))]
             raise ValueError(
                 f"class_weight of {label!r} is 0, so that no row has this label, and its best intercept is "
                 "infinite: leave its rows out, or use fit_intercept=False."

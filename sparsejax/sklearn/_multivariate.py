@@ -193,9 +193,7 @@ class MILESClassifier(MultivariateClassifier):
         self.classes_, codes = encoded(y, np.ones(len(X)))
         bags, first = numbered(bag_ids, len(X))
         self._has_bags = bag_ids is not None
-        differs = codes != codes[first][bags]
-        if differs.any():
-            raise ValueError(f"row {int(np.argmax(differs))} has another label than others of its bag.")
+        _check_agreement(codes, bags, first)
         with precision(X):
             bandwidth = mil.median_bandwidth(X) if self.bandwidth is None else self.bandwidth
             S = _embedded(X, bags, X, bandwidth)
@@ -228,11 +226,22 @@ class MILESClassifier(MultivariateClassifier):
         return self._best(self.decision_function(X, bag_ids))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, bag_ids: Any = None) -> float:
-        """The share of bags whose label is right; the weight of a bag is the mean weight of its rows."""
+        """The share of bags whose label is right; the weight of a bag is the mean weight of its rows.
+
+        Rows of one bag with different labels are a ValueError, as in `fit`.
+        """
         predicted = self.predict(X, bag_ids)
-        right, (bags, first) = as_labels(y, predicted) == predicted, numbered(bag_ids, len(predicted))
-        weights = as_sample_weight(sample_weight, len(right))
+        y, (bags, first) = as_labels(y, predicted), numbered(bag_ids, len(predicted))
+        _check_agreement(y, bags, first)
+        right, weights = y == predicted, as_sample_weight(sample_weight, len(predicted))
         return float(np.average(right[first], weights=np.bincount(bags, weights) / np.bincount(bags)))
+
+
+def _check_agreement(labels: np.ndarray, bags: np.ndarray, first: np.ndarray) -> None:
+    """Raise unless all rows of a bag have one label; ``bags`` and ``first`` are the results of `numbered`."""
+    differs = labels != labels[first][bags]
+    if differs.any():
+        raise ValueError(f"row {int(np.argmax(differs))} has another label than others of its bag.")
 
 
 def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -249,7 +258,9 @@ def numbered(bag_ids: Any, n: int) -> tuple[np.ndarray, np.ndarray]:
 def _embedded(X: np.ndarray, bags: np.ndarray, prototypes: np.ndarray, bandwidth: Any) -> np.ndarray:
     """Similarities of the bags to the prototypes, (bags, prototypes).
 
-    Arrays are padded to sizes that share a compiled program: copies of the first row are bags of their own.
+    Rows, prototypes and bags are padded to few sizes, which share compiled programs. The padding rows are
+    copies of the first row. Each makes a further bag, until the number of bags is one of few too; the rest
+    join the last further bag, or the bag of the first row if there is none. The result leaves all these out.
     """
     rows, Z = filled(X), filled(prototypes)
     count = int(bags.max()) + 1

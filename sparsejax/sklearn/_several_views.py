@@ -108,6 +108,10 @@ class LabelViewsClassifier(Estimator, ClassifierMixin, BaseEstimator):
         with precision(X):
             alpha = np.asarray(as_strength("alpha", self.alpha))
             beta = as_nonnegative("beta", self.beta, X.dtype)
+        if alpha.ndim and len(alpha) != X.shape[1]:
+            raise ValueError(
+                f"alpha has shape {alpha.shape}; it must be a number or one a feature, ({X.shape[1]},)."
+            )
         X, middle = centred(X, weights, True)
         table = gathered(X, Y, weights, widen=alpha.ndim == 0)
         with precision(X):

@@ -40,6 +40,12 @@ def check_unmasked(name: str, x: Any) -> None:
         as_numpy(name, x)
 
 
+def check_dense(name: str, x: Any) -> None:
+    """Raise a TypeError for a matrix or array of scipy.sparse."""
+    if sparse.issparse(x):
+        raise TypeError(f"{name} is a sparse {type(x).__name__}; a dense array is needed: {name}.toarray().")
+
+
 def check_no_dates(name: str, x: Any) -> None:
     """Raise a TypeError for dates and durations, which numpy would convert to numbers of some unit."""
     if sparse.issparse(x):
@@ -67,6 +73,7 @@ def as_real(name: str, x: Any) -> np.ndarray:
 
 def as_labels(y: Any, predicted: np.ndarray) -> np.ndarray:
     """The labels y, checked for a comparison with predictions: of their shape, none missing or infinite."""
+    check_dense("y", y)
     y = complete_labels("y", y)
     if y.shape != predicted.shape:
         raise ValueError(f"y has shape {y.shape}; {predicted.shape} is needed for this X.")
@@ -88,6 +95,7 @@ def validated(estimator: Any, X: Any, y: Any = "no_validation", **options: Any) 
     """
     check_unmasked("X", X)
     check_unmasked("y", y)
+    check_dense("y", y)
     if isinstance(y, list | tuple) and not options.get("y_numeric"):
         y = complete_labels("y", y)  # numpy would turn NaN and numbers into texts if one label is a text
     if sparse.issparse(X) and X.dtype.kind in "biu":

@@ -522,3 +522,15 @@ class StaticStrength(sj.Penalty):
 def test_a_static_attribute_is_not_a_strength():
     with pytest.raises(TypeError, match="no leaf has such a name"):
         sj.solve(sj.Problem(LOSS, StaticStrength(1.0, 0.5)), np.zeros(4))
+
+
+def test_a_subclass_may_annotate_the_leaves_of_its_base():
+    class Annotated(sj.losses.SquaredLoss, leaves=("X", "Y", "scale", "weights"), static=("has_intercept",)):
+        weights: jax.Array | None
+
+    loss = sj.losses.SquaredLoss(X, Y)
+    assert Annotated(X, Y).provides == loss.provides
+    problem = sj.Problem(Annotated(X, Y), sj.penalties.L1(0.1))
+    np.testing.assert_allclose(
+        sj.solve(problem).params, sj.solve(problem.replace(smooth=loss)).params, atol=1e-6
+    )

@@ -419,3 +419,9 @@ def test_newton_needs_the_value_of_a_penalty(regression):
     found, expected = sj.solve(problem, start), sj.solve(sj.Problem(loss, sj.penalties.L1(0.05)), tol=1e-9)
     assert found.converged
     np.testing.assert_allclose(found.params, expected.params, atol=1e-4)
+
+
+def test_the_prox_of_a_class_without_arguments():
+    fun = lambda w: jnp.sum((w - jnp.array([1.0, -1.0])) ** 2) / 2
+    fit = sjo.ProximalGradient(fun, sjo.prox(sj.penalties.NonNegative), tol=1e-6)
+    np.testing.assert_allclose(fit.run(jnp.zeros(2)).params, [1.0, 0.0], atol=1e-4)

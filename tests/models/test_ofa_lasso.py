@@ -646,3 +646,10 @@ def test_prediction_of_a_batch_is_refused(rng):
     with pytest.raises(ValueError, match="a batch of"):
         models.predict(X)
     assert jax.vmap(lambda model: model.predict(X))(models).shape == (2, 6, 2)
+
+
+def test_the_rounding_error_of_a_certificate_is_not_negative():
+    """With s = 10 the term (1 - s)||y|| was subtracted."""
+    r, y = 1e-3 * jnp.array([0.5, 0.75**0.5]), jnp.array([1.0, 0.0])
+    found = _certificate.certify(y, r, r, jnp.array([5e-3, 2e-2]), jnp.ones(2), y - r)
+    assert found.rounding > 0

@@ -555,3 +555,14 @@ def test_boxes_whose_bounds_vary_along_a_path():
     stacked = jax.vmap(lambda low: Box(low, jnp.ones(4)))(jnp.zeros((3, 4)))
     with jax.numpy_rank_promotion("allow"):
         assert len((stacked + Box(np.zeros(4), np.ones(4))).parts) == 2
+
+
+@pytest.mark.parametrize(("low", "high"), [(-np.inf, -1.0), (1.0, np.inf), (-np.inf, 1.0), (-2.0, -1.0)])
+def test_a_box_alone_has_the_conjugate_of_its_entries(low, high):
+    """With one infinite bound and without 0 the conjugate was 0, and the gap of an exact solution was 0.8."""
+    w, Z = np.linspace(max(low, -9.0), min(high, 9.0), 1001), np.array([2.0, 0.5, 0.0])
+    Z = -Z if np.isinf(high) else Z
+    np.testing.assert_allclose(Box(low, high).conjugate(Z), sum(np.max(z * w) for z in Z), rtol=1e-12)
+    X = np.random.default_rng(0).standard_normal((30, 4))
+    loss = sj.losses.SquaredLoss(X, X @ np.array([2.0, 0.0, 1.5, -1.0]))
+    assert sj.solve(sj.Problem(loss, Box(low, high))).converged

@@ -49,3 +49,18 @@ def test_a_fold_that_holds_a_whole_column_out_is_told():
     with pytest.warns(UserWarning, match="fold 0 holds all rows of weight > 0 in column 1 out"):
         sj.cross_validate(problem, grid, folds=np.arange(30) // 10)
     assert np.isfinite(sj.cross_validate(problem, grid, folds=3).loss).all()
+
+
+@pytest.mark.parametrize("power", [-40, 36])
+def test_the_standard_error_of_tiny_and_large_losses(power):
+    x, y, unit = X.astype(np.float32), Y.astype(np.float32), np.float32(2.0**power)
+
+    def result(unit):
+        problem = sj.Problem(losses.SquaredLoss(x, unit * y), penalties.L1(np.float32(0.1)))
+        strengths = unit * np.geomspace(2, 0.01, 12, dtype=np.float32)
+        return sj.cross_validate(problem, jax.vmap(penalties.L1)(strengths), tol=1e-5)
+
+    usual, scaled = result(np.float32(1)), result(unit)
+    assert int(usual.index_1se) != int(usual.index)
+    assert int(scaled.index) == int(usual.index) and int(scaled.index_1se) == int(usual.index_1se)
+    np.testing.assert_allclose(scaled.standard_error / unit**2, usual.standard_error, rtol=1e-3)

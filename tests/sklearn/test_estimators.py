@@ -489,6 +489,14 @@ def test_views_of_numbers_and_of_text():
 BAD = {
     "penalty class": (lambda: SparseRegressor(penalties.L1).fit(X, Y), "penalty must be one of"),
     "loss": (lambda: SparseRegressor(loss="softmax").fit(X, Y), "loss must be one of 'squared'"),
+    "alpha of views": (
+        lambda: LabelViewsClassifier(alpha=np.ones(3)).fit(X, CODES),
+        r"alpha has shape \(3,\); it must be a number or one a feature, \(8,\)",
+    ),
+    "weight 0 of a class": (
+        lambda: SparseClassifier(class_weight={"a": 0}).fit(X, np.array(["a", "b"])[CODES // 2]),
+        "class_weight of 'a' is 0",
+    ),
     "loss of labels": (lambda: SparseClassifier(loss="huber").fit(X, CODES), "loss must be one of 'softmax'"),
     "alpha": (lambda: SparseRegressor(alpha=-1.0).fit(X, Y), "alpha must be >= 0, got -1"),
     "beta": (lambda: SparseClassifier(beta=np.nan).fit(X, CODES), "beta has 1 value"),
@@ -717,3 +725,21 @@ def test_stability_selector_with_an_exclusive_part():
         core = sj.stability_selection(problem, grid, seed=seed, **options)
     np.testing.assert_array_equal(ours.frequencies_, core.frequencies)
     assert StabilitySelector("l21", alphas=[0.3, 0.1], num_subsamples=10, tol=0.3).fit(X, Y).gap_ > 1e-3
+
+
+@pytest.mark.parametrize("make", [LabelViewsClassifier, StabilitySelector, OFALassoRegressor])
+def test_a_sparse_y_is_refused_by_name(make):
+    two = np.c_[CODES > 0, X[:, 0] > 0].astype(float)
+    with pytest.raises(TypeError, match=r"y is a sparse csr_array; a dense array is needed: y\.toarray\(\)"):
+        make().fit(X, scipy.sparse.csr_array(two))
+    if make is LabelViewsClassifier:
+        with pytest.raises(TypeError, match="y is a sparse csr_array"):
+            make().fit(X, two).score(X, scipy.sparse.csr_array(two))
+
+
+def test_the_score_of_a_bag_with_two_labels_is_refused():
+    bags = np.arange(60) // 3
+    model = MILESClassifier().fit(X, bags < 10, bag_ids=bags)
+    mixed = (bags < 10) ^ (np.arange(60) % 3 > 0)
+    with pytest.raises(ValueError, match="row 1 has another label than others of its bag"):
+        model.score(X, mixed, bag_ids=bags)

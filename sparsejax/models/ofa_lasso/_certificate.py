@@ -80,7 +80,7 @@ def certify(
     excess = 2 * jnp.sum(scaled - s * c[support] * z) + (1 - s) ** 2 * size
     origin = jnp.sum(y * y)
     rounding = 2 * jnp.sum(scaled) + (1 - s) ** 2 * size
-    rounding += 2 * length * (z_size + (1 - s) * jnp.sqrt(origin))
+    rounding += 2 * length * (z_size + jnp.abs(1 - s) * jnp.sqrt(origin))
     scale = jnp.maximum(objective, origin)
     error = safe_divide(eps * rounding, scale)
     known = (jnp.min(limit) > 0) & ~jnp.isnan(ratio) & ~jnp.isnan(objective)

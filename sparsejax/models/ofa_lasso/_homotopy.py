@@ -13,8 +13,9 @@ outer product. All shapes are static, and under vmap all work is elementwise. Th
 if an outer product would leave too few digits.
 
 Equal columns, or columns that are dependent up to rounding, would make :math:`H_{SS}` singular: `proximal`
-adds a small share to the diagonal of H. The end of the path then minimises the objective plus that share
-times ``(z - start)^2``, a step of the proximal-point method. Repeated steps converge to the solution.
+adds a small share of the diagonal of H to H. The end of the path then minimises the objective plus this
+share of :math:`\sum_i H_{ii} (z_i - \text{start}_i)^2`, a step of the proximal-point method. Repeated steps
+converge to the solution.
 """
 
 from functools import partial
@@ -38,7 +39,7 @@ class Active(NamedTuple):
 
 class _Path(NamedTuple):
     active: Active  # the solution at this place of the path
-    c: jax.Array  # (m,), A'(y - Az)
+    c: jax.Array  # (m,), A'(y - Az) - D(z - start), where D is the diagonal that `proximal` adds to H
     bound: jax.Array  # (m,), bounds of |c| for inactive entries
     last: jax.Array  # () int32: the entry of the last event, which cannot go back at once
     steps: jax.Array  # () int32, events so far
@@ -142,6 +143,7 @@ def _exchange(
     here = jnp.arange(H.shape[0], dtype=jnp.int32) == i
     h = jnp.where(active.sign != 0, H[i], 0)
     g = inverse @ h
+    # The share that `proximal` added to the diagonal is a lower bound of the pivot; less is rounding.
     pivot = jnp.maximum(size - jnp.sum(h * g), _diagonal_share(dtype) / 2 * size)
     row = inverse[i]
     u = jnp.where(leaves, row, here.astype(dtype) - g)
