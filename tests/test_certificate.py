@@ -390,3 +390,16 @@ def test_gap_of_a_negative_objective():
     w = c / 1.1 + 1e-3
     P = float(problem(w))
     np.testing.assert_allclose(sj.duality_gap(problem, w), 18.15 / abs(P), rtol=1e-3)
+
+
+def test_the_gap_of_squares_of_rows_has_derivatives_in_both_modes():
+    """Reverse mode met a loop in the conjugate, and the infinite derivative of a scale without limit."""
+    rng = np.random.default_rng(0)
+    X, Y, W = rng.standard_normal((9, 4)), rng.standard_normal((9, 3)), jnp.full((4, 3), 0.3)
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.ExclusiveL21(0.1, 0.1))
+    gap = lambda W: sj.duality_gap(problem, W)
+    gradient = jax.grad(gap)(W)
+    np.testing.assert_allclose(gradient, jax.jacfwd(gap)(W), atol=1e-12)
+    V = rng.standard_normal(W.shape)
+    difference = (gap(W + 1e-6 * V) - gap(W - 1e-6 * V)) / 2e-6
+    np.testing.assert_allclose(jnp.sum(gradient * V), difference, rtol=1e-6)

@@ -224,6 +224,7 @@ def over_norm(alpha: ArrayLike, Wt: jax.Array) -> jax.Array:
 
 def least_ratio(strength: jax.Array, norm: jax.Array) -> jax.Array:
     """min over rows of strength / norm, inf where the norm is 0."""
+    norm = jnp.where(jnp.isinf(strength), 0, norm)  # the derivative of inf / norm would be infinite
     return jnp.min(safe_divide(strength, norm, jnp.inf), initial=jnp.inf)
 
 

@@ -184,6 +184,7 @@ def _shrink_jvp(rough: bool, primals: Arrays, tangents: Arrays) -> tuple[Pair, P
     return (w, theta), (dw, jnp.zeros_like(theta))
 
 
+@jax.custom_jvp
 @jax.jit
 def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
     r"""The smallest m >= 0 with :math:`\|(|z|-m)_+\|_2 \le \alpha`, for every column of ``z`` (p, ...).
@@ -202,3 +203,19 @@ def tail_threshold(z: jax.Array, alpha: jax.Array) -> jax.Array:
         return delta - safe_divide((norm - alpha) * norm, a1), norm > alpha
 
     return top - newton(step, top, top > 0)
+
+
+@tail_threshold.defjvp
+def _tail_threshold_jvp(primals: Arrays, tangents: Arrays) -> Pair:
+    # With r = (|z| - m)_+ the equation ||r||_2 = alpha gives <r, d|z|> - sum(r) dm = alpha dalpha. At
+    # alpha = 0 r is 0; then the limit for alpha -> 0, with r = alpha / sqrt(c) in all c largest entries.
+    (z, alpha), (dz, dalpha) = primals, tangents
+    m, u = tail_threshold(z, alpha), jnp.abs(z)
+    r, alpha = jnp.maximum(u - m[None], 0), jnp.broadcast_to(alpha, m.shape)
+    total = jnp.sum(r, axis=0)
+    largest = (u == m[None]).astype(u.dtype)
+    count = jnp.sum(largest, axis=0)
+    shares = safe_divide(r, total[None], largest / jnp.maximum(count, 1)[None])
+    per_alpha = safe_divide(alpha, total, safe_divide(1.0, jnp.sqrt(count)))
+    dm = jnp.sum(shares * jnp.sign(z) * dz, axis=0) - per_alpha * dalpha
+    return m, jnp.where(m > 0, dm, 0)

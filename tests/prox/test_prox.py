@@ -181,6 +181,19 @@ def test_tail_threshold(rng):
         np.testing.assert_allclose(tail[binding], alpha, atol=1e-13)
 
 
+def test_derivatives_of_tail_threshold(rng):
+    """In both modes, also with alpha = 0, where the threshold is the largest entry, and where it is 0."""
+    Z, alpha = jnp.asarray(rng.standard_normal((4, 3))), jnp.array([0.7, 0.0, 9.0])
+    forward, reverse = (jac(prox.tail_threshold, (0, 1))(Z, alpha) for jac in (jax.jacfwd, jax.jacrev))
+    for a, b in zip(forward, reverse, strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
+    dZ, dalpha = 1e-6 * rng.standard_normal((4, 3)), 1e-6 * np.ones(3)
+    at = prox.tail_threshold(Z, alpha)
+    moved = prox.tail_threshold(Z + dZ, alpha), prox.tail_threshold(Z, alpha + dalpha)
+    np.testing.assert_allclose(jnp.tensordot(reverse[0], dZ, 2), moved[0] - at, atol=1e-10)
+    np.testing.assert_allclose(reverse[1] @ dalpha, moved[1] - at, atol=1e-10)
+
+
 @pytest.mark.parametrize("p", [1, 2, 5, 64, 65, 300])
 def test_linf_is_what_the_projection_on_the_l1_ball_leaves(p, rng):
     """Against the sorted formula: ties, long columns, and levels near 0 and near max|x|."""
