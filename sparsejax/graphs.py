@@ -72,9 +72,12 @@ def ngd_similarity(Y: ArrayLike, *, eta: ArrayLike = 1.0, smoothing: ArrayLike =
     # Each logarithm of a ratio is log1p(difference / smaller), and each difference is a sum of nonnegative
     # terms: nothing cancels, and the distance is never negative.
     N, low, high = n + s, rare + s / 2, common + s / 2
-    both = low * (together + s * high / N) / (rare + s)
-    apart = low * ((rare - together) + s * (n - common + s / 2) / N) / (rare + s)  # low - both
-    distance = jnp.log1p((common - rare + apart) / both) / jnp.log1p((n - rare + s / 2) / low)
+    # The shares of f_x that have y and that have not y. No product of two numbers of the size of s is
+    # formed, which would underflow or overflow.
+    added = s / (rare + s)
+    both = together / (rare + s) + added * (high / N)
+    apart = (rare - together) / (rare + s) + added * ((n - common + s / 2) / N)
+    distance = jnp.log1p(((common - rare) / low + apart) / both) / jnp.log1p((n - rare + s / 2) / low)
     return jnp.where(jnp.eye(k, dtype=bool), 0, jnp.exp(-distance / eta))
 
 
@@ -146,4 +149,4 @@ def _view(name: str, view: Any, dtype: np.dtype | None) -> jax.Array:
             low = np.asarray(S).min()
             if low < 0:
                 raise ValueError(f"{name} has the similarity {low:g}; all must be >= 0.")
-    return jnp.where(jnp.eye(len(S), dtype=bool), 0, (S + S.T) / 2)
+    return jnp.where(jnp.eye(len(S), dtype=bool), 0, S / 2 + S.T / 2)  # S + S.T may overflow

@@ -643,3 +643,9 @@ def test_a_traced_maxiter_beyond_int32():
 def test_a_boolean_is_no_number(name, call):
     with pytest.raises(TypeError, match=f"{name} has dtype bool; real numbers are needed"):
         call()
+
+
+def test_an_integer_beyond_64_bits_is_told_the_largest():
+    problem = sj.Problem(SquaredLoss(np.eye(2), np.ones(2)), L1(0.1))
+    with pytest.raises(ValueError, match="the largest is 2147483647"):
+        sj.solve(problem, maxiter=10**20)

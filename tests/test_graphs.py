@@ -183,3 +183,19 @@ def test_bad_input(name):
     call, kind, message = BAD[name]
     with pytest.raises(kind, match=message):
         call()
+
+
+@pytest.mark.parametrize("smoothing", [1e-30, 1e-20, 1e30])
+def test_smoothing_of_extreme_size_in_float32(smoothing):
+    Y = np.zeros((8, 4), np.float32)  # nobody has label 2 or 3
+    Y[:5, 0], Y[3:7, 1] = 1, 1
+    P = np.asarray(ngd_similarity(Y, smoothing=np.float32(smoothing)))
+    with jax.enable_x64(True):
+        exact = np.asarray(ngd_similarity(Y.astype(float), smoothing=smoothing))
+    np.testing.assert_allclose(P, exact, rtol=1e-5)
+    np.testing.assert_allclose(P[[0, 1, 2], [2, 3, 3]], np.exp(-1), rtol=1e-5)
+
+
+def test_similarities_near_the_largest_number_stay_finite():
+    S = np.array([[0, 3e38], [3e38, 0]], np.float32)
+    np.testing.assert_array_equal(from_views(S), S)

@@ -311,7 +311,7 @@ def as_int(name: str, x: Any, low: int, high: int = INT32_MAX, *, floats: bool =
     whole = value.ndim == 0 and value.dtype.kind in ("iuf" if floats else "iu") and value == np.floor(value)
     if not whole or not low <= value <= high:
         bounds = f">= {low}" if high == INT32_MAX else f"from {low} to {high}"
-        most = f"; the largest is {high}" if whole and value > high else ""
+        most = f"; the largest is {high}" if (whole or type(x) is int) and value > high else ""
         raise ValueError(f"{name} must be an integer {bounds}, got {x!r}{most}.")
     return int(value)
 

@@ -7,6 +7,7 @@ JAX calls an array "varying" along an axis of the mesh if devices along that axi
 checks of `jax.shard_map` follow this mark through a program.
 """
 
+import itertools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -171,7 +172,7 @@ def _rule(ranks: list[int], count: int, answers: list[int]) -> str:
       ranks: ranks of the arguments, of which the first ``count`` have the axis of lanes.
       answers: ranks of the results, which all have the axis of lanes.
     """
-    number = iter(range(10**6))
+    number = itertools.count()
 
     def axes(rank: int, lane: bool) -> str:
         own = [f"x{next(number)}" for _ in range(rank - lane)]

@@ -230,9 +230,9 @@ def _run_eagerly(
     arrays: tuple[Any, ...],
 ) -> Solution:
     """The solution of the chain outside any trace, where every link is a program of its own."""
-    first = chain.links[0]
+    first, *others = chain.links
     # With maxiter = 0 no link continues in a trace: the first one names the solution here, too.
-    if first.declines is not None and int(maxiter) > 0 and first.declines(problem, init):
+    if others and first.declines is not None and int(maxiter) > 0 and first.declines(problem, init):
         chain = chain._replace(links=chain.links[1:])
     solution = _programs(chain.links[0])[0].alone(problem, init, tol, maxiter, arrays, history=history)
     return completed(chain, problem, solution, tol, maxiter)

@@ -143,7 +143,10 @@ def _largest_of_intervals(z: jax.Array, l1: jax.Array, variation: jax.Array) -> 
     sums, counts = jnp.concatenate([jnp.zeros(1, z.dtype), jnp.cumsum(z)]), place.astype(z.dtype)
 
     def better(t: jax.Array, sums: jax.Array, l1: jax.Array, end_cost: jax.Array) -> jax.Array:
-        """The ratio of the interval with the largest ``gain - t * cost``: above t, or t is the largest."""
+        """The ratio of the interval with the largest ``gain - t * cost``: above t, or t is the largest.
+
+        The last three are arguments, since `largest_ratio` takes the derivative in them.
+        """
         excess = sums - t * l1 * counts
         starts = -excess - t * end_cost  # by place: what an interval that starts there gains
         best_before = lax.cummax(starts)

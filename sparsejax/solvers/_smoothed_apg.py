@@ -84,7 +84,8 @@ def smoothed_apg(
         :math:`d\sum_v(\sqrt2 R/\mu + |v|^2)` alone, :math:`R^2 = 2F(0)/(K \max_i\text{strength}_i)` for K
         views (the paper does not choose R; with one strength, no W that is better than 0 has a longer row), a
         is 1, 2, 1, 2/3, ..., and the gradient of the loss is taken at W. It can diverge: L omits the loss.
-      polish: return the prox-gradient point of the last W, which has exact zeros.
+      polish: return the prox-gradient point of the last W, which has exact zeros. With two views, and an
+        optimum with zeros, only this point has a derivative; without ``polish`` the derivative is NaN.
 
     Returns:
       `Solution`; it certifies the point that is returned.

@@ -33,8 +33,9 @@ def newton_step(gram: Gram, s: Slopes, p: Point) -> Point:
 
     The Hessian on the support is G plus, for the norm of a block with unit U = V/|V|,
     ``alpha (I - UU')/|V|``. With a norm of entries, an entry that would change its sign becomes 0; with norms
-    of blocks, a block that would point away from V becomes 0. A step of single entries is at least so
-    long that the first entry changes its sign: the objective falls up to there, even if G is singular.
+    of blocks, a block that would point away from V becomes 0. A step of single entries is not halved below
+    the length at which the first entry changes its sign, or below the whole step if no entry does: the
+    objective falls up to there, even if G is singular.
     """
     G, size, on = gram.G, s.size, p.V != 0
     slope = jnp.where(on, slope_at(s, p), 0)

@@ -12,6 +12,7 @@ from transformed import SHAPES, K, check, sums
 
 import sparsejax as sj
 from sparsejax import losses, penalties
+from sparsejax.driver import Chain, prepare, run
 from sparsejax.losses import Loss, SquaredLoss
 from sparsejax.penalties import L1, L21, ExclusiveL21, Penalty
 
@@ -255,3 +256,16 @@ def test_lanes_of_different_maxiter_in_a_batch_of_batches():
     alone = jax.jit(solve)(3, 0.01)
     assert both.num_iters[0, 0] == alone.num_iters == 3
     np.testing.assert_allclose(both.params[0, 0], alone.params, rtol=1e-9)
+
+
+def test_a_chain_of_one_link_is_never_empty():
+    """If the link declined the problem, the eager run found no link and failed."""
+    rng = np.random.default_rng(0)
+    X, Y = rng.standard_normal((40, 60)), rng.standard_normal((40, 3))
+    problem = sj.Problem(sj.losses.SquaredLoss(X, Y), sj.penalties.L21(1e-4))
+    chain = Chain((sj.solvers.SOLVERS["variational_newton"].link,))
+    arguments = prepare("variational_newton", problem, None, 1e-6, 1000)
+    eager = run(chain, *arguments, quiet=True)
+    traced = jax.jit(lambda *a: run(chain, *a, quiet=True))(*arguments[:4])
+    assert int(eager.status) == int(traced.status)
+    np.testing.assert_allclose(eager.objective, traced.objective)

@@ -255,3 +255,12 @@ def test_a_stratum_whose_rows_have_weight_0_is_none():
     np.testing.assert_allclose(*found, atol=1e-8)
     with pytest.raises(ValueError, match=r"'b'.*which the model was not fitted to"):
         model.predict_survival_function(X[:1], strata=["b"])
+
+
+@pytest.mark.parametrize("size", [1e-50, 1e39, 1e200])
+def test_scores_of_float32_take_weights_and_times_of_extreme_size(size):
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((40, 3)).astype(np.float32)
+    y, weights = np.c_[rng.random(40) < 0.7, rng.exponential(np.exp(-X[:, 0]))], rng.integers(1, 4, 40)
+    model = SparseCox(alpha=0.01).fit(X, y)
+    assert model.score(X, y * [1, size], size * weights) == pytest.approx(model.score(X, y, weights))
